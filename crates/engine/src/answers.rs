@@ -1,5 +1,5 @@
-//! Answers to those who wait, and what becomes of an answer that nobody takes: whoever asked may
-//! go away at any moment, and what was granted to them is then given back.
+//! Answers to requests, and what happens to an answer that no caller takes: a client may disconnect
+//! at any moment, and the engine then gives back what the kernel granted.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,10 +17,10 @@ pub(crate) const TROUBLE_PATIENCE: Duration = Duration::from_secs(2);
 /// What the kernel answers.
 pub(crate) type Answer = Result<Reply, Refusal>;
 
-/// An answer on its way.
+/// An answer on its way to its caller.
 pub(crate) struct Given {
     pub(crate) answer: Answer,
-    /// A caller that gets a use is in the instance from now on, also before it reads the answer.
+    /// A caller that gets a use watches its instance from now on, also before it reads the answer.
     pub(crate) stay: Option<Stay>,
 }
 
@@ -35,7 +35,7 @@ impl Waiter {
         (Self { sender }, receiver)
     }
 
-    /// Gives the answer; if nobody is there, what the kernel must be told.
+    /// Sends the answer. If the caller is gone, returns the event for the kernel.
     pub(crate) fn give(self, answer: Answer, gone: &Gone) -> Option<Event> {
         let stay = match &answer {
             Ok(Reply::Granted(grant)) => Some(gone.enter(grant.instance)),
@@ -46,8 +46,8 @@ impl Waiter {
     }
 }
 
-/// What follows from an answer that no caller took. (A use and a read end with the guard of the caller
-/// that asked.)
+/// The event that follows from an answer that no caller took. (A use and a read end with their
+/// guard.)
 pub(crate) fn nobody_took(answer: Answer) -> Option<Event> {
     match answer {
         Ok(Reply::CheckedOut(checked_out)) => {
@@ -75,8 +75,8 @@ pub(crate) fn nobody_took(answer: Answer) -> Option<Event> {
     }
 }
 
-/// A request that waits for its answer. Dropped, the kernel is told that its client is gone, or
-/// what was granted is given back.
+/// A request that waits for its answer. If it is dropped, the kernel learns that the client is
+/// gone, or gets back what it granted.
 pub(crate) struct Asked {
     core: Arc<Core>,
     request: RequestId,
@@ -99,7 +99,7 @@ impl Drop for Asked {
         let Ok(Given { answer, .. }) = self.receiver.try_recv() else { return };
         let begun = matches!(answer, Ok(Reply::TurnStarted(_) | Reply::TurnQueued { .. }));
         if begun {
-            // It may be wished that the turn ends with its client.
+            // The turn may have to end with its client.
             self.core.tell(Event::ClientGone { request: self.request });
         } else if let Some(event) = nobody_took(answer) {
             self.core.tell(event);
@@ -118,7 +118,7 @@ impl Core {
         self.ask_with(request, event, None).await
     }
 
-    /// The same, with something that is written down with it.
+    /// The same, with something that is committed with it.
     pub(crate) async fn ask_with(
         self: &Arc<Self>,
         request: RequestId,
@@ -128,7 +128,7 @@ impl Core {
         self.begin_asking(request, event, attached)?.answer().await
     }
 
-    /// The same, and the answer is waited for later. The decision is made when this returns.
+    /// The same, but the answer is awaited later. The decision is made when this returns.
     pub(crate) fn begin_asking(
         self: &Arc<Self>,
         request: RequestId,
@@ -154,7 +154,7 @@ impl Asked {
         self.given().await.answer
     }
 
-    /// The answer, and with a grant the stay in its instance.
+    /// The answer, and with a grant the watch for the end of its instance.
     pub(crate) async fn given(mut self) -> Given {
         let core = Arc::clone(&self.core);
         let given = tokio::select! {
@@ -162,7 +162,7 @@ impl Asked {
             given = &mut self.receiver => given,
             cause = core.trouble.lasting(TROUBLE_PATIENCE) => {
                 if let Some((session, turn)) = self.put {
-                    // Whoever is told to send it again must not be answered twice.
+                    // The client will send the turn again, and must not get two answers.
                     core.tell(Event::TurnWithdrawn { session, turn });
                 }
                 return Given { answer: Err(unavailable(&cause)), stay: None };

@@ -1,6 +1,6 @@
 //! The kernel behind its lock, and the one way in: [`Core::ask`] for requests that are answered,
-//! [`Core::tell`] for news. What the kernel decides is queued in the order of its decisions; what
-//! is to be written down is committed before anything of it is done or said.
+//! [`Core::notify`] for events without an answer. Decisions are queued in order. Whatever a
+//! decision journals is committed before any of its effects, answers or events goes out.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -40,35 +40,36 @@ use crate::workspace_disk::Disk;
 /// Imports at once: each takes two threads and the disk.
 const IMPORTS_MAX: usize = 2;
 
-/// What everything of an engine shares.
+/// State that every part of the engine shares.
 pub(crate) struct Core {
     pub(crate) clock: Clock,
     pub(crate) store: Arc<dyn Store>,
     pub(crate) runtimes: Runtimes,
     pub(crate) roots: Roots,
     pub(crate) mounts: Mounts,
-    /// Images that templates need.
+    /// Images that templates still need.
     pub(crate) needed: Needed,
-    /// As many imports as may go on at once.
+    /// One permit per import that may run at once.
     pub(crate) imports: Arc<Semaphore>,
     pub(crate) disk: Disk,
-    /// What is kept under names.
+    /// Documents by name, and their locks.
     pub(crate) named: Named,
-    /// Who hears what keeps sandboxes awake.
+    /// Dialects that log what keeps sandboxes awake.
     pub(crate) observers: Observers,
-    /// Large files that come in parts.
+    /// Large files that arrive in parts.
     pub(crate) uploads: Uploads,
-    /// Who holds which seeds.
+    /// Requests that are about to name a seed archive.
     pub(crate) sowing: Sowing,
     pub(crate) scan_interval_ms: u64,
     pub(crate) metrics: Metrics,
     pub(crate) keyring: Keyring,
     pub(crate) trouble: Trouble,
-    /// Why what is configured could not be put in place after a start without space on the disk.
+    /// Why the configured templates could not be put in place after a start without space on the
+    /// disk.
     pub(crate) not_begun: OnceLock<String>,
-    /// The last changes of states.
+    /// The latest state transitions.
     pub(crate) states: States,
-    /// What is in which instance, to hear that it is over.
+    /// Uses and turns that wait for the end of their instance.
     pub(crate) gone: Gone,
     /// Turns in progress.
     pub(crate) turns: Turns,
@@ -78,38 +79,38 @@ pub(crate) struct Core {
     /// How many of them may run in one sandbox.
     pub(crate) max_processes: usize,
     pub(crate) shutdown_grace_ms: u64,
-    /// There is something to commit.
+    /// Wakes the commit task.
     pub(crate) to_commit: Notify,
-    /// The timer must look again.
+    /// Wakes the timer before its time.
     pub(crate) timer_early: Notify,
-    /// When the timer wakes by itself.
+    /// When the timer wakes next by itself.
     timer_at: AtomicU64,
-    /// The number of the last event that is stored.
+    /// The number of the last stored event.
     pub(crate) last_event: watch::Sender<u64>,
-    /// Nothing is left, and the server may exit.
+    /// True when nothing is left and the server may exit.
     pub(crate) stopped: watch::Sender<bool>,
     state: Mutex<State>,
     halted: AtomicBool,
-    /// What runs for as long as the engine lives.
+    /// Tasks that run for as long as the engine lives.
     tasks: Mutex<Vec<AbortHandle>>,
     ids: AtomicU64,
     id_base: u64,
 }
 
-/// What is behind the lock.
+/// State behind the kernel's lock.
 pub(crate) struct State {
     pub(crate) kernel: Kernel,
     pub(crate) lanes: Lanes,
     pub(crate) names: Names,
-    /// Decisions that are not written down yet, in order.
+    /// Decisions that are not committed yet, in order.
     queue: VecDeque<Decision>,
-    /// Some that were taken out of the queue are being written down.
+    /// Some decisions were taken from the queue and are being committed.
     committing: bool,
     next_event: u64,
     waiting: BTreeMap<RequestId, Waiter>,
 }
 
-/// What the kernel decided upon one event.
+/// What the kernel decided on one event.
 #[derive(Default)]
 pub(crate) struct Decision {
     pub(crate) journal: Vec<JournalEntry>,
@@ -119,11 +120,11 @@ pub(crate) struct Decision {
     effects: Vec<Effect>,
     notices: Vec<Notice>,
     states: Changed,
-    /// Who gets the answer that the kernel gave at once.
+    /// The answer that the kernel gave at once, and its receiver.
     reply: Option<(Waiter, Answer)>,
 }
 
-/// What is written with a decision besides what the kernel says, if the kernel accepts the event.
+/// Written in the same transaction as the decision, if the kernel accepts the event.
 pub(crate) enum Attached {
     Turn(Box<TurnChange>),
     Name(Box<NameChange>),
@@ -197,30 +198,30 @@ impl Core {
         }
     }
 
-    /// A mistake in the middle of a decision leaves a kernel that nobody may trust. What is written
-    /// down is right, so the process ends here, and the next start goes on from there.
+    /// A panic in the middle of a decision leaves a kernel that must not be trusted. The journal is
+    /// right, so the process aborts here and the next start recovers from the journal.
     pub(crate) fn state(&self) -> MutexGuard<'_, State> {
         self.state
             .lock()
-            .unwrap_or_else(|_| give_up("the kernel was left in the middle of a decision"))
+            .unwrap_or_else(|_| give_up("panic while the kernel lock was held: its state may be inconsistent"))
     }
 
     pub(crate) fn now(&self) -> Now {
         self.clock.now()
     }
 
-    /// Runs something for as long as the engine lives.
+    /// Runs a task for as long as the engine lives.
     pub(crate) fn keep_running(&self, task: impl Future<Output = ()> + Send + 'static) {
         let task = tokio::spawn(task);
         self.tasks.lock().unwrap_or_else(PoisonError::into_inner).push(task.abort_handle());
         tokio::spawn(async move {
             if task.await.is_err_and(|error| error.is_panic()) {
-                give_up("a part that every decision needs ended by a mistake");
+                give_up("panic in a task that every decision needs");
             }
         });
     }
 
-    /// Stops committing, keeping time and hearing of deaths: nothing happens from now on.
+    /// Stops committing, the timer and the watch for deaths: nothing happens from now on.
     pub(crate) fn halt(&self) {
         for task in self.tasks.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
             task.abort();
@@ -229,12 +230,12 @@ impl Core {
         self.trouble.stops();
     }
 
-    /// Whether nothing happens any more.
+    /// Whether the engine has stopped.
     pub(crate) fn is_halted(&self) -> bool {
         self.halted.load(Ordering::Relaxed)
     }
 
-    /// Waits until nothing happens any more.
+    /// Waits until the engine has stopped.
     pub(crate) async fn until_halted(&self) {
         self.trouble.until(|| self.is_halted()).await;
     }
@@ -250,14 +251,13 @@ impl Core {
         look(&self.state().kernel)
     }
 
-    /// News, of which nobody waits for an answer.
+    /// Applies an event for which no caller waits.
     pub(crate) fn tell(self: &Arc<Self>, event: Event) {
         self.decide(event, None, None);
     }
 
-    /// Lets the kernel decide, and gives the answer to `waiter`: at once, when the decision is
-    /// written down, or when the kernel has one. What is attached is written with the decision, unless
-    /// the kernel refuses.
+    /// Lets the kernel decide, and answers `waiter`: at once, after the commit, or when the kernel
+    /// has an answer. `attached` is committed with the decision, unless the kernel refuses.
     pub(crate) fn decide(
         self: &Arc<Self>,
         event: Event,
@@ -289,7 +289,7 @@ impl Core {
         self.wake_timer(&state);
     }
 
-    /// What the kernel left to be done when it was made.
+    /// Queues what the kernel decided while it was restored.
     pub(crate) fn take_first_decision(&self) {
         let mut state = self.state();
         let wall = self.clock.now().wall;
@@ -298,7 +298,7 @@ impl Core {
         self.to_commit.notify_one();
     }
 
-    /// Some of the decisions that are to be written down next.
+    /// Takes the next decisions to commit.
     pub(crate) fn take_queued(&self, at_most: usize, bytes_max: usize) -> Vec<Decision> {
         let mut state = self.state();
         let mut bytes = 0;
@@ -312,7 +312,7 @@ impl Core {
         state.queue.drain(..n).collect()
     }
 
-    /// These decisions are written down: does and says what follows from them.
+    /// Carries out decisions that are committed.
     pub(crate) fn written(self: &Arc<Self>, decisions: Vec<Decision>) {
         let mut untaken = Vec::new();
         {
@@ -327,8 +327,8 @@ impl Core {
         }
     }
 
-    /// Starts the effects and gives the answers of a decision that is written down. Gives back
-    /// what must be told because nobody took an answer.
+    /// Starts the effects and sends the answers of a committed decision. Returns the events that
+    /// follow from answers that no caller took.
     fn carry_on(self: &Arc<Self>, state: &mut State, decision: Decision) -> Vec<Event> {
         let mut untaken = Vec::new();
         if let Some(live) = self.turns.tell(&self.metrics, decision.turns) {
@@ -368,7 +368,7 @@ impl Core {
         untaken
     }
 
-    /// Has the pieces of a turn stored, together with whatever else is written then.
+    /// Has the pieces of a turn stored with the next commit.
     pub(crate) fn save_pieces(&self, live: &Arc<Live>) {
         self.queue_pieces(&mut self.state(), live);
     }
@@ -380,8 +380,8 @@ impl Core {
         }
     }
 
-    /// Writes documents after all that was decided before, and answers when they are written; nothing
-    /// if a name has changed with its session since `seen` was read.
+    /// Commits documents after all earlier decisions, and answers when they are committed. Does
+    /// nothing if a name has changed with its session since `seen` was read.
     pub(crate) fn queue_documents(
         &self,
         documents: Vec<DocumentChange>,
@@ -398,12 +398,12 @@ impl Core {
         Some(receiver)
     }
 
-    /// Nobody waits for the answer to a request any more. True if there was none yet.
+    /// The caller no longer waits for its answer. True if there was none yet.
     pub(crate) fn forget_waiter(&self, request: RequestId) -> bool {
         self.state().waiting.remove(&request).is_some()
     }
 
-    /// Requests are refused while nothing can be written down.
+    /// Requests are refused while the journal cannot be written.
     pub(crate) fn refuse_in_trouble(&self) -> Result<(), Refusal> {
         if self.is_halted() {
             let cause = "the server has stopped";
@@ -412,11 +412,11 @@ impl Core {
         self.trouble.now().map_or(Ok(()), |cause| Err(unavailable(&cause)))
     }
 
-    /// The moment at which the timer is to wake; it says so before it sleeps.
+    /// When the timer must wake; the timer announces it before it sleeps.
     pub(crate) fn timer_sleeps_until(&self) -> Mono {
         let state = self.state();
         let at = state.kernel.next_wake().unwrap_or(Mono::NEVER);
-        // Under the lock: whoever decides afterwards sees until when the timer sleeps.
+        // Under the lock, so that every later decision sees until when the timer sleeps.
         self.timer_at.store(at.0, Ordering::SeqCst);
         drop(state);
         at
@@ -431,9 +431,9 @@ impl Core {
     }
 }
 
-/// Ends the process at once, as `kill -9` would: every start is made for that.
+/// Ends the process at once, as `kill -9` would: every start recovers from that.
 fn give_up(why: &str) -> ! {
-    tracing::error!(why, "the server ends at once; start it again");
+    tracing::error!(why, "the server aborts; restart it to recover from the journal");
     std::process::abort()
 }
 
@@ -460,7 +460,7 @@ impl State {
         let mut documents = Vec::new();
         match attached {
             Some(Attached::Turn(turn)) => turns.asked(*turn),
-            // What was over before the event was is not changed by it.
+            // A session that had ended before the event is not changed by it.
             Some(Attached::Name(name)) if matches!(reply, Ok(Reply::Pending)) => {
                 self.names.begin(*name, &mut documents);
             }
@@ -474,7 +474,7 @@ impl State {
             events.push(StoredEvent { number, at, tenant: one.tenant, event: one.event });
         }
         let mut states = Changed::default();
-        // Drained, so that the kernel keeps the room: almost every use has changes.
+        // Drained, so that the kernel keeps the allocation: almost every use has transitions.
         for one in self.kernel.outbox().transitions.drain(..) {
             states.add(self.next_event - 1, at, one);
         }
@@ -489,12 +489,12 @@ impl State {
         Decision { journal, events, turns, documents, effects, notices, states, reply }
     }
 
-    /// Decisions before this one are not carried out yet.
+    /// Earlier decisions are not carried out yet.
     fn is_behind(&self) -> bool {
         self.committing || !self.queue.is_empty()
     }
 
-    /// How many decisions wait to be written down.
+    /// How many decisions wait for a commit.
     pub(crate) fn backlog(&self) -> usize {
         self.queue.len()
     }
@@ -508,7 +508,7 @@ impl Decision {
             || !self.documents.is_empty()
     }
 
-    /// What turns and documents say.
+    /// How many bytes turns and documents add.
     fn bytes(&self) -> usize {
         self.turns.bytes + self.documents.iter().map(DocumentChange::bytes).sum::<usize>()
     }

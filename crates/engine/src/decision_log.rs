@@ -1,6 +1,6 @@
-//! One line per decision, once it is written down. What happens thousands of times a second is told
-//! at `debug`, what somebody may want to know the next morning at `info`. No environment, no key
-//! and no output of a program is ever in a line.
+//! Logs committed decisions, one line each. What happens thousands of times a second is logged at
+//! `debug`, what an operator looks for the next morning at `info`. No line has an environment, a
+//! key or the output of a program.
 
 use model::record::JournalEntry;
 use model::why::Ended;
@@ -9,7 +9,7 @@ use store::Batch;
 
 use crate::core::Core;
 
-/// Tells of what was just written down.
+/// Logs a committed batch and publishes the number of its last event.
 pub(crate) fn written(core: &Core, batch: &Batch) {
     for entry in &batch.entries {
         if let JournalEntry::Ended(ended) = entry {
@@ -51,7 +51,7 @@ fn event(number: u64, event: &LifecycleEvent) {
             tracing::debug!(number, sandbox = %sandbox_id, ?lease, ?session, ?cause, "a sandbox was handed out");
         }
         LifecycleEvent::SandboxTerminated { sandbox_id, cause, .. } => {
-            tracing::debug!(number, sandbox = %sandbox_id, cause = cause.as_str(), "the end of a sandbox was told");
+            tracing::debug!(number, sandbox = %sandbox_id, cause = cause.as_str(), "a sandbox_terminated event was published");
         }
         LifecycleEvent::SandboxFrozen { sandbox_id, frozen, .. } => {
             tracing::debug!(number, sandbox = %sandbox_id, frozen, "a sandbox was frozen or thawed");
@@ -59,20 +59,20 @@ fn event(number: u64, event: &LifecycleEvent) {
         LifecycleEvent::SandboxWakefulness { sandbox_id, wakefulness, because, .. } => {
             tracing::info!(number, sandbox = %sandbox_id, ?wakefulness, because = because.as_str(), "what keeps a sandbox awake changed");
         }
-        // No store has it, so it never comes here.
+        // Never stored, so it never comes here.
         LifecycleEvent::SandboxState { .. } => {}
         LifecycleEvent::StateLost { session, sandbox_id, reason } => {
-            tracing::warn!(number, %session, sandbox = %sandbox_id, reason = reason.as_str(), "files of a session were given up");
+            tracing::warn!(number, %session, sandbox = %sandbox_id, reason = reason.as_str(), "acknowledged files of a session are lost");
         }
         LifecycleEvent::PoolHealth { template, degraded, detail } => {
             if *degraded {
-                tracing::warn!(number, %template, detail, "launches of a pool fail");
+                tracing::warn!(number, %template, detail, "a pool is degraded: its launches fail");
             } else {
-                tracing::info!(number, %template, "launches of a pool work again");
+                tracing::info!(number, %template, "a pool has recovered: its launches succeed");
             }
         }
         LifecycleEvent::WorkspaceDurable { session, .. } => {
-            tracing::debug!(number, %session, "files of a session are safe");
+            tracing::debug!(number, %session, "the files of a session are durable");
         }
         LifecycleEvent::SessionChanged { session, change } => {
             tracing::info!(number, %session, ?change, "a session changed");

@@ -1,14 +1,14 @@
-//! Reads what will be written to the disk of the workspaces only while that has room to spare. An
-//! import is large, and must not take what sandboxes and the journal live by.
+//! Ends reads whose bytes go to the disk of the workspaces when that disk has too little room. An
+//! import is large, and must not take the space that sandboxes and the journal need.
 
 use std::io::{self, Read};
 
 use images::{ImageError, ImageErrorCode};
 
-/// How much is read before it is asked again.
+/// How many bytes are read between two checks.
 const ASK_EVERY_BYTES: u64 = 4 << 20;
 
-/// A reader that ends with an error when the disk runs short.
+/// A reader that fails when the disk runs short.
 pub(crate) struct Sparing<R, F> {
     inner: R,
     is_short: F,
@@ -48,7 +48,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_short_disk_ends_what_is_read_soon() {
+    fn disk_guard_ends_a_read_when_the_disk_is_short() {
         let read_bytes = Cell::new(0);
         let short_after = 10 << 20;
         let reader = Sparing::new(io::repeat(1), || read_bytes.get() >= short_after);
@@ -64,6 +64,6 @@ mod tests {
         let ours = error.downcast::<ImageError>().unwrap();
         assert_eq!(ours.code, ImageErrorCode::NoSpace);
         let mut short = Sparing::new(io::repeat(1), || true);
-        assert!(short.read(&mut buffer).is_err(), "not even a beginning");
+        assert!(short.read(&mut buffer).is_err(), "the first read fails");
     }
 }

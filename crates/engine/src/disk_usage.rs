@@ -1,6 +1,6 @@
-//! Measures workspaces on disk while they are in use, and how much is free. What is measured is told
-//! to the kernel, which decides what follows. One with many files takes long, and must not keep
-//! others from being measured; nobody ends for a full disk by a number that is old.
+//! Measures workspaces in use and the free space of their disk, and reports both to the kernel,
+//! which decides what follows. A workspace with many files must not delay the others, and no
+//! sandbox may end for a full disk because of an old number.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -15,26 +15,26 @@ use workspaces::{Archives, Scan, Size, Usage, WorkspaceError, Workspaces};
 
 use crate::core::Core;
 
-/// Entries of workspaces that are looked at in a second, over all of them, while there is room.
+/// Directory entries measured per second over all workspaces, unless the disk is short.
 const ENTRIES_PER_S: u64 = 50_000;
 
-/// How often it is looked how much is free, at least.
+/// The longest time between two looks at the free space.
 const FREE_EVERY: Duration = Duration::from_secs(1);
 
-/// One that takes longer waits for those that do not.
+/// A workspace that takes longer waits for the cheap ones.
 const CHEAP: Duration = Duration::from_millis(50);
 
-/// How long to measure before somebody ends for a full disk.
+/// How long to measure before a sandbox ends for a full disk.
 const URGENT: Duration = Duration::from_secs(2);
 
 /// How many sleeping sessions are measured in one round.
 const KEPT_PER_ROUND: usize = 64;
 
-/// What was measured last.
+/// The last measurements.
 #[derive(Default)]
 pub(crate) struct Measuring {
     last: Mutex<BTreeMap<WorkspaceId, Last>>,
-    /// In files that were removed and are still in use.
+    /// Bytes in deleted files that programs still have open.
     nameless: Mutex<BTreeMap<WorkspaceId, Usage>>,
 }
 
@@ -48,16 +48,16 @@ struct Last {
 /// Why workspaces are measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Haste {
-    /// It is time again.
+    /// The interval has passed.
     None,
-    /// The disk is short, and somebody is to end for it.
+    /// The disk is short, and a sandbox must end for it.
     Short,
 }
 
 type Soft = BTreeMap<WorkspaceId, (InstanceId, Size)>;
 
 impl Measuring {
-    /// What one took when it was last measured.
+    /// The size of a workspace when it was last measured.
     pub(crate) fn bytes_of(&self, id: WorkspaceId) -> Option<u64> {
         self.last().get(&id).map(|last| last.bytes)
     }
@@ -70,8 +70,8 @@ impl Measuring {
         self.nameless.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Those that are cheap, then the others, each beginning with the one that waited longest; and
-    /// how many are cheap. One that was never measured is cheap until it is known better.
+    /// All workspaces, cheap ones first, each group by how long they waited; and how many are
+    /// cheap. A workspace that was never measured counts as cheap.
     fn order(&self, mut all: Vec<WorkspaceId>) -> (Vec<WorkspaceId>, usize) {
         let mut last = self.last();
         let there: BTreeSet<_> = all.iter().copied().collect();
@@ -83,7 +83,7 @@ impl Measuring {
     }
 }
 
-/// Tells the kernel how much is free, for as long as the engine lives.
+/// Reports the free space to the kernel for as long as the engine lives.
 pub(crate) async fn watch_free(core: Arc<Core>) {
     let Some(workspaces) = core.disk.workspaces.clone() else { return };
     let every = FREE_EVERY.min(interval(&core));
@@ -93,7 +93,7 @@ pub(crate) async fn watch_free(core: Arc<Core>) {
             if free_bytes < core.disk.spared_bytes && Instant::now() >= rest_until {
                 let began = Instant::now();
                 round(&core, &workspaces, Haste::Short).await;
-                // A disk may be short for days, and measuring is not all that there is to do.
+                // A disk may be short for days: measure at most a fifth of the time.
                 rest_until = Instant::now() + began.elapsed() * 4;
             }
             tell_free(&core, &workspaces, free_bytes);
@@ -106,8 +106,8 @@ async fn free(workspaces: &Arc<Workspaces>) -> Option<u64> {
     let asked = Arc::clone(workspaces);
     match spawn_blocking(move || asked.free_bytes()).await {
         Ok(Ok(free_bytes)) => return Some(free_bytes),
-        Ok(Err(error)) => tracing::warn!(%error, "the disk could not be measured"),
-        Err(error) => tracing::error!(%error, "measuring the disk was given up"),
+        Ok(Err(error)) => tracing::warn!(%error, "the free space of the workspace disk could not be read"),
+        Err(error) => tracing::error!(%error, "the task that reads the free space panicked"),
     }
     None
 }
@@ -118,16 +118,16 @@ fn tell_free(core: &Arc<Core>, workspaces: &Workspaces, free_bytes: u64) {
     let before = core.read(Kernel::is_disk_short);
     core.tell(Event::DiskMeasured { free_bytes });
     let short = core.read(Kernel::is_disk_short);
+    let free_mb = free_bytes >> 20;
     if short && !before {
-        let free_mb = free_bytes >> 20;
-        tracing::warn!(free_mb, "the disk of the workspaces is nearly full");
+        tracing::warn!(free_mb, "the workspace disk has less free space than node.workspace_free_floor_mb");
     } else if before && !short {
-        tracing::info!("the disk of the workspaces has room again");
+        tracing::info!(free_mb, "the workspace disk has enough free space again");
     }
 }
 
-/// Measures workspaces, and tells the kernel of those whose limit it keeps, for as long as the
-/// engine lives.
+/// Measures workspaces for as long as the engine lives, and reports those whose limit the kernel
+/// enforces.
 pub(crate) async fn measure(core: Arc<Core>) {
     let Some(workspaces) = core.disk.workspaces.clone() else { return };
     loop {
@@ -151,13 +151,13 @@ pub(crate) async fn measure_kept(core: Arc<Core>) {
     }
 }
 
-/// What kept files take, wherever they are. Files that are nowhere take nothing.
+/// The size of saved files, on disk or in an archive; zero if they are gone.
 async fn kept_bytes(core: &Arc<Core>, id: WorkspaceId) -> u64 {
     if let Some(workspaces) = core.disk.workspaces.clone().filter(|all| all.has(id)) {
         let enough = Size::of_bytes(u64::MAX);
         return match usage(core, &workspaces, id, enough, Haste::None).await {
             Ok(Ok(usage)) => usage.bytes,
-            // It may have been removed in the meantime.
+            // It may have been removed meanwhile.
             Ok(Err(_)) | Err(_) => 0,
         };
     }
@@ -165,7 +165,7 @@ async fn kept_bytes(core: &Arc<Core>, id: WorkspaceId) -> u64 {
     archive.map_or(0, |archive| archive.bytes)
 }
 
-/// Measures all that are cheap, and of the others at least one and as many as there is time for.
+/// Measures all cheap workspaces, and of the others at least one and as many as there is time for.
 pub(crate) async fn round(core: &Arc<Core>, workspaces: &Arc<Workspaces>, haste: Haste) {
     let began = Instant::now();
     let soft: Soft = core
@@ -212,14 +212,14 @@ async fn measure_one(
                 core.tell(Event::WorkspaceMeasured { instance, measured });
             }
         }
-        // It may have been removed in the meantime.
-        Ok(Err(error)) => tracing::debug!(%error, "a workspace was not measured"),
-        Err(error) => tracing::error!(%error, "measuring a workspace was given up"),
+        // It may have been removed meanwhile.
+        Ok(Err(error)) => tracing::debug!(workspace = %id, %error, "a workspace was not measured"),
+        Err(error) => tracing::error!(workspace = %id, %error, "the task that measures a workspace panicked"),
     }
 }
 
-/// Measures one, no faster than it may: a program with many files must not keep the disk busy,
-/// unless there is haste.
+/// Measures one workspace at a limited rate, so that many files do not keep the disk busy, unless
+/// the disk is short.
 async fn usage(
     core: &Arc<Core>,
     workspaces: &Arc<Workspaces>,
@@ -242,7 +242,7 @@ async fn usage(
     .await
 }
 
-/// Looks at what programs still have of what they removed.
+/// Measures deleted files that programs still have open.
 async fn look_for_nameless(core: &Arc<Core>, workspaces: &Arc<Workspaces>, soft: &Soft) {
     if soft.is_empty() {
         core.disk.measuring.nameless().clear();
@@ -253,8 +253,8 @@ async fn look_for_nameless(core: &Arc<Core>, workspaces: &Arc<Workspaces>, soft:
     let looked = spawn_blocking(move || asked.nameless(&wanted, &mut |_| !halted.is_halted()));
     match looked.await {
         Ok(Ok(found)) => *core.disk.measuring.nameless() = found,
-        Ok(Err(error)) => tracing::warn!(%error, "removed files were not looked for"),
-        Err(error) => tracing::error!(%error, "looking for removed files was given up"),
+        Ok(Err(error)) => tracing::warn!(%error, "deleted files that are still open could not be measured"),
+        Err(error) => tracing::error!(%error, "the task that measures deleted open files panicked"),
     }
 }
 
@@ -267,7 +267,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_has_many_files_waits_for_those_who_have_few() {
+    fn workspace_with_many_files_is_measured_after_those_with_few() {
         let id = WorkspaceId::from_u128;
         let measuring = Measuring::default();
         let now = Instant::now();
@@ -282,8 +282,8 @@ mod tests {
         }
         measuring.last().insert(id(9), last(0, 0));
         let (order, cheap) = measuring.order((1..=5).map(id).collect());
-        assert_eq!(order, [5, 4, 3, 2, 1].map(id), "new, cheap by age, dear by age");
+        assert_eq!(order, [5, 4, 3, 2, 1].map(id), "new, cheap by age, expensive by age");
         assert_eq!(cheap, 3);
-        assert!(!measuring.last().contains_key(&id(9)), "what is gone is forgotten");
+        assert!(!measuring.last().contains_key(&id(9)), "a removed workspace leaves no measurement");
     }
 }

@@ -1,5 +1,5 @@
-//! Carries out one effect against the runtimes, until it is done or its deadline passes, and says
-//! how it ended. It tries once: whether to try again is the kernel's decision.
+//! Carries out one effect against the runtimes until it is done or its deadline passes, and reports
+//! its outcome. It tries once: the kernel decides about another try.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,7 +19,7 @@ use crate::{processes, turns, workspace_persistence};
 pub(crate) async fn carry_out(core: &Arc<Core>, effect: Effect, give_up: &Notify) -> Outcome {
     let began = Instant::now();
     let deadline = core.clock.instant(effect.deadline);
-    // Afterwards it may be gone.
+    // After the effect the instance may be gone.
     let runtime = runtime_of(core, &effect.action);
     match timeout_at(deadline, act(core, &effect, give_up)).await {
         Ok(Ok(())) => {
@@ -27,7 +27,8 @@ pub(crate) async fn carry_out(core: &Arc<Core>, effect: Effect, give_up: &Notify
             Outcome::Done
         }
         Ok(Err(error)) => {
-            tracing::debug!(%error, action = word(&effect.action), "an effect failed");
+            let (sandbox, action) = (effect.id.sandbox, word(&effect.action));
+            tracing::debug!(%sandbox, action, %error, "an effect failed");
             core.metrics.effect_failed(&effect.action, runtime);
             if matches!(effect.action, Action::RestartProcess { .. }) {
                 not_restarted(error.into_runtime_error())
@@ -36,14 +37,15 @@ pub(crate) async fn carry_out(core: &Arc<Core>, effect: Effect, give_up: &Notify
             }
         }
         Err(_) => {
-            tracing::warn!(action = word(&effect.action), "an effect was not done in time");
+            let (sandbox, action) = (effect.id.sandbox, word(&effect.action));
+            tracing::warn!(%sandbox, action, "an effect did not end before its deadline");
             core.metrics.effect_failed(&effect.action, runtime);
             Outcome::TimedOut
         }
     }
 }
 
-/// In which runtime something is done, if it is in one.
+/// The runtime in which an action happens, if it happens in one.
 fn runtime_of(core: &Core, action: &Action) -> Option<RuntimeKind> {
     match action {
         Action::Launch(launch) => Some(launch.template.runtime),
@@ -67,29 +69,29 @@ fn runtime_of(core: &Core, action: &Action) -> Option<RuntimeKind> {
     }
 }
 
-/// The outcome of an effect that ended by a mistake of ours.
-pub(crate) fn mistaken(error: &tokio::task::JoinError) -> Outcome {
-    tracing::error!(%error, "an effect was given up");
-    let detail = format!("a mistake of the server: {error}").into();
+/// The outcome of an effect whose task panicked.
+pub(crate) fn panicked(sandbox: SandboxId, error: &tokio::task::JoinError) -> Outcome {
+    tracing::error!(%sandbox, %error, "an effect panicked; the kernel counts it as failed");
+    let detail = format!("internal error: {error}").into();
     Outcome::Failed(Failure { kind: FailureKind::Trouble, detail })
 }
 
 /// Why an effect was not done.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum EffectError {
-    /// What the runtime said, or somebody in its words.
+    /// The runtime refused, or other code reports in its terms.
     #[error(transparent)]
     Runtime(#[from] RuntimeError),
-    /// Files that were to be there are not, or cannot be read.
+    /// Files that should exist do not, or cannot be read.
     #[error("the files are gone: {0}")]
     FilesGone(String),
-    /// Only the guest reaches the files, and it was not said that it runs. Nothing was done.
+    /// Only the guest reaches the files, and the kernel did not say that it runs. Nothing was done.
     #[error("only the guest of the sandbox can reach the files")]
     NeedsGuest,
 }
 
 impl EffectError {
-    /// In the words of a runtime, where it makes no difference that files are gone.
+    /// As a runtime error, where it makes no difference that files are gone.
     pub(crate) fn into_runtime_error(self) -> RuntimeError {
         match self {
             Self::Runtime(error) => error,
@@ -124,7 +126,7 @@ async fn act(core: &Arc<Core>, effect: &Effect, give_up: &Notify) -> Result<(), 
             tokio::select! {
                 launched = self::launch(core, launch) => launched,
                 () = give_up.notified() => {
-                    let cause = "its end was asked for before it was ready";
+                    let cause = "the sandbox was asked to end before it was ready";
                     Err(RuntimeError::new(RuntimeErrorCode::LaunchFailed, "launch", cause).into())
                 }
             }
@@ -132,7 +134,7 @@ async fn act(core: &Arc<Core>, effect: &Effect, give_up: &Notify) -> Result<(), 
         Action::ArchiveWorkspace { workspace } => {
             tokio::select! {
                 archived = workspace_persistence::archive(core, *workspace) => archived,
-                () = give_up.notified() => Err(unsupported("its end was asked for").into()),
+                () = give_up.notified() => Err(unsupported("the workspace is to be deleted").into()),
             }
         }
         Action::Persist { instance, workspace, guest_awake } => {
@@ -159,7 +161,7 @@ async fn act(core: &Arc<Core>, effect: &Effect, give_up: &Notify) -> Result<(), 
         Action::Kill { instance, workspace } => {
             core.runtimes.kill(*instance).await?;
             core.harnesses.forget(*instance);
-            // One in memory is gone by now.
+            // A workspace in memory is gone by now.
             match workspace {
                 Some(workspace) => Ok(core.disk.remove(*workspace).await?),
                 None => Ok(()),
@@ -167,7 +169,7 @@ async fn act(core: &Arc<Core>, effect: &Effect, give_up: &Notify) -> Result<(), 
         }
         Action::DeleteWorkspace { workspace } => Ok(core.disk.remove(*workspace).await?),
         Action::Wipe { instance } => {
-            // Nor may whoever comes next read what it wrote.
+            // The next user must not read what this harness wrote.
             core.harnesses.forget(*instance);
             Ok(find(core, *instance)?.wipe().await?)
         }
@@ -233,7 +235,7 @@ async fn launch(core: &Core, launch: &Launch) -> Result<(), EffectError> {
     Ok(())
 }
 
-/// Binds what is to be bound, which proves that the sandbox answers.
+/// Binds the caller's settings, which proves that the sandbox answers.
 async fn claim(
     core: &Core,
     instance: InstanceId,
@@ -243,7 +245,7 @@ async fn claim(
     let Some(settings) = settings else { return Ok(sandbox.inside().ping().await?) };
     sandbox.claim(settings, None).await?;
     match settings.seed {
-        // Whoever is claimed has never been anybody's.
+        // A claimed sandbox never had another user, so its workspace is empty.
         Some(seed) => core.disk.sow(seed, sandbox).await,
         None => Ok(()),
     }
@@ -258,13 +260,13 @@ async fn probe(core: &Core, instance: InstanceId, effect: &Effect) -> Result<(),
     if ran.exit.success() {
         return Ok(());
     }
-    let cause = "a trivial command did not end well";
+    let cause = "the command `true` failed in the sandbox";
     Err(RuntimeError::new(RuntimeErrorCode::Protocol, "probe", cause))
 }
 
 pub(crate) fn find(core: &Core, instance: InstanceId) -> Result<Arc<dyn Sandbox>, RuntimeError> {
     core.runtimes.sandbox(instance).ok_or_else(|| {
-        RuntimeError::new(RuntimeErrorCode::SandboxGone, "find a sandbox", "it is over")
+        RuntimeError::new(RuntimeErrorCode::SandboxGone, "find a sandbox", "the sandbox has ended")
     })
 }
 
@@ -297,7 +299,7 @@ fn outcome_of(error: &RuntimeError) -> Outcome {
     Outcome::Failed(Failure { kind, detail: error.to_string().into() })
 }
 
-/// A program was not started again. Its user reads why, as after a start that failed.
+/// A program was not restarted. Its user reads the cause, as after a failed start.
 fn not_restarted(error: RuntimeError) -> Outcome {
     let outcome = outcome_of(&error);
     if let Outcome::Failed(Failure { kind, .. }) = outcome
@@ -309,7 +311,7 @@ fn not_restarted(error: RuntimeError) -> Outcome {
     outcome
 }
 
-/// The word for an action in logs and metrics.
+/// The name of an action in logs and metrics.
 pub(crate) const fn word(action: &Action) -> &'static str {
     match action {
         Action::Launch(_) => "launch",

@@ -1,5 +1,5 @@
-//! What is kept of sessions after their end, for callers who want to see them then: a document each,
-//! and of each key the latest. Which those are, and when the others go, is decided here.
+//! What callers can still see of ended sessions: one document each, and the latest of each key.
+//! This module decides which stay and when the others go.
 
 use std::sync::Arc;
 
@@ -9,14 +9,14 @@ use crate::boxed;
 use crate::documents;
 use crate::{Caller, Engine};
 
-/// How many of a kind are kept for a key.
+/// How many of a kind are stored for a key.
 const KEPT_MAX: u64 = 1_000;
-/// So many more may be there before the oldest go: finding them takes a look at all.
+/// So many more are allowed before the oldest go, because finding them reads all.
 const SURPLUS_MAX: u64 = 64;
 
 impl Engine {
-    /// Keeps what is to be seen of a session after its end, and forgets the oldest of its key where
-    /// there are too many.
+    /// Stores what callers will see of a session after its end, and removes the oldest of its key
+    /// where there are too many.
     #[boxed]
     pub async fn keep_past(
         &self,
@@ -46,7 +46,7 @@ impl Engine {
         Ok(())
     }
 
-    /// What is kept of a session of a key.
+    /// What is stored of an ended session of a key.
     #[boxed]
     pub async fn past(
         &self,
@@ -58,7 +58,7 @@ impl Engine {
         Ok(found.map(|document| document.body))
     }
 
-    /// What is kept of the sessions of a caller that are over, and of which nothing else is known.
+    /// What is stored of those ended sessions of a caller that the kernel no longer knows.
     #[boxed]
     pub async fn all_past(
         &self,

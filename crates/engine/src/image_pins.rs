@@ -1,6 +1,6 @@
-//! Images that templates need. Each is held by a lock of the store for as long as a template names
-//! it, so that nobody removes it: neither we, nor a command beside us. Never decides what a template
-//! is launched from: a name is looked up again for every launch.
+//! Pins the images that templates need: each is held by a lock of the image store for as long as a
+//! template names it, so that neither the server nor a command beside it removes it. This module
+//! never decides what a template is launched from: every launch looks the name up again.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -15,18 +15,18 @@ use tokio::time::sleep;
 use crate::core::Core;
 use crate::roots::in_background;
 
-/// How often it is looked whether names still mean the same: a command beside us may change them.
+/// How often names are looked up again: a command beside the server may change them.
 const LOOK_EVERY: Duration = Duration::from_secs(10);
 
-/// The images that are held.
+/// The pinned images.
 #[derive(Default)]
 pub(crate) struct Needed {
     held: Mutex<BTreeMap<ImageId, Held>>,
-    /// Templates are put, or images removed, one at a time: each looks at the other first.
+    /// Templates are put and images removed one at a time: each checks the other first.
     pub(crate) changes: Arc<tokio::sync::Mutex<()>>,
 }
 
-/// Holds what templates need now, and lets go of the rest. Blocks.
+/// Pins what templates need now, and unpins the rest. Blocks.
 pub(crate) fn hold(core: &Core, store: &Store) {
     let mut held = core.needed.held.lock().unwrap_or_else(PoisonError::into_inner);
     let templates = core.read(Kernel::templates);
@@ -44,12 +44,12 @@ pub(crate) fn hold(core: &Core, store: &Store) {
             Ok(lock) => {
                 held.insert(id, lock);
             }
-            Err(error) => tracing::warn!(%id, %error, "an image that a template needs is not held"),
+            Err(error) => tracing::warn!(image = %id, %error, "an image that a template needs could not be pinned; it may be removed"),
         }
     }
 }
 
-/// What a template's image is, if it has one that is there.
+/// The image of a template, if it has one that exists.
 pub(crate) fn needs(template: &Template, store: &Store) -> Option<Resolved> {
     match &template.root {
         RootFs::Image(named) => store.find(named).ok(),
@@ -57,16 +57,16 @@ pub(crate) fn needs(template: &Template, store: &Store) -> Option<Resolved> {
     }
 }
 
-/// The same off the threads that serve, where there is a store.
+/// The same off the threads that serve requests, where there is an image store.
 pub(crate) async fn hold_now(core: &Arc<Core>) {
     if let Some(store) = core.roots.images.clone() {
         let core = Arc::clone(core);
-        // A mistake in there is told by whoever ran it.
+        // `in_background` has logged a panic.
         let _ = in_background(move || hold(&core, &store)).await;
     }
 }
 
-/// Looks again and again, for as long as the engine lives.
+/// Runs for as long as the engine lives.
 pub(crate) async fn run(core: Arc<Core>) {
     if core.roots.images.is_none() {
         return;

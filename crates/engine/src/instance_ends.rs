@@ -1,7 +1,7 @@
-//! Why a sandbox is over, for the uses and turns that are in it. (The kernel ends processes itself.) The kernel says once to
-//! each user of an instance that it is over and why. They wait for that word here, and only here,
-//! and [`REASON_PATIENCE`] bounds how long. This module never decides that something is over, and
-//! keeps nothing of an instance that is empty.
+//! Why an instance ended, for the uses and turns in it. (The kernel ends processes itself.) The
+//! kernel reports once per user of an instance that it has ended, and why. Uses and turns wait for
+//! that report here and only here, at most for [`REASON_PATIENCE`]. This module never decides that
+//! an instance has ended, and keeps nothing about an instance without uses and turns.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -12,7 +12,7 @@ use model::{EndCause, InstanceId, Refusal};
 use tokio::sync::Notify;
 use tokio::time::timeout;
 
-/// How long the kernel may take to say why a sandbox is gone that does not answer any more.
+/// How long the kernel may take to say why a sandbox that no longer answers has ended.
 pub(crate) const REASON_PATIENCE: Duration = Duration::from_secs(1);
 
 /// The instances in which there are uses or turns.
@@ -21,11 +21,11 @@ pub(crate) struct Gone {
     inhabited: Arc<Mutex<BTreeMap<InstanceId, Inhabited>>>,
 }
 
-/// One of them.
+/// One watched instance.
 #[derive(Default)]
 struct Inhabited {
     tenure: Arc<Tenure>,
-    /// How many stays there are of this tenure.
+    /// How many watches of this tenure exist.
     stays: usize,
 }
 
@@ -41,8 +41,8 @@ impl Gone {
         self.inhabited.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A use or turn is in an instance from now on. Call it in the order of the decisions,
-    /// so that the next word about the instance is about this user.
+    /// A use or turn is in an instance from now on. Call it in the order of the decisions, so that
+    /// the next report about the instance is about this user.
     pub(crate) fn enter(&self, instance: InstanceId) -> Stay {
         let mut all = self.inhabited();
         let inhabited = all.entry(instance).or_default();
@@ -50,10 +50,10 @@ impl Gone {
         Stay { gone: self.clone(), instance, tenure: Arc::clone(&inhabited.tenure) }
     }
 
-    /// The kernel says that an instance is over for those who are in it.
+    /// The kernel reports that an instance has ended for its user.
     pub(crate) fn over(&self, instance: InstanceId, cause: EndCause) {
         let Some(Inhabited { tenure, .. }) = self.inhabited().remove(&instance) else { return };
-        // A tenure is over once: the next to enter begins another.
+        // A tenure ends once: the next watch begins another.
         let _ = tenure.over.set(cause);
         tenure.told.notify_waiters();
     }
@@ -65,7 +65,7 @@ impl Gone {
     }
 }
 
-/// A use or turn that is in an instance, until this is dropped.
+/// Lets a use or turn learn why its instance ended. Dropped when the use or turn has ended.
 pub(crate) struct Stay {
     gone: Gone,
     instance: InstanceId,
@@ -73,17 +73,17 @@ pub(crate) struct Stay {
 }
 
 impl Stay {
-    /// Why it is over, if that is said already.
+    /// Why the instance ended, if the kernel has reported it.
     fn cause(&self) -> Option<EndCause> {
         self.tenure.over.get().copied()
     }
 
-    /// The refusal of a caller that was using the sandbox, if it is over.
+    /// The refusal for a caller that was using the sandbox, if it has ended.
     pub(crate) fn refusal(&self) -> Option<Refusal> {
         self.cause().map(use_broken)
     }
 
-    /// Waits until it is over, however long that takes, and says with which refusal.
+    /// Waits for the end of the instance, however long that takes, and returns the refusal.
     pub(crate) async fn over(&self) -> Refusal {
         use_broken(self.cause_in_the_end().await)
     }
@@ -100,7 +100,7 @@ impl Stay {
         }
     }
 
-    /// Why the sandbox is gone, which seems to be so: what the kernel says about it in time.
+    /// Why the sandbox, which seems to be gone, has ended, if the kernel reports it in time.
     pub(crate) async fn reason(&self) -> Option<Refusal> {
         timeout(REASON_PATIENCE, self.over()).await.ok()
     }
@@ -109,7 +109,7 @@ impl Stay {
 impl Drop for Stay {
     fn drop(&mut self) {
         let mut all = self.gone.inhabited();
-        // One that is over is not in the map any more, or another one is there.
+        // After the end the instance is not in the map, or another tenure is.
         if let Some(known) = all.get_mut(&self.instance)
             && Arc::ptr_eq(&known.tenure, &self.tenure)
         {
@@ -128,7 +128,7 @@ mod tests {
     const INSTANCE: InstanceId = InstanceId::from_u128(7);
 
     #[tokio::test(start_paused = true)]
-    async fn all_that_are_in_an_instance_hear_why_it_is_over_and_nothing_is_left() {
+    async fn instance_end_is_reported_to_every_watch_and_nothing_is_left() {
         let gone = Gone::default();
         let stays = [gone.enter(INSTANCE), gone.enter(INSTANCE)];
         let waits = tokio::spawn({
@@ -141,26 +141,26 @@ mod tests {
         for stay in &stays {
             assert_eq!(stay.refusal(), Some(use_broken(EndCause::Crash)));
         }
-        assert!(gone.is_empty(), "stays that are left have what they need");
+        assert!(gone.is_empty(), "remaining watches keep their cause");
     }
 
     #[tokio::test(start_paused = true)]
-    async fn one_that_enters_after_the_end_waits_for_the_next_one() {
+    async fn instance_end_watch_after_the_end_waits_for_the_next_end() {
         let gone = Gone::default();
         let before = gone.enter(INSTANCE);
         gone.over(INSTANCE, EndCause::Crash);
         let after = gone.enter(INSTANCE);
         drop(before);
-        assert!(after.reason().await.is_none(), "nothing is said about the next user in time");
+        assert!(after.reason().await.is_none(), "no report about the next user arrives in time");
         assert!(!gone.is_empty());
         gone.over(INSTANCE, EndCause::Returned);
         assert_eq!(after.over().await, use_broken(EndCause::Returned));
         gone.over(INSTANCE, EndCause::Crash);
-        assert!(gone.is_empty(), "a word about an empty instance is of no use");
+        assert!(gone.is_empty(), "a report about an unwatched instance is dropped");
     }
 
     #[test]
-    fn the_last_one_to_leave_takes_the_entry_along() {
+    fn instance_end_entry_goes_with_its_last_watch() {
         let gone = Gone::default();
         let first = gone.enter(INSTANCE);
         let second = gone.enter(INSTANCE);

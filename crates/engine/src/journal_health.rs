@@ -1,5 +1,5 @@
-//! Whether the journal can be written. While it cannot, requests are refused and say why, and what
-//! was decided waits: nothing is done or said that is not written down, and nothing is lost.
+//! Whether commits to the journal succeed. While they fail, requests are refused with the cause and
+//! decisions wait: no effect and no answer goes out before its commit, so nothing is lost.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,7 +18,7 @@ impl Default for Trouble {
 }
 
 impl Trouble {
-    /// What is wrong, if anything is.
+    /// Why the journal cannot be written, if it cannot.
     pub(crate) fn now(&self) -> Option<Arc<str>> {
         self.cause.borrow().clone()
     }
@@ -27,14 +27,14 @@ impl Trouble {
         self.cause.send_if_modified(|known| {
             let news = known.as_deref() != Some(cause);
             if news {
-                tracing::error!(cause, "the journal cannot be written; requests are refused");
+                tracing::error!(cause, "the journal cannot be written; requests are refused until it can");
                 *known = Some(cause.into());
             }
             news
         });
     }
 
-    /// Nothing will be written any more: whoever still asks is refused, whoever waits is told.
+    /// The journal will not be written again: later and waiting requests are refused.
     pub(crate) fn stops(&self) {
         self.cause.send_replace(Some("the server has stopped".into()));
     }
@@ -49,19 +49,19 @@ impl Trouble {
         });
     }
 
-    /// Waits for something that changes with the trouble and with nothing else.
+    /// Waits for a condition that changes only with the health of the journal.
     pub(crate) async fn until(&self, holds: impl Fn() -> bool) {
         // The sender is in `self`: it cannot be gone.
         let _ = self.cause.subscribe().wait_for(|_| holds()).await;
     }
 
-    /// Waits until there is none.
+    /// Waits until the journal can be written.
     pub(crate) async fn over(&self) {
         // The sender is in `self`: it cannot be gone.
         let _ = self.cause.subscribe().wait_for(Option::is_none).await;
     }
 
-    /// Waits until there is trouble that lasts this long.
+    /// Waits until the journal cannot be written for this long, and returns the cause.
     pub(crate) async fn lasting(&self, patience: Duration) -> Arc<str> {
         let mut watched = self.cause.subscribe();
         loop {
@@ -83,7 +83,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn short_trouble_is_waited_out_and_long_trouble_is_told() {
+    async fn journal_failure_is_reported_only_if_it_lasts() {
         let trouble = Arc::new(Trouble::default());
         let patience = Duration::from_secs(2);
         let watcher = Arc::clone(&trouble);
@@ -92,7 +92,7 @@ mod tests {
         tokio::time::sleep(Duration::from_secs(1)).await;
         trouble.ends();
         tokio::time::sleep(Duration::from_secs(5)).await;
-        assert!(!told.is_finished(), "it was over in time");
+        assert!(!told.is_finished(), "the journal recovered in time");
         trouble.begins("disk full again");
         assert_eq!(&*told.await.unwrap(), "disk full again");
         assert!(trouble.now().is_some());

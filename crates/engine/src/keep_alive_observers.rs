@@ -1,5 +1,5 @@
-//! Those who want to hear what keeps sandboxes awake, as it happens: a dialect that writes it into
-//! the log in the words of its vendor, say. The engine says what happened, and in no vendor's words.
+//! Observers of what keeps sandboxes awake: a dialect, for example, that logs it in the words of
+//! its vendor. The engine reports what happened and knows no vendor's words.
 
 use std::sync::{PoisonError, RwLock};
 
@@ -7,29 +7,29 @@ use model::{ProcessRecord, SandboxId};
 
 use crate::Engine;
 
-/// What happened to what keeps a sandbox awake.
+/// A change of what keeps a sandbox awake.
 #[derive(Debug, Clone, Copy)]
 pub enum Observed<'a> {
     /// A process that keeps its sandbox awake started.
     Started(&'a ProcessRecord),
-    /// One that did is over. Its record has its end.
+    /// A process that kept its sandbox awake has ended. Its record has its end.
     Ended(&'a ProcessRecord),
-    /// It was asked that processes no longer keep a sandbox awake.
+    /// A caller asked that processes no longer keep a sandbox awake.
     Released {
         /// The sandbox.
         sandbox: SandboxId,
-        /// How many processes that is about.
+        /// How many processes.
         processes: usize,
         /// After how long; at once if 0.
         after_ms: u64,
     },
-    /// By that, at once, a process does no longer keep its sandbox awake.
+    /// A process no longer keeps its sandbox awake, because of such a call.
     ReleasedOne(&'a ProcessRecord),
 }
 
 type Observer = Box<dyn Fn(Observed<'_>) + Send + Sync>;
 
-/// All who want to hear of it.
+/// All observers.
 #[derive(Default)]
 pub(crate) struct Observers(RwLock<Vec<Observer>>);
 
@@ -40,13 +40,13 @@ impl Observers {
                 tracing::debug!(process = %record.id, sandbox = %record.sandbox, "a process keeps its sandbox awake");
             }
             Observed::Ended(record) => {
-                tracing::debug!(process = %record.id, sandbox = %record.sandbox, "a process that kept its sandbox awake is over");
+                tracing::debug!(process = %record.id, sandbox = %record.sandbox, "a process that kept its sandbox awake has ended");
             }
             Observed::Released { sandbox, processes, after_ms } => {
-                tracing::debug!(%sandbox, processes, after_ms, "processes are to keep a sandbox awake no more");
+                tracing::debug!(%sandbox, processes, after_ms, "processes will no longer keep a sandbox awake");
             }
             Observed::ReleasedOne(record) => {
-                tracing::debug!(process = %record.id, sandbox = %record.sandbox, "a process keeps its sandbox awake no more");
+                tracing::debug!(process = %record.id, sandbox = %record.sandbox, "a process no longer keeps its sandbox awake");
             }
         }
         for observer in &*self.0.read().unwrap_or_else(PoisonError::into_inner) {
@@ -56,7 +56,7 @@ impl Observers {
 }
 
 impl Engine {
-    /// From now on, `observer` hears what keeps sandboxes awake. It must not wait for anything.
+    /// Calls `observer` for every change from now on. It must not wait for anything.
     pub fn observe(&self, observer: impl Fn(Observed<'_>) + Send + Sync + 'static) {
         let mut all = self.core.observers.0.write().unwrap_or_else(PoisonError::into_inner);
         all.push(Box::new(observer));

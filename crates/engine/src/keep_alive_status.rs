@@ -1,4 +1,4 @@
-//! What keeps a sandbox awake, when it will rest, and how it is allowed to.
+//! What keeps a sandbox awake, when it will be frozen or slept, and how processes are released.
 
 use kernel::{Event, Kernel, Reply, Resting, WakeReport};
 use model::why::Why;
@@ -11,28 +11,28 @@ use crate::keys::Caller;
 use crate::processes::ProcessRef;
 use crate::sandboxes::unexpected;
 
-/// What keeps a sandbox awake, and when it will rest.
+/// What keeps a sandbox awake, and when it will be frozen.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SandboxStatusReport {
     /// What keeps it awake, by process.
     pub wake: WakeReport,
-    /// The processes that do. One that is over meanwhile may be missing.
+    /// The processes that do. A process that has just ended may be missing.
     pub keep_alive: Vec<ProcessRecord>,
     /// Whether it is frozen.
     pub frozen: bool,
-    /// When it will be frozen if nothing happens.
+    /// When it will be frozen if there is no activity.
     pub freezes_at: Option<Wall>,
-    /// When it will become cold if nothing happens.
+    /// When it will become cold if there is no activity.
     pub sleeps_at: Option<Wall>,
 }
 
 impl Engine {
-    /// How many sandboxes are frozen, and how many something of their own keeps awake.
+    /// How many sandboxes are frozen, and how many are kept awake by their own processes.
     pub fn resting(&self) -> Resting {
         self.core.read(Kernel::resting)
     }
 
-    /// What keeps a sandbox awake, and when it will rest. It does not count as activity.
+    /// What keeps a sandbox awake, and when it will be frozen. It does not count as activity.
     #[boxed]
     pub async fn sandbox_status(
         &self,
@@ -45,17 +45,17 @@ impl Engine {
         let wake = self.core.read(|kernel| kernel.wake_report(sandbox));
         match wake {
             Some(wake) => self.report(caller, sandbox, wake).await,
-            // It is known and not there: it ended.
+            // The sandbox is known but does not live: it has ended.
             None => match self.sandbox(caller, sandbox) {
                 Err(refusal) => Err(refusal),
-                // It is on its way out, or rests.
+                // It is ending, or cold.
                 Ok(view) => Err(Refusal::sandbox_gone(view.ending.unwrap_or(EndCause::Crash))),
             },
         }
     }
 
-    /// Takes keepAlive from the processes that have it now: at once, or after `after_ms`. The latest
-    /// call counts; nothing is killed.
+    /// Takes keepAlive from the processes that have it now: at once, or after `after_ms`. The
+    /// latest call counts; no process is killed.
     #[boxed]
     pub async fn stop_keeping_awake(
         &self,

@@ -1,5 +1,5 @@
-//! The imperative shell around the kernel. It turns requests into events, writes down what the
-//! kernel decides, then carries out the effects and gives the answers; it keeps time and passes on
+//! The imperative shell around the kernel. It turns requests into events, commits what the kernel
+//! decides, then carries out the effects and sends the answers; it runs the timer and reports
 //! deaths. It decides nothing about a sandbox's life, and never names a concrete runtime or store.
 //!
 //! Data flows one way: a request becomes an event ([`Engine`]), the kernel decides (`core`), the
@@ -126,7 +126,7 @@ use crate::core::Core;
 #[derive(Clone)]
 pub struct Engine {
     core: Arc<Core>,
-    /// The last handle takes the engine with it.
+    /// The engine stops when the last handle is dropped.
     _alive: Arc<Alive>,
 }
 

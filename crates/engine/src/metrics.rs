@@ -1,5 +1,5 @@
-//! What is counted and timed. Counting is all that happens here: whoever serves the numbers
-//! registers them and reads the gauges from the engine's answers.
+//! Counters and times. This module only counts: the server registers them and reads gauges from the
+//! engine.
 
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
@@ -54,7 +54,7 @@ struct ByCode {
     code: &'static str,
 }
 
-/// What is done to files alone, or to what is gone already, is done in no runtime.
+/// Actions on files, or on instances that are gone, belong to no runtime.
 fn word_of(runtime: Option<RuntimeKind>) -> &'static str {
     runtime.map_or("none", RuntimeKind::as_str)
 }
@@ -129,7 +129,7 @@ impl Default for Metrics {
 }
 
 impl Metrics {
-    /// Makes them readable under their names.
+    /// Registers all metrics under their names.
     pub fn register(&self, registry: &mut Registry) {
         let acquire = "Time from asking for a sandbox to having it, by path";
         registry.register("shoal_acquire_seconds", acquire, self.acquire.clone());
@@ -140,15 +140,15 @@ impl Metrics {
         let effects =
             "Time to carry out an effect, by runtime: launch, claim, wipe, prove, kill and others";
         registry.register("shoal_effect_seconds", effects, self.effects.clone());
-        let failed = "Effects that failed or were not done in time, by runtime";
+        let failed = "Effects that failed or missed their deadline, by runtime";
         registry.register("shoal_effects_failed", failed, self.effects_failed.clone());
         let ended = "Sandboxes that ended, by reason and exact cause";
         registry.register("shoal_sandboxes_ended", ended, self.ended.clone());
         let refused = "Checkouts that were refused, by code";
         registry.register("shoal_checkouts_refused", refused, self.refused.clone());
-        let commit = "Time to write a group of decisions down";
+        let commit = "Time to commit a group of decisions";
         registry.register("shoal_commit_seconds", commit, self.commit.clone());
-        let decisions = "Decisions that were written down";
+        let decisions = "Decisions that were committed";
         registry.register("shoal_decisions", decisions, self.decisions.clone());
         let images = "Images in the store, when it was last looked at";
         registry.register("shoal_images", images, self.images.clone());
@@ -294,12 +294,12 @@ impl Metrics {
         self.archive_bytes.set(bytes.cast_signed());
     }
 
-    /// A sandbox is there with the files that a session left.
+    /// A sandbox was launched with the files of a session.
     pub(crate) fn restored(&self, took: Duration) {
         self.restore.observe(took.as_secs_f64());
     }
 
-    /// The files that a session left could not be brought back.
+    /// The files of a session could not be restored.
     pub(crate) fn restore_failed(&self) {
         self.restores_failed.inc();
     }

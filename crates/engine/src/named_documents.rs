@@ -1,6 +1,6 @@
-//! What is kept under names: a document per kind, key and name, bounded per key. One change of a
-//! key is made at a time; a change that began to be written is written to its end, also if its
-//! caller goes away. What is read often is remembered here.
+//! Documents found by kind, key and name, bounded per key. One change per key at a time; a change
+//! that has begun is committed even if its caller goes away. Documents that are read often are
+//! cached.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
@@ -19,22 +19,22 @@ use crate::{Caller, Engine};
 
 /// How many of a kind a key may have.
 pub const NAMED_MAX: u64 = 1_000;
-/// How many bytes they may say together.
+/// How many bytes they may have together.
 pub const NAMED_BYTES_MAX: u64 = 32 << 20;
-/// How long one waits for others who change what the same key has.
+/// How long a caller waits for other changes of the same key.
 const PATIENCE: Duration = Duration::from_mins(1);
-/// What is remembered: how many, and how much they may say.
+/// The size of the cache: entries, and bytes.
 const REMEMBERED_MAX: usize = 10_000;
 const REMEMBERED_BYTES_MAX: usize = 64 << 20;
 
-/// Why something was not put under a name. What that is called is up to the dialect.
+/// Why a document was not stored. The dialect chooses the words.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum NamedError {
-    /// Others are changing what this key has, and take long.
+    /// Other changes of this key take too long.
     Busy,
     /// The key has as many of the kind as it may have.
     TooMany(u64),
-    /// All of the kind that the key has would say more than so many bytes.
+    /// All of the kind that the key has would exceed so many bytes.
     TooLarge(u64),
     /// Anything else.
     Refused(Refusal),
@@ -46,26 +46,26 @@ impl From<Refusal> for NamedError {
     }
 }
 
-/// Locks of a kind and a key as a whole, or of one name. Each is there for as long as a task has it
-/// or waits for it.
+/// Locks of a kind and key as a whole, or of one name. Each exists while a task has it or waits for
+/// it.
 type Locks = BTreeMap<(String, KeyId, Option<String>), Weak<tokio::sync::Mutex<()>>>;
 
-/// A document as it was read, and the session that it names, once that was asked for.
+/// A document as it was read, and the session that it names, once that was decoded.
 pub(crate) struct Kept {
     pub(crate) document: Document,
     pub(crate) session: OnceLock<Arc<NamedSession>>,
 }
 
-/// What is remembered of the store.
+/// Cached documents.
 #[derive(Default)]
 struct Remembered {
     known: BTreeMap<NameKey, Arc<Kept>>,
     bytes: usize,
-    /// Grows when something is forgotten: who read before that has something old.
+    /// Grows when an entry is dropped: a read that began before that may be out of date.
     forgotten: u64,
 }
 
-/// Locks and what is remembered.
+/// Locks and the cache.
 #[derive(Default)]
 pub(crate) struct Named {
     locks: Mutex<Locks>,
@@ -85,7 +85,7 @@ impl Named {
         self.remembered.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The right to change what a key has of a kind, or to be alone with one name.
+    /// The right to change what a key has of a kind, or one name of it.
     pub(crate) async fn lock(
         &self,
         kind: &str,
@@ -104,7 +104,7 @@ impl Named {
         timeout(PATIENCE, lock.lock_owned()).await.map_err(|_| NamedError::Busy)
     }
 
-    /// These were written: what is remembered of them is old.
+    /// These documents were written: drops them from the cache.
     pub(crate) fn changed(&self, changes: &[DocumentChange]) {
         for change in changes {
             match change {
@@ -125,7 +125,7 @@ impl Named {
         }
     }
 
-    /// Forgets everything.
+    /// Empties the cache.
     pub(crate) fn forget_all(&self) {
         let mut remembered = self.remembered();
         remembered.forgotten += 1;
@@ -152,7 +152,7 @@ impl Named {
     }
 }
 
-/// What is under a name, as it is written.
+/// The document of a name, as it is stored.
 pub(crate) async fn find(core: &Core, key: &NameKey) -> Result<Option<Arc<Kept>>, Refusal> {
     let read_at = {
         let remembered = core.named.remembered();
@@ -185,7 +185,7 @@ pub(crate) async fn refuse_too_much(core: &Core, document: &Document) -> Result<
 }
 
 impl Engine {
-    /// What a key has under a name.
+    /// The document of a key by name.
     #[boxed]
     pub async fn named(
         &self,
@@ -197,7 +197,7 @@ impl Engine {
         Ok(find(&self.core, &key).await?.map(|kept| kept.document.clone()))
     }
 
-    /// All of a kind that a key has, by name.
+    /// All documents of a kind that a key has, by name.
     #[boxed]
     pub async fn all_named(
         &self,
@@ -207,7 +207,7 @@ impl Engine {
         documents::all(&self.core, kind, tenant).await
     }
 
-    /// The right to change what a caller has of a kind: until it is dropped, no other task does.
+    /// The right to change what a caller has of a kind; no other task has it until this is dropped.
     #[boxed]
     pub async fn change_named(
         &self,
@@ -221,8 +221,8 @@ impl Engine {
 }
 
 impl NamedChange {
-    /// Puts something under a name, in place of what is there. The files that it names stay for as
-    /// long as it is there.
+    /// Stores a document under a name, in place of the one there. The seed archive that it names
+    /// stays for as long as the document.
     #[boxed]
     pub async fn put(
         self,
@@ -242,7 +242,7 @@ impl NamedChange {
         .await
     }
 
-    /// Forgets what is under a name; whether there was something.
+    /// Removes the document of a name; whether there was one.
     #[boxed]
     pub async fn remove(self, name: &str) -> Result<bool, Refusal> {
         let key = NameKey { kind: self.kind.to_owned(), tenant: self.tenant, name: name.into() };
@@ -261,7 +261,7 @@ pub(crate) async fn to_the_end<T: Send + 'static, E: From<Refusal> + Send + 'sta
     work: impl Future<Output = Result<T, E>> + Send + 'static,
 ) -> Result<T, E> {
     tasks::spawn(work).await.unwrap_or_else(|error| {
-        let cause = format!("what was begun was given up: {error}");
+        let cause = format!("internal error: {error}");
         Err(Refusal::new(ErrorCode::Internal, cause).into())
     })
 }

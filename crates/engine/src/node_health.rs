@@ -1,4 +1,4 @@
-//! How the node is. Reading it never counts as activity and changes nothing.
+//! The health of the node. Reading it never counts as activity and changes nothing.
 
 use std::time::Duration;
 
@@ -12,28 +12,28 @@ use store::{Condition, StoreErrorCode};
 use crate::Engine;
 use crate::metrics::Metrics;
 
-/// How the node is.
+/// The health of the node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Health {
-    /// What is wrong; nothing if all is well.
+    /// What is degraded; empty if all is well.
     pub degraded: Vec<Degraded>,
     /// Whether it is stopping.
     pub stopping: bool,
-    /// How long it has been up.
+    /// How long it has run.
     pub uptime: Duration,
 }
 
-/// Something that is wrong.
+/// A degraded part.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Degraded {
-    /// Of what, in words.
+    /// The part, in words.
     pub what: String,
-    /// What failed. It may name paths of the machine, so not everyone is to hear it.
+    /// What failed. It may name paths of the machine, so not every caller may see it.
     pub cause: String,
 }
 
 impl Engine {
-    /// The time, as the node sees it.
+    /// The time of the node.
     pub fn now(&self) -> Now {
         self.core.now()
     }
@@ -43,12 +43,12 @@ impl Engine {
         self.core.read(Kernel::stats)
     }
 
-    /// How many sessions lost files since it started because a setting allowed it.
+    /// How many sessions lost files since the start because a setting allowed it.
     pub fn files_given_up(&self) -> u64 {
         self.core.read(Kernel::files_given_up)
     }
 
-    /// Whether all is well, and if not, why.
+    /// Whether the node is healthy, and if not, why.
     pub fn health(&self) -> Health {
         let mut degraded = Vec::new();
         if let Some(cause) = self.core.trouble.now() {
@@ -63,7 +63,7 @@ impl Engine {
             degraded.push(Degraded { what, cause: cause.clone() });
         }
         if self.core.read(Kernel::is_disk_short) {
-            let cause = "less is free than node.workspace_free_floor_mb".to_owned();
+            let cause = "the workspace disk has less free space than node.workspace_free_floor_mb".to_owned();
             degraded.push(Degraded { what: "disk".to_owned(), cause });
         }
         if let Some(cause) = self.core.disk.stuck() {
@@ -89,22 +89,22 @@ impl Engine {
         Health { degraded, stopping, uptime: self.core.clock.uptime() }
     }
 
-    /// How the store is, besides what is in it.
+    /// The condition of the store, apart from its contents.
     pub fn store_condition(&self) -> Condition {
         self.core.store.condition()
     }
 
-    /// The runtimes, each with what keeps it from working, if anything does.
+    /// The runtimes, each with the reason why it does not work, if there is one.
     pub fn runtimes(&self) -> Vec<(RuntimeKind, Option<String>)> {
         self.core.runtimes.troubles()
     }
 
-    /// What is counted.
+    /// The metrics.
     pub fn metrics(&self) -> &Metrics {
         &self.core.metrics
     }
 
-    /// How many decisions wait to be written down.
+    /// How many decisions wait for a commit.
     pub fn backlog(&self) -> usize {
         self.core.state().backlog()
     }

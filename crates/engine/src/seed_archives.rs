@@ -1,5 +1,5 @@
-//! Seeds: files that sessions begin with. Who stores some has a while to name them; those that
-//! nobody names any more are removed now and then.
+//! Seed archives: files that sessions begin with. A client that stores one has a while to name it;
+//! archives that nothing names are removed now and then.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read as _;
@@ -18,48 +18,47 @@ use crate::boxed;
 use crate::core::Core;
 use crate::{Caller, Engine, documents};
 
-/// How long whoever stored files has to name them.
+/// How long a stored archive stays without a name.
 const HELD: Duration = Duration::from_mins(10);
 
-/// How often those that nobody names are looked for, besides whenever a session ends that began
-/// with some.
+/// How often unnamed archives are looked for, besides whenever a session ends that began with one.
 const SWEEP: Duration = Duration::from_mins(10);
 
-/// When that is done first: who names some may come up later than we do.
+/// When that happens first: a dialect that names some may start after the engine.
 const FIRST_SWEEP: Duration = Duration::from_secs(5);
 
 /// How long to wait for more sessions that end.
 const SWEEP_PAUSE: Duration = Duration::from_secs(1);
 
-/// How much one may be.
+/// The largest archive.
 const BYTES_MAX: u64 = 256 << 20;
 const ENTRIES_MAX: u64 = 20_000;
 
-/// How much those that one key stored may take of the disk, and how much all together. The last one
-/// may go over it.
+/// How much disk the archives of one key may take, and those of all keys. The last one may exceed
+/// it.
 const KEY_BYTES_MAX: u64 = 1 << 30;
 const ALL_BYTES_MAX: u64 = 8 << 30;
 
-/// How many are stored at once, and how long somebody waits for that.
+/// How many archives are stored at once, and how long a request waits for that.
 const WRITERS: usize = 2;
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Somebody who names seeds.
+/// A part of the server that names seed archives.
 type Holder = Box<dyn Fn() -> BTreeSet<SeedId> + Send + Sync>;
 
-/// Who holds which. Whoever wants a seed says so here before looking whether it is there; whoever
-/// removes one looks here last. So neither waits for the other.
+/// Requests that are about to name a seed archive. A request registers here before it checks that
+/// the archive exists; the removal looks here last. So neither waits for the other.
 pub(crate) struct Sowing {
     writers: Arc<Semaphore>,
     held: Mutex<BTreeMap<SeedId, Hold>>,
-    /// A session that began with a seed has ended.
+    /// A session that began with a seed archive has ended.
     unnamed: Notify,
     holders: Mutex<Vec<Holder>>,
-    /// Who stored what is there, since the start.
+    /// Which key stored which archive, since the start.
     stored_by: Mutex<BTreeMap<SeedId, KeyId>>,
 }
 
-/// How many are about to name a seed, and when the last of them said so.
+/// How many requests are about to name an archive, and when the last one registered.
 struct Hold {
     count: u32,
     since: Instant,
@@ -97,7 +96,7 @@ impl Sowing {
         hold.since = Instant::now();
     }
 
-    /// One who held a seed has named it.
+    /// A request has named the archive.
     pub(crate) fn release(&self, seed: SeedId) {
         let mut held = self.held();
         if let Some(hold) = held.get_mut(&seed) {
@@ -108,12 +107,12 @@ impl Sowing {
         }
     }
 
-    /// A session that named a seed has ended: its files go, if they are nobody else's.
+    /// A session that named an archive has ended: the archive goes, if nothing else names it.
     pub(crate) fn unname(&self) {
         self.unnamed.notify_one();
     }
 
-    /// Whether a key may store another one.
+    /// Whether a key may store another archive.
     fn check_room(&self, seeds: &Seeds, key: KeyId) -> Result<(), Refusal> {
         let own: u64 = {
             let stored = self.stored_by();
@@ -123,7 +122,7 @@ impl Sowing {
         refuse_over(own, seeds.bytes())
     }
 
-    /// All that somebody names.
+    /// All archives that something names.
     fn named(&self, core: &Core) -> BTreeSet<SeedId> {
         let mut named = core.read(Kernel::seeds);
         named.extend(self.holders().iter().flat_map(|holder| holder()));
@@ -136,7 +135,8 @@ impl Sowing {
 
 impl Engine {
     /// Stores files for workspaces to begin with. They stay for ten minutes, and for as long as a
-    /// session or somebody who said so names them. What is there already is not written again.
+    /// session or a registered holder names them. Files that are stored already are not written
+    /// again.
     #[boxed]
     pub async fn put_seed(&self, caller: Caller, files: Vec<SeedFile>) -> Result<SeedId, Refusal> {
         let seeds = self.seeds()?;
@@ -144,11 +144,11 @@ impl Engine {
         let bounds = SeedBounds { bytes: BYTES_MAX, entries: ENTRIES_MAX, spared_bytes };
         let writing = timeout(PATIENCE, Arc::clone(&self.core.sowing.writers).acquire_owned());
         let Ok(Ok(writing)) = writing.await else {
-            let cause = "others store files that sessions begin with";
+            let cause = "other requests are storing seed archives";
             return Err(Refusal::new(ErrorCode::Overloaded, cause).retry_after(1000));
         };
         let core = Arc::clone(&self.core);
-        // Whoever asked may go away: what is stored is held all the same, for a while.
+        // If the caller goes away, the stored archive stays for a while all the same.
         let stored = spawn_blocking(move || {
             let _writing = writing;
             let files = NamedFiles::new(files, bounds).map_err(|error| refused(&error))?;
@@ -165,7 +165,7 @@ impl Engine {
         stored.await.map_err(|error| Refusal::new(ErrorCode::Internal, error.to_string()))?
     }
 
-    /// The files of a seed.
+    /// The files of a seed archive.
     #[boxed]
     pub async fn seed_files(&self, seed: SeedId) -> Result<Vec<SeedFile>, Refusal> {
         let seeds = self.seeds()?;
@@ -173,35 +173,36 @@ impl Engine {
         read.map_err(|error| Refusal::new(ErrorCode::Internal, error.to_string()))?
     }
 
-    /// Keeps a seed for another while, for somebody who is about to name it; false if there is none.
+    /// Keeps a seed archive for another while, for a request that is about to name it; false if
+    /// there is none.
     pub fn keep_seed(&self, seed: SeedId) -> bool {
         self.core.sowing.hold(seed);
         self.has_seed(seed)
     }
 
-    /// Whether there is a seed.
+    /// Whether a seed archive exists.
     pub fn has_seed(&self, seed: SeedId) -> bool {
         self.core.disk.seeds.as_ref().is_some_and(|seeds| seeds.has(seed))
     }
 
-    /// From now on these are asked, too, before seeds are removed.
+    /// From now on `holder` is asked, too, before seed archives are removed.
     pub fn hold_seeds(&self, holder: impl Fn() -> BTreeSet<SeedId> + Send + Sync + 'static) {
         self.core.sowing.holders().push(Box::new(holder));
     }
 
     fn seeds(&self) -> Result<Seeds, Refusal> {
-        let none = || Refusal::new(ErrorCode::Unsupported, "this node has no place for seeds");
+        let none = || Refusal::new(ErrorCode::Unsupported, "this node has no directory for seed archives");
         self.core.disk.seeds.clone().ok_or_else(none)
     }
 }
 
-/// Removes what nobody names, for as long as the engine lives.
+/// Removes unnamed archives for as long as the engine lives.
 pub(crate) async fn run(core: Arc<Core>) {
     let Some(seeds) = core.disk.seeds.clone() else { return };
     sleep(FIRST_SWEEP).await;
     loop {
         sweep(&core, &seeds).await;
-        // That nothing was said for so long is a reason to look, too.
+        // A sweep follows also if no session ended for so long.
         let _ = timeout(SWEEP, core.sowing.unnamed.notified()).await;
         sleep(SWEEP_PAUSE).await;
     }
@@ -210,15 +211,15 @@ pub(crate) async fn run(core: Arc<Core>) {
 pub(crate) async fn sweep(core: &Arc<Core>, seeds: &Seeds) {
     for key in core.keyring.all().iter().filter(|key| key.revoked_at.is_some()) {
         if let Err(refusal) = documents::forget_all_of(core, key.id).await {
-            tracing::warn!(cause = %refusal, "documents of a revoked key were not removed");
+            tracing::warn!(key = %key.id, cause = %refusal, "the documents of a revoked key could not be removed");
             break;
         }
     }
     let mut named = match core.store.document_seeds().await {
         Ok(named) => named,
         Err(error) => {
-            // Some of them may be named there.
-            tracing::warn!(%error, "seeds that nobody names were not looked for");
+            // Documents may name some of them.
+            tracing::warn!(%error, "unnamed seed archives were not removed: the store did not say which are named");
             return;
         }
     };
@@ -231,9 +232,9 @@ pub(crate) async fn sweep(core: &Arc<Core>, seeds: &Seeds) {
     });
     match removing.await {
         Ok(Ok(0)) => {}
-        Ok(Ok(removed)) => tracing::debug!(removed, "seeds that nobody names were removed"),
-        Ok(Err(error)) => tracing::warn!(%error, "seeds that nobody names were not removed"),
-        Err(error) => tracing::error!(%error, "removing seeds was given up"),
+        Ok(Ok(removed)) => tracing::debug!(removed, "unnamed seed archives were removed"),
+        Ok(Err(error)) => tracing::warn!(%error, "unnamed seed archives could not be removed"),
+        Err(error) => tracing::error!(%error, "the task that removes unnamed seed archives panicked"),
     }
 }
 
@@ -291,7 +292,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_key_or_all_of_them_can_have_too_much() {
+    fn seed_archives_of_a_key_and_of_all_keys_have_a_limit() {
         let told = |own, all| refuse_over(own, all).map_err(|refusal| refusal.cause.into_owned());
         assert_eq!(told(KEY_BYTES_MAX - 1, ALL_BYTES_MAX - 1), Ok(()));
         assert!(told(KEY_BYTES_MAX, KEY_BYTES_MAX).unwrap_err().contains("this key begin with"));

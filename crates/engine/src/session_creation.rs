@@ -1,5 +1,5 @@
-//! A session that is being made: from the decision to make it until its maker has it. Given up in
-//! between, it is ended, because no one else could.
+//! A session that is being created: from the decision until its caller has it. If the caller goes
+//! away in between, the session is ended, because no other client knows its id.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ impl Engine {
         Ok(SessionId::from_uuid(fresh_uuid(self.now().wall)?))
     }
 
-    /// Begins to make a session, under a name if one is given with it. It is decided when this
+    /// Begins to create a session, under a name if one is given. The decision is made when this
     /// returns.
     pub(crate) fn begin_session(
         &self,
@@ -43,7 +43,7 @@ impl Engine {
     }
 }
 
-/// A session that is being made. Dropped, it is given up.
+/// A session that is being created. It is given up when this is dropped.
 pub(crate) struct BegunSession {
     session: SessionId,
     seed: Option<SeedId>,
@@ -51,7 +51,7 @@ pub(crate) struct BegunSession {
 }
 
 impl BegunSession {
-    /// Waits until the session has a sandbox, and its harness is ready.
+    /// Waits until the session has a sandbox and its harness is ready.
     pub(crate) async fn ready(
         self,
         engine: &Engine,
@@ -65,14 +65,14 @@ impl BegunSession {
         let view = engine.session(caller, session)?;
         unknown.becomes_known();
         if let Some(seed) = seed {
-            // From here on the session names it.
+            // From here on the session names the archive.
             engine.core.sowing.release(seed);
         }
         Ok(view)
     }
 }
 
-/// A session that was made and whose maker does not have it yet. Dropped, it is ended: no one else can.
+/// A created session that its caller does not have yet. It is ended when this is dropped.
 pub(crate) struct Unknown<'a> {
     pub(crate) core: &'a Arc<Core>,
     pub(crate) session: SessionId,
@@ -91,7 +91,7 @@ impl Drop for Unknown<'_> {
             let request = core.request();
             let ended = core.ask(request, Event::SessionEndRequested { request, session }).await;
             if let Err(error) = ended {
-                tracing::warn!(%session, %error, "a session that nobody knows was not ended");
+                tracing::warn!(%session, %error, "a session whose client went away during its creation could not be ended");
             }
         });
     }

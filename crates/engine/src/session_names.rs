@@ -1,6 +1,6 @@
-//! Names that follow the life of a session. The kernel decides when a session begins and ends; what
-//! that means for a name is decided here, behind the same lock, and written in the same transaction.
-//! A name without a fate stays when its session ends, and leads to a session that has ended.
+//! Names that follow the life of a session. The kernel decides when a session begins and ends; this
+//! module decides, behind the same lock, what that means for its name, and the result is committed
+//! in the same transaction. A name without a fate stays when its session ends.
 
 use std::collections::BTreeMap;
 
@@ -9,10 +9,10 @@ use model::{Document, DocumentChange, KeyId, SessionId, SessionStatus};
 use serde::{Deserialize, Serialize};
 
 /// The kind of the documents that note which sessions are being ended by their names, so that a
-/// start after a crash goes on with it.
+/// start after a crash continues.
 pub(crate) const ENDING: &str = "engine.ending";
 
-/// What something with a name is found by.
+/// The key of a named document.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct NameKey {
     pub(crate) kind: String,
@@ -20,35 +20,35 @@ pub(crate) struct NameKey {
     pub(crate) name: String,
 }
 
-/// What becomes of the name of a session when the session ends.
+/// What happens to the name of a session when the session ends.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Fate {
-    /// The session is being made under it. If it ends before its maker has it, there is again what
-    /// was there before.
+    /// The session is being created under it. If it ends before its caller has it, the previous
+    /// document is restored.
     Making { before: Option<Document> },
     /// The session is being ended by it, and the name goes with the session.
     Ending,
 }
 
-/// What is to happen to a name together with an event that the kernel accepts.
+/// A change of a name together with an event, if the kernel accepts the event.
 #[derive(Debug)]
 pub(crate) enum NameChange {
-    /// A session is made under a name.
+    /// A session is created under a name.
     Making { session: SessionId, document: Document, before: Option<Document> },
     /// A session is ended by its name.
     Ending { session: SessionId, key: NameKey },
 }
 
-/// What callers see under a name: a session that is being made is none yet.
+/// What callers see under a name: a session that is being created is not visible.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Seen {
     Itself,
-    /// What was there before.
+    /// The previous document.
     Before(Document),
     Nothing,
 }
 
-/// What the note says of a session that is being ended by its name.
+/// The note about a session that is being ended by its name.
 #[derive(Serialize, Deserialize)]
 struct Note {
     kind: String,
@@ -80,7 +80,7 @@ impl NameKey {
             tenant: self.tenant,
             name: session.to_string(),
             seed: None,
-            // Two texts are always JSON.
+            // Two strings always encode.
             body: serde_json::to_string(&note).unwrap_or_default().into(),
         })
     }
@@ -104,7 +104,7 @@ impl Names {
         Self { fates: fates.collect(), followed: 0 }
     }
 
-    /// The kernel accepted an event: says what is written with it.
+    /// The kernel accepted an event: adds what is committed with it.
     pub(crate) fn begin(&mut self, change: NameChange, written: &mut Vec<DocumentChange>) {
         match change {
             NameChange::Making { session, document, before } => {
@@ -120,7 +120,7 @@ impl Names {
         }
     }
 
-    /// A name is another session's from now on, so it follows its earlier ones no more.
+    /// A name belongs to another session from now on, so it no longer follows its earlier ones.
     fn give_up(&mut self, key: &NameKey, written: &mut Vec<DocumentChange>) {
         self.fates.retain(|session, (of, fate)| {
             let stays = of != key;
@@ -131,7 +131,7 @@ impl Names {
         });
     }
 
-    /// Looks which sessions end by a decision, and adds what that means for their names.
+    /// Finds the sessions that a decision ends, and adds what that means for their names.
     pub(crate) fn follow(&mut self, journal: &[JournalEntry], written: &mut Vec<DocumentChange>) {
         if self.fates.is_empty() {
             return;
@@ -152,7 +152,7 @@ impl Names {
         }
     }
 
-    /// The maker of a session has it: from now on its name stays.
+    /// The caller has the created session: from now on its name stays.
     pub(crate) fn made(&mut self, session: SessionId) {
         if self.is_making(session) {
             self.fates.remove(&session);
@@ -172,8 +172,8 @@ impl Names {
         }
     }
 
-    /// How many names have changed with their session. Who reads a name and writes it again asks
-    /// before and after.
+    /// How many names have changed with their session. A task that reads a name and writes it again
+    /// compares this.
     pub(crate) const fn followed(&self) -> u64 {
         self.followed
     }
@@ -184,7 +184,7 @@ impl Names {
         ending.map(|(session, (key, _))| (*session, key.clone())).collect()
     }
 
-    /// A session that was to be ended is not known: says what is left of its name.
+    /// A session that was to be ended is unknown: returns what to remove of its name.
     pub(crate) fn gone(&mut self, session: SessionId) -> Vec<DocumentChange> {
         let mut written = Vec::new();
         self.follow(&[JournalEntry::SessionRemoved(session)], &mut written);
@@ -192,7 +192,7 @@ impl Names {
     }
 }
 
-/// The session that is over by a change of records.
+/// The session that a journal entry ends.
 fn ended(entry: &JournalEntry) -> Option<SessionId> {
     match entry {
         JournalEntry::SessionRemoved(session) => Some(*session),
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn a_session_that_ends_before_its_maker_has_it_leaves_what_was_there_before() {
+    fn session_that_ends_during_its_creation_restores_the_previous_name() {
         for before in [None, Some(document("a", "old"))] {
             let (mut names, mut written) = (Names::default(), Vec::new());
             names.begin(making(1, before.clone()), &mut written);
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn a_session_that_was_made_leaves_its_name() {
+    fn session_name_stays_after_the_creation() {
         let mut names = Names::default();
         names.begin(making(1, None), &mut Vec::new());
         names.made(session(1));
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn a_session_that_is_ended_by_its_name_takes_it_along_and_a_note_outlives_a_crash() {
+    fn session_ended_by_its_name_removes_it_and_a_note_survives_a_crash() {
         let (mut names, mut written) = (Names::default(), Vec::new());
         let key = NameKey::of(&document("a", ""));
         names.begin(NameChange::Ending { session: session(1), key: key.clone() }, &mut written);
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_another_session_has_by_now_does_not_go_with_the_first() {
+    fn session_name_of_another_session_stays_when_the_first_one_ends() {
         let (mut names, mut written) = (Names::default(), Vec::new());
         let key = NameKey::of(&document("a", ""));
         names.begin(NameChange::Ending { session: session(1), key: key.clone() }, &mut written);

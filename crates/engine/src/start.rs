@@ -1,6 +1,6 @@
-//! Starting: after a crash, an orderly stop, or for the first time, it is the same. What the store
-//! says is taken up, what an earlier run left is removed, and the kernel is rebuilt; from then on
-//! everything goes its ordinary way.
+//! Starts a node; after a crash, an orderly stop, or for the first time, the steps are the same.
+//! The journal is loaded, what an earlier run left is removed, and the kernel is restored from the
+//! journal.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -32,58 +32,59 @@ use crate::{
     scale_file, seed_archives, timer,
 };
 
-/// How long pools that were being removed may take to be gone.
+/// How long interrupted removals of pools may take.
 const REMOVAL_PATIENCE: Duration = Duration::from_secs(30);
 
-/// How long is waited before it is tried again to put in place what is configured.
+/// The pause before another try to put the configured templates in place.
 const BEGIN_PAUSE: Duration = Duration::from_secs(1);
 
-/// How a node is to be.
+/// The settings of a node.
 #[derive(Debug, Clone, Default)]
 pub struct EngineConfig {
-    /// What the kernel decides by.
+    /// Settings of the kernel.
     pub node: NodeConfig,
-    /// How long what runs may go on after the server was asked to stop.
+    /// How long running work may go on after the server was asked to stop.
     pub shutdown_grace_ms: u64,
-    /// Templates that are there from the start. They replace those of the same name, whatever became
-    /// of those meanwhile: what is configured counts.
+    /// Templates of the configuration. They replace those of the same name, whatever changed
+    /// meanwhile: the configuration counts.
     pub templates: Vec<Template>,
     /// Templates for a node that has none.
     pub first_templates: Vec<Template>,
     /// Where root filesystems are found besides the host's own.
     pub roots: Roots,
-    /// Of which directories of the host something may be shown.
+    /// The directories of the host that templates may mount.
     pub mounts: Mounts,
-    /// Where workspaces on disk are; none if there are none.
+    /// Workspaces on disk; none if the node has none.
     pub workspaces: Option<Arc<Workspaces>>,
-    /// Where archives of workspaces are; none if nothing can be saved that is only in memory.
+    /// Archives of workspaces; without them, files in memory cannot be saved.
     pub archives: Option<Archives>,
-    /// Where files are that workspaces begin with.
+    /// Seed archives, with which workspaces begin.
     pub seeds: Option<Seeds>,
-    /// Where workspaces and archives are put that the store does not name; none if they are removed.
+    /// Where workspaces and archives that the store does not name are put; none if they are
+    /// removed.
     pub lost_found: Option<LostFound>,
-    /// For how long they are kept there; for ever if not given.
+    /// How long they stay there; for ever if not given.
     pub lost_found_keep: Option<Duration>,
-    /// Where the output of processes is kept; none if only what fits beside their records is.
+    /// Where the output of processes is stored; none if only what fits beside their records is.
     pub process_logs: Option<ProcessLogs>,
-    /// What becomes of files there that the store does not name.
+    /// What happens to files that the store does not name.
     pub strays: Strays,
-    /// Where the time on the wall comes from.
+    /// The source of wall time.
     pub wall: WallClock,
 }
 
-/// What becomes of workspaces, archives and seeds that the store does not name.
+/// What happens to workspaces, archives and seed archives that the store does not name.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Strays {
-    /// This store is the one that knows. Workspaces and archives are put into lost+found if there is
-    /// one; everything else is left of an earlier run, and removed.
+    /// This store is authoritative. Workspaces and archives are moved to lost+found if there is
+    /// one; everything else is left from an earlier run, and removed.
     #[default]
     Remove,
     /// Another store may name them.
     Leave,
 }
 
-/// What a node is to serve from the start.
+/// What the configuration says to serve from the start.
 struct Beginning {
     templates: Vec<Template>,
     first: Vec<Template>,
@@ -104,20 +105,20 @@ impl StartError {
     }
 }
 
-/// A node that works.
+/// A node that runs.
 pub struct Started {
     /// The node.
     pub engine: Engine,
-    /// What was found of an earlier run in the store.
+    /// What the kernel found of an earlier run in the store.
     pub recovery: Recovery,
-    /// What was found of earlier runs on the machine.
+    /// What the runtimes found of earlier runs on the machine.
     pub reaped: Vec<Reaped>,
 }
 
 /// Why a node did not start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// Its configuration makes no sense.
+    /// The configuration is invalid.
     #[error("configuration: {0}")]
     Config(#[from] InvalidConfig),
     /// Its store cannot be read.
@@ -193,7 +194,7 @@ impl Engine {
         let left = left.await?;
         match left.ended {
             0 => {}
-            left => tracing::info!(left, "processes ended with the run before"),
+            left => tracing::info!(left, "processes of the run before were marked as ended"),
         }
         let names = named_sessions::left_over(&*store).await?;
         let boot = Boot::new(config.node, random()?, clock.now());
@@ -216,7 +217,7 @@ impl Engine {
             id_base: random()?,
         }));
         if let Some(error) = left.why {
-            tracing::warn!(%error, "the store cannot be written: what is there can be read");
+            tracing::warn!(%error, "the store cannot be written; the node starts and serves reads only");
             core.keep_running(processes::store_left_over(Arc::clone(&core), left.unstored));
         }
         core.take_first_decision();
@@ -250,11 +251,11 @@ impl Engine {
         match engine.begin(&beginning).await {
             Ok(()) => {}
             Err(error) if error.is_for_want_of_the_store() => {
-                tracing::warn!(%error, "what is configured is put in place when the store can be written");
+                tracing::warn!(%error, "the configured templates are put in place when the store can be written");
                 engine.core.keep_running(engine.clone().begin_later(beginning));
             }
             Err(error) => {
-                // Pools may be warming already: nothing of them stays behind.
+                // Pools may be warming already: nothing of them must stay behind.
                 let _ = engine.shutdown_now().await;
                 return Err(error);
             }
@@ -264,7 +265,7 @@ impl Engine {
 }
 
 impl Engine {
-    /// Begins to serve what is configured.
+    /// Puts the configured templates in place.
     async fn begin(&self, beginning: &Beginning) -> Result<(), StartError> {
         self.finish_removals().await?;
         let none = beginning.templates.is_empty() && self.templates().is_empty();
@@ -276,7 +277,7 @@ impl Engine {
         self.refuse_unknown(&beginning.wanted)
     }
 
-    /// Begins once the store can be written. Then it is too late to refuse to start.
+    /// Does so once the store can be written. Then it is too late to refuse the start.
     async fn begin_later(self, beginning: Beginning) {
         loop {
             self.core.trouble.over().await;
@@ -284,7 +285,7 @@ impl Engine {
                 Ok(()) => return,
                 Err(error) if error.is_for_want_of_the_store() => sleep(BEGIN_PAUSE).await,
                 Err(error) => {
-                    tracing::error!(%error, "what is configured cannot be put in place");
+                    tracing::error!(%error, "the configured templates cannot be put in place");
                     let _ = self.core.not_begun.set(error.to_string());
                     return;
                 }
@@ -292,8 +293,8 @@ impl Engine {
         }
     }
 
-    /// Whether used sandboxes are wiped, and where the files of workspaces are, depends on how runtimes
-    /// and the disk are now, not when a template was put.
+    /// Whether used sandboxes are wiped, and where workspaces are, depends on the runtimes and the
+    /// disk as they are now, not as they were when a template was put.
     async fn tell_pools(&self) {
         for template in self.templates() {
             let Ok(runtime) = self.core.runtimes.of(template.runtime) else { continue };
@@ -307,34 +308,34 @@ impl Engine {
                     RuntimeTraits { recycle, workspace_survives, disk, ..known }
                 }
                 Err(refusal) => {
-                    tracing::warn!(%name, %refusal, "a template asks for what this node cannot do");
+                    tracing::warn!(template = %name, %refusal, "this node cannot do what a template asks for");
                     RuntimeTraits { recycle, ..known }
                 }
             };
             if traits != known {
                 let told = Event::TemplatePut { template, traits };
-                // A pool that is being removed needs no news.
+                // A pool that is being removed refuses it.
                 if let Err(refusal) = self.core.ask(self.core.request(), told).await {
-                    tracing::debug!(%name, %refusal, "a pool was not told how its sandboxes are");
+                    tracing::debug!(template = %name, %refusal, "the traits of a pool were not updated");
                 }
             }
         }
     }
 
-    /// Whoever asks for some templates only means such as there are.
+    /// A configuration that names templates must name existing ones.
     fn refuse_unknown(&self, wanted: &[TemplateName]) -> Result<(), StartError> {
         let known = self.templates();
         let unknown = wanted.iter().find(|name| known.iter().all(|one| one.name != **name));
         let Some(name) = unknown else { return Ok(()) };
         let known: Vec<_> = known.iter().map(|template| template.name.as_str()).collect();
         let cause = format!(
-            "node.templates names it, and there is no such template; there is {}",
+            "node.templates names a template that does not exist; the templates are {}",
             known.join(", ")
         );
         Err(StartError::Template(name.to_string(), Refusal::new(ErrorCode::TemplateUnknown, cause)))
     }
 
-    /// Pools whose removal a crash interrupted are removed before anything is made in their place.
+    /// Removals of pools that a crash interrupted are finished before templates are put.
     async fn finish_removals(&self) -> Result<(), StartError> {
         let removing = || self.pools().into_iter().find(|pool| pool.phase == PoolPhase::Destroying);
         let began = Instant::now();
@@ -343,7 +344,7 @@ impl Engine {
                 return Err(StartError::Template(pool.template.to_string(), unavailable(&cause)));
             }
             if began.elapsed() > REMOVAL_PATIENCE {
-                let cause = "its removal, which a crash interrupted, takes very long";
+                let cause = "the removal of the template, which a crash interrupted, takes longer than 30 s";
                 let refusal = Refusal::new(ErrorCode::DeadlineExceeded, cause);
                 return Err(StartError::Template(pool.template.to_string(), refusal));
             }
@@ -356,7 +357,7 @@ impl Engine {
         let name = template.name.clone();
         match self.template(&name) {
             Some(known) if *known == template => return Ok(()),
-            Some(_) => tracing::info!(%name, "a template is put back to what is configured"),
+            Some(_) => tracing::info!(template = %name, "a template was reset to its configuration"),
             None => {}
         }
         let put = self.put_quietly(template).await;

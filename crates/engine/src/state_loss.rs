@@ -1,6 +1,6 @@
-//! Lost files of a session are reported by the next answer about that session, whatever it is: an
-//! exec, a file, a turn. What an answer has to report is collected here while it is worked out, and
-//! the kernel hears that it was reported only when an answer that carried it was taken.
+//! Lost files of a session are reported by the next answer about that session: an exec, a file, a
+//! turn. What an answer must report is collected here while the answer is prepared, and the kernel
+//! learns that it was reported only when a client took an answer that carried it.
 
 use std::cell::RefCell;
 
@@ -9,11 +9,11 @@ use kernel::{Event, Loss};
 use crate::Engine;
 
 tokio::task_local! {
-    /// What the answer that this task works out has to report.
+    /// What the answer of this task must report.
     static TO_REPORT: RefCell<Vec<Loss>>;
 }
 
-/// Works out an answer, and says what it has to report.
+/// Prepares an answer, and returns what it must report.
 pub async fn with_losses<T>(answer: impl Future<Output = T>) -> (T, Vec<Loss>) {
     let noting = async {
         let answer = answer.await;
@@ -22,8 +22,8 @@ pub async fn with_losses<T>(answer: impl Future<Output = T>) -> (T, Vec<Loss>) {
     TO_REPORT.scope(RefCell::default(), noting).await
 }
 
-/// The answer in progress has to report this. Work that is no answer to anybody reports nothing, and
-/// so the next answer does.
+/// The answer in progress must report this loss. Work outside of an answer reports nothing, so the
+/// next answer does.
 pub(crate) fn note(loss: Option<Loss>) {
     if let Some(loss) = loss {
         // Outside of an answer there is no place for it.
@@ -32,7 +32,7 @@ pub(crate) fn note(loss: Option<Loss>) {
 }
 
 impl Engine {
-    /// An answer that reported losses was taken.
+    /// A client took an answer that reported losses.
     pub fn losses_reported(&self, losses: &[Loss]) {
         for Loss { session, generation, .. } in losses.iter().copied() {
             self.core.tell(Event::LossReported { session, generation });

@@ -1,6 +1,5 @@
-//! The last changes of the states that users see, kept in memory for streams of events. Nothing
-//! here goes to the store. A reader never holds anything up: if it is slower than the changes come,
-//! it misses those that are forgotten by then.
+//! The latest state transitions that users see, kept in memory for event streams. Nothing here goes
+//! to the store. A reader never holds anything up: a slow one misses transitions that were dropped.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -13,25 +12,24 @@ use tokio::sync::watch;
 use crate::Engine;
 use crate::keys::Caller;
 
-/// The most changes that are remembered.
+/// The most transitions that are kept.
 const REMEMBERED_MAX: usize = 4_096;
 
-/// The last changes of states.
+/// The latest transitions.
 pub(crate) struct States {
     ring: Mutex<Ring>,
-    /// The place of the last one.
+    /// The position of the last one.
     last: watch::Sender<u64>,
 }
 
-/// Changes in order. Their places grow by one within a run, so the place of each follows from that
-/// of the last.
+/// Transitions in order. Positions grow by one within a run, so that of each follows from the last.
 #[derive(Default)]
 struct Ring {
     changes: VecDeque<Remembered>,
     last: u64,
 }
 
-/// A change that is remembered.
+/// A transition that is kept.
 #[derive(Debug, Clone, Copy)]
 struct Remembered {
     /// The number of the last event before it.
@@ -40,8 +38,8 @@ struct Remembered {
     change: Transition,
 }
 
-/// Changes of a decision, shown when the decision is in the store. Most decisions have one at most,
-/// for which nothing is allocated: a use has one when it begins and one when it ends.
+/// Transitions of a decision, shown after its commit. Most decisions have one at most, for which
+/// nothing is allocated: a use has one when it begins and one when it ends.
 #[derive(Default)]
 pub(crate) struct Changed {
     first: Option<Remembered>,
@@ -49,7 +47,7 @@ pub(crate) struct Changed {
 }
 
 impl Changed {
-    /// Adds a change that comes after the event of this number.
+    /// Adds a transition that comes after the event of this number.
     pub(crate) fn add(&mut self, after: u64, at: Wall, change: Transition) {
         let one = Remembered { after, at, change };
         match self.first {
@@ -59,40 +57,40 @@ impl Changed {
     }
 }
 
-/// Which changes are wanted.
+/// Which transitions to return.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct StatesQuery {
-    /// Those after this place.
+    /// Those after this position.
     pub place: u64,
     /// Those that did not happen before this event.
     pub after: u64,
-    /// Of this sandbox alone.
+    /// Of this sandbox only.
     pub sandbox: Option<SandboxId>,
-    /// Of this session alone.
+    /// Of this session only.
     pub session: Option<SessionId>,
 }
 
-/// Changes that were found.
+/// Transitions that were found.
 #[derive(Debug, Default)]
 pub struct StatesFound {
-    /// With their places. The number of each is that of the last event before it.
+    /// With their positions. The number of each is that of the last event before it.
     pub changes: VecDeque<(u64, StoredEvent)>,
-    /// The place of the last change that was looked at.
+    /// The position of the last transition that was examined.
     pub place: u64,
 }
 
-/// Waits for changes of states.
+/// Waits for transitions.
 pub struct StatesWatch {
     last: watch::Receiver<u64>,
 }
 
 impl StatesWatch {
-    /// The place of the last change.
+    /// The position of the last transition.
     pub fn last(&self) -> u64 {
         *self.last.borrow()
     }
 
-    /// Waits until there are changes after this place; false if there will never be any.
+    /// Waits until there are transitions after this position; false if there will never be any.
     pub async fn wait_past(&mut self, place: u64) -> bool {
         self.last.wait_for(|last| *last > place).await.is_ok()
     }
@@ -109,7 +107,7 @@ impl States {
         self.ring.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A decision is in the store: shows what it changed.
+    /// A decision is committed: shows its transitions.
     pub(crate) fn show(&self, changed: Changed) {
         let Some(first) = changed.first else { return };
         let mut ring = self.ring();
@@ -145,7 +143,7 @@ impl Ring {
         self.last += 1;
     }
 
-    /// The changes after this place, with their places.
+    /// The transitions after this position, with their positions.
     fn after(&self, place: u64) -> impl Iterator<Item = (u64, &Remembered)> {
         let forgotten = self.last - self.changes.len() as u64;
         let from = place.saturating_sub(forgotten).min(self.changes.len() as u64);
@@ -171,7 +169,7 @@ impl From<&Remembered> for StoredEvent {
 }
 
 impl Engine {
-    /// The last changes of states: what the caller may see of them.
+    /// The latest transitions that the caller may see.
     pub fn states(&self, caller: Caller, query: &StatesQuery) -> StatesFound {
         let key = match caller.role {
             Role::Admin => None,
@@ -185,7 +183,7 @@ impl Engine {
         StatesWatch { last: self.core.states.last.subscribe() }
     }
 
-    /// How often sandboxes went from one state to another since the server started.
+    /// How often sandboxes went from one state to another since the start.
     pub fn moves(&self) -> Vec<(model::SandboxState, model::SandboxState, u64)> {
         self.core.read(kernel::Kernel::moves)
     }
@@ -224,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn a_caller_finds_its_own_changes_and_those_that_it_asks_for() {
+    fn transitions_are_found_by_their_key_and_by_the_query() {
         let states = States::default();
         assert_eq!(places(&states, None, StatesQuery::default()), [0_u64; 0]);
         show(&states, 3, &[change(1, None, 7), change(2, Some(5), 8)]);
@@ -244,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_changes_are_forgotten_and_places_go_on() {
+    fn transitions_that_are_oldest_are_dropped_and_positions_go_on() {
         let states = States::default();
         let all = REMEMBERED_MAX as u64 + 10;
         for _ in 0..all {
@@ -254,7 +252,7 @@ mod tests {
         assert_eq!((found.len(), found[0]), (REMEMBERED_MAX, 11));
         assert_eq!(found.last(), Some(&all));
         let query = |place| StatesQuery { place, ..StatesQuery::default() };
-        assert_eq!(places(&states, None, query(5))[0], 11, "those between are forgotten");
+        assert_eq!(places(&states, None, query(5))[0], 11, "those between are dropped");
         assert_eq!(places(&states, None, query(all - 2)), [all - 1, all]);
     }
 }

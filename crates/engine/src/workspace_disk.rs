@@ -1,5 +1,5 @@
-//! Workspaces on disk, for the engine: made or brought back before a launch, removed after a kill.
-//! Nothing here blocks a thread that serves requests.
+//! Workspaces on disk: made or restored before a launch, removed after a kill. Nothing here blocks
+//! a thread that serves requests.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -19,19 +19,19 @@ use crate::disk_usage::Measuring;
 use crate::effects::EffectError;
 use crate::workspace_locks::{Entered, Haste, Waiting, Works};
 
-/// The workspaces of a node; none where it has no place for them.
+/// The workspaces of a node; none where the node has no directory for them.
 #[derive(Default)]
 pub(crate) struct Disk {
     pub(crate) workspaces: Option<Arc<Workspaces>>,
-    /// What keeps hard limits where they are.
+    /// What enforces hard limits.
     pub(crate) hard: Option<HardLimits>,
     /// Runtimes that cannot use workspaces on disk, and why.
     pub(crate) unable: BTreeMap<RuntimeKind, String>,
-    /// Runtimes that could not when it was tried, and why.
+    /// Runtimes whose trial of workspaces on disk failed at the start, and why.
     pub(crate) why_not: BTreeMap<RuntimeKind, String>,
     pub(crate) archives: Option<Archives>,
     pub(crate) seeds: Option<Seeds>,
-    /// Where files are put that no record names; none if they are removed.
+    /// Where files that no record names are put; none if they are removed.
     pub(crate) lost_found: Option<LostFound>,
     /// What workspaces with a hard limit must leave free, however full they are.
     pub(crate) spared_bytes: u64,
@@ -41,32 +41,33 @@ pub(crate) struct Disk {
     pub(crate) backing_up: Arc<tokio::sync::Mutex<()>>,
 }
 
-/// What a sandbox that is to be launched begins with.
+/// The workspace of a sandbox that is about to be launched.
 pub(crate) struct Beginning {
     pub(crate) source: WorkspaceSource,
-    /// Its files are in an archive, and are to be unpacked in it.
+    /// The files are in an archive, and must be unpacked in the sandbox.
     pub(crate) unpack: bool,
 }
 
 impl Disk {
-    /// Where the files of a template's workspaces are on this node, and how their size is kept. It
-    /// gives the same for as long as the node runs.
+    /// Where the files of a template's workspaces are on this node, and how their size is limited.
+    /// The answer does not change while the node runs.
     pub(crate) fn placed(&self, template: &Template) -> Result<Placed, Refusal> {
         let why_not = match template.workspace.kind {
-            // A trial may fail by chance: it decides for those who leave it open, and refuses nothing.
+            // A trial may fail by chance: it decides for templates that leave it open, and refuses
+            // none.
             None => self.why_not.get(&template.runtime),
             Some(_) => None,
         };
         let why_not = self.unable.get(&template.runtime).or(why_not);
         let disk = match (&self.hard, why_not) {
-            (None, _) => Err("this node has no place for workspaces on disk"),
+            (None, _) => Err("this node has no directory for workspaces"),
             (Some(_), Some(why)) => Err(why.as_str()),
             (Some(hard), None) => Ok(hard),
         };
         placed(template, disk)
     }
 
-    /// What a workspace for this template is to be.
+    /// The settings of a new workspace for this template.
     pub(crate) fn new_for(
         &self,
         id: WorkspaceId,
@@ -89,9 +90,8 @@ impl Disk {
         self.archives.as_ref().is_some_and(|archives| archives.get(id).is_some())
     }
 
-    /// What a sandbox that is to be launched has as its workspace: made, or brought back from its
-    /// archive, if need be. Whoever waits for it may go away: what was begun comes to its end, and
-    /// a removal waits for that.
+    /// Makes the workspace of a launch, or restores it from its archive. If the caller goes away,
+    /// the work still runs to its end, and a removal waits for that.
     pub(crate) async fn begin(&self, launch: &Launch) -> Result<Beginning, EffectError> {
         let id = launch.workspace;
         let new = self.new_for(id, &launch.template)?;
@@ -128,7 +128,7 @@ impl Disk {
                 return Err(WorkspaceError::gone("restore a workspace", id));
             };
             workspaces.restore(new, archive, &mut |_| !is_gone())?;
-            // From here on it is older than what it was made for.
+            // From here on the archive is older than the workspace.
             archives.remove(id)
         })
         .await?;
@@ -136,7 +136,7 @@ impl Disk {
         disk
     }
 
-    /// Removes a workspace and its archive. That they never existed is fine.
+    /// Removes a workspace and its archive. It is no error that they do not exist.
     pub(crate) async fn remove(&self, id: WorkspaceId) -> Result<(), RuntimeError> {
         if self.workspaces.is_none() && self.archives.is_none() {
             return Ok(());
@@ -155,8 +155,8 @@ impl Disk {
         removed.await.map_err(EffectError::into_runtime_error)
     }
 
-    /// Puts aside what no record names, or removes it where there is no place for that, and removes
-    /// archives that are older than what is there.
+    /// Puts aside the files that no record names, or removes them where there is no lost+found, and
+    /// removes archives that are older than their workspace.
     pub(crate) async fn settle_strays(
         &self,
         named: BTreeSet<WorkspaceId>,
@@ -191,19 +191,20 @@ impl Disk {
         removed.await.map_err(|error| given_up(&error))?.map_err(|error| failed(&error))
     }
 
-    /// Waits until what was removed is gone, for a while.
+    /// Waits a while until removed workspaces are gone.
     pub(crate) async fn wait_until_removed(&self, patience: Duration) {
         if let Some(workspaces) = self.workspaces.clone() {
             let waited = spawn_blocking(move || workspaces.wait_until_removed(patience)).await;
             if !waited.is_ok_and(|all| all) {
                 tracing::warn!(
-                    "not everything of removed workspaces is gone; the next start goes on"
+                    "some removed workspaces still have files; the next start removes them"
                 );
             }
         }
     }
 
-    /// Whether less is free than is to be spared. What cannot be asked is not short.
+    /// Whether less is free than the floor. If the free space cannot be read, the disk is not
+    /// short.
     pub(crate) fn is_short(&self) -> bool {
         let free = self.workspaces.as_ref().and_then(|workspaces| workspaces.free_bytes().ok());
         free.is_some_and(|free| free < self.spared_bytes)
@@ -215,14 +216,14 @@ impl Disk {
     }
 }
 
-/// What became of files that no record names.
+/// What happened to files that no record names.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Settled {
-    /// Those that were put aside.
+    /// Moved to lost+found.
     pub(crate) kept: u32,
-    /// Those that were removed: they were empty, or there is no place to put them.
+    /// Removed: they were empty, or there is no lost+found.
     pub(crate) removed: u32,
-    /// Those that cannot be moved to lost+found, which is on another file system.
+    /// Left in place: lost+found is on another file system.
     pub(crate) left: u32,
 }
 
@@ -282,7 +283,7 @@ impl Strayed {
         match put {
             PutAside::Kept => {
                 self.settled.kept += 1;
-                tracing::warn!(what, %id, "no record names it: it was moved to lost+found");
+                tracing::warn!(what, %id, "files that no record names were moved to lost+found");
             }
             PutAside::Empty => self.settled.removed += 1,
             PutAside::LeftInPlace => {
@@ -290,15 +291,15 @@ impl Strayed {
                 tracing::warn!(
                     what,
                     %id,
-                    "no record names it, and lost+found is on another file system: it stays where it is"
+                    "files that no record names stay in place: lost+found is on another file system"
                 );
             }
         }
     }
 }
 
-/// Does something with a workspace off the threads that serve requests. Nobody else works on it
-/// until that is over, whoever still waits for it.
+/// Works on a workspace off the threads that serve requests, and keeps its lock until the work has
+/// ended, even if the caller goes away.
 pub(crate) async fn in_background<T: Send + 'static>(
     entered: Entered,
     act: impl FnOnce(&Entered) -> Result<T, WorkspaceError> + Send + 'static,
@@ -325,7 +326,7 @@ pub(crate) fn failed(error: &WorkspaceError) -> RuntimeError {
         Trouble::DiskFull => RuntimeErrorCode::DiskFull,
         Trouble::Id => RuntimeErrorCode::Duplicate,
         Trouble::Refused => RuntimeErrorCode::Invalid,
-        // It goes with the sandbox whose it is.
+        // The workspace went with its sandbox.
         Trouble::Went => RuntimeErrorCode::SandboxGone,
         Trouble::System | Trouble::InUse | Trouble::Damaged | Trouble::CalledOff => {
             RuntimeErrorCode::System

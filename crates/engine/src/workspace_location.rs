@@ -1,4 +1,4 @@
-//! Where the files of a session are: asked for its view, so cheap.
+//! Where the files of a session are. Session views use it, so it must be cheap: no file is read.
 
 use model::{Refusal, SessionId};
 use workspaces::Archived;
@@ -18,7 +18,7 @@ pub enum WorkspacePlace {
 }
 
 impl WorkspacePlace {
-    /// In one word.
+    /// The name in the API.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Disk => "disk",
@@ -33,7 +33,7 @@ impl WorkspacePlace {
 pub struct SessionWorkspace {
     /// Where they are.
     pub place: WorkspacePlace,
-    /// What they take there, where that is known: as it was last measured.
+    /// Their size as last measured, where it is known.
     pub bytes: Option<u64>,
 }
 

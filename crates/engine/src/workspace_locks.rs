@@ -1,6 +1,6 @@
-//! Who works on which workspace on the host: one at a time on each, in the order of arrival.
-//! Whoever goes away leaves what was begun to come to its end, or to notice and stop; the next
-//! waits for that, so nothing is ever done to half of something.
+//! One operation at a time on each workspace on the host, in the order of arrival. If a caller goes
+//! away, its operation still ends, or notices and stops, and the next one waits for that: no
+//! operation ever sees half of another.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use model::WorkspaceId;
 use tokio::sync::OwnedMutexGuard;
 
-/// Who works on what.
+/// The locks of all workspaces that are in use.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Works {
     all: Arc<Mutex<BTreeMap<WorkspaceId, Arc<Work>>>>,
@@ -18,21 +18,21 @@ pub(crate) struct Works {
 #[derive(Debug, Default)]
 struct Work {
     lock: Arc<tokio::sync::Mutex<()>>,
-    /// How many wait for it who come first.
+    /// How many urgent callers wait for the lock.
     wanted: AtomicUsize,
 }
 
-/// Whether whoever comes now may have to wait.
+/// Whether an operation may have to wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Haste {
-    /// It may.
+    /// It waits.
     Patient,
-    /// What can be called off is called off for it.
+    /// Operations that can be called off are called off for it.
     Urgent,
 }
 
 impl Works {
-    /// Waits until nobody works on a workspace. Nobody else does until what this gives is dropped.
+    /// Waits for the lock of a workspace, and holds it until the guard is dropped.
     pub(crate) async fn enter(&self, id: WorkspaceId, haste: Haste) -> Entered {
         let visit = self.visit(id, haste);
         let lock = Arc::clone(&visit.work.lock);
@@ -52,7 +52,7 @@ impl Works {
     }
 }
 
-/// Somebody who works on a workspace, or waits to.
+/// A caller that holds or awaits a lock.
 struct Visit {
     works: Works,
     id: WorkspaceId,
@@ -66,36 +66,36 @@ impl Drop for Visit {
             self.work.wanted.fetch_sub(1, Ordering::SeqCst);
         }
         let mut all = self.works.all();
-        // The list has one, and we have one; whoever else has one came in time.
+        // The map has one reference and this ticket another; any further one is a later caller.
         if Arc::strong_count(&self.work) == 2 {
             all.remove(&self.id);
         }
     }
 }
 
-/// Nobody else works on a workspace.
+/// The lock of a workspace.
 pub(crate) struct Entered {
-    // Dropped before the visit is over.
+    // Dropped before the ticket.
     _guard: OwnedMutexGuard<()>,
     visit: Visit,
 }
 
 impl Entered {
-    /// Somebody waits who comes first.
+    /// Whether an urgent caller waits.
     pub(crate) fn is_wanted(&self) -> bool {
         let own = usize::from(self.visit.haste == Haste::Urgent);
         self.visit.work.wanted.load(Ordering::SeqCst) > own
     }
 }
 
-/// Tells work that goes on by itself that nobody waits for it any more.
+/// Tells work in the background, when it is dropped, that no caller waits for the result.
 #[derive(Debug, Default)]
 pub(crate) struct Waiting {
     gone: Arc<AtomicBool>,
 }
 
 impl Waiting {
-    /// What the work asks.
+    /// What the work in the background asks.
     pub(crate) fn is_gone(&self) -> impl Fn() -> bool + Send + use<> {
         let gone = Arc::clone(&self.gone);
         move || gone.load(Ordering::SeqCst)
@@ -113,7 +113,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn one_at_a_time_and_nothing_is_left() {
+    async fn workspace_lock_has_one_holder_and_no_entry_is_left() {
         let works = Works::default();
         let id = WorkspaceId::from_u128(1);
         let first = works.enter(id, Haste::Patient).await;
@@ -129,7 +129,7 @@ mod tests {
         assert!(!waiting.is_finished() && !other.is_wanted());
         drop((first, other));
         waiting.await.unwrap();
-        // Who goes away while waiting is forgotten, too.
+        // A caller that stops waiting leaves no entry either.
         let held = works.enter(id, Haste::Patient).await;
         let gone = works.enter(id, Haste::Urgent);
         tokio::select! {

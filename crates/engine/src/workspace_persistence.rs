@@ -1,8 +1,8 @@
-//! Keeps the files of sessions: makes them durable, copies them for a fork, puts them into an
-//! archive. On the host wherever that is possible; what only the guest can reach, a workspace in
-//! memory or a file system of its own that is in use, is packed through it. It must never freeze or
-//! thaw a sandbox: the kernel decides that, and says with each effect whether the guest runs. Where the
-//! guest is needed and does not run, the effect fails and says so.
+//! Makes the files of sessions durable, copies them for a fork, and archives them. The host does it
+//! where it can; what only the guest reaches (a workspace in memory, or a mounted file system of
+//! its own) is packed through the guest. This module must never freeze or thaw a sandbox: the
+//! kernel decides that, and says with each effect whether the guest runs. An effect that needs a
+//! guest that does not run fails with that cause.
 
 use std::sync::Arc;
 
@@ -17,13 +17,13 @@ use crate::sandboxes::unexpected;
 use crate::workspace_disk::in_background;
 use crate::workspace_locks::{Entered, Haste, Waiting};
 
-/// What is copied.
+/// The workspace to copy.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Source {
     pub(crate) workspace: WorkspaceId,
-    /// Where it is in use, if it is.
+    /// The instance that uses it, if one does.
     pub(crate) instance: Option<InstanceId>,
-    /// Whether the guest of that runs, and may be asked.
+    /// Whether the guest of that instance runs and may be asked.
     pub(crate) guest_awake: bool,
 }
 
@@ -44,7 +44,7 @@ pub(crate) async fn persist(
     if workspaces.is_closed(workspace) {
         sandbox.sync().await?;
     }
-    // Somebody who removes it need not wait until it is durable.
+    // Without the lock: a removal need not wait until the files are durable.
     let synced = tasks::spawn_blocking(move || workspaces.sync(workspace)).await;
     let synced = synced.map_err(|error| crate::workspace_disk::given_up(&error))?;
     Ok(synced.map_err(|error| crate::workspace_disk::failed(&error))?)
@@ -58,11 +58,11 @@ pub(crate) async fn copy(
     template: &Template,
 ) -> Result<(), EffectError> {
     let (disk, from) = (&core.disk, source.workspace);
-    // What is being archived is called off, or over: after that nobody else moves it.
+    // An archive in progress is called off or has ended; then the workspace stays where it is.
     let entered = disk.works.enter(from, Haste::Urgent).await;
     let on_host = disk.workspaces.clone().filter(|all| all.has(from));
     let closed = on_host.as_ref().is_some_and(|all| all.is_closed(from));
-    // One that is over meanwhile is no obstacle where its files are within reach without it.
+    // If the instance has ended meanwhile, its files may still be within reach.
     let live = source.instance.and_then(|instance| find(core, instance).ok());
     match (on_host, live) {
         (Some(workspaces), None) => on_disk(core, workspaces, entered, (from, to), template).await,
@@ -71,9 +71,9 @@ pub(crate) async fn copy(
         }
         (Some(_) | None, Some(_)) if !source.guest_awake => Err(EffectError::NeedsGuest),
         (Some(_) | None, Some(sandbox)) => disk.take_out(sandbox, to).await,
-        // What was saved of it, if anything was, may be older than what it had.
+        // A saved archive, if there is one, may be older than the lost files.
         (None, None) if source.instance.is_some() => {
-            let cause = "it ended before its files were copied";
+            let cause = "the sandbox ended before its files were copied";
             Err(RuntimeError::new(RuntimeErrorCode::SandboxGone, "copy a workspace", cause).into())
         }
         (None, None) => {
@@ -87,8 +87,7 @@ pub(crate) async fn copy(
     }
 }
 
-/// Copies a workspace for the server itself, when the kernel says that it can be read, and tells it
-/// when that is over.
+/// Copies a workspace for the server itself once the kernel allows the read, and reports its end.
 pub(crate) async fn read(
     core: &Arc<Core>,
     from: WorkspaceId,
@@ -113,7 +112,7 @@ fn unreadable(refusal: Refusal) -> RuntimeError {
     RuntimeError::new(RuntimeErrorCode::System, "read a workspace", refusal.cause)
 }
 
-/// A reader of files, or one that waits until they can be read. When it is dropped, that is over.
+/// A read of files, allowed or still waiting. The read ends when this is dropped.
 struct Reader<'a> {
     core: &'a Arc<Core>,
     request: RequestId,
@@ -136,7 +135,7 @@ async fn on_disk(
     template: &Template,
 ) -> Result<(), EffectError> {
     let disk = &core.disk;
-    // A file system of its own is locked while it is copied: a start on it waits.
+    // A file system of its own is locked while it is copied: a launch on it waits.
     let source = workspaces.is_closed(from).then_some(entered);
     let Some(new) = disk.new_for(to, template)? else { return into_archive(core, from, to).await };
     let target = disk.works.enter(to, Haste::Patient).await;
@@ -145,14 +144,14 @@ async fn on_disk(
     let copied = in_background(target, move |_| {
         let _source = source;
         if workspaces.has(to) {
-            // An earlier attempt, which the kernel had given up, came to its end.
+            // An earlier attempt, on which the kernel had given up, has succeeded.
             return Ok(());
         }
         let copied = workspaces.copy(from, new, &mut |_| !is_gone());
         if workspaces.has(from) {
             return copied;
         }
-        // Whatever was found of it may be a part: files that go are not looked for.
+        // The copy may be incomplete: files that vanish while they are read are skipped.
         workspaces.remove(to)?;
         Err(went(from))
     })
@@ -161,12 +160,12 @@ async fn on_disk(
     copied
 }
 
-/// Whoever it was of gave it up while it was read.
+/// The workspace was removed while it was read.
 fn went(from: WorkspaceId) -> workspaces::WorkspaceError {
     workspaces::WorkspaceError::went("copy a workspace", from)
 }
 
-/// A workspace on disk for a sandbox that has it in memory.
+/// Copies a workspace on disk into an archive, for a sandbox that has its files in memory.
 async fn into_archive(
     core: &Arc<Core>,
     from: WorkspaceId,
@@ -183,7 +182,7 @@ async fn into_archive(
     let packed = in_background(target, move |_| {
         let mut writer = archives.write(to, spared)?;
         let packed = workspaces.pack(from, &mut writer, &mut |_| !is_gone());
-        // Whatever was found of it may be a part: files that go are not looked for.
+        // The copy may be incomplete: files that vanish while they are read are skipped.
         if !workspaces.has(from) {
             return Err(went(from));
         }
@@ -195,7 +194,7 @@ async fn into_archive(
     packed
 }
 
-/// Puts a workspace that nothing uses into an archive, and takes it away from where it is.
+/// Archives a workspace that no instance uses, and removes it from the disk.
 pub(crate) async fn archive(core: &Arc<Core>, id: WorkspaceId) -> Result<(), EffectError> {
     let disk = &core.disk;
     let (Some(workspaces), Some(archives)) = (disk.workspaces.clone(), disk.archives.clone())
@@ -214,7 +213,7 @@ pub(crate) async fn archive(core: &Arc<Core>, id: WorkspaceId) -> Result<(), Eff
         let mut writer = archives.write(id, spared)?;
         workspaces.pack(id, &mut writer, &mut go_on)?;
         if !go_on(0) {
-            // Whoever starts on it has it as it is, and an archive would only grow old.
+            // A launch uses the workspace as it is, and would make the archive out of date.
             return Err(workspaces::WorkspaceError::called_off("archive a workspace"));
         }
         writer.finish()?;
@@ -226,6 +225,6 @@ pub(crate) async fn archive(core: &Arc<Core>, id: WorkspaceId) -> Result<(), Eff
 }
 
 fn no_archives() -> RuntimeError {
-    let cause = "this node has no place for archives";
+    let cause = "this node has no directory for archives";
     RuntimeError::new(RuntimeErrorCode::Unsupported, "archive a workspace", cause)
 }

@@ -1,6 +1,6 @@
-//! Files on their way into a sandbox and out of it, by way of its guest: archives and seeds are
-//! unpacked in it, and a workspace in memory is packed into an archive. Bytes pass through; how
-//! many there are costs no memory.
+//! Moves files into and out of a sandbox through its guest: unpacks archives and seed archives in
+//! it, and packs a workspace in memory into an archive. Bytes are streamed, so size costs no
+//! memory.
 
 use std::borrow::Cow;
 use std::io::{self, Read as _, Write as _};
@@ -17,13 +17,13 @@ use crate::effects::EffectError;
 use crate::workspace_disk::{Disk, failed, given_up};
 use crate::workspace_locks::Haste;
 
-/// The one place whose contents are kept.
+/// The one directory whose contents are saved.
 const WORKSPACE: &str = "/workspace";
 
-/// What is read of an archive at once.
+/// How much of an archive is read at once.
 const PIECE_BYTES: usize = 256 * 1024;
 
-/// Files may claim so many times as much as a workspace holds, as with those on disk.
+/// File sizes may claim this many times the size of a workspace, as on disk.
 const CLAIMED_MAX: u64 = 16;
 
 impl Disk {
@@ -37,13 +37,13 @@ impl Disk {
         let Some(reader) = blocking(move || archives.read(id)).await? else {
             return Err(EffectError::FilesGone(format!("there is no archive of {id}")));
         };
-        // It was all in such a workspace before, and what holds it now has a limit of its own.
+        // The workspace held all of it before, and the sandbox enforces its own limit.
         let (entries, bytes) = (u64::MAX, u64::MAX);
         let bounds = Bounds { entries, bytes, unusual: Unusual::LeaveOut };
         unpack(reader, sandbox, bounds, Manner::AsItWas).await
     }
 
-    /// Puts the files of a seed into a sandbox whose workspace is fresh.
+    /// Unpacks a seed archive in a sandbox whose workspace is empty.
     pub(crate) async fn sow(
         &self,
         seed: SeedId,
@@ -55,15 +55,15 @@ impl Disk {
         };
         let seeds = self.seeds.clone().ok_or_else(missing)?;
         let opened = blocking(move || seeds.read(seed)).await?;
-        // What is damaged is no reason to give up files that nobody had yet.
+        // A damaged seed archive loses no files of a user, so it is not reported as lost files.
         let bounds = bounds(&sandbox.spec().limits);
         let unpacked = unpack(opened.ok_or_else(missing)?, sandbox, bounds, Manner::AsNew).await;
         unpacked.map_err(|error| error.into_runtime_error().into())
     }
 
-    /// Packs what a sandbox has in its workspace into an archive of this id, all or nothing. Who
-    /// removes that meanwhile waits: nothing is left of what is removed. What cannot be kept is told
-    /// when everything else is.
+    /// Packs the workspace of a sandbox into an archive of this id, all or nothing. A removal of
+    /// the archive waits meanwhile, so that nothing is left of it. Files that cannot be saved are
+    /// reported after all others are saved.
     pub(crate) async fn take_out(
         &self,
         sandbox: Arc<dyn Sandbox>,
@@ -71,7 +71,7 @@ impl Disk {
     ) -> Result<(), EffectError> {
         let entered = self.works.enter(id, Haste::Patient).await;
         let Some(archives) = self.archives.clone() else {
-            let cause = "this node has no place for archives";
+            let cause = "this node has no directory for archives";
             let code = RuntimeErrorCode::Unsupported;
             return Err(RuntimeError::new(code, "pack a workspace", cause).into());
         };
@@ -85,7 +85,7 @@ impl Disk {
         let (lost, left_out) = (packing.lost(), packing.left_out());
         packing.give_up().await;
         let writer = written?;
-        // Dropped here, it has its name before anybody else comes to it.
+        // Dropped here: the archive has its name before the lock is free.
         blocking(move || {
             let finished = writer.finish();
             drop(entered);
@@ -96,8 +96,8 @@ impl Disk {
             tracing::info!(
                 workspace = %id,
                 left_out,
-                "something in a workspace was not saved: pipes, sockets, what went meanwhile, or \
-                 what cannot be"
+                "some entries of a workspace were not saved: pipes, sockets, files that vanished \
+                 meanwhile, or files that cannot be read"
             );
         }
         if lost.count > 0 {
@@ -122,7 +122,7 @@ async fn write(
         let piece = packing.next_piece().await;
         let piece = piece.map_err(|error| broken(sandbox, error.to_string()))?;
         let Some(piece) = piece else { return Ok(writer) };
-        // Dropped in between, nothing of it stays.
+        // If the future is dropped in between, nothing of the archive stays.
         writer = blocking(move || {
             let written = writer.write_all(&piece);
             written.map_err(|error| WorkspaceError::of("write an archive", error))?;
@@ -132,7 +132,7 @@ async fn write(
     }
 }
 
-/// Does something that blocks, off the threads that serve requests.
+/// Runs blocking work off the threads that serve requests.
 async fn blocking<T: Send + 'static>(
     act: impl FnOnce() -> Result<T, WorkspaceError> + Send + 'static,
 ) -> Result<T, RuntimeError> {
@@ -140,11 +140,11 @@ async fn blocking<T: Send + 'static>(
     done.map_err(|error| given_up(&error))?.map_err(|error| failed(&error))
 }
 
-/// What files become when they are unpacked.
+/// Metadata of unpacked files.
 enum Manner {
-    /// What they were when they were packed.
+    /// As it was when they were packed.
     AsItWas,
-    /// Files as anybody writes them.
+    /// As for files that a user writes.
     AsNew,
 }
 
@@ -184,7 +184,7 @@ fn bounds(limits: &Limits) -> Bounds {
     Bounds { entries: size.files(), bytes: size.bytes(), unusual: Unusual::LeaveOut }
 }
 
-/// An archive that is read as it is taken; none while a piece is being read.
+/// An archive that is decompressed as it is read; none while a piece is being read.
 struct Decoded {
     reader: Option<ArchiveReader>,
 }
@@ -208,7 +208,7 @@ impl Pieces for Decoded {
     }
 }
 
-/// What went wrong, in the words of a runtime. What matters is whether the sandbox is over.
+/// As a runtime error. It matters whether the sandbox has ended.
 fn broken(sandbox: &dyn Sandbox, cause: impl Into<Cow<'static, str>>) -> RuntimeError {
     const STEP: &str = "move files";
     let code = match sandbox.ended() {

@@ -1,5 +1,5 @@
-//! The files of a sandbox as archives need them: of one that somebody uses, who learns the reason when
-//! it ends, or of one that the engine itself looks into.
+//! The files of a sandbox, for archives: through a use, whose caller learns why the sandbox ended,
+//! or without one, for the engine itself.
 
 use std::future::Future;
 use std::io;
@@ -12,16 +12,16 @@ use crate::uses::Use;
 
 /// Files of a sandbox.
 pub trait Files: Send + Sync {
-    /// What is in the sandbox.
+    /// The inside of the sandbox.
     fn inside(&self) -> &dyn Inside;
 
-    /// Waits for a call of [`Self::inside`], for as long as the sandbox is there.
+    /// Waits for a call of [`Self::inside`], for as long as the sandbox exists.
     fn within<T: Send>(
         &self,
         call: impl Future<Output = Result<T, RuntimeError>> + Send,
     ) -> impl Future<Output = Result<T, Refusal>> + Send;
 
-    /// What an error of a stream of bytes means.
+    /// The refusal that an error of a byte stream means.
     fn explain(&self, error: io::Error) -> impl Future<Output = Refusal> + Send;
 }
 
@@ -42,7 +42,7 @@ impl Files for Use {
     }
 }
 
-/// A sandbox that the engine itself looks into.
+/// A sandbox that the engine itself reads and writes.
 #[derive(Clone)]
 pub struct WithoutUse(pub(crate) Arc<dyn Sandbox>);
 

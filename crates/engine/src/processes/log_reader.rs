@@ -1,6 +1,5 @@
-//! Reading logs: a part of one, or all of it as it comes, from memory, from the disk or from the
-//! store, wherever it is. Whoever reads slowly misses what is kept no more, and is told so by the
-//! offsets.
+//! Reads logs: a page, or everything as it comes, from memory, disk or store, wherever it is. A
+//! slow reader misses bytes that were deleted, and sees that from the offsets.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -18,20 +17,20 @@ use super::requests::{LogPage, LogPiece, LogQuery, LogWanted};
 use super::table::Entry;
 use crate::core::{Core, unavailable};
 
-/// The most that is told at once.
+/// The largest page.
 const PAGE_BYTES_MAX: u64 = 16 * 1024 * 1024;
-/// What is taken at once.
+/// How much is read at once.
 const TAKEN_BYTES: usize = 1024 * 1024;
-/// How long what waits for the disk may take to be there.
+/// How long unsaved output may take to reach the disk.
 const DISK_PATIENCE: Duration = Duration::from_secs(5);
 
 /// Where a log is.
 enum Source {
-    /// In memory, and what is not there any more on the disk.
+    /// In memory, and earlier bytes on the disk.
     Live(Arc<Live>),
     /// On the disk alone.
     Disk(Arc<ProcessRecord>),
-    /// Here: it was little.
+    /// Stored with the record: it was small.
     Here(Vec<LogPiece>),
 }
 
@@ -81,7 +80,7 @@ impl Reader {
                     if !found.is_empty() {
                         return Next::Pieces(found);
                     }
-                    // It is gone from there: what is in memory comes next.
+                    // The disk no longer has it: what is in memory comes next.
                     return match live.log.look(live.log.first_in_memory(), TAKEN_BYTES) {
                         Seen::Pieces(pieces) => Next::Pieces(pieces),
                         Seen::OnDisk | Seen::Nothing => Next::Nothing,
@@ -98,7 +97,7 @@ impl Reader {
         self.on_disk(move |shelf| shelf.read(sandbox, number, offset, TAKEN_BYTES as u64)).await
     }
 
-    /// Asks the disk. What it cannot say is kept no more.
+    /// Asks the disk. What the disk cannot read counts as deleted.
     async fn on_disk<T: Default + Send + 'static>(
         &self,
         ask: impl FnOnce(&Shelf) -> T + Send + 'static,
@@ -109,7 +108,7 @@ impl Reader {
         }
     }
 
-    /// Where the last bytes of what is wanted begin.
+    /// Where the last bytes of the wanted output begin.
     async fn tail(&self, wanted: LogWanted, max_bytes: u64) -> u64 {
         let record = match &self.source {
             Source::Here(pieces) => {
@@ -131,7 +130,7 @@ impl Reader {
         found.await.unwrap_or(record.log.end)
     }
 
-    /// The first byte that is kept, one past the last, and whether more may come.
+    /// The first byte that exists, one past the last, and whether more may come.
     async fn extent(&self) -> (u64, u64, bool) {
         match &self.source {
             Source::Live(live) => {
@@ -155,7 +154,7 @@ impl Reader {
     }
 }
 
-/// Part of a log.
+/// A page of a log.
 pub(super) async fn page(
     core: &Arc<Core>,
     entry: Entry,
@@ -189,7 +188,7 @@ pub(super) async fn page(
     Ok(page)
 }
 
-/// A log that is followed. Dropped, it is over; the process runs on.
+/// A followed log. Dropping it ends the following; the process runs on.
 pub struct LogFollow {
     reader: Reader,
     wanted: LogWanted,
@@ -211,9 +210,9 @@ impl LogFollow {
         Ok(Self { reader, wanted, next: offset, taken: VecDeque::new() })
     }
 
-    /// The next piece; none when the process is over and everything was told. A piece that begins
-    /// past the end of the one before tells that what lay between is kept no more, or was of the
-    /// other output. Giving it up in the middle loses nothing.
+    /// The next piece; none when the process has ended and everything was returned. A piece that
+    /// begins past the end of the one before means that the bytes between were deleted, or belong
+    /// to the other output. Dropping the future loses nothing.
     pub async fn next(&mut self) -> Result<Option<LogPiece>, Refusal> {
         loop {
             while let Some(piece) = self.taken.pop_front() {

@@ -1,6 +1,6 @@
-//! Brings logs to the disk, behind what happens: where much waits, and once a second what waits at
-//! all, so that a crash of the server takes no more than that. A disk that is full or slow costs a
-//! log its middle, never its process.
+//! Writes logs to the disk, behind the processes: at once where much waits, and once a second
+//! everything, so that a crash of the server loses at most that. A full or slow disk costs a log
+//! its middle, never its process.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,12 +10,12 @@ use tokio::time::{sleep, timeout};
 use super::live::Live;
 use crate::core::Core;
 
-/// How often everything that waits is brought to the disk.
+/// How often everything that waits is written.
 const PAUSE: Duration = Duration::from_secs(1);
-/// How long a program is kept waiting for a disk that does not keep up.
+/// How long a program waits for a disk that does not keep up.
 const DISK_PATIENCE: Duration = Duration::from_secs(1);
 
-/// Brings everything to the disk, again and again.
+/// Runs for as long as the engine lives.
 pub(crate) async fn run(core: Arc<Core>) {
     if core.processes.shelf().is_none() {
         return;
@@ -28,7 +28,8 @@ pub(crate) async fn run(core: Arc<Core>) {
     }
 }
 
-/// Begins to save what waits, if it is enough or `all` is wanted, and if nobody does it already.
+/// Begins to write what waits, if it is enough or `all` is given, and no other task does it
+/// already.
 pub(super) fn save(core: &Arc<Core>, live: &Arc<Live>, all: bool) {
     if live.log.begin_saving(all) {
         let (core, live) = (Arc::clone(core), Arc::clone(live));
@@ -36,14 +37,14 @@ pub(super) fn save(core: &Arc<Core>, live: &Arc<Live>, all: bool) {
     }
 }
 
-/// Saves everything, and waits until that is done.
+/// Writes everything, and waits until that is done.
 pub(super) async fn save_all(core: &Arc<Core>, live: &Arc<Live>) {
     live.log.settled().await;
     save(core, live, true);
     live.log.settled().await;
 }
 
-/// Whatever happens, somebody else may save it afterwards.
+/// Lets another task write afterwards, whatever happens.
 struct Saving<'l>(&'l Live);
 
 impl Drop for Saving<'_> {
@@ -56,7 +57,7 @@ fn write(core: &Core, live: &Live, all: bool) {
     let _saving = Saving(live);
     while let Some(unsaved) = live.log.take_unsaved(all) {
         let kept = match core.processes.shelf() {
-            // What is written after the end belongs to whoever started next.
+            // After the end of this server, the logs belong to the next one.
             Some(shelf) if !core.is_halted() => live.write_log(shelf, &unsaved),
             Some(_) | None => None,
         };
@@ -69,7 +70,7 @@ fn write(core: &Core, live: &Live, all: bool) {
     }
 }
 
-/// Waits for the disk where a program writes more than it takes, but not for long.
+/// Waits a moment for the disk where a program writes faster than the disk.
 pub(super) async fn keep_pace(core: &Arc<Core>, live: &Arc<Live>) {
     save(core, live, false);
     if live.log.is_ahead() && timeout(DISK_PATIENCE, live.log.room()).await.is_err() {

@@ -1,6 +1,6 @@
-//! Brings what is known of processes into the store, behind what happens: many at once, soon after
-//! it happened. One that is over before it was stored is stored once. What is not stored yet is in
-//! memory, with its output; nobody waits for the store.
+//! Stores the records of processes, behind the processes: many at once, soon after they changed. A
+//! process that ends before it was stored is stored once. What is not stored yet is in memory, with
+//! its output; no request waits for the store.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,32 +17,32 @@ use super::log::frames;
 use super::log_writer;
 use crate::core::Core;
 
-/// How long more is waited for before something is stored.
+/// How long to wait for more changes before a commit.
 const PAUSE: Duration = Duration::from_millis(50);
 /// How many are stored at once: few enough that no decision waits for them long.
 const GROUP_MAX: usize = 64;
-/// How long is waited before something is tried again.
+/// The pause before another try.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
-/// What is stored with a record, where there is a disk for more, and where there is none.
+/// How much output is stored with a record, where a disk has more, and where there is none.
 const INLINE_BYTES: u64 = 16 * 1024;
 const INLINE_BYTES_WITHOUT_DISK: u64 = 64 * 1024;
-/// How long the rest of an output may take to be on the disk.
+/// How long the rest of an output may take to reach the disk.
 const DISK_PATIENCE: Duration = Duration::from_secs(30);
 
-/// What is to be stored.
+/// Changes that wait for the store.
 #[derive(Default)]
 pub(super) struct Behind {
     waiting: Mutex<BTreeMap<(SandboxId, u64), Unstored>>,
-    /// There is something.
+    /// Something waits.
     more: Notify,
 }
 
-/// What is to be stored of a process.
+/// A change of a process.
 enum Unstored {
-    /// As it is then.
+    /// Its record as it is when it is stored.
     Process(Arc<Live>),
-    /// That it is forgotten.
+    /// Its removal.
     Removed,
 }
 
@@ -51,13 +51,13 @@ impl Behind {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Something of a process changed.
+    /// A process changed.
     pub(super) fn changed(&self, sandbox: SandboxId, number: u64, live: &Arc<Live>) {
         self.waiting().insert((sandbox, number), Unstored::Process(Arc::clone(live)));
         self.more.notify_one();
     }
 
-    /// A process is forgotten.
+    /// A process is removed.
     pub(super) fn removed(&self, sandbox: SandboxId, number: u64) {
         self.waiting().insert((sandbox, number), Unstored::Removed);
         self.more.notify_one();
@@ -79,7 +79,7 @@ impl Behind {
     }
 }
 
-/// Stores for as long as the engine lives.
+/// Runs for as long as the engine lives.
 pub(crate) async fn run(core: Arc<Core>) {
     loop {
         core.processes.behind.more.notified().await;
@@ -116,9 +116,9 @@ async fn store(core: &Arc<Core>, taken: Vec<((SandboxId, u64), Unstored)>) {
     }
     let batch = Batch { processes, ..Batch::default() };
     let mut pause = FIRST_PAUSE;
-    // Nothing of it needs order with what the kernel decides, so that no decision waits for it.
+    // It needs no order with decisions, so that no decision waits for it.
     while let Err(error) = core.store.commit(&batch).await {
-        tracing::debug!(%error, "what is known of processes cannot be stored now");
+        tracing::debug!(%error, "the records of some processes cannot be stored now; trying again");
         sleep(pause).await;
         pause = (pause * 2).min(LONGEST_PAUSE);
     }
@@ -131,14 +131,13 @@ async fn store(core: &Arc<Core>, taken: Vec<((SandboxId, u64), Unstored)>) {
                 shelf.remove(sandbox, number);
             }
         });
-        // What could not be removed is found by the next sweep.
+        // A log that could not be removed is found by the next sweep.
         let _ = removing.await;
     }
 }
 
-/// A process as it is written down, with its output where that is little, and whether that is all
-/// that will be written. The rest of a log is brought to the disk elsewhere, and then it is stored
-/// once more.
+/// The record to store, with its output where that is small, and whether that is final. The rest of
+/// a log is written to the disk elsewhere, and then the record is stored once more.
 fn as_stored(core: &Arc<Core>, live: &Arc<Live>) -> (ProcessRecord, Option<Arc<[u8]>>, bool) {
     let mut record = live.record();
     let Some(end) = &mut record.end else { return (record, None, false) };
@@ -161,12 +160,12 @@ fn as_stored(core: &Arc<Core>, live: &Arc<Live>) -> (ProcessRecord, Option<Arc<[
     };
     let lost = live.log.lost_bytes();
     if lost > 0 && end.detail.is_none() {
-        end.detail = Some(format!("{lost} bytes of its output could not be kept").into());
+        end.detail = Some(format!("{lost} bytes of the output could not be stored").into());
     }
     (record, log, whole)
 }
 
-/// Brings the rest of a log to the disk, and has its process stored again. What the disk does not
+/// Writes the rest of a log to the disk, and has its record stored again. What the disk does not
 /// take in time is lost.
 async fn finish_log(core: Arc<Core>, live: Arc<Live>) {
     while timeout(DISK_PATIENCE, log_writer::save_all(&core, &live)).await.is_err() {
@@ -179,7 +178,7 @@ async fn finish_log(core: Arc<Core>, live: Arc<Live>) {
     if let Some(shelf) = core.processes.shelf_to_share() {
         let ended = record.clone();
         let told = tasks::spawn_blocking(move || shelf.ended(&ended));
-        // If that fails it stays until the next start.
+        // If that fails, it stays until the next start.
         let _ = told.await;
     }
     core.processes.changed(&record, &live);

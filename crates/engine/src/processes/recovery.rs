@@ -1,6 +1,6 @@
-//! What an earlier run left: processes that were running when it ended are over, and say why; what
-//! is kept of their output is what was on the disk. Tables of sandboxes that are gone, and logs of
-//! processes that nobody remembers, are removed.
+//! Ends the processes that ran when an earlier run of the server ended, with the reason; of their
+//! output stays what was on the disk. Also removes tables of ended sandboxes, and logs of processes
+//! without a record.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -16,17 +16,17 @@ use tokio::time::sleep;
 use super::log::files::Shelf;
 use crate::core::Core;
 
-/// How many are written down at once.
+/// How many ends are stored at once.
 const GROUP: u32 = 256;
-/// How often tables that nobody needs are looked for, and after how many times logs are.
+/// How often tables are swept, and after how many sweeps logs are.
 const PAUSE: Duration = Duration::from_secs(30);
 const LOGS_EVERY: u32 = 20;
-/// How long is waited before ends are tried to be stored again.
+/// The pause before another try to store ends.
 const STORE_PAUSE: Duration = Duration::from_secs(1);
 
-const SERVER_ENDED: &str = "the server ended, and its sandboxes with it";
+const SERVER_ENDED: &str = "the server stopped, and its sandboxes with it";
 
-/// What was done about processes that an earlier run left running.
+/// What happened to processes that an earlier run left running.
 #[derive(Debug, Default)]
 pub(crate) struct LeftOver {
     /// How many were ended.
@@ -37,7 +37,7 @@ pub(crate) struct LeftOver {
     pub(crate) why: Option<StoreError>,
 }
 
-/// Ends what an earlier run left running. Ends that cannot be stored now are given back.
+/// Ends the processes that an earlier run left running. Returns the ends that cannot be stored now.
 pub(crate) async fn end_left_over(
     store: &dyn Store,
     shelf: Option<&Arc<Shelf>>,
@@ -46,7 +46,7 @@ pub(crate) async fn end_left_over(
     let mut done = LeftOver::default();
     let mut causes = BTreeMap::new();
     loop {
-        // If nothing can be stored, all are asked for at once: the same ones would come again.
+        // If nothing can be stored, all are read at once: the same ones would come again.
         let limit = if done.why.is_some() { u32::MAX } else { GROUP };
         let left = store.unfinished_processes(limit).await?;
         if left.is_empty() {
@@ -73,14 +73,14 @@ pub(crate) async fn end_left_over(
     }
 }
 
-/// Stores ends that could not be stored at start, once that is possible.
+/// Stores ends that could not be stored at the start, once that is possible.
 pub(crate) async fn store_left_over(core: Arc<Core>, unstored: Vec<Arc<ProcessRecord>>) {
     for group in unstored.chunks(GROUP as usize) {
         while core.store.commit(&batch(group)).await.is_err() {
             sleep(STORE_PAUSE).await;
         }
     }
-    tracing::info!(left = unstored.len(), "processes ended with the run before");
+    tracing::info!(processes = unstored.len(), "processes of the run before were marked as ended");
 }
 
 fn batch(records: &[Arc<ProcessRecord>]) -> Batch {
@@ -89,7 +89,7 @@ fn batch(records: &[Arc<ProcessRecord>]) -> Batch {
     Batch { processes: records.iter().map(put).collect(), ..Batch::default() }
 }
 
-/// The end of a process that was over with the server.
+/// The end of a process that ended with the server.
 pub(super) fn ended_with_server(at: Wall) -> ProcessEnd {
     ProcessEnd {
         at,
@@ -122,8 +122,7 @@ async fn end(
     record
 }
 
-/// Looks for what nobody needs, again and again. Logs are removed only if the store is the one that
-/// would know of them.
+/// Sweeps for as long as the engine lives. Logs are removed only if this store is authoritative.
 pub(crate) async fn sweep(core: Arc<Core>, remove_logs: bool) {
     for round in 0_u32.. {
         if remove_logs && round.is_multiple_of(LOGS_EVERY) {
@@ -148,7 +147,7 @@ async fn remove_strays(core: &Arc<Core>) {
         }
         let query = ProcessesQuery { sandbox, before: Some(number.saturating_add(1)), limit: 1 };
         let Ok(found) = core.store.processes(&query).await else { return };
-        // It may have been started and stored since it was looked for in memory.
+        // It may have been started and stored since the look in memory.
         if found.iter().any(|record| record.number == number)
             || core.processes.knows(sandbox, number)
         {

@@ -1,4 +1,4 @@
-//! What is asked of processes, and what is answered.
+//! Requests about processes, and their answers.
 
 use std::fmt;
 
@@ -11,12 +11,12 @@ use runtime::{Command, TerminalSize};
 pub struct ProcessRequest {
     /// What to run.
     pub command: Command,
-    /// What it is called; made up if not given. Not taken by one that runs; of at most 128
-    /// characters, none of them a `/` or a control character, and not only digits.
+    /// Its name; generated if not given. No running process may have it; at most 128 characters, no
+    /// `/` or control character, and not only digits.
     pub name: Option<String>,
-    /// Where it starts; the workspace if not given.
+    /// Its working directory; the workspace if not given.
     pub cwd: Option<String>,
-    /// Names and values on top of what is bound to the sandbox.
+    /// Environment on top of that of the sandbox.
     pub env: Vec<(String, String)>,
     /// Its input.
     pub stdin: ProcessInput,
@@ -24,10 +24,10 @@ pub struct ProcessRequest {
     pub terminal: Option<TerminalSize>,
     /// Whether it keeps its sandbox awake.
     pub keep_alive: bool,
-    /// When it is killed: not given is never, or the node's default if it keeps its sandbox awake; 0
-    /// is never.
+    /// When it is killed: not given is never, or the node's default if it keeps its sandbox awake;
+    /// 0 is never.
     pub timeout_ms: Option<u64>,
-    /// Whether it is started again when it fails.
+    /// Whether it is restarted when it fails.
     pub restart: Option<model::process::RestartPolicy>,
 }
 
@@ -61,18 +61,18 @@ pub enum ProcessInput {
     /// None.
     #[default]
     Null,
-    /// These bytes, then its end.
+    /// These bytes, then end of file.
     Bytes(Vec<u8>),
     /// It is written later.
     Open,
 }
 
-/// How a process is named by whoever asks.
+/// How a caller names a process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ProcessRef {
     /// By its id.
     Id(ProcessId),
-    /// By its process id inside; the one that was started last.
+    /// By its process id in the sandbox; the one that was started last.
     Pid(u32),
     /// By its name; the one that was started last.
     Name(String),
@@ -91,23 +91,23 @@ impl ProcessRef {
     }
 }
 
-/// Which processes.
+/// Which processes to list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ProcessQuery {
     /// Only those with a lower number.
     pub before: Option<u64>,
     /// At most so many.
     pub limit: u32,
-    /// Only those that run.
+    /// Only running ones.
     pub running: bool,
 }
 
-/// Some processes, the latest first.
+/// A page of processes, latest first.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ProcessPage {
-    /// Which.
+    /// The processes.
     pub processes: Vec<ProcessRecord>,
-    /// Whether there are more before the last of them.
+    /// Whether there are earlier ones.
     pub more: bool,
 }
 
@@ -128,36 +128,36 @@ pub enum LogWanted {
 pub struct LogQuery {
     /// Of which output.
     pub wanted: LogWanted,
-    /// From here on; what is kept no more is passed over. Not given: the last `max_bytes`.
+    /// From this offset on; deleted bytes are skipped. Not given: the last `max_bytes`.
     pub offset: Option<u64>,
-    /// At most so much.
+    /// At most so many bytes.
     pub max_bytes: u64,
 }
 
 /// Part of a log.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct LogPage {
-    /// What, in order.
+    /// The pieces, in order.
     pub pieces: Vec<LogPiece>,
-    /// Where to go on.
+    /// The offset of the next page.
     pub next_offset: u64,
-    /// The first byte that is kept.
+    /// The offset of the first byte that still exists.
     pub first: u64,
     /// Whether there is more right now.
     pub more: bool,
-    /// Whether the process is over.
+    /// Whether the process has ended.
     pub over: bool,
 }
 
 /// A piece of a log, of one of the outputs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LogPiece {
-    /// Where it begins.
+    /// Its offset.
     pub offset: u64,
-    /// Of the error output.
+    /// Whether it is of the error output.
     pub stderr: bool,
     /// When it came.
     pub at: Wall,
-    /// What was written.
+    /// The bytes.
     pub bytes: Bytes,
 }

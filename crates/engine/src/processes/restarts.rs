@@ -1,5 +1,6 @@
-//! What the kernel decides about a process, carried out: its program rests, is started again, or the
-//! process is over. A start may be given up at any moment, and then leaves no program behind.
+//! Carries out what the kernel decides about a process: its program pauses before a restart, is
+//! restarted, or the process has ended. A start may be given up at any moment, and then leaves no
+//! program behind.
 
 use std::sync::Arc;
 
@@ -11,7 +12,7 @@ use super::live::Over;
 use crate::core::Core;
 use crate::effects;
 
-/// The program of a process failed, and rests before it is started again: its log says so.
+/// The program of a process failed, and a restart follows after a pause: its log says so.
 pub(crate) fn rests(
     core: &Core,
     sandbox: SandboxId,
@@ -27,7 +28,7 @@ pub(crate) fn rests(
     live.log.add(core.now().wall, false, Bytes::from(text));
 }
 
-/// A process is over. Its own task ends it, when what is left of its output is read.
+/// A process has ended. Its own task finishes it when the rest of its output is read.
 pub(crate) fn over(
     core: &Core,
     sandbox: SandboxId,
@@ -40,7 +41,7 @@ pub(crate) fn over(
     }
 }
 
-/// Starts the program of a process again, unless the process is over meanwhile.
+/// Restarts the program of a process, unless the process has ended meanwhile.
 pub(crate) async fn restart(
     core: &Arc<Core>,
     sandbox: SandboxId,
@@ -55,12 +56,12 @@ pub(crate) async fn restart(
         return refused("the process is not known any more");
     };
     let Some(spec) = live.again() else {
-        return refused("what was started is not known any more");
+        return refused("the command of the process is not known any more");
     };
     let inside = effects::find(core, instance)?;
     let program = tokio::select! {
         biased;
-        _ = live.decided_over() => return refused("the process is over"),
+        _ = live.decided_over() => return refused("the process has ended"),
         program = inside.inside().exec(spec) => program?,
     };
     live.hand(program, attempt, core.now().wall);

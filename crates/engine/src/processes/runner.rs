@@ -1,6 +1,6 @@
-//! The task of a process: reads what its program writes, waits for the end of the program and reports
-//! it to the kernel, which decides what follows; and ends the process once, when the kernel says so.
-//! It keeps no policy. Whatever goes wrong here ends this process and nothing else.
+//! The task of a process: reads the output of its program, waits until the program exits and
+//! reports that to the kernel, which decides what follows; and ends the process once, when the
+//! kernel says so. It has no policy. A failure here ends this process and nothing else.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,18 +19,18 @@ use crate::core::Core;
 use crate::instance_ends::REASON_PATIENCE;
 use crate::keep_alive_observers::Observed;
 
-/// What is read at once, first and at most: it grows with what flows.
+/// How much is read at once, first and at most: it grows with the output.
 const FIRST_READ_BYTES: usize = 4 * 1024;
 const LARGEST_READ_BYTES: usize = 256 * 1024;
-/// How long the outputs of a program that is over may take to end, and a program to end whose sandbox
-/// is being removed.
+/// How long the outputs of an exited program may take to end, and a program of a sandbox that is
+/// being removed to exit.
 const REST_PATIENCE: Duration = Duration::from_secs(5);
 
-/// Lets a process run. It goes on by itself.
+/// Runs a process in a task of its own.
 pub(super) fn begin(core: &Arc<Core>, live: Arc<Live>, program: Process) {
     let core = Arc::clone(core);
     tasks::spawn(async move {
-        // In a task of its own: also a mistake of ours ends the process.
+        // In another task: also a panic must end the process.
         let running = {
             let (core, live) = (Arc::clone(&core), Arc::clone(&live));
             tasks::spawn(async move { run(&core, &live, program).await })
@@ -38,7 +38,7 @@ pub(super) fn begin(core: &Arc<Core>, live: Arc<Live>, program: Process) {
         let over = match running.await {
             Ok(over) => over,
             Err(error) => {
-                tracing::error!(%error, "the life of a process was given up");
+                tracing::error!(process = %live.id, instance = %live.instance, %error, "the task of a process panicked; the process is ended");
                 give_up(&core, &live).await
             }
         };
@@ -46,7 +46,7 @@ pub(super) fn begin(core: &Arc<Core>, live: Arc<Live>, program: Process) {
     });
 }
 
-/// Looks after the programs of a process until it is over.
+/// Runs the programs of a process until the process has ended.
 async fn run(core: &Arc<Core>, live: &Arc<Live>, mut program: Process) -> Over {
     loop {
         let exit = drive(core, live, &mut program).await;
@@ -64,21 +64,21 @@ async fn run(core: &Arc<Core>, live: &Arc<Live>, mut program: Process) -> Over {
     }
 }
 
-/// A mistake of ours ended the task of a process, and its program with that.
+/// A panic ended the task of a process, and its program with that.
 async fn give_up(core: &Arc<Core>, live: &Live) -> Over {
     loop {
         live.program_ended();
         tell_ended(core, live, ProgramEnd::GivenUp);
         match follows(core, live).await {
-            // It was about to be started again.
+            // It was about to be restarted.
             Next::Program(program) => drop(program),
             Next::Over(over) => return over,
         }
     }
 }
 
-/// Waits for what the kernel decides when a program has ended. An engine that has halted decides
-/// nothing any more: its processes are over with it.
+/// Waits for the kernel's decision after a program exited. A halted engine decides nothing: its
+/// processes end with it.
 async fn follows(core: &Core, live: &Live) -> Next {
     tokio::select! {
         biased;
@@ -90,7 +90,8 @@ async fn follows(core: &Core, live: &Live) -> Next {
     }
 }
 
-/// What the kernel hears about the end of a program; nothing if it has decided already.
+/// What to report to the kernel about the exit of a program; nothing if the kernel has decided
+/// already.
 async fn heard(live: &Live, exit: Result<Exit, RuntimeError>) -> Option<ProgramEnd> {
     use RuntimeErrorCode as Code;
     let error = match exit {
@@ -112,13 +113,14 @@ async fn heard(live: &Live, exit: Result<Exit, RuntimeError>) -> Option<ProgramE
     Some(ProgramEnd::Lost { sandbox_gone, detail: error.to_string().into() })
 }
 
-/// Waits until the kernel has said why the sandbox of a process is gone; false if it does not in time.
+/// Waits until the kernel has said why the sandbox of a process ended; false if it does not in
+/// time.
 async fn reason_is_known(live: &Live) -> bool {
     timeout(REASON_PATIENCE, live.decided_over()).await.is_ok()
 }
 
-/// Reads both outputs and waits for the end of a program. When the process is over before, it is for
-/// its sandbox to end the program; else the program ends with this.
+/// Reads both outputs and waits until a program exits. If the process ends before, its sandbox ends
+/// the program; else the program ends with this.
 async fn drive(
     core: &Arc<Core>,
     live: &Arc<Live>,
@@ -126,7 +128,7 @@ async fn drive(
 ) -> Result<Exit, RuntimeError> {
     let mut stdout = Output::new(false, program.stdout.take());
     let mut stderr = Output::new(true, program.stderr.take());
-    // Each in its turn where both have something, so that neither keeps the other waiting.
+    // Alternately where both have something, so that neither starves the other.
     let (mut first, mut second) = (&mut stdout, &mut stderr);
     let mut exit = None;
     let mut patient = true;
@@ -184,12 +186,12 @@ impl Output {
         self.reader.is_none()
     }
 
-    /// What comes next; nothing at its end. Dropping the future loses nothing.
+    /// The next bytes; none at its end. Dropping the future loses nothing.
     async fn next(&mut self) -> Option<Bytes> {
         let reader = self.reader.as_mut()?;
         self.buffer.reserve(self.read_bytes);
         let room = self.buffer.capacity();
-        // What cannot be read any more is at its end.
+        // An output that cannot be read has ended.
         if !matches!(reader.read_buf(&mut self.buffer).await, Ok(1..)) {
             self.reader = None;
             return None;
@@ -198,7 +200,7 @@ impl Output {
         if read == room {
             self.read_bytes = (self.read_bytes * 4).min(LARGEST_READ_BYTES);
         }
-        // What is small is copied, so that it does not hold on to a buffer that is large.
+        // Few bytes are copied, so that they do not keep a large buffer alive.
         if read * 4 < room {
             let bytes = Bytes::copy_from_slice(&self.buffer);
             self.buffer.clear();
@@ -216,7 +218,7 @@ fn program_exit(exit: &Exit) -> ProgramExit {
     ProgramExit { code, signal, out_of_memory: exit.out_of_memory }
 }
 
-/// Tells the kernel of a process.
+/// Reports a started process to the kernel.
 pub(super) fn tell_started(core: &Arc<Core>, record: &ProcessRecord, live: &Live) {
     core.tell(Event::ProcessStarted(StartedProcess {
         sandbox: record.sandbox,
@@ -232,7 +234,7 @@ fn tell_ended(core: &Arc<Core>, live: &Live, how: ProgramEnd) {
     core.tell(Event::ProgramEnded { instance: live.instance, process: live.id, how });
 }
 
-/// A process is over: remembers it and tells everyone.
+/// A process has ended: stores its record and wakes all that wait.
 fn finish(core: &Arc<Core>, live: &Arc<Live>, over: Over) {
     let Over { end, keeps_alive } = over;
     let (status, reason) = (end.status, end.reason);
@@ -247,7 +249,7 @@ fn finish(core: &Arc<Core>, live: &Arc<Live>, over: Over) {
     if before.keep_alive {
         core.observers.tell(Observed::Ended(&record));
     }
-    tracing::debug!(process = %live.id, status = status.as_str(), reason = reason.as_str(), "a process ended");
+    tracing::debug!(process = %live.id, instance = %live.instance, status = status.as_str(), reason = reason.as_str(), "a process ended");
     core.metrics.process_ended(reason);
     core.processes.ended(&record, live);
     live.tell_over();

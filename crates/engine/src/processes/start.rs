@@ -1,5 +1,5 @@
-//! Starting a process: under a use, which it outlives. A caller who goes away before it was started
-//! leaves nothing behind.
+//! Starts a process under a use, which it outlives. A caller that goes away before the start leaves
+//! nothing behind.
 
 use std::sync::Arc;
 
@@ -17,14 +17,14 @@ use crate::core::Core;
 use crate::ids::fresh_uuid;
 use crate::keep_alive_observers::Observed;
 
-/// How much of a command is remembered.
+/// How much of a command is stored.
 const COMMAND_BYTES_MAX: usize = 4 * 1024;
-/// How much input may be given at the start, and to a process that is started again.
+/// How much input may be given at the start, and to a process that may be restarted.
 const GIVEN_BYTES_MAX: usize = 1024 * 1024;
 const GIVEN_AGAIN_BYTES_MAX: usize = 64 * 1024;
 
 impl Use {
-    /// Starts a process. It runs on when the use is over.
+    /// Starts a process. It continues after the use has ended.
     #[boxed]
     pub async fn start_process(&self, asked: ProcessRequest) -> Result<ProcessRecord, Refusal> {
         let core = self.core();
@@ -35,7 +35,7 @@ impl Use {
             let last = core.processes.last_of_earlier(&*core.store, self.grant()).await?;
             let name = asked.name.as_deref();
             let reserved = core.processes.reserve(self.grant(), name, core.max_processes, last)?;
-            // It is looked for again where its table went just now.
+            // Tried again where its table was removed just now.
             if let Some(reserved) = reserved {
                 break reserved;
             }
@@ -87,7 +87,7 @@ impl Use {
     }
 }
 
-/// Refuses more input than can be held until a program reads it, and holds a place for the rest.
+/// Refuses more input than can be held until a program reads it, and reserves room for the rest.
 fn check_input(
     core: &Core,
     asked: &ProcessRequest,
@@ -101,7 +101,7 @@ fn check_input(
     }
     let held = u32::try_from(bytes.len() * if again { 2 } else { 1 }).unwrap_or(u32::MAX);
     core.processes.input().try_acquire_many_owned(held).map(Some).map_err(|_| {
-        let cause = "too much input waits for programs that do not read it";
+        let cause = "too much input waits for other programs to read it";
         Refusal::new(ErrorCode::QueueFull, cause).retry_after(1_000)
     })
 }
@@ -120,7 +120,7 @@ fn spec(asked: &ProcessRequest) -> ExecSpec {
     spec
 }
 
-/// What was started, as a line that a shell would take, cut where it is very long.
+/// The command as a shell line, cut where it is very long.
 fn line(command: &Command) -> String {
     let mut line = whole_line(command);
     line.truncate(line.floor_char_boundary(COMMAND_BYTES_MAX));
@@ -147,7 +147,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_started_is_told_as_a_line() {
+    fn process_command_is_shown_as_a_shell_line() {
         let argv = |words: &[&str]| Command::Argv(words.iter().map(|&word| word.into()).collect());
         for (command, expected) in [
             (Command::Shell("npm run dev".into()), "npm run dev"),

@@ -1,6 +1,7 @@
-//! Ending processes: asked to stop and killed when they do not, killed at once, or killed because the
-//! kernel says so. The kernel hears what is asked of a process and decides what follows; the program
-//! that runs hears it too. A request is done when the process is over, and goes on without its client.
+//! Ends processes: asked to stop and killed when they do not, killed at once, or killed because the
+//! kernel says so. The kernel learns what a caller asked of a process and decides what follows; the
+//! running program gets the signal too. A request is done when the process has ended, and goes on
+//! without its client.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,12 +18,12 @@ use crate::core::Core;
 const SIGKILL: i32 = 9;
 const SIGTERM: i32 = 15;
 
-/// The longest that a process may take to stop.
+/// The longest grace of a stop.
 const GRACE_MS_MAX: u64 = 3_600_000;
-/// How long a process that was killed may take to be over.
+/// How long a killed process may take to end.
 const KILL_PATIENCE: Duration = Duration::from_secs(10);
 
-/// Asks a process to stop, and kills it after a while.
+/// Asks a process to stop, and kills it after its grace.
 pub(super) async fn stop(
     used: Use,
     live: Arc<Live>,
@@ -35,7 +36,7 @@ pub(super) async fn stop(
     let stopping = async move {
         let told = async {
             if let Some(handle) = handle {
-                // If it cannot be told, it is killed.
+                // If the signal cannot be sent, the process is killed.
                 let _ = handle.signal_tree(SIGTERM).await;
             }
             live.over().await;
@@ -46,7 +47,7 @@ pub(super) async fn stop(
         drop(used);
         Ok(live.record())
     };
-    // One who sees to it that it ends is enough; others only wait.
+    // One caller ends the process; the others only wait.
     if first { to_the_end(stopping).await } else { stopping.await }
 }
 
@@ -62,7 +63,7 @@ pub(super) async fn kill(used: Use, live: Arc<Live>) -> Result<ProcessRecord, Re
     to_the_end(killing).await
 }
 
-/// Sends a signal to a process, or to everything that descends from it too.
+/// Sends a signal to a process, or also to all its descendants.
 pub(super) async fn signal(
     used: Use,
     live: Arc<Live>,
@@ -74,7 +75,7 @@ pub(super) async fn signal(
     let telling = async move {
         let event = Event::ProcessEndAsked { instance, process, asked };
         core.ask(core.request(), event).await?;
-        // Between two programs there is none to tell, and the kernel has decided what that means.
+        // Between two programs there is none to signal, and the kernel has decided what that means.
         if let Ok(Some(handle)) = live.handle() {
             if tree {
                 handle.signal_tree(signal).await?;
@@ -85,21 +86,21 @@ pub(super) async fn signal(
         drop(used);
         Ok(())
     };
-    // What the kernel heard, the program hears too, also if the client goes away in between.
+    // What the kernel learned, the program must get too, also if the client goes away in between.
     to_the_end(telling).await
 }
 
-/// Tells the kernel what is asked of a process. Gives back the program to tell; none if it is between
-/// two, of which the next is never started, or killed by the kernel as soon as it runs. That the
-/// process is over already is refused.
+/// Tells the kernel what a caller asked of a process. Returns the program to signal; none between
+/// two programs, of which the next is never started, or killed by the kernel as soon as it runs.
+/// Refused if the process has ended already.
 fn ask(core: &Arc<Core>, live: &Live, asked: EndAsked) -> Result<Option<ProcessHandle>, Refusal> {
     live.handle()?;
     core.tell(Event::ProcessEndAsked { instance: live.instance, process: live.id, asked });
     Ok(live.handle().unwrap_or(None))
 }
 
-/// Kills the program of a process because the kernel says so. That none runs is done too; the task of
-/// the process reports that the program is over.
+/// Kills the program of a process because the kernel says so. It is no error if none runs; the task
+/// of the process reports that the program exited.
 pub(crate) async fn kill_program(
     core: &Core,
     sandbox: SandboxId,
@@ -112,9 +113,9 @@ pub(crate) async fn kill_program(
     Ok(())
 }
 
-const LATE: &str = "it was killed and is not over yet";
+const LATE: &str = "the process was killed and has not ended yet";
 
-/// Kills a process and waits until it is over.
+/// Kills a process and waits until it has ended.
 async fn force(core: &Arc<Core>, live: &Live, how: EndAsked) -> Result<(), Refusal> {
     let killing = async {
         let Ok(handle) = ask(core, live, how) else { return Ok(()) };
@@ -139,11 +140,11 @@ async fn force(core: &Arc<Core>, live: &Live, how: EndAsked) -> Result<(), Refus
         .unwrap_or_else(|_| Err(Refusal::new(ErrorCode::DeadlineExceeded, LATE)))
 }
 
-/// Does something to its end, also if nobody waits for it.
+/// Runs work to its end, also if its caller goes away.
 async fn to_the_end<T: Send + 'static>(
     doing: impl Future<Output = Result<T, Refusal>> + Send + 'static,
 ) -> Result<T, Refusal> {
     tasks::spawn(doing).await.unwrap_or_else(|error| {
-        Err(Refusal::new(ErrorCode::Internal, format!("a mistake of the server: {error}")))
+        Err(Refusal::new(ErrorCode::Internal, format!("internal error: {error}")))
     })
 }

@@ -1,6 +1,6 @@
-//! Which processes there are, by sandbox: those that run, and those that ran, as far as they are in
-//! memory. Names are unique among those that run; how many run and how many are remembered is
-//! bounded, and the oldest go first. What is not here may be in the store.
+//! The processes of each sandbox that are in memory: running ones, and ended ones. Names are unique
+//! among running processes; how many run and how many ended ones stay is bounded, and the oldest go
+//! first. A process that is not here may be in the store.
 
 use std::collections::btree_map::Entry as Place;
 use std::collections::{BTreeMap, BTreeSet};
@@ -21,32 +21,31 @@ use super::record_writer::Behind;
 use super::requests::{ProcessQuery, ProcessRef};
 use crate::core::unavailable;
 
-/// How many that are over are remembered of one sandbox.
+/// How many ended processes of one sandbox are kept.
 const FINISHED_MAX: usize = 2_000;
-/// What records of those that are over may take in memory, of all sandboxes together; the store has
-/// the others.
+/// The memory for records of ended processes of all sandboxes; the store has the others.
 const IN_MEMORY_BYTES_MAX: usize = 64 * 1024 * 1024;
-/// What a record takes besides its texts.
+/// The memory of a record besides its texts.
 const RECORD_BYTES: usize = 512;
-/// What may wait for programs to read it as their input, of all processes together.
+/// Input of all processes that may wait for programs to read it.
 const INPUT_BYTES_MAX: usize = 128 * 1024 * 1024;
 
 /// The processes of all sandboxes.
 pub(crate) struct Processes {
     tables: Mutex<Tables>,
-    /// What is to be stored.
+    /// Changes that wait for the store.
     pub(super) behind: Behind,
     shelf: Option<Arc<Shelf>>,
-    /// What may be held as input of programs.
+    /// The room for input of programs.
     input: Arc<Semaphore>,
-    /// What waits for the disk of all logs.
+    /// Bytes of all logs that wait for the disk.
     unsaved_bytes: Arc<AtomicUsize>,
 }
 
 #[derive(Default)]
 struct Tables {
     of: BTreeMap<SandboxId, Table>,
-    /// What records of those that are over take, in all of them.
+    /// The memory of the records of ended processes, of all tables.
     finished_bytes: usize,
 }
 
@@ -61,9 +60,9 @@ struct Table {
     names: BTreeMap<Arc<str>, u64>,
     pids: BTreeMap<u32, u64>,
     running: BTreeSet<u64>,
-    /// Those that are over, and what their records take.
+    /// Ended processes, and the memory of their records.
     finished: BTreeMap<u64, usize>,
-    /// Names of those that are just being started.
+    /// Names of processes that are just being started.
     starting: BTreeSet<Arc<str>>,
     /// The store has some that are not here.
     older: bool,
@@ -72,13 +71,13 @@ struct Table {
 /// A process.
 #[derive(Clone)]
 pub(super) enum Entry {
-    /// It is not over, or that is not stored yet.
+    /// It has not ended, or its end is not stored yet.
     Live(Arc<Live>),
-    /// It is over.
+    /// It has ended.
     Over(Arc<ProcessRecord>),
 }
 
-/// What a record takes in memory.
+/// The memory of a record.
 pub(super) fn weight(record: &ProcessRecord) -> usize {
     let cwd = record.cwd.as_ref().map_or(0, |cwd| cwd.len());
     RECORD_BYTES + record.command.len() + record.name.len() + cwd
@@ -101,15 +100,15 @@ impl Entry {
     }
 }
 
-/// What is in memory of what was asked for.
+/// The part of a query that is in memory.
 pub(super) struct Page {
-    /// The latest first.
+    /// Latest first.
     pub(super) entries: Vec<Entry>,
     /// There may be others in the store, between and after them.
     pub(super) older: bool,
 }
 
-/// A name and a place that nobody else gets meanwhile. Dropped, they are free again.
+/// A reserved name and number. They are free again when this is dropped.
 pub(super) struct Reserved<'p> {
     processes: &'p Processes,
     sandbox: SandboxId,
@@ -131,7 +130,7 @@ impl Processes {
         self.tables.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Where logs are on the disk.
+    /// The logs on the disk.
     pub(super) fn shelf(&self) -> Option<&Shelf> {
         self.shelf.as_deref()
     }
@@ -140,18 +139,18 @@ impl Processes {
         self.shelf.clone()
     }
 
-    /// What may be held as input of programs.
+    /// The room for input of programs.
     pub(super) fn input(&self) -> Arc<Semaphore> {
         Arc::clone(&self.input)
     }
 
-    /// What waits for the disk of all logs.
+    /// Bytes of all logs that wait for the disk.
     pub(super) fn unsaved_bytes(&self) -> Arc<AtomicUsize> {
         Arc::clone(&self.unsaved_bytes)
     }
 
-    /// The number of the last process of a sandbox that had another life; nothing if that is known
-    /// in memory.
+    /// The number of the last process of a sandbox that had an earlier instance; none if memory has
+    /// it.
     pub(super) async fn last_of_earlier(
         &self,
         store: &dyn Store,
@@ -170,7 +169,7 @@ impl Processes {
         Ok(Some(latest.first().map_or(0, |record| record.number)))
     }
 
-    /// Takes a name and a place. A sandbox that is new here goes on with its numbers; nothing if those
+    /// Reserves a name and a number. A sandbox that is new here continues its numbers; none if they
     /// are not known.
     pub(super) fn reserve(
         &self,
@@ -191,12 +190,12 @@ impl Processes {
             (Place::Vacant(_), None) => return Ok(None),
         };
         if table.running.len() + table.starting.len() >= max_running {
-            let cause = format!("a sandbox may have {max_running} processes that run");
+            let cause = format!("a sandbox may have {max_running} running processes");
             return Err(Refusal::new(ErrorCode::LimitReached, cause));
         }
         let name: Arc<str> = match wanted {
             Some(name) if table.has_name(name) => {
-                let cause = format!("a process called {name:?} runs already");
+                let cause = format!("a process named {name:?} is already running");
                 return Err(Refusal::new(ErrorCode::ProcessNameTaken, cause));
             }
             Some(name) => name.into(),
@@ -211,12 +210,12 @@ impl Processes {
         Ok(Some(Reserved { processes: self, sandbox, name }))
     }
 
-    /// Something of a process is to be stored.
+    /// A change of a process is to be stored.
     pub(super) fn changed(&self, record: &ProcessRecord, live: &Arc<Live>) {
         self.behind.changed(record.sandbox, record.number, live);
     }
 
-    /// A process is over: it is remembered.
+    /// A process has ended: its record stays here.
     pub(super) fn ended(&self, record: &ProcessRecord, live: &Arc<Live>) {
         self.behind.changed(record.sandbox, record.number, live);
         let mut tables = self.tables();
@@ -254,7 +253,7 @@ impl Processes {
         }
     }
 
-    /// Forgets sandboxes that are gone, or have another life: the store has what is to be known.
+    /// Removes the tables of sandboxes that ended or have another instance: the store has them.
     pub(super) fn forget_gone(&self, instance_of: impl Fn(SandboxId) -> Option<InstanceId>) {
         let idle: Vec<_> = {
             let tables = self.tables();
@@ -276,13 +275,13 @@ impl Processes {
         }
     }
 
-    /// Whether nothing runs, and everything is stored.
+    /// Whether no process runs, and everything is stored.
     pub(crate) fn are_at_rest(&self) -> bool {
         let tables = self.tables();
         self.behind.is_empty() && tables.of.values().all(Table::is_at_rest)
     }
 
-    /// All that run.
+    /// All running processes.
     pub(super) fn running(&self) -> Vec<Arc<Live>> {
         let tables = self.tables();
         let running = tables.of.values().flat_map(|table| {
@@ -299,7 +298,7 @@ impl Processes {
         self.tables().of.get(&sandbox).is_some_and(|table| table.by_number.contains_key(&number))
     }
 
-    /// The process that is meant, if it is in memory; else whether it may be in the store.
+    /// A process, if it is in memory; else whether it may be in the store.
     pub(super) fn find(&self, sandbox: SandboxId, of: &ProcessRef) -> Result<Entry, bool> {
         let tables = self.tables();
         let Some(table) = tables.of.get(&sandbox) else { return Err(true) };
@@ -312,7 +311,7 @@ impl Processes {
         entry.ok_or(table.older)
     }
 
-    /// A process that is in memory, by its id.
+    /// A process in memory, by its id.
     pub(super) fn live(&self, sandbox: SandboxId, id: ProcessId) -> Option<Arc<Live>> {
         match self.find(sandbox, &ProcessRef::Id(id)).ok()? {
             Entry::Live(live) => Some(live),
@@ -320,7 +319,7 @@ impl Processes {
         }
     }
 
-    /// Some of a sandbox's processes.
+    /// Some processes of a sandbox.
     pub(super) fn page(&self, sandbox: SandboxId, query: &ProcessQuery, at_most: usize) -> Page {
         let before = query.before.unwrap_or(u64::MAX);
         let tables = self.tables();
@@ -339,7 +338,7 @@ impl Processes {
 }
 
 impl Table {
-    /// Whether one that runs, or is about to, has this name.
+    /// Whether a running or starting process has this name.
     fn has_name(&self, name: &str) -> bool {
         let of_latest = self.names.get(name);
         self.starting.contains(name)
@@ -365,7 +364,7 @@ impl Table {
 }
 
 impl Reserved<'_> {
-    /// The process was started: it has its place. `make` is given its number.
+    /// The process was started: it gets its number, which `make` is given.
     pub(super) fn fill(
         self,
         instance: InstanceId,

@@ -1,6 +1,6 @@
 //! Lets a harness work on a turn. One task per turn reads what the harness says; a stop makes it
-//! call the turn off and be done only when nothing of it runs. That the sandbox died is left to the
-//! kernel to tell, which knows why.
+//! cancel the turn, and is done only when nothing of it runs. The kernel reports the death of a
+//! sandbox, because it knows why.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,20 +17,20 @@ use super::live::Live;
 use crate::core::Core;
 use crate::instance_ends::Stay;
 
-/// How long a harness may take to call a turn off by itself.
+/// How long a harness may take to cancel a turn by itself.
 const CANCEL_GRACE: Duration = Duration::from_millis(1_500);
-/// The most that a harness may give as the result of a turn.
+/// The largest result of a turn.
 const RESULT_BYTES_MAX: usize = 1024 * 1024;
 
-/// How the work on a turn ended.
+/// How a turn ended.
 enum Worked {
     Ended(HarnessEnd),
     Stopped,
-    /// The turn is over already, whatever the harness does.
+    /// The turn has ended already, whatever the harness does.
     Closed,
 }
 
-/// Begins to work on a turn; it goes on by itself.
+/// Begins to run a turn in a task of its own.
 pub(crate) fn begin(
     core: &Arc<Core>,
     instance: InstanceId,
@@ -39,7 +39,7 @@ pub(crate) fn begin(
 ) -> Result<(), RuntimeError> {
     let known = core.turns.live(turn).and_then(|live| Some((live.take_stay()?, live)));
     let Some((stay, live)) = known else {
-        let cause = "what was sent is not known any more";
+        let cause = "the message of the turn is not known any more";
         return Err(RuntimeError::new(RuntimeErrorCode::System, "start a turn", cause));
     };
     let (stop, done) = live.work_begins();
@@ -51,18 +51,18 @@ pub(crate) fn begin(
     Ok(())
 }
 
-/// Stops the work on a turn; done when nothing of it runs.
+/// Stops a turn; done when nothing of it runs.
 pub(crate) async fn stop(core: &Core, turn: TurnId) {
     if let Some(live) = core.turns.live(turn) {
         live.stop_work().await;
     }
 }
 
-/// A task that works on a turn. Dropped, it is over, also if that is by a mistake of ours.
+/// The end of the task of a turn, reported when this is dropped, also after a panic.
 struct WorkOver {
     core: Arc<Core>,
     live: Arc<Live>,
-    /// Dropped last: who waits for the end of the task finds the turn as it is after it.
+    /// Dropped last: a caller that waits for the end of the task finds the turn as it is after it.
     _done: watch::Sender<()>,
 }
 
@@ -86,7 +86,7 @@ impl Work<'_> {
         let worked = self.work(stop).await;
         let (core, turn) = (self.core, self.live.turn);
         let outcome = match worked {
-            // Whoever asked for the stop says how it ended.
+            // The kernel that asked for the stop says how the turn ended.
             Worked::Stopped | Worked::Closed => return,
             Worked::Ended(HarnessEnd::Completed { result }) => {
                 self.give_result(result);
@@ -101,7 +101,7 @@ impl Work<'_> {
                 if self.stay.reason().await.is_some() {
                     return;
                 }
-                self.fail("sandbox_gone", "the sandbox did not answer any more");
+                self.fail("sandbox_gone", "the sandbox no longer answers");
                 TurnOutcome::Failed
             }
         };
@@ -135,7 +135,7 @@ impl Work<'_> {
         }
     }
 
-    /// Gives the turn to the harness, which is started if need be.
+    /// Sends the turn to the harness, which is started if need be.
     async fn give(&self) -> Result<Turn, HarnessError> {
         let (link, config) =
             self.core.harnesses.ready(self.core, self.instance, self.session).await?;
@@ -150,7 +150,7 @@ impl Work<'_> {
     async fn work(&self, stop: &Notify) -> Worked {
         let given = async {
             match self.give().await {
-                // It died since its last turn, and the message was not given to it.
+                // It died since its last turn, and did not get the message.
                 Err(error) if died_before(&error) => self.give().await,
                 given => given,
             }
@@ -199,9 +199,9 @@ fn died_before(error: &HarnessError) -> bool {
 mod tests {
     use super::*;
 
-    /// Whoever writes a harness reads how long it has.
+    /// The guide for authors of harnesses says how long a cancel may take.
     #[test]
-    fn the_grace_of_a_cancel_is_told() {
+    fn harness_guide_documents_the_grace_of_a_cancel() {
         let told = include_str!("../../../../docs/harness.md");
         assert!(told.contains(&format!("has {} s.", CANCEL_GRACE.as_secs_f64())));
     }
