@@ -61,12 +61,12 @@ pub(crate) struct Clock {
     began: Instant,
     wall: WallClock,
     run: RunClock,
-    rest: Arc<watch::Sender<Rest>>,
+    pauses: Arc<watch::Sender<Pauses>>,
 }
 
 /// When the monotonic clock stood still.
 #[derive(Debug, Clone, Copy, Default)]
-struct Rest {
+struct Pauses {
     /// The sum of earlier pauses.
     past_ms: u64,
     /// Since when it stands still, as time since the start.
@@ -76,25 +76,25 @@ struct Rest {
 impl Clock {
     pub(crate) fn new(wall: WallClock) -> Self {
         let run = RunClock::begun(wall.machine().unwrap_or_default());
-        Self { began: Instant::now(), wall, run, rest: Arc::default() }
+        Self { began: Instant::now(), wall, run, pauses: Arc::default() }
     }
 
     /// Stops the monotonic clock, if it runs.
-    pub(crate) fn rest(&self) {
+    pub(crate) fn pause(&self) {
         let now_ms = millis(self.uptime());
-        self.rest.send_if_modified(|rest| {
-            let goes = rest.since_ms.is_none();
-            rest.since_ms.get_or_insert(now_ms);
+        self.pauses.send_if_modified(|pauses| {
+            let goes = pauses.since_ms.is_none();
+            pauses.since_ms.get_or_insert(now_ms);
             goes
         });
     }
 
     /// Lets the monotonic clock run again.
-    pub(crate) fn go_on(&self) {
+    pub(crate) fn resume(&self) {
         let now_ms = millis(self.uptime());
-        self.rest.send_if_modified(|rest| match rest.since_ms.take() {
+        self.pauses.send_if_modified(|pauses| match pauses.since_ms.take() {
             Some(since_ms) => {
-                rest.past_ms += now_ms.saturating_sub(since_ms);
+                pauses.past_ms += now_ms.saturating_sub(since_ms);
                 true
             }
             None => false,
@@ -102,15 +102,15 @@ impl Clock {
     }
 
     /// Whether the monotonic clock stands still.
-    pub(crate) fn is_at_rest(&self) -> bool {
-        self.rest.borrow().since_ms.is_some()
+    pub(crate) fn is_paused(&self) -> bool {
+        self.pauses.borrow().since_ms.is_some()
     }
 
     /// Waits until the monotonic clock runs.
-    pub(crate) async fn goes(&self) {
-        let mut rest = self.rest.subscribe();
+    pub(crate) async fn until_running(&self) {
+        let mut pauses = self.pauses.subscribe();
         // The sender lives as long as this.
-        let _ = rest.wait_for(|rest| rest.since_ms.is_none()).await;
+        let _ = pauses.wait_for(|pauses| pauses.since_ms.is_none()).await;
     }
 
     pub(crate) fn uptime(&self) -> Duration {
@@ -118,9 +118,9 @@ impl Clock {
     }
 
     pub(crate) fn now(&self) -> Now {
-        let rest = *self.rest.borrow();
+        let pauses = *self.pauses.borrow();
         let up_ms = millis(self.uptime());
-        let mono = Mono(rest.since_ms.unwrap_or(up_ms).saturating_sub(rest.past_ms));
+        let mono = Mono(pauses.since_ms.unwrap_or(up_ms).saturating_sub(pauses.past_ms));
         let wall = match &self.wall {
             WallClock::System => self.run.wall(machine_clocks()),
             WallClock::Machine(clocks) => self.run.wall(clocks()),
@@ -130,24 +130,24 @@ impl Clock {
     }
 
     /// By how much the machine's time was set since the start, and how long the machine slept.
-    fn gone_astray(&self) -> Option<Astray> {
+    fn deviation(&self) -> Option<Deviation> {
         let now = self.wall.machine()?;
         let since_start_ms = self.run.wall(now).since(self.run.began());
         let slept_ms = since_start_ms.saturating_sub(millis(self.uptime()));
-        Some(Astray { set_by_ms: self.run.ahead_ms(now), slept_ms })
+        Some(Deviation { set_by_ms: self.run.ahead_ms(now), slept_ms })
     }
 
     /// The instant of a moment of the kernel. The far future is as good as never.
     pub(crate) fn instant(&self, at: Mono) -> Instant {
         const FAR: Duration = Duration::from_hours(30 * 365 * 24);
-        let past_ms = self.rest.borrow().past_ms;
+        let past_ms = self.pauses.borrow().past_ms;
         self.began + Duration::from_millis(at.0.saturating_add(past_ms)).min(FAR)
     }
 }
 
 /// How the clocks of the machine differ from those of the run.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-struct Astray {
+struct Deviation {
     set_by_ms: i64,
     slept_ms: u64,
 }
@@ -161,13 +161,16 @@ const DRIFT_MS: u64 = 1_000;
 /// notified, because its timers stood still meanwhile. If the machine's time was set, a warning is
 /// logged, because shown times follow the old one until the next start.
 pub(crate) async fn watch(core: Arc<Core>) {
-    let Some(mut known) = core.clock.gone_astray() else { return };
+    let Some(mut known) = core.clock.deviation() else { return };
     loop {
         tokio::time::sleep(LOOK).await;
-        let Some(now) = core.clock.gone_astray() else { return };
+        let Some(now) = core.clock.deviation() else { return };
         if now.slept_ms > known.slept_ms + DRIFT_MS {
-            tracing::info!(slept_ms = now.slept_ms - known.slept_ms, "the machine was suspended; lifetimes are checked now");
-            core.tell(Event::Ticked);
+            tracing::info!(
+                slept_ms = now.slept_ms - known.slept_ms,
+                "the machine was suspended; lifetimes are checked now"
+            );
+            core.notify(Event::Ticked);
         }
         if now.set_by_ms.abs_diff(known.set_by_ms) > DRIFT_MS {
             tracing::warn!(
@@ -199,14 +202,18 @@ mod tests {
         assert_eq!(clock.now().wall, Wall(1_000_000));
         set(&|clocks| clocks.wall = clocks.wall.plus(3_600_000));
         assert_eq!(clock.now(), Now { mono: Mono(0), wall: Wall(1_000_000) });
-        let astray = |set_by_ms, slept_ms| Some(Astray { set_by_ms, slept_ms });
-        assert_eq!(clock.gone_astray(), astray(3_600_000, 0));
+        let astray = |set_by_ms, slept_ms| Some(Deviation { set_by_ms, slept_ms });
+        assert_eq!(clock.deviation(), astray(3_600_000, 0));
         set(&|clocks| clocks.wall = Wall(5));
         assert_eq!(clock.now().wall, Wall(1_000_000));
-        assert_eq!(clock.gone_astray(), astray(-999_995, 0));
+        assert_eq!(clock.deviation(), astray(-999_995, 0));
         set(&|clocks| (clocks.boot_ms, clocks.wall) = (77 + 60_000, Wall(1_060_000)));
-        assert_eq!(clock.now(), Now { mono: Mono(0), wall: Wall(1_060_000) }, "the machine was suspended");
-        assert_eq!(clock.gone_astray(), astray(0, 60_000));
+        assert_eq!(
+            clock.now(),
+            Now { mono: Mono(0), wall: Wall(1_060_000) },
+            "the machine was suspended"
+        );
+        assert_eq!(clock.deviation(), astray(0, 60_000));
     }
 
     #[test]
@@ -231,14 +238,14 @@ mod tests {
         let clock = Clock::new(WallClock::Steady(Wall(1_000)));
         let rested = Duration::from_millis(700);
         tokio::time::sleep(Duration::from_millis(100)).await;
-        clock.rest();
-        clock.rest();
+        clock.pause();
+        clock.pause();
         tokio::time::sleep(rested).await;
         assert_eq!(clock.now(), Now { mono: Mono(100), wall: Wall(1_800) });
         let before = clock.instant(Mono(250));
-        clock.go_on();
-        clock.go_on();
-        clock.goes().await;
+        clock.resume();
+        clock.resume();
+        clock.until_running().await;
         assert_eq!(clock.now().mono, Mono(100));
         assert_eq!(clock.instant(Mono(250)), before + rested);
         tokio::time::sleep_until(clock.instant(Mono(250))).await;

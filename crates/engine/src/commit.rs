@@ -37,7 +37,7 @@ pub(crate) async fn run(core: Arc<Core>) {
                 commit(&core, &batch).await;
                 core.metrics.decided(decisions.len());
                 decision_log::written(&core, &batch);
-                core.named.changed(&batch.documents);
+                core.named_documents.changed(&batch.documents);
             }
             core.written(decisions);
         }
@@ -62,24 +62,26 @@ async fn commit(core: &Core, batch: &Batch) {
         let write = core.store.commit(batch);
         tokio::pin!(write);
         let written = loop {
-            let patience = if core.clock.is_at_rest() { SLOW } else { SLUGGISH };
+            let patience = if core.clock.is_paused() { SLOW } else { SLUGGISH };
             match timeout(patience, &mut write).await {
                 Ok(written) => break written,
-                Err(_) if patience == SLUGGISH => core.clock.rest(),
-                Err(_) => core.trouble.begins("a commit of the journal takes longer than 5 s"),
+                Err(_) if patience == SLUGGISH => core.clock.pause(),
+                Err(_) => {
+                    core.journal_health.failed("a commit of the journal takes longer than 5 s")
+                }
             }
         };
         match written {
             Ok(()) => break,
             Err(error) => {
-                core.clock.rest();
-                core.trouble.begins(&format!("{error} ({})", error.remedy()));
+                core.clock.pause();
+                core.journal_health.failed(&format!("{error} ({})", error.remedy()));
             }
         }
         sleep(pause).await;
         pause = (pause * 2).min(LONGEST_PAUSE);
     }
-    core.clock.go_on();
-    core.trouble.ends();
+    core.clock.resume();
+    core.journal_health.recovered();
     core.metrics.committed(began.elapsed());
 }

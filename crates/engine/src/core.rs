@@ -14,26 +14,26 @@ use store::Store;
 use tokio::sync::{Notify, Semaphore, oneshot, watch};
 use tokio::task::AbortHandle;
 
-use crate::answers::{Answer, Given, Waiter, nobody_took};
+use crate::answers::{Answer, DeliveredAnswer, Waiter, undelivered};
 use crate::clock::Clock;
 use crate::harnesses::Harnesses;
-use crate::image_pins::Needed;
-use crate::instance_ends::Gone;
-use crate::journal_health::Trouble;
+use crate::image_pins::ImagePins;
+use crate::instance_ends::InstanceEnds;
+use crate::journal_health::JournalHealth;
 use crate::keep_alive_observers::Observers;
 use crate::keys::Keyring;
 use crate::lanes::Lanes;
 use crate::metrics::Metrics;
 use crate::mounts::Mounts;
-use crate::named_documents::Named;
-use crate::processes::{self, Processes, Shelf};
+use crate::named_documents::NamedDocuments;
+use crate::processes::{self, LogDirectory, Processes};
 use crate::roots::Roots;
 use crate::runtimes::Runtimes;
 use crate::scale_file;
-use crate::seed_archives::Sowing;
+use crate::seed_archives::SeedHolders;
 use crate::session_names::{NameChange, Names};
-use crate::transitions::{Changed, States};
-use crate::turns::{Live, TurnNews, Turns};
+use crate::transitions::{NewTransitions, Transitions};
+use crate::turns::{Live, TurnUpdates, Turns};
 use crate::uploads::Uploads;
 use crate::workspace_disk::Disk;
 
@@ -48,29 +48,29 @@ pub(crate) struct Core {
     pub(crate) roots: Roots,
     pub(crate) mounts: Mounts,
     /// Images that templates still need.
-    pub(crate) needed: Needed,
+    pub(crate) image_pins: ImagePins,
     /// One permit per import that may run at once.
     pub(crate) imports: Arc<Semaphore>,
     pub(crate) disk: Disk,
     /// Documents by name, and their locks.
-    pub(crate) named: Named,
+    pub(crate) named_documents: NamedDocuments,
     /// Dialects that log what keeps sandboxes awake.
     pub(crate) observers: Observers,
     /// Large files that arrive in parts.
     pub(crate) uploads: Uploads,
     /// Requests that are about to name a seed archive.
-    pub(crate) sowing: Sowing,
+    pub(crate) seed_holders: SeedHolders,
     pub(crate) scan_interval_ms: u64,
     pub(crate) metrics: Metrics,
     pub(crate) keyring: Keyring,
-    pub(crate) trouble: Trouble,
+    pub(crate) journal_health: JournalHealth,
     /// Why the configured templates could not be put in place after a start without space on the
     /// disk.
-    pub(crate) not_begun: OnceLock<String>,
+    pub(crate) templates_failed: OnceLock<String>,
     /// The latest state transitions.
-    pub(crate) states: States,
+    pub(crate) transitions: Transitions,
     /// Uses and turns that wait for the end of their instance.
-    pub(crate) gone: Gone,
+    pub(crate) instance_ends: InstanceEnds,
     /// Turns in progress.
     pub(crate) turns: Turns,
     pub(crate) harnesses: Harnesses,
@@ -115,11 +115,11 @@ pub(crate) struct State {
 pub(crate) struct Decision {
     pub(crate) journal: Vec<JournalEntry>,
     pub(crate) events: Vec<StoredEvent>,
-    pub(crate) turns: TurnNews,
+    pub(crate) turns: TurnUpdates,
     pub(crate) documents: Vec<DocumentChange>,
     effects: Vec<Effect>,
     notices: Vec<Notice>,
-    states: Changed,
+    transitions: NewTransitions,
     /// The answer that the kernel gave at once, and its receiver.
     reply: Option<(Waiter, Answer)>,
 }
@@ -143,7 +143,7 @@ pub(crate) struct Parts {
     pub(crate) scan_interval_ms: u64,
     pub(crate) keyring: Keyring,
     pub(crate) last_event: u64,
-    pub(crate) process_logs: Option<Arc<Shelf>>,
+    pub(crate) process_logs: Option<Arc<LogDirectory>>,
     pub(crate) max_processes: usize,
     pub(crate) shutdown_grace_ms: u64,
     pub(crate) id_base: u64,
@@ -166,20 +166,20 @@ impl Core {
             runtimes: parts.runtimes,
             roots: parts.roots,
             mounts: parts.mounts,
-            needed: Needed::default(),
+            image_pins: ImagePins::default(),
             imports: Arc::new(Semaphore::new(IMPORTS_MAX)),
             disk: parts.disk,
-            named: Named::default(),
+            named_documents: NamedDocuments::default(),
             observers: Observers::default(),
             uploads: Uploads::default(),
-            sowing: Sowing::default(),
+            seed_holders: SeedHolders::default(),
             scan_interval_ms: parts.scan_interval_ms,
             metrics: Metrics::default(),
             keyring: parts.keyring,
-            trouble: Trouble::default(),
-            not_begun: OnceLock::new(),
-            states: States::default(),
-            gone: Gone::default(),
+            journal_health: JournalHealth::default(),
+            templates_failed: OnceLock::new(),
+            transitions: Transitions::default(),
+            instance_ends: InstanceEnds::default(),
             turns: Turns::default(),
             harnesses: Harnesses::default(),
             processes: Processes::new(parts.process_logs),
@@ -201,9 +201,9 @@ impl Core {
     /// A panic in the middle of a decision leaves a kernel that must not be trusted. The journal is
     /// right, so the process aborts here and the next start recovers from the journal.
     pub(crate) fn state(&self) -> MutexGuard<'_, State> {
-        self.state
-            .lock()
-            .unwrap_or_else(|_| give_up("panic while the kernel lock was held: its state may be inconsistent"))
+        self.state.lock().unwrap_or_else(|_| {
+            abort("panic while the kernel lock was held: its state may be inconsistent")
+        })
     }
 
     pub(crate) fn now(&self) -> Now {
@@ -216,7 +216,7 @@ impl Core {
         self.tasks.lock().unwrap_or_else(PoisonError::into_inner).push(task.abort_handle());
         tokio::spawn(async move {
             if task.await.is_err_and(|error| error.is_panic()) {
-                give_up("panic in a task that every decision needs");
+                abort("panic in a task that every decision needs");
             }
         });
     }
@@ -227,7 +227,7 @@ impl Core {
             task.abort();
         }
         self.halted.store(true, Ordering::SeqCst);
-        self.trouble.stops();
+        self.journal_health.stopped();
     }
 
     /// Whether the engine has stopped.
@@ -237,7 +237,7 @@ impl Core {
 
     /// Waits until the engine has stopped.
     pub(crate) async fn until_halted(&self) {
-        self.trouble.until(|| self.is_halted()).await;
+        self.journal_health.until(|| self.is_halted()).await;
     }
 
     /// A number that no other request, use or run has.
@@ -252,7 +252,7 @@ impl Core {
     }
 
     /// Applies an event for which no caller waits.
-    pub(crate) fn tell(self: &Arc<Self>, event: Event) {
+    pub(crate) fn notify(self: &Arc<Self>, event: Event) {
         self.decide(event, None, None);
     }
 
@@ -282,8 +282,8 @@ impl Core {
                 state.queue.push_back(decision);
                 self.to_commit.notify_one();
             } else {
-                let untaken = self.carry_on(&mut state, decision);
-                todo.extend(untaken.into_iter().map(|event| (event, None)));
+                let undelivered_events = self.carry_on(&mut state, decision);
+                todo.extend(undelivered_events.into_iter().map(|event| (event, None)));
             }
         }
         self.wake_timer(&state);
@@ -314,39 +314,43 @@ impl Core {
 
     /// Carries out decisions that are committed.
     pub(crate) fn written(self: &Arc<Self>, decisions: Vec<Decision>) {
-        let mut untaken = Vec::new();
+        let mut undelivered_events = Vec::new();
         {
             let mut state = self.state();
             for decision in decisions {
-                untaken.extend(self.carry_on(&mut state, decision));
+                undelivered_events.extend(self.carry_on(&mut state, decision));
             }
             state.committing = false;
         }
-        for event in untaken {
-            self.tell(event);
+        for event in undelivered_events {
+            self.notify(event);
         }
     }
 
     /// Starts the effects and sends the answers of a committed decision. Returns the events that
     /// follow from answers that no caller took.
     fn carry_on(self: &Arc<Self>, state: &mut State, decision: Decision) -> Vec<Event> {
-        let mut untaken = Vec::new();
-        if let Some(live) = self.turns.tell(&self.metrics, decision.turns) {
+        let mut undelivered_events = Vec::new();
+        if let Some(live) = self.turns.show(&self.metrics, decision.turns) {
             self.queue_pieces(state, &live);
         }
-        self.states.show(decision.states);
+        self.transitions.show(decision.transitions);
         if let Some((waiter, answer)) = decision.reply {
-            untaken.extend(waiter.give(answer, &self.gone));
+            undelivered_events.extend(waiter.give(answer, &self.instance_ends));
         }
         for notice in decision.notices {
             match notice {
                 Notice::Answer { request, result } => match state.waiting.remove(&request) {
-                    Some(waiter) => untaken.extend(waiter.give(result, &self.gone)),
-                    None => untaken.extend(nobody_took(result)),
+                    Some(waiter) => {
+                        undelivered_events.extend(waiter.give(result, &self.instance_ends))
+                    }
+                    None => undelivered_events.extend(undelivered(result)),
                 },
-                Notice::InstanceOver { instance, cause } => self.gone.over(instance, cause),
+                Notice::InstanceOver { instance, cause } => {
+                    self.instance_ends.report(instance, cause)
+                }
                 Notice::ProcessRests { sandbox, process, exit_code, attempt, of } => {
-                    processes::rests(self, sandbox, process, exit_code, (attempt, of));
+                    processes::pauses(self, sandbox, process, exit_code, (attempt, of));
                 }
                 Notice::ProcessOver { sandbox, process, end, keeps_alive } => {
                     processes::over(self, sandbox, process, end, keeps_alive);
@@ -361,11 +365,11 @@ impl Core {
         }
         for effect in decision.effects {
             if let Action::StartTurn { instance, turn, .. } = &effect.action {
-                self.turns.enters(*turn, self.gone.enter(*instance));
+                self.turns.enters(*turn, self.instance_ends.watch(*instance));
             }
             state.lanes.add(self, effect);
         }
-        untaken
+        undelivered_events
     }
 
     /// Has the pieces of a turn stored with the next commit.
@@ -374,7 +378,7 @@ impl Core {
     }
 
     fn queue_pieces(&self, state: &mut State, live: &Arc<Live>) {
-        if let Some(turns) = TurnNews::unsaved(live) {
+        if let Some(turns) = TurnUpdates::unsaved(live) {
             state.queue.push_back(Decision { turns, ..Decision::default() });
             self.to_commit.notify_one();
         }
@@ -386,7 +390,7 @@ impl Core {
         &self,
         documents: Vec<DocumentChange>,
         seen: Option<u64>,
-    ) -> Option<oneshot::Receiver<Given>> {
+    ) -> Option<oneshot::Receiver<DeliveredAnswer>> {
         let (waiter, receiver) = Waiter::new();
         let mut state = self.state();
         if seen.is_some_and(|seen| seen != state.names.followed()) {
@@ -404,12 +408,12 @@ impl Core {
     }
 
     /// Requests are refused while the journal cannot be written.
-    pub(crate) fn refuse_in_trouble(&self) -> Result<(), Refusal> {
+    pub(crate) fn refuse_if_journal_fails(&self) -> Result<(), Refusal> {
         if self.is_halted() {
             let cause = "the server has stopped";
             return Err(Refusal::new(ErrorCode::ShuttingDown, cause).retry_after(5_000));
         }
-        self.trouble.now().map_or(Ok(()), |cause| Err(unavailable(&cause)))
+        self.journal_health.failure().map_or(Ok(()), |cause| Err(unavailable(&cause)))
     }
 
     /// When the timer must wake; the timer announces it before it sleeps.
@@ -432,7 +436,7 @@ impl Core {
 }
 
 /// Ends the process at once, as `kill -9` would: every start recovers from that.
-fn give_up(why: &str) -> ! {
+fn abort(why: &str) -> ! {
     tracing::error!(why, "the server aborts; restart it to recover from the journal");
     std::process::abort()
 }
@@ -456,10 +460,10 @@ impl State {
         let effects = std::mem::take(&mut out.effects);
         let notices = std::mem::take(&mut out.notices);
         let mut events = Vec::with_capacity(published.len());
-        let mut turns = TurnNews::default();
+        let mut turns = TurnUpdates::default();
         let mut documents = Vec::new();
         match attached {
-            Some(Attached::Turn(turn)) => turns.asked(*turn),
+            Some(Attached::Turn(turn)) => turns.add_requested(*turn),
             // A session that had ended before the event is not changed by it.
             Some(Attached::Name(name)) if matches!(reply, Ok(Reply::Pending)) => {
                 self.names.begin(*name, &mut documents);
@@ -468,15 +472,15 @@ impl State {
         }
         self.names.follow(&journal, &mut documents);
         for one in published {
-            known.hear(&mut turns, at, &one.event, &self.kernel);
+            known.apply(&mut turns, at, &one.event, &self.kernel);
             let number = self.next_event;
             self.next_event += 1;
             events.push(StoredEvent { number, at, tenant: one.tenant, event: one.event });
         }
-        let mut states = Changed::default();
+        let mut transitions = NewTransitions::default();
         // Drained, so that the kernel keeps the allocation: almost every use has transitions.
         for one in self.kernel.outbox().transitions.drain(..) {
-            states.add(self.next_event - 1, at, one);
+            transitions.add(self.next_event - 1, at, one);
         }
         let reply = match (waiter, reply) {
             (None, _) => None,
@@ -486,7 +490,7 @@ impl State {
             }
             (Some((_, waiter)), reply) => Some((waiter, reply)),
         };
-        Decision { journal, events, turns, documents, effects, notices, states, reply }
+        Decision { journal, events, turns, documents, effects, notices, transitions, reply }
     }
 
     /// Earlier decisions are not carried out yet.

@@ -11,6 +11,6 @@ use crate::core::Core;
 pub(crate) async fn run(core: Arc<Core>, mut deaths: Deaths) {
     while let Some(died) = deaths.next().await {
         let cause = if died.out_of_memory { DeathCause::Oom } else { DeathCause::Crash };
-        core.tell(Event::InstanceDied { instance: died.instance, cause });
+        core.notify(Event::InstanceDied { instance: died.instance, cause });
     }
 }

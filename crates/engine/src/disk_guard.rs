@@ -9,19 +9,19 @@ use images::{ImageError, ImageErrorCode};
 const ASK_EVERY_BYTES: u64 = 4 << 20;
 
 /// A reader that fails when the disk runs short.
-pub(crate) struct Sparing<R, F> {
+pub(crate) struct DiskGuard<R, F> {
     inner: R,
     is_short: F,
     unasked_bytes: u64,
 }
 
-impl<R, F> Sparing<R, F> {
+impl<R, F> DiskGuard<R, F> {
     pub(crate) const fn new(inner: R, is_short: F) -> Self {
         Self { inner, is_short, unasked_bytes: ASK_EVERY_BYTES }
     }
 }
 
-impl<R: Read, F: Fn() -> bool> Read for Sparing<R, F> {
+impl<R: Read, F: Fn() -> bool> Read for DiskGuard<R, F> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         if self.unasked_bytes >= ASK_EVERY_BYTES {
             if (self.is_short)() {
@@ -51,7 +51,7 @@ mod tests {
     fn disk_guard_ends_a_read_when_the_disk_is_short() {
         let read_bytes = Cell::new(0);
         let short_after = 10 << 20;
-        let reader = Sparing::new(io::repeat(1), || read_bytes.get() >= short_after);
+        let reader = DiskGuard::new(io::repeat(1), || read_bytes.get() >= short_after);
         let mut counted = reader.take(1 << 30);
         let mut buffer = vec![0; 64 << 10];
         let error = loop {
@@ -63,7 +63,7 @@ mod tests {
         assert!(read_bytes.get() < short_after + 2 * ASK_EVERY_BYTES);
         let ours = error.downcast::<ImageError>().unwrap();
         assert_eq!(ours.code, ImageErrorCode::NoSpace);
-        let mut short = Sparing::new(io::repeat(1), || true);
+        let mut short = DiskGuard::new(io::repeat(1), || true);
         assert!(short.read(&mut buffer).is_err(), "the first read fails");
     }
 }

@@ -28,11 +28,11 @@ const CHEAP: Duration = Duration::from_millis(50);
 const URGENT: Duration = Duration::from_secs(2);
 
 /// How many sleeping sessions are measured in one round.
-const KEPT_PER_ROUND: usize = 64;
+const SLEEPING_PER_ROUND: usize = 64;
 
 /// The last measurements.
 #[derive(Default)]
-pub(crate) struct Measuring {
+pub(crate) struct UsageMeter {
     last: Mutex<BTreeMap<WorkspaceId, Last>>,
     /// Bytes in deleted files that programs still have open.
     nameless: Mutex<BTreeMap<WorkspaceId, Usage>>,
@@ -47,7 +47,7 @@ struct Last {
 
 /// Why workspaces are measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Haste {
+pub(crate) enum Urgency {
     /// The interval has passed.
     None,
     /// The disk is short, and a sandbox must end for it.
@@ -56,7 +56,7 @@ pub(crate) enum Haste {
 
 type Soft = BTreeMap<WorkspaceId, (InstanceId, Size)>;
 
-impl Measuring {
+impl UsageMeter {
     /// The size of a workspace when it was last measured.
     pub(crate) fn bytes_of(&self, id: WorkspaceId) -> Option<u64> {
         self.last().get(&id).map(|last| last.bytes)
@@ -87,16 +87,16 @@ impl Measuring {
 pub(crate) async fn watch_free(core: Arc<Core>) {
     let Some(workspaces) = core.disk.workspaces.clone() else { return };
     let every = FREE_EVERY.min(interval(&core));
-    let mut rest_until = Instant::now();
+    let mut pause_until = Instant::now();
     loop {
         if let Some(free_bytes) = free(&workspaces).await {
-            if free_bytes < core.disk.spared_bytes && Instant::now() >= rest_until {
+            if free_bytes < core.disk.spared_bytes && Instant::now() >= pause_until {
                 let began = Instant::now();
-                round(&core, &workspaces, Haste::Short).await;
+                round(&core, &workspaces, Urgency::Short).await;
                 // A disk may be short for days: measure at most a fifth of the time.
-                rest_until = Instant::now() + began.elapsed() * 4;
+                pause_until = Instant::now() + began.elapsed() * 4;
             }
-            tell_free(&core, &workspaces, free_bytes);
+            report_free(&core, &workspaces, free_bytes);
         }
         sleep(every).await;
     }
@@ -106,21 +106,26 @@ async fn free(workspaces: &Arc<Workspaces>) -> Option<u64> {
     let asked = Arc::clone(workspaces);
     match spawn_blocking(move || asked.free_bytes()).await {
         Ok(Ok(free_bytes)) => return Some(free_bytes),
-        Ok(Err(error)) => tracing::warn!(%error, "the free space of the workspace disk could not be read"),
+        Ok(Err(error)) => {
+            tracing::warn!(%error, "the free space of the workspace disk could not be read")
+        }
         Err(error) => tracing::error!(%error, "the task that reads the free space panicked"),
     }
     None
 }
 
-fn tell_free(core: &Arc<Core>, workspaces: &Workspaces, free_bytes: u64) {
+fn report_free(core: &Arc<Core>, workspaces: &Workspaces, free_bytes: u64) {
     core.metrics.disk_is(workspaces.count(), free_bytes);
     core.metrics.archives_are(core.disk.archives.as_ref().map_or((0, 0), Archives::count));
     let before = core.read(Kernel::is_disk_short);
-    core.tell(Event::DiskMeasured { free_bytes });
+    core.notify(Event::DiskMeasured { free_bytes });
     let short = core.read(Kernel::is_disk_short);
     let free_mb = free_bytes >> 20;
     if short && !before {
-        tracing::warn!(free_mb, "the workspace disk has less free space than node.workspace_free_floor_mb");
+        tracing::warn!(
+            free_mb,
+            "the workspace disk has less free space than node.workspace_free_floor_mb"
+        );
     } else if before && !short {
         tracing::info!(free_mb, "the workspace disk has enough free space again");
     }
@@ -132,8 +137,8 @@ pub(crate) async fn measure(core: Arc<Core>) {
     let Some(workspaces) = core.disk.workspaces.clone() else { return };
     loop {
         let began = Instant::now();
-        round(&core, &workspaces, Haste::None).await;
-        let bytes = core.disk.measuring.last().values().map(|last| last.bytes).sum();
+        round(&core, &workspaces, Urgency::None).await;
+        let bytes = core.disk.usage_meter.last().values().map(|last| last.bytes).sum();
         core.metrics.measured(bytes, began.elapsed());
         sleep(interval(&core)).await;
     }
@@ -141,21 +146,21 @@ pub(crate) async fn measure(core: Arc<Core>) {
 
 /// Measures the files of sleeping sessions where a setting depends on it, for as long as the engine
 /// lives.
-pub(crate) async fn measure_kept(core: Arc<Core>) {
+pub(crate) async fn measure_sleeping(core: Arc<Core>) {
     loop {
-        for id in core.read(|kernel| kernel.unmeasured_files(KEPT_PER_ROUND)) {
-            let bytes = kept_bytes(&core, id).await;
-            core.tell(Event::FilesMeasured { workspace: id, bytes });
+        for id in core.read(|kernel| kernel.unmeasured_files(SLEEPING_PER_ROUND)) {
+            let bytes = saved_bytes(&core, id).await;
+            core.notify(Event::FilesMeasured { workspace: id, bytes });
         }
         sleep(interval(&core)).await;
     }
 }
 
 /// The size of saved files, on disk or in an archive; zero if they are gone.
-async fn kept_bytes(core: &Arc<Core>, id: WorkspaceId) -> u64 {
+async fn saved_bytes(core: &Arc<Core>, id: WorkspaceId) -> u64 {
     if let Some(workspaces) = core.disk.workspaces.clone().filter(|all| all.has(id)) {
         let enough = Size::of_bytes(u64::MAX);
-        return match usage(core, &workspaces, id, enough, Haste::None).await {
+        return match usage(core, &workspaces, id, enough, Urgency::None).await {
             Ok(Ok(usage)) => usage.bytes,
             // It may have been removed meanwhile.
             Ok(Err(_)) | Err(_) => 0,
@@ -166,7 +171,7 @@ async fn kept_bytes(core: &Arc<Core>, id: WorkspaceId) -> u64 {
 }
 
 /// Measures all cheap workspaces, and of the others at least one and as many as there is time for.
-pub(crate) async fn round(core: &Arc<Core>, workspaces: &Arc<Workspaces>, haste: Haste) {
+pub(crate) async fn round(core: &Arc<Core>, workspaces: &Arc<Workspaces>, urgency: Urgency) {
     let began = Instant::now();
     let soft: Soft = core
         .read(Kernel::soft_workspaces)
@@ -175,20 +180,20 @@ pub(crate) async fn round(core: &Arc<Core>, workspaces: &Arc<Workspaces>, haste:
         .collect();
     look_for_nameless(core, workspaces, &soft).await;
     let mut all = workspaces.list();
-    all.retain(|id| match haste {
-        Haste::None => soft.contains_key(id) || workspaces.is_counted(*id),
-        Haste::Short => soft.contains_key(id),
+    all.retain(|id| match urgency {
+        Urgency::None => soft.contains_key(id) || workspaces.is_counted(*id),
+        Urgency::Short => soft.contains_key(id),
     });
-    let (order, cheap) = core.disk.measuring.order(all);
+    let (order, cheap) = core.disk.usage_meter.order(all);
     for (index, id) in order.into_iter().enumerate() {
-        let is_over = match haste {
-            Haste::None => index > cheap && began.elapsed() > interval(core),
-            Haste::Short => began.elapsed() > URGENT,
+        let is_over = match urgency {
+            Urgency::None => index > cheap && began.elapsed() > interval(core),
+            Urgency::Short => began.elapsed() > URGENT,
         };
         if is_over {
             break;
         }
-        measure_one(core, workspaces, id, soft.get(&id).copied(), haste).await;
+        measure_one(core, workspaces, id, soft.get(&id).copied(), urgency).await;
     }
 }
 
@@ -197,24 +202,26 @@ async fn measure_one(
     workspaces: &Arc<Workspaces>,
     id: WorkspaceId,
     soft: Option<(InstanceId, Size)>,
-    haste: Haste,
+    urgency: Urgency,
 ) {
     let at = Instant::now();
     let enough = soft.map_or(Size::of_bytes(u64::MAX), |(_, limit)| limit);
-    match usage(core, workspaces, id, enough, haste).await {
+    match usage(core, workspaces, id, enough, urgency).await {
         Ok(Ok(walked)) => {
-            let nameless = core.disk.measuring.nameless().get(&id).copied().unwrap_or_default();
+            let nameless = core.disk.usage_meter.nameless().get(&id).copied().unwrap_or_default();
             let Usage { bytes, files, hidden } = walked.and(nameless);
             let last = Last { at, took: at.elapsed(), bytes };
-            core.disk.measuring.last().insert(id, last);
+            core.disk.usage_meter.last().insert(id, last);
             if let Some((instance, _)) = soft {
                 let measured = Measured { bytes, files, hidden };
-                core.tell(Event::WorkspaceMeasured { instance, measured });
+                core.notify(Event::WorkspaceMeasured { instance, measured });
             }
         }
         // It may have been removed meanwhile.
         Ok(Err(error)) => tracing::debug!(workspace = %id, %error, "a workspace was not measured"),
-        Err(error) => tracing::error!(workspace = %id, %error, "the task that measures a workspace panicked"),
+        Err(error) => {
+            tracing::error!(workspace = %id, %error, "the task that measures a workspace panicked")
+        }
     }
 }
 
@@ -225,17 +232,17 @@ async fn usage(
     workspaces: &Arc<Workspaces>,
     id: WorkspaceId,
     enough: Size,
-    haste: Haste,
+    urgency: Urgency,
 ) -> Result<Result<Usage, WorkspaceError>, JoinError> {
     let (core, workspaces) = (Arc::clone(core), Arc::clone(workspaces));
     spawn_blocking(move || {
         let began = Instant::now();
-        let mut go_on = |entries: u64| match haste {
-            Haste::None => {
+        let mut go_on = |entries: u64| match urgency {
+            Urgency::None => {
                 std::thread::sleep(Duration::from_micros(entries * 1_000_000 / ENTRIES_PER_S));
                 !core.is_halted()
             }
-            Haste::Short => !core.is_halted() && began.elapsed() < URGENT,
+            Urgency::Short => !core.is_halted() && began.elapsed() < URGENT,
         };
         workspaces.usage(id, Scan { enough, go_on: &mut go_on })
     })
@@ -245,15 +252,17 @@ async fn usage(
 /// Measures deleted files that programs still have open.
 async fn look_for_nameless(core: &Arc<Core>, workspaces: &Arc<Workspaces>, soft: &Soft) {
     if soft.is_empty() {
-        core.disk.measuring.nameless().clear();
+        core.disk.usage_meter.nameless().clear();
         return;
     }
     let (asked, halted) = (Arc::clone(workspaces), Arc::clone(core));
     let wanted: BTreeSet<_> = soft.keys().copied().collect();
     let looked = spawn_blocking(move || asked.nameless(&wanted, &mut |_| !halted.is_halted()));
     match looked.await {
-        Ok(Ok(found)) => *core.disk.measuring.nameless() = found,
-        Ok(Err(error)) => tracing::warn!(%error, "deleted files that are still open could not be measured"),
+        Ok(Ok(found)) => *core.disk.usage_meter.nameless() = found,
+        Ok(Err(error)) => {
+            tracing::warn!(%error, "deleted files that are still open could not be measured")
+        }
         Err(error) => tracing::error!(%error, "the task that measures deleted open files panicked"),
     }
 }
@@ -269,7 +278,7 @@ mod tests {
     #[test]
     fn workspace_with_many_files_is_measured_after_those_with_few() {
         let id = WorkspaceId::from_u128;
-        let measuring = Measuring::default();
+        let usage_meter = UsageMeter::default();
         let now = Instant::now();
         let last = |age_s, took_ms| Last {
             at: now - Duration::from_secs(age_s),
@@ -278,12 +287,15 @@ mod tests {
         };
         for (n, one) in [(1, last(9, 1_300)), (2, last(20, 900)), (3, last(1, 2)), (4, last(5, 3))]
         {
-            measuring.last().insert(id(n), one);
+            usage_meter.last().insert(id(n), one);
         }
-        measuring.last().insert(id(9), last(0, 0));
-        let (order, cheap) = measuring.order((1..=5).map(id).collect());
+        usage_meter.last().insert(id(9), last(0, 0));
+        let (order, cheap) = usage_meter.order((1..=5).map(id).collect());
         assert_eq!(order, [5, 4, 3, 2, 1].map(id), "new, cheap by age, expensive by age");
         assert_eq!(cheap, 3);
-        assert!(!measuring.last().contains_key(&id(9)), "a removed workspace leaves no measurement");
+        assert!(
+            !usage_meter.last().contains_key(&id(9)),
+            "a removed workspace leaves no measurement"
+        );
     }
 }

@@ -61,12 +61,12 @@ pub(crate) async fn remove(
 }
 
 /// Removes all documents of a key.
-pub(crate) async fn forget_all_of(core: &Core, tenant: KeyId) -> Result<(), Refusal> {
+pub(crate) async fn remove_all_of(core: &Core, tenant: KeyId) -> Result<(), Refusal> {
     let query = DocumentQuery { tenant: Some(tenant), ..DocumentQuery::default() };
     let size = core.store.documents_size(&query).await.map_err(|error| refused(&error))?;
     if size.count > 0 {
         core.store.remove_documents(&query).await.map_err(|error| refused(&error))?;
-        core.named.forget_all();
+        core.named_documents.forget_all();
     }
     Ok(())
 }

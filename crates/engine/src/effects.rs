@@ -27,7 +27,7 @@ pub(crate) async fn carry_out(core: &Arc<Core>, effect: Effect, give_up: &Notify
             Outcome::Done
         }
         Ok(Err(error)) => {
-            let (sandbox, action) = (effect.id.sandbox, word(&effect.action));
+            let (sandbox, action) = (effect.id.sandbox, action_name(&effect.action));
             tracing::debug!(%sandbox, action, %error, "an effect failed");
             core.metrics.effect_failed(&effect.action, runtime);
             if matches!(effect.action, Action::RestartProcess { .. }) {
@@ -37,7 +37,7 @@ pub(crate) async fn carry_out(core: &Arc<Core>, effect: Effect, give_up: &Notify
             }
         }
         Err(_) => {
-            let (sandbox, action) = (effect.id.sandbox, word(&effect.action));
+            let (sandbox, action) = (effect.id.sandbox, action_name(&effect.action));
             tracing::warn!(%sandbox, action, "an effect did not end before its deadline");
             core.metrics.effect_failed(&effect.action, runtime);
             Outcome::TimedOut
@@ -203,7 +203,7 @@ async fn launch(core: &Core, launch: &Launch) -> Result<(), EffectError> {
     let root = core.roots.of(template.runtime, &template.root).await?;
     let mounts = core.mounts.of(template).await?;
     let began = Instant::now();
-    let beginning = core.disk.begin(launch).await.inspect_err(|_| {
+    let prepared = core.disk.prepare(launch).await.inspect_err(|_| {
         if launch.restore {
             core.metrics.restore_failed();
         }
@@ -212,21 +212,21 @@ async fn launch(core: &Core, launch: &Launch) -> Result<(), EffectError> {
         instance: launch.instance,
         root,
         limits: template.limits,
-        workspace: beginning.source,
+        workspace: prepared.source,
         aliases: template.workspace.alias_names(),
         mounts,
         settings: launch.settings.clone(),
         ready_timeout: Duration::from_millis(template.ready_timeout_ms),
     };
     let sandbox = runtime.launch(spec).await?;
-    if beginning.unpack {
-        let back = core.disk.bring_back(launch.workspace, Arc::clone(&sandbox)).await;
+    if prepared.unpack {
+        let back = core.disk.unpack_archive(launch.workspace, Arc::clone(&sandbox)).await;
         back.inspect_err(|_| core.metrics.restore_failed())?;
     }
     if launch.restore {
         core.metrics.restored(began.elapsed());
     } else if let Some(seed) = launch.settings.as_ref().and_then(|settings| settings.seed) {
-        core.disk.sow(seed, Arc::clone(&sandbox)).await?;
+        core.disk.unpack_seed(seed, Arc::clone(&sandbox)).await?;
     }
     if template.harness.program().is_some_and(|program| program.prewarm) {
         let ready = core.harnesses.prewarm(core, sandbox, template).await;
@@ -246,7 +246,7 @@ async fn claim(
     sandbox.claim(settings, None).await?;
     match settings.seed {
         // A claimed sandbox never had another user, so its workspace is empty.
-        Some(seed) => core.disk.sow(seed, sandbox).await,
+        Some(seed) => core.disk.unpack_seed(seed, sandbox).await,
         None => Ok(()),
     }
 }
@@ -312,7 +312,7 @@ fn not_restarted(error: RuntimeError) -> Outcome {
 }
 
 /// The name of an action in logs and metrics.
-pub(crate) const fn word(action: &Action) -> &'static str {
+pub(crate) const fn action_name(action: &Action) -> &'static str {
     match action {
         Action::Launch(_) => "launch",
         Action::Claim { .. } => "claim",

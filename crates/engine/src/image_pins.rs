@@ -20,37 +20,39 @@ const LOOK_EVERY: Duration = Duration::from_secs(10);
 
 /// The pinned images.
 #[derive(Default)]
-pub(crate) struct Needed {
-    held: Mutex<BTreeMap<ImageId, Held>>,
+pub(crate) struct ImagePins {
+    pinned: Mutex<BTreeMap<ImageId, Held>>,
     /// Templates are put and images removed one at a time: each checks the other first.
     pub(crate) changes: Arc<tokio::sync::Mutex<()>>,
 }
 
 /// Pins what templates need now, and unpins the rest. Blocks.
-pub(crate) fn hold(core: &Core, store: &Store) {
-    let mut held = core.needed.held.lock().unwrap_or_else(PoisonError::into_inner);
+pub(crate) fn pin(core: &Core, store: &Store) {
+    let mut pinned = core.image_pins.pinned.lock().unwrap_or_else(PoisonError::into_inner);
     let templates = core.read(Kernel::templates);
     let wanted: BTreeSet<ImageId> = templates
         .iter()
-        .filter_map(|template| needs(template, store))
+        .filter_map(|template| needed_image(template, store))
         .map(|resolved| resolved.id)
         .collect();
-    held.retain(|id, _| wanted.contains(id));
+    pinned.retain(|id, _| wanted.contains(id));
     for id in wanted {
-        if held.contains_key(&id) {
+        if pinned.contains_key(&id) {
             continue;
         }
         match store.hold(id) {
             Ok(lock) => {
-                held.insert(id, lock);
+                pinned.insert(id, lock);
             }
-            Err(error) => tracing::warn!(image = %id, %error, "an image that a template needs could not be pinned; it may be removed"),
+            Err(error) => {
+                tracing::warn!(image = %id, %error, "an image that a template needs could not be pinned; it may be removed")
+            }
         }
     }
 }
 
 /// The image of a template, if it has one that exists.
-pub(crate) fn needs(template: &Template, store: &Store) -> Option<Resolved> {
+pub(crate) fn needed_image(template: &Template, store: &Store) -> Option<Resolved> {
     match &template.root {
         RootFs::Image(named) => store.find(named).ok(),
         RootFs::Host | RootFs::Directory(_) => None,
@@ -58,11 +60,11 @@ pub(crate) fn needs(template: &Template, store: &Store) -> Option<Resolved> {
 }
 
 /// The same off the threads that serve requests, where there is an image store.
-pub(crate) async fn hold_now(core: &Arc<Core>) {
+pub(crate) async fn pin_now(core: &Arc<Core>) {
     if let Some(store) = core.roots.images.clone() {
         let core = Arc::clone(core);
         // `in_background` has logged a panic.
-        let _ = in_background(move || hold(&core, &store)).await;
+        let _ = in_background(move || pin(&core, &store)).await;
     }
 }
 
@@ -72,7 +74,7 @@ pub(crate) async fn run(core: Arc<Core>) {
         return;
     }
     loop {
-        hold_now(&core).await;
+        pin_now(&core).await;
         sleep(LOOK_EVERY).await;
     }
 }

@@ -17,8 +17,8 @@ use tokio::time::timeout;
 use crate::Engine;
 use crate::boxed;
 use crate::core::Core;
-use crate::disk_guard::{Sparing, no_room};
-use crate::image_pins::{self, needs};
+use crate::disk_guard::{DiskGuard, no_room};
+use crate::image_pins::{self, needed_image};
 use crate::roots::in_background;
 
 /// The longest import, from its first byte to its end.
@@ -71,7 +71,7 @@ impl Engine {
             Refusal::new(ErrorCode::Overloaded, cause).retry_after(10_000)
         })?;
         let core = Arc::clone(&self.core);
-        let wanted = Wanted::default();
+        let wanted = ImportCaller::default();
         let called_off = Arc::clone(&wanted.0);
         let outcome = in_background(move || {
             let imported = import(&core, &store, request, called_off);
@@ -100,7 +100,7 @@ impl Engine {
         force: bool,
     ) -> Result<ImageRemoved, Refusal> {
         let (core, store) = (Arc::clone(&self.core), self.core.roots.store()?);
-        let alone = Arc::clone(&core.needed.changes).lock_owned().await;
+        let alone = Arc::clone(&core.image_pins.changes).lock_owned().await;
         let reference = reference.to_owned();
         let removed = in_background(move || {
             // Held also if the caller goes away.
@@ -129,9 +129,9 @@ impl Engine {
 
 /// The caller of an import. The import is called off when this is dropped.
 #[derive(Default)]
-struct Wanted(Arc<AtomicBool>);
+struct ImportCaller(Arc<AtomicBool>);
 
-impl Drop for Wanted {
+impl Drop for ImportCaller {
     fn drop(&mut self) {
         self.0.store(true, Ordering::Relaxed);
     }
@@ -146,7 +146,7 @@ fn import(
     let reference = request.reference;
     let options = ImportOptions { reference, called_off, ..ImportOptions::default() };
     let is_short = || core.disk.is_short();
-    let source = Source::Stream(Box::new(Sparing::new(request.archive, is_short)));
+    let source = Source::Stream(Box::new(DiskGuard::new(request.archive, is_short)));
     let ran_short = Cell::new(false);
     let mut watch = |_: &_| {
         ran_short.set(is_short());
@@ -156,7 +156,7 @@ fn import(
     let Imported { id, .. } =
         imported.map_err(|error| if ran_short.get() { no_room() } else { error })?;
     // Its name may have been that of an image which a template needed until now.
-    image_pins::hold(core, store);
+    image_pins::pin(core, store);
     collect(store);
     store.get(&id.to_string())
 }
@@ -167,10 +167,10 @@ fn remove(
     reference: &str,
     force: bool,
 ) -> Result<ImageRemoved, Refusal> {
-    image_pins::hold(core, store);
+    image_pins::pin(core, store);
     let (going, names) = (store.find(reference)?, store.get(reference)?.names.len());
     for template in core.read(Kernel::templates) {
-        if needs(&template, store).is_some_and(|needed| is_lost(&needed, &going, names)) {
+        if needed_image(&template, store).is_some_and(|needed| is_lost(&needed, &going, names)) {
             let cause = format!("template {} uses image {reference}", template.name);
             return Err(Refusal::new(ErrorCode::ImageInUse, cause));
         }

@@ -17,65 +17,65 @@ pub(crate) const REASON_PATIENCE: Duration = Duration::from_secs(1);
 
 /// The instances in which there are uses or turns.
 #[derive(Clone, Default)]
-pub(crate) struct Gone {
-    inhabited: Arc<Mutex<BTreeMap<InstanceId, Inhabited>>>,
+pub(crate) struct InstanceEnds {
+    watched: Arc<Mutex<BTreeMap<InstanceId, Watched>>>,
 }
 
 /// One watched instance.
 #[derive(Default)]
-struct Inhabited {
+struct Watched {
     tenure: Arc<Tenure>,
     /// How many watches of this tenure exist.
-    stays: usize,
+    watches: usize,
 }
 
 /// The time in which one user has an instance.
 #[derive(Default)]
 struct Tenure {
-    over: OnceLock<EndCause>,
-    told: Notify,
+    cause: OnceLock<EndCause>,
+    reported: Notify,
 }
 
-impl Gone {
-    fn inhabited(&self) -> MutexGuard<'_, BTreeMap<InstanceId, Inhabited>> {
-        self.inhabited.lock().unwrap_or_else(PoisonError::into_inner)
+impl InstanceEnds {
+    fn watched(&self) -> MutexGuard<'_, BTreeMap<InstanceId, Watched>> {
+        self.watched.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A use or turn is in an instance from now on. Call it in the order of the decisions, so that
     /// the next report about the instance is about this user.
-    pub(crate) fn enter(&self, instance: InstanceId) -> Stay {
-        let mut all = self.inhabited();
-        let inhabited = all.entry(instance).or_default();
-        inhabited.stays += 1;
-        Stay { gone: self.clone(), instance, tenure: Arc::clone(&inhabited.tenure) }
+    pub(crate) fn watch(&self, instance: InstanceId) -> EndWatch {
+        let mut all = self.watched();
+        let watched = all.entry(instance).or_default();
+        watched.watches += 1;
+        EndWatch { ends: self.clone(), instance, tenure: Arc::clone(&watched.tenure) }
     }
 
     /// The kernel reports that an instance has ended for its user.
-    pub(crate) fn over(&self, instance: InstanceId, cause: EndCause) {
-        let Some(Inhabited { tenure, .. }) = self.inhabited().remove(&instance) else { return };
+    pub(crate) fn report(&self, instance: InstanceId, cause: EndCause) {
+        let Some(Watched { tenure, .. }) = self.watched().remove(&instance) else { return };
         // A tenure ends once: the next watch begins another.
-        let _ = tenure.over.set(cause);
-        tenure.told.notify_waiters();
+        let _ = tenure.cause.set(cause);
+        tenure.reported.notify_waiters();
     }
 
     /// Whether every instance is empty.
     #[cfg(test)]
     pub(crate) fn is_empty(&self) -> bool {
-        self.inhabited().is_empty()
+        self.watched().is_empty()
     }
 }
 
 /// Lets a use or turn learn why its instance ended. Dropped when the use or turn has ended.
-pub(crate) struct Stay {
-    gone: Gone,
+pub(crate) struct EndWatch {
+    ends: InstanceEnds,
     instance: InstanceId,
     tenure: Arc<Tenure>,
 }
 
-impl Stay {
+impl EndWatch {
     /// Why the instance ended, if the kernel has reported it.
     fn cause(&self) -> Option<EndCause> {
-        self.tenure.over.get().copied()
+        self.tenure.cause.get().copied()
     }
 
     /// The refusal for a caller that was using the sandbox, if it has ended.
@@ -84,37 +84,37 @@ impl Stay {
     }
 
     /// Waits for the end of the instance, however long that takes, and returns the refusal.
-    pub(crate) async fn over(&self) -> Refusal {
-        use_broken(self.cause_in_the_end().await)
+    pub(crate) async fn ended(&self) -> Refusal {
+        use_broken(self.wait_for_cause().await)
     }
 
-    async fn cause_in_the_end(&self) -> EndCause {
+    async fn wait_for_cause(&self) -> EndCause {
         loop {
-            let told = self.tenure.told.notified();
-            tokio::pin!(told);
-            told.as_mut().enable();
+            let reported = self.tenure.reported.notified();
+            tokio::pin!(reported);
+            reported.as_mut().enable();
             if let Some(cause) = self.cause() {
                 return cause;
             }
-            told.await;
+            reported.await;
         }
     }
 
     /// Why the sandbox, which seems to be gone, has ended, if the kernel reports it in time.
     pub(crate) async fn reason(&self) -> Option<Refusal> {
-        timeout(REASON_PATIENCE, self.over()).await.ok()
+        timeout(REASON_PATIENCE, self.ended()).await.ok()
     }
 }
 
-impl Drop for Stay {
+impl Drop for EndWatch {
     fn drop(&mut self) {
-        let mut all = self.gone.inhabited();
+        let mut all = self.ends.watched();
         // After the end the instance is not in the map, or another tenure is.
         if let Some(known) = all.get_mut(&self.instance)
             && Arc::ptr_eq(&known.tenure, &self.tenure)
         {
-            known.stays -= 1;
-            if known.stays == 0 {
+            known.watches -= 1;
+            if known.watches == 0 {
                 all.remove(&self.instance);
             }
         }
@@ -129,44 +129,44 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn instance_end_is_reported_to_every_watch_and_nothing_is_left() {
-        let gone = Gone::default();
-        let stays = [gone.enter(INSTANCE), gone.enter(INSTANCE)];
+        let ends = InstanceEnds::default();
+        let watches = [ends.watch(INSTANCE), ends.watch(INSTANCE)];
         let waits = tokio::spawn({
-            let stay = gone.enter(INSTANCE);
-            async move { stay.reason().await }
+            let watch = ends.watch(INSTANCE);
+            async move { watch.reason().await }
         });
         tokio::task::yield_now().await;
-        gone.over(INSTANCE, EndCause::Crash);
+        ends.report(INSTANCE, EndCause::Crash);
         assert_eq!(waits.await.unwrap(), Some(use_broken(EndCause::Crash)));
-        for stay in &stays {
-            assert_eq!(stay.refusal(), Some(use_broken(EndCause::Crash)));
+        for watch in &watches {
+            assert_eq!(watch.refusal(), Some(use_broken(EndCause::Crash)));
         }
-        assert!(gone.is_empty(), "remaining watches keep their cause");
+        assert!(ends.is_empty(), "remaining watches keep their cause");
     }
 
     #[tokio::test(start_paused = true)]
     async fn instance_end_watch_after_the_end_waits_for_the_next_end() {
-        let gone = Gone::default();
-        let before = gone.enter(INSTANCE);
-        gone.over(INSTANCE, EndCause::Crash);
-        let after = gone.enter(INSTANCE);
+        let ends = InstanceEnds::default();
+        let before = ends.watch(INSTANCE);
+        ends.report(INSTANCE, EndCause::Crash);
+        let after = ends.watch(INSTANCE);
         drop(before);
         assert!(after.reason().await.is_none(), "no report about the next user arrives in time");
-        assert!(!gone.is_empty());
-        gone.over(INSTANCE, EndCause::Returned);
-        assert_eq!(after.over().await, use_broken(EndCause::Returned));
-        gone.over(INSTANCE, EndCause::Crash);
-        assert!(gone.is_empty(), "a report about an unwatched instance is dropped");
+        assert!(!ends.is_empty());
+        ends.report(INSTANCE, EndCause::Returned);
+        assert_eq!(after.ended().await, use_broken(EndCause::Returned));
+        ends.report(INSTANCE, EndCause::Crash);
+        assert!(ends.is_empty(), "a report about an unwatched instance is dropped");
     }
 
     #[test]
     fn instance_end_entry_goes_with_its_last_watch() {
-        let gone = Gone::default();
-        let first = gone.enter(INSTANCE);
-        let second = gone.enter(INSTANCE);
+        let ends = InstanceEnds::default();
+        let first = ends.watch(INSTANCE);
+        let second = ends.watch(INSTANCE);
         drop(first);
-        assert!(!gone.is_empty());
+        assert!(!ends.is_empty());
         drop(second);
-        assert!(gone.is_empty());
+        assert!(ends.is_empty());
     }
 }

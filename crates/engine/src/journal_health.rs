@@ -7,27 +7,30 @@ use std::time::Duration;
 use tokio::sync::watch;
 
 /// The state of the journal.
-pub(crate) struct Trouble {
+pub(crate) struct JournalHealth {
     cause: watch::Sender<Option<Arc<str>>>,
 }
 
-impl Default for Trouble {
+impl Default for JournalHealth {
     fn default() -> Self {
         Self { cause: watch::Sender::new(None) }
     }
 }
 
-impl Trouble {
+impl JournalHealth {
     /// Why the journal cannot be written, if it cannot.
-    pub(crate) fn now(&self) -> Option<Arc<str>> {
+    pub(crate) fn failure(&self) -> Option<Arc<str>> {
         self.cause.borrow().clone()
     }
 
-    pub(crate) fn begins(&self, cause: &str) {
+    pub(crate) fn failed(&self, cause: &str) {
         self.cause.send_if_modified(|known| {
             let news = known.as_deref() != Some(cause);
             if news {
-                tracing::error!(cause, "the journal cannot be written; requests are refused until it can");
+                tracing::error!(
+                    cause,
+                    "the journal cannot be written; requests are refused until it can"
+                );
                 *known = Some(cause.into());
             }
             news
@@ -35,11 +38,11 @@ impl Trouble {
     }
 
     /// The journal will not be written again: later and waiting requests are refused.
-    pub(crate) fn stops(&self) {
+    pub(crate) fn stopped(&self) {
         self.cause.send_replace(Some("the server has stopped".into()));
     }
 
-    pub(crate) fn ends(&self) {
+    pub(crate) fn recovered(&self) {
         self.cause.send_if_modified(|known| {
             let had = known.take().is_some();
             if had {
@@ -56,13 +59,13 @@ impl Trouble {
     }
 
     /// Waits until the journal can be written.
-    pub(crate) async fn over(&self) {
+    pub(crate) async fn until_healthy(&self) {
         // The sender is in `self`: it cannot be gone.
         let _ = self.cause.subscribe().wait_for(Option::is_none).await;
     }
 
     /// Waits until the journal cannot be written for this long, and returns the cause.
-    pub(crate) async fn lasting(&self, patience: Duration) -> Arc<str> {
+    pub(crate) async fn failed_for(&self, patience: Duration) -> Arc<str> {
         let mut watched = self.cause.subscribe();
         loop {
             // The sender is in `self`: it cannot be gone.
@@ -84,17 +87,17 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn journal_failure_is_reported_only_if_it_lasts() {
-        let trouble = Arc::new(Trouble::default());
+        let health = Arc::new(JournalHealth::default());
         let patience = Duration::from_secs(2);
-        let watcher = Arc::clone(&trouble);
-        let told = tokio::spawn(async move { watcher.lasting(patience).await });
-        trouble.begins("disk full");
+        let watcher = Arc::clone(&health);
+        let reported = tokio::spawn(async move { watcher.failed_for(patience).await });
+        health.failed("disk full");
         tokio::time::sleep(Duration::from_secs(1)).await;
-        trouble.ends();
+        health.recovered();
         tokio::time::sleep(Duration::from_secs(5)).await;
-        assert!(!told.is_finished(), "the journal recovered in time");
-        trouble.begins("disk full again");
-        assert_eq!(&*told.await.unwrap(), "disk full again");
-        assert!(trouble.now().is_some());
+        assert!(!reported.is_finished(), "the journal recovered in time");
+        health.failed("disk full again");
+        assert_eq!(&*reported.await.unwrap(), "disk full again");
+        assert!(health.failure().is_some());
     }
 }

@@ -34,7 +34,7 @@ type Observer = Box<dyn Fn(Observed<'_>) + Send + Sync>;
 pub(crate) struct Observers(RwLock<Vec<Observer>>);
 
 impl Observers {
-    pub(crate) fn tell(&self, observed: Observed<'_>) {
+    pub(crate) fn notify(&self, observed: Observed<'_>) {
         match observed {
             Observed::Started(record) => {
                 tracing::debug!(process = %record.id, sandbox = %record.sandbox, "a process keeps its sandbox awake");

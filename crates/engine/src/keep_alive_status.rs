@@ -70,7 +70,7 @@ impl Engine {
         let event = Event::StopRequested { sandbox, after_ms };
         let reply = self.core.ask(request, event).await?;
         let Reply::Wakefulness(wake) = reply else { return Err(unexpected(&reply)) };
-        self.tell_of_stop(caller, sandbox, after_ms, of.iter().map(|kept| kept.process)).await;
+        self.notify_observers(caller, sandbox, after_ms, of.iter().map(|kept| kept.process)).await;
         self.report(caller, sandbox, wake).await
     }
 
@@ -97,7 +97,7 @@ impl Engine {
         Ok(SandboxStatusReport { wake, keep_alive, frozen, freezes_at, sleeps_at })
     }
 
-    async fn tell_of_stop(
+    async fn notify_observers(
         &self,
         caller: Caller,
         sandbox: SandboxId,
@@ -105,13 +105,13 @@ impl Engine {
         of: impl ExactSizeIterator<Item = ProcessId>,
     ) {
         let processes = of.len();
-        self.core.observers.tell(Observed::Released { sandbox, processes, after_ms });
+        self.core.observers.notify(Observed::Released { sandbox, processes, after_ms });
         if after_ms > 0 {
             return;
         }
         for id in of {
             if let Ok(record) = self.process(caller, sandbox, &ProcessRef::Id(id)).await {
-                self.core.observers.tell(Observed::ReleasedOne(&record));
+                self.core.observers.notify(Observed::ReleasedOne(&record));
             }
         }
     }

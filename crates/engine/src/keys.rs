@@ -151,7 +151,7 @@ impl Engine {
         }
         // Its documents belong to no key now. A repeated request tries again, and the sweep of seed
         // archives removes documents that were being written meanwhile.
-        documents::forget_all_of(&self.core, id).await
+        documents::remove_all_of(&self.core, id).await
     }
 
     /// Runs to its end even if the caller goes away: a stored key must be known here too.

@@ -65,7 +65,7 @@ async fn run(core: Arc<Core>, lane: Lane, mut effect: Effect, give_up: Arc<Notif
         let (of, stop) = (Arc::clone(&core), Arc::clone(&give_up));
         let task = tokio::spawn(async move { effects::carry_out(&of, effect, &stop).await });
         let outcome = task.await.unwrap_or_else(|error| effects::panicked(id.sandbox, &error));
-        core.tell(Event::EffectEnded { id, outcome });
+        core.notify(Event::EffectEnded { id, outcome });
         match core.state().lanes.next(lane) {
             Some(next) => effect = next,
             None => return,

@@ -84,7 +84,7 @@ impl Deref for HandedOut {
 impl Drop for HandedOut {
     fn drop(&mut self) {
         if let Some(checked_out) = self.checked_out.take() {
-            self.core.tell(Event::LeaseReturned { lease: checked_out.lease });
+            self.core.notify(Event::LeaseReturned { lease: checked_out.lease });
         }
     }
 }

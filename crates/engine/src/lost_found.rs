@@ -9,14 +9,14 @@ use tokio::time::sleep;
 use workspaces::LostFound;
 
 use crate::core::Core;
-use crate::workspace_disk::Settled;
+use crate::workspace_disk::StrayReport;
 
 /// How often lost+found is counted and cleaned.
 const LOOK: Duration = Duration::from_mins(10);
 
 /// Logs what the start found.
-pub(crate) fn tell(settled: Settled, lost_found: Option<&LostFound>) {
-    let Settled { kept, removed, left } = settled;
+pub(crate) fn log_strays(settled: StrayReport, lost_found: Option<&LostFound>) {
+    let StrayReport { kept, removed, left } = settled;
     if kept > 0 {
         let place = lost_found.map(|lost| lost.path().display().to_string()).unwrap_or_default();
         tracing::warn!(
@@ -30,7 +30,10 @@ pub(crate) fn tell(settled: Settled, lost_found: Option<&LostFound>) {
         tracing::info!(removed, "workspaces and archives that no record names were removed");
     }
     if left > 0 {
-        tracing::warn!(left, "workspaces and archives that no record names stay in place: lost+found is on another file system");
+        tracing::warn!(
+            left,
+            "workspaces and archives that no record names stay in place: lost+found is on another file system"
+        );
     }
 }
 

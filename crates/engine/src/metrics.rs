@@ -55,7 +55,7 @@ struct ByCode {
 }
 
 /// Actions on files, or on instances that are gone, belong to no runtime.
-fn word_of(runtime: Option<RuntimeKind>) -> &'static str {
+fn runtime_name(runtime: Option<RuntimeKind>) -> &'static str {
     runtime.map_or("none", RuntimeKind::as_str)
 }
 
@@ -247,12 +247,12 @@ impl Metrics {
         runtime: Option<RuntimeKind>,
         took: Duration,
     ) {
-        let by = ByAction { action: effects::word(action), runtime: word_of(runtime) };
+        let by = ByAction { action: effects::action_name(action), runtime: runtime_name(runtime) };
         self.effects.get_or_create(&by).observe(took.as_secs_f64());
     }
 
     pub(crate) fn effect_failed(&self, action: &Action, runtime: Option<RuntimeKind>) {
-        let by = ByAction { action: effects::word(action), runtime: word_of(runtime) };
+        let by = ByAction { action: effects::action_name(action), runtime: runtime_name(runtime) };
         self.effects_failed.get_or_create(&by).inc();
     }
 

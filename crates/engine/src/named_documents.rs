@@ -24,8 +24,8 @@ pub const NAMED_BYTES_MAX: u64 = 32 << 20;
 /// How long a caller waits for other changes of the same key.
 const PATIENCE: Duration = Duration::from_mins(1);
 /// The size of the cache: entries, and bytes.
-const REMEMBERED_MAX: usize = 10_000;
-const REMEMBERED_BYTES_MAX: usize = 64 << 20;
+const CACHED_MAX: usize = 10_000;
+const CACHED_BYTES_MAX: usize = 64 << 20;
 
 /// Why a document was not stored. The dialect chooses the words.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -51,25 +51,25 @@ impl From<Refusal> for NamedError {
 type Locks = BTreeMap<(String, KeyId, Option<String>), Weak<tokio::sync::Mutex<()>>>;
 
 /// A document as it was read, and the session that it names, once that was decoded.
-pub(crate) struct Kept {
+pub(crate) struct CachedDocument {
     pub(crate) document: Document,
     pub(crate) session: OnceLock<Arc<NamedSession>>,
 }
 
 /// Cached documents.
 #[derive(Default)]
-struct Remembered {
-    known: BTreeMap<NameKey, Arc<Kept>>,
+struct Cache {
+    known: BTreeMap<NameKey, Arc<CachedDocument>>,
     bytes: usize,
     /// Grows when an entry is dropped: a read that began before that may be out of date.
-    forgotten: u64,
+    dropped: u64,
 }
 
 /// Locks and the cache.
 #[derive(Default)]
-pub(crate) struct Named {
+pub(crate) struct NamedDocuments {
     locks: Mutex<Locks>,
-    remembered: Mutex<Remembered>,
+    cache: Mutex<Cache>,
 }
 
 /// The right to change what a key has of a kind.
@@ -80,9 +80,9 @@ pub struct NamedChange {
     alone: OwnedMutexGuard<()>,
 }
 
-impl Named {
-    fn remembered(&self) -> MutexGuard<'_, Remembered> {
-        self.remembered.lock().unwrap_or_else(PoisonError::into_inner)
+impl NamedDocuments {
+    fn cache(&self) -> MutexGuard<'_, Cache> {
+        self.cache.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The right to change what a key has of a kind, or one name of it.
@@ -118,54 +118,55 @@ impl Named {
     }
 
     fn forget(&self, key: &NameKey) {
-        let mut remembered = self.remembered();
-        remembered.forgotten += 1;
-        if let Some(kept) = remembered.known.remove(key) {
-            remembered.bytes -= kept.document.body.len();
+        let mut cache = self.cache();
+        cache.dropped += 1;
+        if let Some(kept) = cache.known.remove(key) {
+            cache.bytes -= kept.document.body.len();
         }
     }
 
     /// Empties the cache.
     pub(crate) fn forget_all(&self) {
-        let mut remembered = self.remembered();
-        remembered.forgotten += 1;
-        remembered.known.clear();
-        remembered.bytes = 0;
+        let mut cache = self.cache();
+        cache.dropped += 1;
+        cache.known.clear();
+        cache.bytes = 0;
     }
 
-    fn remember(&self, key: NameKey, kept: &Arc<Kept>, read_at: u64) {
-        let mut remembered = self.remembered();
+    fn cache_document(&self, key: NameKey, kept: &Arc<CachedDocument>, read_at: u64) {
+        let mut cache = self.cache();
         let bytes = kept.document.body.len();
-        if remembered.forgotten != read_at || bytes > REMEMBERED_BYTES_MAX {
+        if cache.dropped != read_at || bytes > CACHED_BYTES_MAX {
             return;
         }
-        if remembered.known.len() >= REMEMBERED_MAX
-            || remembered.bytes + bytes > REMEMBERED_BYTES_MAX
-        {
-            remembered.known.clear();
-            remembered.bytes = 0;
+        if cache.known.len() >= CACHED_MAX || cache.bytes + bytes > CACHED_BYTES_MAX {
+            cache.known.clear();
+            cache.bytes = 0;
         }
-        remembered.bytes += bytes;
-        if let Some(before) = remembered.known.insert(key, Arc::clone(kept)) {
-            remembered.bytes -= before.document.body.len();
+        cache.bytes += bytes;
+        if let Some(before) = cache.known.insert(key, Arc::clone(kept)) {
+            cache.bytes -= before.document.body.len();
         }
     }
 }
 
 /// The document of a name, as it is stored.
-pub(crate) async fn find(core: &Core, key: &NameKey) -> Result<Option<Arc<Kept>>, Refusal> {
+pub(crate) async fn find(
+    core: &Core,
+    key: &NameKey,
+) -> Result<Option<Arc<CachedDocument>>, Refusal> {
     let read_at = {
-        let remembered = core.named.remembered();
-        if let Some(kept) = remembered.known.get(key) {
+        let cache = core.named_documents.cache();
+        if let Some(kept) = cache.known.get(key) {
             return Ok(Some(Arc::clone(kept)));
         }
-        remembered.forgotten
+        cache.dropped
     };
     let Some(document) = documents::one(core, &key.kind, key.tenant, &key.name).await? else {
         return Ok(None);
     };
-    let kept = Arc::new(Kept { document, session: OnceLock::new() });
-    core.named.remember(key.clone(), &kept, read_at);
+    let kept = Arc::new(CachedDocument { document, session: OnceLock::new() });
+    core.named_documents.cache_document(key.clone(), &kept, read_at);
     Ok(Some(kept))
 }
 
@@ -215,7 +216,7 @@ impl Engine {
         caller: Caller,
     ) -> Result<NamedChange, NamedError> {
         let (core, tenant) = (Arc::clone(&self.core), caller.key);
-        let alone = core.named.lock(kind, tenant, None).await?;
+        let alone = core.named_documents.lock(kind, tenant, None).await?;
         Ok(NamedChange { core, kind, tenant, alone })
     }
 }
@@ -233,9 +234,9 @@ impl NamedChange {
         let (kind, tenant, name) = (self.kind.to_owned(), self.tenant, name.to_owned());
         let document = Document { kind, tenant, name, seed, body: body.into() };
         refuse_too_much(&self.core, &document).await?;
-        to_the_end(async move {
+        run_to_completion(async move {
             let written = self.core.store.put_document(&document).await;
-            self.core.named.forget(&NameKey::of(&document));
+            self.core.named_documents.forget(&NameKey::of(&document));
             drop(self.alone);
             written.map_err(|error| documents::refused(&error).into())
         })
@@ -246,9 +247,9 @@ impl NamedChange {
     #[boxed]
     pub async fn remove(self, name: &str) -> Result<bool, Refusal> {
         let key = NameKey { kind: self.kind.to_owned(), tenant: self.tenant, name: name.into() };
-        to_the_end(async move {
+        run_to_completion(async move {
             let removed = documents::remove(&self.core, &key.kind, key.tenant, &key.name).await;
-            self.core.named.forget(&key);
+            self.core.named_documents.forget(&key);
             drop(self.alone);
             removed
         })
@@ -257,7 +258,7 @@ impl NamedChange {
 }
 
 /// Runs work to its end, also if its caller goes away.
-pub(crate) async fn to_the_end<T: Send + 'static, E: From<Refusal> + Send + 'static>(
+pub(crate) async fn run_to_completion<T: Send + 'static, E: From<Refusal> + Send + 'static>(
     work: impl Future<Output = Result<T, E>> + Send + 'static,
 ) -> Result<T, E> {
     tasks::spawn(work).await.unwrap_or_else(|error| {

@@ -13,11 +13,11 @@ use serde_json::Value;
 use store::{DocumentQuery, Store, StoreError};
 use tokio::sync::OwnedMutexGuard;
 
-use crate::answers::TROUBLE_PATIENCE;
+use crate::answers::JOURNAL_PATIENCE;
 use crate::boxed;
 use crate::core::{Core, unavailable};
 use crate::documents;
-use crate::named_documents::{self, NamedError, refuse_too_much, to_the_end};
+use crate::named_documents::{self, NamedError, refuse_too_much, run_to_completion};
 use crate::session_names::{self, NameChange, NameKey, Names, Seen};
 use crate::{Caller, Engine, SessionRequest, Use};
 
@@ -121,10 +121,11 @@ impl Engine {
         asked: SessionRequest,
     ) -> Result<(Arc<NamedSession>, bool), NamedError> {
         // A caller that waits for a name waits for the store, too.
-        self.core.refuse_in_trouble()?;
+        self.core.refuse_if_journal_fails()?;
         let (engine, key) = (self.clone(), key(kind, caller.key, name));
-        to_the_end(async move {
-            let _alone = engine.core.named.lock(kind, key.tenant, Some(&key.name)).await?;
+        run_to_completion(async move {
+            let _alone =
+                engine.core.named_documents.lock(kind, key.tenant, Some(&key.name)).await?;
             let before = written(&engine.core, &key).await?;
             match before {
                 Some(there) if engine.session_lives(caller, there.session) => Ok((there, false)),
@@ -148,7 +149,7 @@ impl Engine {
         let named = NamedSession { name, session, object, created_at, updated_at, sandboxes };
         let document = named.document(&key)?;
         let begun = {
-            let alone = self.core.named.lock(&key.kind, key.tenant, None).await?;
+            let alone = self.core.named_documents.lock(&key.kind, key.tenant, None).await?;
             refuse_too_much(&self.core, &document).await?;
             let before = named_documents::find(&self.core, &key).await?;
             let before = before.map(|kept| kept.document.clone());
@@ -187,7 +188,9 @@ impl Engine {
         match self.core.ask(request, event).await {
             Ok(_) => {}
             Err(refusal) if refusal.code == ErrorCode::SessionUnknown => {}
-            Err(error) => tracing::warn!(%session, %error, "a session whose creation failed could not be ended"),
+            Err(error) => {
+                tracing::warn!(%session, %error, "a session whose creation failed could not be ended")
+            }
         }
     }
 
@@ -243,7 +246,7 @@ impl Engine {
         if !is_left(written(&self.core, key).await?) {
             return Ok(());
         }
-        let alone = self.core.named.lock(&key.kind, key.tenant, None).await?;
+        let alone = self.core.named_documents.lock(&key.kind, key.tenant, None).await?;
         let is_over = !self.session_lives(caller, session);
         if is_over && is_left(written(&self.core, key).await?) {
             self.core.write_names(alone, vec![key.removed()], None).await?;
@@ -295,8 +298,8 @@ impl Engine {
         change: impl Fn(&NamedSession) -> Option<NamedSession> + Send + Sync,
     ) -> Result<Option<Arc<NamedSession>>, NamedError> {
         loop {
-            self.core.refuse_in_trouble()?;
-            let alone = self.core.named.lock(&key.kind, key.tenant, None).await?;
+            self.core.refuse_if_journal_fails()?;
+            let alone = self.core.named_documents.lock(&key.kind, key.tenant, None).await?;
             let seen = self.core.state().names.followed();
             let Some(now) = written(&self.core, key).await? else { return Ok(None) };
             let Some(changed) = change(&now) else { return Ok(Some(now)) };
@@ -340,7 +343,7 @@ impl Core {
         changes: Vec<DocumentChange>,
         seen: Option<u64>,
     ) -> Result<bool, Refusal> {
-        self.refuse_in_trouble()?;
+        self.refuse_if_journal_fails()?;
         let Some(receiver) = self.queue_documents(changes, seen) else { return Ok(false) };
         let writing = tasks::spawn(async move {
             let written = receiver.await;
@@ -353,7 +356,7 @@ impl Core {
                 Ok(true) => Ok(true),
                 Ok(false) | Err(_) => Err(unavailable("the engine has stopped")),
             },
-            cause = self.trouble.lasting(TROUBLE_PATIENCE) => Err(unavailable(&cause)),
+            cause = self.journal_health.failed_for(JOURNAL_PATIENCE) => Err(unavailable(&cause)),
         }
     }
 }
@@ -395,7 +398,7 @@ pub(crate) fn go_on_ending(core: &Arc<Core>) {
         match known {
             Some(view) if view.status != SessionStatus::Ended => {
                 let request = core.request();
-                core.tell(Event::SessionEndRequested { request, session });
+                core.notify(Event::SessionEndRequested { request, session });
             }
             // Its sandbox is still being removed, and the name goes with the session.
             Some(_) => {}

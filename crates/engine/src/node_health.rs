@@ -51,19 +51,20 @@ impl Engine {
     /// Whether the node is healthy, and if not, why.
     pub fn health(&self) -> Health {
         let mut degraded = Vec::new();
-        if let Some(cause) = self.core.trouble.now() {
+        if let Some(cause) = self.core.journal_health.failure() {
             degraded.push(Degraded { what: "store".to_owned(), cause: cause.to_string() });
         } else if self.store_condition().waits_for_space {
             let code = StoreErrorCode::DiskFull;
             let cause = format!("{code}: the database cannot be written ({})", code.remedy());
             degraded.push(Degraded { what: "store".to_owned(), cause });
         }
-        if let Some(cause) = self.core.not_begun.get() {
+        if let Some(cause) = self.core.templates_failed.get() {
             let what = "configuration".to_owned();
             degraded.push(Degraded { what, cause: cause.clone() });
         }
         if self.core.read(Kernel::is_disk_short) {
-            let cause = "the workspace disk has less free space than node.workspace_free_floor_mb".to_owned();
+            let cause = "the workspace disk has less free space than node.workspace_free_floor_mb"
+                .to_owned();
             degraded.push(Degraded { what: "disk".to_owned(), cause });
         }
         if let Some(cause) = self.core.disk.stuck() {
@@ -96,7 +97,7 @@ impl Engine {
 
     /// The runtimes, each with the reason why it does not work, if there is one.
     pub fn runtimes(&self) -> Vec<(RuntimeKind, Option<String>)> {
-        self.core.runtimes.troubles()
+        self.core.runtimes.failures()
     }
 
     /// The metrics.

@@ -59,7 +59,7 @@ impl Engine {
         let request = self.core.request();
         let event = Event::PoolDestroyed { request, template: template.clone(), force };
         self.core.ask(request, event).await?;
-        image_pins::hold_now(&self.core).await;
+        image_pins::pin_now(&self.core).await;
         Ok(())
     }
 

@@ -48,12 +48,12 @@ impl Runtimes {
     }
 
     /// The runtimes whose trial of workspaces on disk failed.
-    pub(crate) fn disk_tried_in_vain(&self) -> BTreeMap<RuntimeKind, String> {
+    pub(crate) fn failed_disk_trials(&self) -> BTreeMap<RuntimeKind, String> {
         self.without_disk.iter().cloned().collect()
     }
 
     /// The runtimes that cannot use workspaces on disk.
-    pub(crate) fn unable_of_disk(&self) -> BTreeMap<RuntimeKind, String> {
+    pub(crate) fn without_disk_support(&self) -> BTreeMap<RuntimeKind, String> {
         let unable = self.all.iter().filter(|(_, runtime)| !runtime.capabilities().disk_workspaces);
         unable.map(|(kind, _)| (*kind, in_memory_only(*kind))).collect()
     }
@@ -63,7 +63,7 @@ impl Runtimes {
     }
 
     /// All runtimes, with the reason why one does not work.
-    pub(crate) fn troubles(&self) -> Vec<(RuntimeKind, Option<String>)> {
+    pub(crate) fn failures(&self) -> Vec<(RuntimeKind, Option<String>)> {
         self.all.iter().map(|(kind, runtime)| (*kind, runtime.trouble())).collect()
     }
 

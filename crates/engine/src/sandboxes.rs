@@ -102,5 +102,8 @@ fn unknown(id: SandboxId) -> Refusal {
 
 /// The kernel gave an answer of the wrong kind.
 pub(crate) fn unexpected(reply: &Reply) -> Refusal {
-    Refusal::new(ErrorCode::Internal, format!("internal error: the kernel gave an unexpected answer: {reply:?}"))
+    Refusal::new(
+        ErrorCode::Internal,
+        format!("internal error: the kernel gave an unexpected answer: {reply:?}"),
+    )
 }

@@ -19,7 +19,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 pub(crate) async fn run(core: Arc<Core>, mut notes: ScaleNotes) {
     while let Some((instance, note)) = notes.next().await {
         let (seq, scale, drops) = (note.seq, note.scale, note.drops);
-        core.tell(Event::ScaleWritten { instance, seq, scale, drops });
+        core.notify(Event::ScaleWritten { instance, seq, scale, drops });
     }
 }
 
@@ -29,8 +29,12 @@ pub(crate) fn show(core: &Arc<Core>, instance: InstanceId, processes: u32, seen:
     tasks::spawn(async move {
         match timeout(PATIENCE, sandbox.inside().show_holds(processes, seen)).await {
             Ok(Ok(())) => {}
-            Ok(Err(error)) => tracing::debug!(%error, %instance, "the scale file of an instance was not updated"),
-            Err(_) => tracing::debug!(%instance, "the scale file of an instance was not updated: the guest did not answer in time"),
+            Ok(Err(error)) => {
+                tracing::debug!(%error, %instance, "the scale file of an instance was not updated")
+            }
+            Err(_) => {
+                tracing::debug!(%instance, "the scale file of an instance was not updated: the guest did not answer in time")
+            }
         }
     });
 }

@@ -48,9 +48,9 @@ type Holder = Box<dyn Fn() -> BTreeSet<SeedId> + Send + Sync>;
 
 /// Requests that are about to name a seed archive. A request registers here before it checks that
 /// the archive exists; the removal looks here last. So neither waits for the other.
-pub(crate) struct Sowing {
+pub(crate) struct SeedHolders {
     writers: Arc<Semaphore>,
-    held: Mutex<BTreeMap<SeedId, Hold>>,
+    held: Mutex<BTreeMap<SeedId, PendingNames>>,
     /// A session that began with a seed archive has ended.
     unnamed: Notify,
     holders: Mutex<Vec<Holder>>,
@@ -59,12 +59,12 @@ pub(crate) struct Sowing {
 }
 
 /// How many requests are about to name an archive, and when the last one registered.
-struct Hold {
+struct PendingNames {
     count: u32,
     since: Instant,
 }
 
-impl Default for Sowing {
+impl Default for SeedHolders {
     fn default() -> Self {
         Self {
             writers: Arc::new(Semaphore::new(WRITERS)),
@@ -76,8 +76,8 @@ impl Default for Sowing {
     }
 }
 
-impl Sowing {
-    fn held(&self) -> MutexGuard<'_, BTreeMap<SeedId, Hold>> {
+impl SeedHolders {
+    fn held(&self) -> MutexGuard<'_, BTreeMap<SeedId, PendingNames>> {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -91,7 +91,7 @@ impl Sowing {
 
     fn hold(&self, seed: SeedId) {
         let mut held = self.held();
-        let hold = held.entry(seed).or_insert(Hold { count: 0, since: Instant::now() });
+        let hold = held.entry(seed).or_insert(PendingNames { count: 0, since: Instant::now() });
         hold.count += 1;
         hold.since = Instant::now();
     }
@@ -142,7 +142,8 @@ impl Engine {
         let seeds = self.seeds()?;
         let spared_bytes = self.core.disk.spared_bytes;
         let bounds = SeedBounds { bytes: BYTES_MAX, entries: ENTRIES_MAX, spared_bytes };
-        let writing = timeout(PATIENCE, Arc::clone(&self.core.sowing.writers).acquire_owned());
+        let writing =
+            timeout(PATIENCE, Arc::clone(&self.core.seed_holders.writers).acquire_owned());
         let Ok(Ok(writing)) = writing.await else {
             let cause = "other requests are storing seed archives";
             return Err(Refusal::new(ErrorCode::Overloaded, cause).retry_after(1000));
@@ -153,13 +154,13 @@ impl Engine {
             let _writing = writing;
             let files = NamedFiles::new(files, bounds).map_err(|error| refused(&error))?;
             let seed = files.seed();
-            core.sowing.hold(seed);
+            core.seed_holders.hold(seed);
             if seeds.has(seed) {
                 return Ok(seed);
             }
-            core.sowing.check_room(&seeds, caller.key)?;
+            core.seed_holders.check_room(&seeds, caller.key)?;
             seeds.put(&files).map_err(|error| refused(&error))?;
-            core.sowing.stored_by().insert(seed, caller.key);
+            core.seed_holders.stored_by().insert(seed, caller.key);
             Ok(seed)
         });
         stored.await.map_err(|error| Refusal::new(ErrorCode::Internal, error.to_string()))?
@@ -176,7 +177,7 @@ impl Engine {
     /// Keeps a seed archive for another while, for a request that is about to name it; false if
     /// there is none.
     pub fn keep_seed(&self, seed: SeedId) -> bool {
-        self.core.sowing.hold(seed);
+        self.core.seed_holders.hold(seed);
         self.has_seed(seed)
     }
 
@@ -187,11 +188,12 @@ impl Engine {
 
     /// From now on `holder` is asked, too, before seed archives are removed.
     pub fn hold_seeds(&self, holder: impl Fn() -> BTreeSet<SeedId> + Send + Sync + 'static) {
-        self.core.sowing.holders().push(Box::new(holder));
+        self.core.seed_holders.holders().push(Box::new(holder));
     }
 
     fn seeds(&self) -> Result<Seeds, Refusal> {
-        let none = || Refusal::new(ErrorCode::Unsupported, "this node has no directory for seed archives");
+        let none =
+            || Refusal::new(ErrorCode::Unsupported, "this node has no directory for seed archives");
         self.core.disk.seeds.clone().ok_or_else(none)
     }
 }
@@ -203,14 +205,14 @@ pub(crate) async fn run(core: Arc<Core>) {
     loop {
         sweep(&core, &seeds).await;
         // A sweep follows also if no session ended for so long.
-        let _ = timeout(SWEEP, core.sowing.unnamed.notified()).await;
+        let _ = timeout(SWEEP, core.seed_holders.unnamed.notified()).await;
         sleep(SWEEP_PAUSE).await;
     }
 }
 
 pub(crate) async fn sweep(core: &Arc<Core>, seeds: &Seeds) {
     for key in core.keyring.all().iter().filter(|key| key.revoked_at.is_some()) {
-        if let Err(refusal) = documents::forget_all_of(core, key.id).await {
+        if let Err(refusal) = documents::remove_all_of(core, key.id).await {
             tracing::warn!(key = %key.id, cause = %refusal, "the documents of a revoked key could not be removed");
             break;
         }
@@ -223,18 +225,21 @@ pub(crate) async fn sweep(core: &Arc<Core>, seeds: &Seeds) {
             return;
         }
     };
-    named.extend(core.sowing.named(core));
+    named.extend(core.seed_holders.named(core));
     let (seeds, core) = (seeds.clone(), Arc::clone(core));
     let removing = spawn_blocking(move || {
-        let removed = seeds.remove_all_but(&named, |seed| core.sowing.held().contains_key(&seed));
-        core.sowing.stored_by().retain(|seed, _| seeds.has(*seed));
+        let removed =
+            seeds.remove_all_but(&named, |seed| core.seed_holders.held().contains_key(&seed));
+        core.seed_holders.stored_by().retain(|seed, _| seeds.has(*seed));
         removed
     });
     match removing.await {
         Ok(Ok(0)) => {}
         Ok(Ok(removed)) => tracing::debug!(removed, "unnamed seed archives were removed"),
         Ok(Err(error)) => tracing::warn!(%error, "unnamed seed archives could not be removed"),
-        Err(error) => tracing::error!(%error, "the task that removes unnamed seed archives panicked"),
+        Err(error) => {
+            tracing::error!(%error, "the task that removes unnamed seed archives panicked")
+        }
     }
 }
 

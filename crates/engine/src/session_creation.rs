@@ -6,7 +6,7 @@ use std::sync::Arc;
 use kernel::{Event, Reply, SessionSettings, SessionView};
 use model::{Refusal, SeedId, SessionId};
 
-use crate::answers::Asked;
+use crate::answers::PendingRequest;
 use crate::core::{Attached, Core};
 use crate::ids::fresh_uuid;
 use crate::keys::Caller;
@@ -38,7 +38,7 @@ impl Engine {
         let (request, template) = (self.core.request(), asked.template);
         let event = Event::SessionCreated { request, session, template, settings };
         let name = name.map(|name| Attached::Name(Box::new(name)));
-        let answer = self.core.begin_asking(request, event, name)?;
+        let answer = self.core.begin_request(request, event, name)?;
         Ok(BegunSession { session, seed: asked.seed, answer })
     }
 }
@@ -47,7 +47,7 @@ impl Engine {
 pub(crate) struct BegunSession {
     session: SessionId,
     seed: Option<SeedId>,
-    answer: Asked,
+    answer: PendingRequest,
 }
 
 impl BegunSession {
@@ -60,31 +60,31 @@ impl BegunSession {
         let Self { session, seed, answer } = self;
         let reply = answer.answer().await?;
         let Reply::SessionReady(_) = reply else { return Err(unexpected(&reply)) };
-        let unknown = Unknown { core: &engine.core, session };
+        let unknown = UndeliveredSession { core: &engine.core, session };
         engine.ready_harness(caller, session).await?;
         let view = engine.session(caller, session)?;
-        unknown.becomes_known();
+        unknown.delivered();
         if let Some(seed) = seed {
             // From here on the session names the archive.
-            engine.core.sowing.release(seed);
+            engine.core.seed_holders.release(seed);
         }
         Ok(view)
     }
 }
 
 /// A created session that its caller does not have yet. It is ended when this is dropped.
-pub(crate) struct Unknown<'a> {
+pub(crate) struct UndeliveredSession<'a> {
     pub(crate) core: &'a Arc<Core>,
     pub(crate) session: SessionId,
 }
 
-impl Unknown<'_> {
-    pub(crate) fn becomes_known(self) {
+impl UndeliveredSession<'_> {
+    pub(crate) fn delivered(self) {
         std::mem::forget(self);
     }
 }
 
-impl Drop for Unknown<'_> {
+impl Drop for UndeliveredSession<'_> {
     fn drop(&mut self) {
         let (core, session) = (Arc::clone(self.core), self.session);
         tasks::spawn(async move {

@@ -17,10 +17,10 @@ use crate::core::{Attached, Core, unavailable};
 use crate::ids::fresh_uuid;
 use crate::keys::Caller;
 use crate::sandboxes::unexpected;
-use crate::session_creation::Unknown;
+use crate::session_creation::UndeliveredSession;
 use crate::session_names::NameChange;
 use crate::state_loss;
-use crate::turns::{Live, TurnFollow, Unexpected};
+use crate::turns::{Live, TurnFollow, TurnRefused};
 use crate::{Engine, claim};
 
 /// The largest message.
@@ -267,7 +267,7 @@ impl Engine {
         self.core.ask_with(request, event, name).await?;
         let seed = before.as_ref().and_then(|view| view.claim.as_ref()?.seed);
         if seed.is_some() {
-            self.core.sowing.unname();
+            self.core.seed_holders.unname();
         }
         let now = self.core.read(|kernel| kernel.session(id));
         Ok(now.or(before.map(|view| SessionView {
@@ -289,16 +289,16 @@ impl Engine {
         let session = self.fresh_session()?;
         let request = self.core.request();
         let event = Event::ForkRequested { request, parent: id, session };
-        let unknown = Unknown { core: &self.core, session };
+        let unknown = UndeliveredSession { core: &self.core, session };
         match self.core.ask(request, event).await {
             Ok(_) => {}
             Err(refusal) => {
-                unknown.becomes_known();
+                unknown.delivered();
                 return Err(refusal);
             }
         }
         let view = self.session(caller, session)?;
-        unknown.becomes_known();
+        unknown.delivered();
         // What the parent lost and had not reported is missing in the copy too.
         for of in [id, session] {
             state_loss::note(self.core.read(|kernel| kernel.unreported_loss_of(of)));
@@ -343,13 +343,13 @@ impl Engine {
         };
         let live = Live::new(turn, Arc::clone(&asked.input));
         self.core.turns.expect(&live).map_err(|why| match why {
-            Unexpected::Known => sent_already(turn),
-            Unexpected::TooMuch => {
+            TurnRefused::Known => sent_already(turn),
+            TurnRefused::TooMuch => {
                 let cause = "queued messages take too much memory";
                 Refusal::new(ErrorCode::TurnQueueFull, cause).retry_after(1_000)
             }
         })?;
-        let expected = Expected { core: &self.core, turn };
+        let expected = ExpectedTurn { core: &self.core, turn };
         if asked.turn.is_some() {
             self.refuse_known_turn(turn).await?;
         }
@@ -367,7 +367,7 @@ impl Engine {
         let event = Event::TurnRequested { request, session: id, turn, when_busy: asked.when_busy };
         let follow = TurnFollow::new(&self.core, id, turn, 0);
         // From here on the kernel says what becomes of it.
-        expected.goes_on();
+        expected.accepted();
         let put = Attached::Turn(Box::new(TurnChange::Put(record)));
         let reply = self.core.ask_with(request, event, Some(put)).await?;
         let queued = matches!(reply, Reply::TurnQueued { .. });
@@ -501,18 +501,18 @@ impl Engine {
 }
 
 /// A turn that is about to be sent. If this is dropped, it was not sent.
-struct Expected<'a> {
+struct ExpectedTurn<'a> {
     core: &'a Core,
     turn: TurnId,
 }
 
-impl Expected<'_> {
-    fn goes_on(self) {
+impl ExpectedTurn<'_> {
+    fn accepted(self) {
         std::mem::forget(self);
     }
 }
 
-impl Drop for Expected<'_> {
+impl Drop for ExpectedTurn<'_> {
     fn drop(&mut self) {
         self.core.turns.forget(self.turn);
     }

@@ -52,7 +52,7 @@ impl Engine {
 
     async fn shutdown_within(&self, grace_ms: u64) -> Result<(), Refusal> {
         let core = &self.core;
-        core.tell(Event::ShutdownBegan { grace_ms });
+        core.notify(Event::ShutdownBegan { grace_ms });
         let mut stopped = core.stopped.subscribe();
         let patience = Duration::from_millis(grace_ms) + END_PATIENCE;
         let drained = tokio::select! {
@@ -62,7 +62,7 @@ impl Engine {
             }
             cause = self.cannot_be_written(grace_ms) => Err(unavailable(&cause)),
         };
-        let stored_patience = if self.core.trouble.now().is_none() {
+        let stored_patience = if self.core.journal_health.failure().is_none() {
             STORED_PATIENCE
         } else {
             // Nothing can be stored.
@@ -76,7 +76,7 @@ impl Engine {
         core.disk.wait_until_removed(TRASH_PATIENCE).await;
         // The ends of processes are stored behind what happens.
         let stored = async {
-            while !core.processes.are_at_rest() {
+            while !core.processes.are_idle() {
                 sleep(STORED_PAUSE).await;
             }
         };
@@ -100,8 +100,8 @@ impl Engine {
         let (began, grace) = (Instant::now(), Duration::from_millis(grace_ms));
         let patience = (grace / 2).clamp(WRITE_PATIENCE_MIN, WRITE_PATIENCE_MAX);
         loop {
-            let cause = core.trouble.lasting(patience).await;
-            while core.trouble.now().is_some() {
+            let cause = core.journal_health.failed_for(patience).await;
+            while core.journal_health.failure().is_some() {
                 if began.elapsed() >= grace || self.stats().running == 0 {
                     return cause;
                 }

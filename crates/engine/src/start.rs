@@ -22,10 +22,10 @@ use crate::clock::{Clock, WallClock};
 use crate::core::{Core, Parts, unavailable};
 use crate::keys::Keyring;
 use crate::mounts::Mounts;
-use crate::processes::{ProcessLogs, Shelf};
+use crate::processes::{LogDirectory, ProcessLogs};
 use crate::roots::Roots;
 use crate::runtimes::Runtimes;
-use crate::templates::say_placed;
+use crate::templates::log_placement;
 use crate::workspace_disk::Disk;
 use crate::{
     Engine, clock, commit, deaths, disk_usage, image_pins, lost_found, named_sessions, processes,
@@ -85,7 +85,7 @@ pub enum Strays {
 }
 
 /// What the configuration says to serve from the start.
-struct Beginning {
+struct ConfiguredTemplates {
     templates: Vec<Template>,
     first: Vec<Template>,
     wanted: Vec<TemplateName>,
@@ -93,7 +93,7 @@ struct Beginning {
 
 impl StartError {
     /// Whether it would have started if the store could be written.
-    fn is_for_want_of_the_store(&self) -> bool {
+    fn is_store_unwritable(&self) -> bool {
         match self {
             Self::Template(_, refusal) => refusal.code == ErrorCode::StoreUnavailable,
             Self::Config(_)
@@ -162,8 +162,8 @@ impl Engine {
         }
         let disk = Disk {
             hard: config.workspaces.as_ref().map(|workspaces| workspaces.hard().kept()),
-            unable: runtimes.unable_of_disk(),
-            why_not: runtimes.disk_tried_in_vain(),
+            unable: runtimes.without_disk_support(),
+            failed_trials: runtimes.failed_disk_trials(),
             workspaces: config.workspaces,
             archives: config.archives,
             seeds: config.seeds,
@@ -175,14 +175,15 @@ impl Engine {
         match config.strays {
             Strays::Remove => {
                 let now = clock.now().wall;
-                let settled = disk.settle_strays(written_down(&loaded.journal), now).await?;
-                lost_found::tell(settled, disk.lost_found.as_ref());
+                let settled =
+                    disk.put_aside_strays(recorded_workspaces(&loaded.journal), now).await?;
+                lost_found::log_strays(settled, disk.lost_found.as_ref());
             }
             Strays::Leave => {}
         }
         let process_logs = match config.process_logs {
             Some(settings) => {
-                let opened = tasks::spawn_blocking(move || Shelf::open(settings)).await;
+                let opened = tasks::spawn_blocking(move || LogDirectory::open(settings)).await;
                 let opened = opened.unwrap_or_else(|error| Err(std::io::Error::other(error)));
                 Some(Arc::new(opened.map_err(StartError::ProcessLogs)?))
             }
@@ -230,13 +231,13 @@ impl Engine {
         core.keep_running(processes::sweep(Arc::clone(&core), config.strays == Strays::Remove));
         core.keep_running(disk_usage::watch_free(Arc::clone(&core)));
         core.keep_running(disk_usage::measure(Arc::clone(&core)));
-        core.keep_running(disk_usage::measure_kept(Arc::clone(&core)));
+        core.keep_running(disk_usage::measure_sleeping(Arc::clone(&core)));
         match config.strays {
             Strays::Remove => core.keep_running(seed_archives::run(Arc::clone(&core))),
             Strays::Leave => {}
         }
         core.keep_running(lost_found::run(Arc::clone(&core), config.lost_found_keep));
-        image_pins::hold_now(&core).await;
+        image_pins::pin_now(&core).await;
         core.keep_running(image_pins::run(Arc::clone(&core)));
         for watch in watches {
             core.keep_running(deaths::run(Arc::clone(&core), watch));
@@ -246,13 +247,16 @@ impl Engine {
         }
         let engine = Self::of(core);
         engine.look_at_images().await;
-        let beginning =
-            Beginning { templates: config.templates, first: config.first_templates, wanted };
-        match engine.begin(&beginning).await {
+        let configured = ConfiguredTemplates {
+            templates: config.templates,
+            first: config.first_templates,
+            wanted,
+        };
+        match engine.put_templates(&configured).await {
             Ok(()) => {}
-            Err(error) if error.is_for_want_of_the_store() => {
+            Err(error) if error.is_store_unwritable() => {
                 tracing::warn!(%error, "the configured templates are put in place when the store can be written");
-                engine.core.keep_running(engine.clone().begin_later(beginning));
+                engine.core.keep_running(engine.clone().put_templates_later(configured));
             }
             Err(error) => {
                 // Pools may be warming already: nothing of them must stay behind.
@@ -266,27 +270,27 @@ impl Engine {
 
 impl Engine {
     /// Puts the configured templates in place.
-    async fn begin(&self, beginning: &Beginning) -> Result<(), StartError> {
+    async fn put_templates(&self, configured: &ConfiguredTemplates) -> Result<(), StartError> {
         self.finish_removals().await?;
-        let none = beginning.templates.is_empty() && self.templates().is_empty();
-        let templates = if none { &beginning.first } else { &beginning.templates };
+        let none = configured.templates.is_empty() && self.templates().is_empty();
+        let templates = if none { &configured.first } else { &configured.templates };
         for template in templates {
             self.put_configured(template.clone()).await?;
         }
-        self.tell_pools().await;
-        self.refuse_unknown(&beginning.wanted)
+        self.update_pool_traits().await;
+        self.refuse_unknown(&configured.wanted)
     }
 
     /// Does so once the store can be written. Then it is too late to refuse the start.
-    async fn begin_later(self, beginning: Beginning) {
+    async fn put_templates_later(self, configured: ConfiguredTemplates) {
         loop {
-            self.core.trouble.over().await;
-            match self.begin(&beginning).await {
+            self.core.journal_health.until_healthy().await;
+            match self.put_templates(&configured).await {
                 Ok(()) => return,
-                Err(error) if error.is_for_want_of_the_store() => sleep(BEGIN_PAUSE).await,
+                Err(error) if error.is_store_unwritable() => sleep(BEGIN_PAUSE).await,
                 Err(error) => {
                     tracing::error!(%error, "the configured templates cannot be put in place");
-                    let _ = self.core.not_begun.set(error.to_string());
+                    let _ = self.core.templates_failed.set(error.to_string());
                     return;
                 }
             }
@@ -295,7 +299,7 @@ impl Engine {
 
     /// Whether used sandboxes are wiped, and where workspaces are, depends on the runtimes and the
     /// disk as they are now, not as they were when a template was put.
-    async fn tell_pools(&self) {
+    async fn update_pool_traits(&self) {
         for template in self.templates() {
             let Ok(runtime) = self.core.runtimes.of(template.runtime) else { continue };
             let known = self.core.read(|kernel| kernel.traits_of(&template.name));
@@ -303,7 +307,7 @@ impl Engine {
             let (recycle, name) = (runtime.traits().recycle, template.name.clone());
             let traits = match self.traits_for(runtime.traits(), &template) {
                 Ok((now, placed)) => {
-                    say_placed(&template, &placed);
+                    log_placement(&template, &placed);
                     let RuntimeTraits { workspace_survives, disk, .. } = now;
                     RuntimeTraits { recycle, workspace_survives, disk, ..known }
                 }
@@ -340,7 +344,7 @@ impl Engine {
         let removing = || self.pools().into_iter().find(|pool| pool.phase == PoolPhase::Destroying);
         let began = Instant::now();
         while let Some(pool) = removing() {
-            if let Some(cause) = self.core.trouble.now() {
+            if let Some(cause) = self.core.journal_health.failure() {
                 return Err(StartError::Template(pool.template.to_string(), unavailable(&cause)));
             }
             if began.elapsed() > REMOVAL_PATIENCE {
@@ -357,16 +361,18 @@ impl Engine {
         let name = template.name.clone();
         match self.template(&name) {
             Some(known) if *known == template => return Ok(()),
-            Some(_) => tracing::info!(template = %name, "a template was reset to its configuration"),
+            Some(_) => {
+                tracing::info!(template = %name, "a template was reset to its configuration")
+            }
             None => {}
         }
-        let put = self.put_quietly(template).await;
+        let put = self.put_unlogged(template).await;
         put.map(|_| ()).map_err(|refusal| StartError::Template(name.to_string(), refusal))
     }
 }
 
 /// The workspaces that records name, also those that are to be deleted.
-fn written_down(journal: &Journal) -> BTreeSet<WorkspaceId> {
+fn recorded_workspaces(journal: &Journal) -> BTreeSet<WorkspaceId> {
     let sandboxes = journal.sandboxes.iter();
     let named = sandboxes.flat_map(|record| [Some(record.workspace), record.copying_from]);
     let shelved = journal.sessions.iter().filter_map(|record| record.files);

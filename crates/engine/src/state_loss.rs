@@ -35,7 +35,7 @@ impl Engine {
     /// A client took an answer that reported losses.
     pub fn losses_reported(&self, losses: &[Loss]) {
         for Loss { session, generation, .. } in losses.iter().copied() {
-            self.core.tell(Event::LossReported { session, generation });
+            self.core.notify(Event::LossReported { session, generation });
         }
     }
 }

@@ -44,9 +44,9 @@ impl Engine {
     #[boxed]
     pub async fn put_template(&self, template: Template) -> Result<Put, Refusal> {
         let name = template.name.clone();
-        let put = self.put_quietly(template).await?;
+        let put = self.put_unlogged(template).await?;
         if let Some(template) = self.template(&name) {
-            say_placed(&template, &self.placed(&template)?);
+            log_placement(&template, &self.placed(&template)?);
         }
         Ok(put)
     }
@@ -57,12 +57,12 @@ impl Engine {
     }
 
     /// The same without the log line.
-    pub(crate) async fn put_quietly(&self, template: Template) -> Result<Put, Refusal> {
+    pub(crate) async fn put_unlogged(&self, template: Template) -> Result<Put, Refusal> {
         template
             .validate()
             .map_err(|invalid| Refusal::new(ErrorCode::TemplateInvalid, invalid.to_string()))?;
         refuse_unserved(&template)?;
-        let _alone = self.core.needed.changes.lock().await;
+        let _alone = self.core.image_pins.changes.lock().await;
         let runtime = self.core.runtimes.of(template.runtime)?;
         if let Some(cause) = refused_by(&**runtime, &template) {
             return Err(Refusal::new(ErrorCode::Unsupported, cause));
@@ -77,7 +77,7 @@ impl Engine {
         }
         let event = Event::TemplatePut { template: Arc::new(template), traits };
         self.core.ask(self.core.request(), event).await?;
-        image_pins::hold_now(&self.core).await;
+        image_pins::pin_now(&self.core).await;
         Ok(if known { Put::Replaced } else { Put::Created })
     }
 }
@@ -98,7 +98,7 @@ impl Engine {
 }
 
 /// Logs where files are; warns if that is weaker than the template might expect.
-pub(crate) fn say_placed(template: &Template, placed: &Placed) {
+pub(crate) fn log_placement(template: &Template, placed: &Placed) {
     let (name, why) = (&template.name, placed.why.as_deref().unwrap_or_default());
     match (placed.kind, placed.limit, template.workspace.limit) {
         (WorkspaceKind::Memory, ..) if placed.why.is_some() => {

@@ -9,7 +9,7 @@ use crate::core::Core;
 /// Runs for as long as the engine lives.
 pub(crate) async fn run(core: Arc<Core>) {
     loop {
-        core.clock.goes().await;
+        core.clock.until_running().await;
         let at = core.timer_sleeps_until();
         if at > core.now().mono {
             tokio::select! {
@@ -17,7 +17,7 @@ pub(crate) async fn run(core: Arc<Core>) {
                 () = core.timer_early.notified() => continue,
             }
         }
-        core.tell(Event::Ticked);
+        core.notify(Event::Ticked);
         // A kernel whose alarms are always due must not starve other tasks.
         tokio::task::yield_now().await;
     }

@@ -13,10 +13,10 @@ use crate::Engine;
 use crate::keys::Caller;
 
 /// The most transitions that are kept.
-const REMEMBERED_MAX: usize = 4_096;
+const KEPT_MAX: usize = 4_096;
 
 /// The latest transitions.
-pub(crate) struct States {
+pub(crate) struct Transitions {
     ring: Mutex<Ring>,
     /// The position of the last one.
     last: watch::Sender<u64>,
@@ -25,13 +25,13 @@ pub(crate) struct States {
 /// Transitions in order. Positions grow by one within a run, so that of each follows from the last.
 #[derive(Default)]
 struct Ring {
-    changes: VecDeque<Remembered>,
+    changes: VecDeque<KeptTransition>,
     last: u64,
 }
 
 /// A transition that is kept.
 #[derive(Debug, Clone, Copy)]
-struct Remembered {
+struct KeptTransition {
     /// The number of the last event before it.
     after: u64,
     at: Wall,
@@ -41,15 +41,15 @@ struct Remembered {
 /// Transitions of a decision, shown after its commit. Most decisions have one at most, for which
 /// nothing is allocated: a use has one when it begins and one when it ends.
 #[derive(Default)]
-pub(crate) struct Changed {
-    first: Option<Remembered>,
-    more: Vec<Remembered>,
+pub(crate) struct NewTransitions {
+    first: Option<KeptTransition>,
+    more: Vec<KeptTransition>,
 }
 
-impl Changed {
+impl NewTransitions {
     /// Adds a transition that comes after the event of this number.
     pub(crate) fn add(&mut self, after: u64, at: Wall, change: Transition) {
-        let one = Remembered { after, at, change };
+        let one = KeptTransition { after, at, change };
         match self.first {
             None => self.first = Some(one),
             Some(_) => self.more.push(one),
@@ -96,19 +96,19 @@ impl StatesWatch {
     }
 }
 
-impl Default for States {
+impl Default for Transitions {
     fn default() -> Self {
         Self { ring: Mutex::default(), last: watch::Sender::new(0) }
     }
 }
 
-impl States {
+impl Transitions {
     fn ring(&self) -> MutexGuard<'_, Ring> {
         self.ring.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A decision is committed: shows its transitions.
-    pub(crate) fn show(&self, changed: Changed) {
+    pub(crate) fn show(&self, changed: NewTransitions) {
         let Some(first) = changed.first else { return };
         let mut ring = self.ring();
         ring.add(first);
@@ -122,7 +122,7 @@ impl States {
 
     fn find(&self, key: Option<KeyId>, query: &StatesQuery) -> StatesFound {
         let ring = self.ring();
-        let wanted = |one: &Remembered| {
+        let wanted = |one: &KeptTransition| {
             one.after >= query.after
                 && key.is_none_or(|key| one.change.tenant == key)
                 && query.sandbox.is_none_or(|sandbox| one.change.sandbox == sandbox)
@@ -135,8 +135,8 @@ impl States {
 }
 
 impl Ring {
-    fn add(&mut self, one: Remembered) {
-        if self.changes.len() >= REMEMBERED_MAX {
+    fn add(&mut self, one: KeptTransition) {
+        if self.changes.len() >= KEPT_MAX {
             self.changes.pop_front();
         }
         self.changes.push_back(one);
@@ -144,16 +144,16 @@ impl Ring {
     }
 
     /// The transitions after this position, with their positions.
-    fn after(&self, place: u64) -> impl Iterator<Item = (u64, &Remembered)> {
+    fn after(&self, place: u64) -> impl Iterator<Item = (u64, &KeptTransition)> {
         let forgotten = self.last - self.changes.len() as u64;
         let from = place.saturating_sub(forgotten).min(self.changes.len() as u64);
         (forgotten + from + 1..).zip(self.changes.iter().skip(from as usize))
     }
 }
 
-impl From<&Remembered> for StoredEvent {
-    fn from(one: &Remembered) -> Self {
-        let Remembered { after, at, change } = *one;
+impl From<&KeptTransition> for StoredEvent {
+    fn from(one: &KeptTransition) -> Self {
+        let KeptTransition { after, at, change } = *one;
         let event = LifecycleEvent::SandboxState {
             session: change.session,
             sandbox_id: change.sandbox,
@@ -175,12 +175,12 @@ impl Engine {
             Role::Admin => None,
             Role::Use | Role::Read => Some(caller.key),
         };
-        self.core.states.find(key, query)
+        self.core.transitions.find(key, query)
     }
 
     /// A way to wait for more of them.
     pub fn watch_states(&self) -> StatesWatch {
-        StatesWatch { last: self.core.states.last.subscribe() }
+        StatesWatch { last: self.core.transitions.last.subscribe() }
     }
 
     /// How often sandboxes went from one state to another since the start.
@@ -208,22 +208,22 @@ mod tests {
         }
     }
 
-    fn show(states: &States, after: u64, changes: &[Transition]) {
-        let mut changed = Changed::default();
+    fn show(states: &Transitions, after: u64, changes: &[Transition]) {
+        let mut changed = NewTransitions::default();
         for one in changes {
             changed.add(after, Wall(1), *one);
         }
         states.show(changed);
     }
 
-    fn places(states: &States, key: Option<u128>, query: StatesQuery) -> Vec<u64> {
+    fn places(states: &Transitions, key: Option<u128>, query: StatesQuery) -> Vec<u64> {
         let found = states.find(key.map(KeyId::from_u128), &query);
         found.changes.into_iter().map(|(place, _)| place).collect()
     }
 
     #[test]
     fn transitions_are_found_by_their_key_and_by_the_query() {
-        let states = States::default();
+        let states = Transitions::default();
         assert_eq!(places(&states, None, StatesQuery::default()), [0_u64; 0]);
         show(&states, 3, &[change(1, None, 7), change(2, Some(5), 8)]);
         show(&states, 4, &[change(1, None, 7)]);
@@ -243,13 +243,13 @@ mod tests {
 
     #[test]
     fn transitions_that_are_oldest_are_dropped_and_positions_go_on() {
-        let states = States::default();
-        let all = REMEMBERED_MAX as u64 + 10;
+        let states = Transitions::default();
+        let all = KEPT_MAX as u64 + 10;
         for _ in 0..all {
             show(&states, 0, &[change(1, None, 7)]);
         }
         let found = places(&states, None, StatesQuery::default());
-        assert_eq!((found.len(), found[0]), (REMEMBERED_MAX, 11));
+        assert_eq!((found.len(), found[0]), (KEPT_MAX, 11));
         assert_eq!(found.last(), Some(&all));
         let query = |place| StatesQuery { place, ..StatesQuery::default() };
         assert_eq!(places(&states, None, query(5))[0], 11, "those between are dropped");

@@ -17,38 +17,38 @@ use runtime::{
 use tokio::time::Instant;
 
 use crate::Engine;
-use crate::answers::Given;
+use crate::answers::DeliveredAnswer;
 use crate::boxed;
 use crate::core::Core;
-use crate::instance_ends::Stay;
+use crate::instance_ends::EndWatch;
 use crate::keys::Caller;
 use crate::sandboxes::unexpected;
 use crate::state_loss;
 
 /// A requested use. The use ends when this is dropped, however far it came.
-struct Hold {
+struct UseGuard {
     core: Arc<Core>,
     use_id: UseId,
 }
 
-impl Hold {
+impl UseGuard {
     fn new(core: &Arc<Core>) -> Self {
         Self { core: Arc::clone(core), use_id: UseId::from_u128(core.fresh_id()) }
     }
 }
 
-impl Drop for Hold {
+impl Drop for UseGuard {
     fn drop(&mut self) {
-        self.core.tell(Event::UseEnded { use_id: self.use_id });
+        self.core.notify(Event::UseEnded { use_id: self.use_id });
     }
 }
 
 /// A use in progress. It ends when this is dropped.
 pub struct Use {
-    hold: Hold,
+    guard: UseGuard,
     grant: Grant,
     sandbox: Arc<dyn Sandbox>,
-    stay: Stay,
+    end_watch: EndWatch,
 }
 
 impl Engine {
@@ -84,21 +84,22 @@ pub(crate) async fn begin(
     target: UseTarget,
     kind: UseKind,
 ) -> Result<Use, Refusal> {
-    let hold = Hold::new(core);
+    let guard = UseGuard::new(core);
     let request = core.request();
-    let use_id = hold.use_id;
+    let use_id = guard.use_id;
     let event = Event::UseRequested { request, target, use_id, kind };
-    let Given { answer, stay } = core.begin_asking(request, event, None)?.given().await;
-    let (grant, stay) = match (answer?, stay) {
-        (Reply::Granted(grant), Some(stay)) => (grant, stay),
+    let DeliveredAnswer { answer, end_watch } =
+        core.begin_request(request, event, None)?.delivered().await;
+    let (grant, end_watch) = match (answer?, end_watch) {
+        (Reply::Granted(grant), Some(end_watch)) => (grant, end_watch),
         (reply, _) => return Err(unexpected(&reply)),
     };
     state_loss::note(grant.lost);
     if let Some(sandbox) = core.runtimes.sandbox(grant.instance) {
-        return Ok(Use { hold, grant, sandbox, stay });
+        return Ok(Use { guard, grant, sandbox, end_watch });
     }
     // The instance died, and the kernel is about to report it.
-    Err(stay.reason().await.unwrap_or_else(|| crashed("the sandbox has ended")))
+    Err(end_watch.reason().await.unwrap_or_else(|| crashed("the sandbox has ended")))
 }
 
 impl Use {
@@ -113,7 +114,7 @@ impl Use {
     }
 
     pub(crate) const fn core(&self) -> &Arc<Core> {
-        &self.hold.core
+        &self.guard.core
     }
 
     /// The inside of the sandbox. Wait for its calls with [`Self::within`].
@@ -123,7 +124,7 @@ impl Use {
 
     /// Synchronous calls must not act for a use that has ended.
     fn check(&self) -> Result<(), Refusal> {
-        self.stay.refusal().map_or(Ok(()), Err)
+        self.end_watch.refusal().map_or(Ok(()), Err)
     }
 
     /// Waits for a call into the sandbox, for as long as the sandbox exists.
@@ -135,7 +136,7 @@ impl Use {
         let done = tokio::select! {
             biased;
             done = doing => done,
-            refusal = self.stay.over() => return Err(refusal),
+            refusal = self.end_watch.ended() => return Err(refusal),
         };
         match done {
             Ok(value) => Ok(value),
@@ -170,7 +171,7 @@ impl Use {
         let ready = tokio::select! {
             biased;
             ready = ready => ready,
-            refusal = self.stay.over() => return Err(refusal),
+            refusal = self.end_watch.ended() => return Err(refusal),
         };
         match ready {
             Err(error) if error.code == HarnessErrorCode::SandboxGone => {
@@ -190,7 +191,7 @@ impl Use {
 
     /// Why the sandbox has ended, if it has or is about to.
     pub async fn gone(&self) -> Option<Refusal> {
-        self.stay.reason().await
+        self.end_watch.reason().await
     }
 
     /// Runs a program until it exits and collects its output.
@@ -203,7 +204,7 @@ impl Use {
 
     /// Counts a program that was started here and has exited; `run` counts its own.
     pub fn executed(&self, well: bool, took: Duration) {
-        self.hold.core.metrics.executed(well, took);
+        self.guard.core.metrics.executed(well, took);
     }
 
     /// Starts a program.
@@ -340,7 +341,7 @@ impl Use {
 
     /// Waits until the sandbox has ended, and says why.
     pub async fn broken(&self) -> Refusal {
-        self.stay.over().await
+        self.end_watch.ended().await
     }
 
     /// The refusal that an error of a byte stream means for the caller.

@@ -15,9 +15,9 @@ use workspaces::{
 };
 
 use crate::backup;
-use crate::disk_usage::Measuring;
+use crate::disk_usage::UsageMeter;
 use crate::effects::EffectError;
-use crate::workspace_locks::{Entered, Haste, Waiting, Works};
+use crate::workspace_locks::{CancelOnDrop, LockGuard, Priority, WorkspaceLocks};
 
 /// The workspaces of a node; none where the node has no directory for them.
 #[derive(Default)]
@@ -28,21 +28,21 @@ pub(crate) struct Disk {
     /// Runtimes that cannot use workspaces on disk, and why.
     pub(crate) unable: BTreeMap<RuntimeKind, String>,
     /// Runtimes whose trial of workspaces on disk failed at the start, and why.
-    pub(crate) why_not: BTreeMap<RuntimeKind, String>,
+    pub(crate) failed_trials: BTreeMap<RuntimeKind, String>,
     pub(crate) archives: Option<Archives>,
     pub(crate) seeds: Option<Seeds>,
     /// Where files that no record names are put; none if they are removed.
     pub(crate) lost_found: Option<LostFound>,
     /// What workspaces with a hard limit must leave free, however full they are.
     pub(crate) spared_bytes: u64,
-    pub(crate) measuring: Measuring,
-    pub(crate) works: Works,
+    pub(crate) usage_meter: UsageMeter,
+    pub(crate) locks: WorkspaceLocks,
     /// One backup at a time.
     pub(crate) backing_up: Arc<tokio::sync::Mutex<()>>,
 }
 
 /// The workspace of a sandbox that is about to be launched.
-pub(crate) struct Beginning {
+pub(crate) struct PreparedWorkspace {
     pub(crate) source: WorkspaceSource,
     /// The files are in an archive, and must be unpacked in the sandbox.
     pub(crate) unpack: bool,
@@ -52,14 +52,14 @@ impl Disk {
     /// Where the files of a template's workspaces are on this node, and how their size is limited.
     /// The answer does not change while the node runs.
     pub(crate) fn placed(&self, template: &Template) -> Result<Placed, Refusal> {
-        let why_not = match template.workspace.kind {
+        let failed_trial = match template.workspace.kind {
             // A trial may fail by chance: it decides for templates that leave it open, and refuses
             // none.
-            None => self.why_not.get(&template.runtime),
+            None => self.failed_trials.get(&template.runtime),
             Some(_) => None,
         };
-        let why_not = self.unable.get(&template.runtime).or(why_not);
-        let disk = match (&self.hard, why_not) {
+        let unable = self.unable.get(&template.runtime).or(failed_trial);
+        let disk = match (&self.hard, unable) {
             (None, _) => Err("this node has no directory for workspaces"),
             (Some(_), Some(why)) => Err(why.as_str()),
             (Some(hard), None) => Ok(hard),
@@ -92,23 +92,23 @@ impl Disk {
 
     /// Makes the workspace of a launch, or restores it from its archive. If the caller goes away,
     /// the work still runs to its end, and a removal waits for that.
-    pub(crate) async fn begin(&self, launch: &Launch) -> Result<Beginning, EffectError> {
+    pub(crate) async fn prepare(&self, launch: &Launch) -> Result<PreparedWorkspace, EffectError> {
         let id = launch.workspace;
         let new = self.new_for(id, &launch.template)?;
-        let memory = |unpack| Ok(Beginning { source: WorkspaceSource::Memory, unpack });
-        let disk = Ok(Beginning { source: WorkspaceSource::Disk(id), unpack: false });
+        let memory = |unpack| Ok(PreparedWorkspace { source: WorkspaceSource::Memory, unpack });
+        let disk = Ok(PreparedWorkspace { source: WorkspaceSource::Disk(id), unpack: false });
         if !launch.restore {
             let (Some(new), Some(workspaces)) = (new, self.workspaces.clone()) else {
                 return memory(false);
             };
-            let entered = self.works.enter(id, Haste::Urgent).await;
-            in_background(entered, move |_| {
+            let locked = self.locks.lock(id, Priority::Urgent).await;
+            in_background(locked, move |_| {
                 workspaces.create(id, new.size, new.limit, new.spared_bytes)
             })
             .await?;
             return disk;
         }
-        let entered = self.works.enter(id, Haste::Urgent).await;
+        let locked = self.locks.lock(id, Priority::Urgent).await;
         if self.has(id) {
             return disk;
         }
@@ -121,18 +121,18 @@ impl Disk {
         else {
             return memory(true);
         };
-        let waiting = Waiting::default();
-        let is_gone = waiting.is_gone();
-        in_background(entered, move |_| {
+        let cancel = CancelOnDrop::default();
+        let is_cancelled = cancel.is_cancelled();
+        in_background(locked, move |_| {
             let Some(archive) = archives.read(id)? else {
                 return Err(WorkspaceError::gone("restore a workspace", id));
             };
-            workspaces.restore(new, archive, &mut |_| !is_gone())?;
+            workspaces.restore(new, archive, &mut |_| !is_cancelled())?;
             // From here on the archive is older than the workspace.
             archives.remove(id)
         })
         .await?;
-        drop(waiting);
+        drop(cancel);
         disk
     }
 
@@ -141,12 +141,12 @@ impl Disk {
         if self.workspaces.is_none() && self.archives.is_none() {
             return Ok(());
         }
-        let entered = self.works.enter(id, Haste::Urgent).await;
+        let locked = self.locks.lock(id, Priority::Urgent).await;
         if !self.has(id) && !self.has_archive(id) {
             return Ok(());
         }
         let (workspaces, archives) = (self.workspaces.clone(), self.archives.clone());
-        let removed = in_background(entered, move |_| {
+        let removed = in_background(locked, move |_| {
             if let Some(archives) = archives {
                 archives.remove(id)?;
             }
@@ -157,17 +157,17 @@ impl Disk {
 
     /// Puts aside the files that no record names, or removes them where there is no lost+found, and
     /// removes archives that are older than their workspace.
-    pub(crate) async fn settle_strays(
+    pub(crate) async fn put_aside_strays(
         &self,
         named: BTreeSet<WorkspaceId>,
         at: Wall,
-    ) -> Result<Settled, RuntimeError> {
+    ) -> Result<StrayReport, RuntimeError> {
         let (workspaces, archives) = (self.workspaces.clone(), self.archives.clone());
-        let strays = Strayed {
+        let strays = StraySweep {
             named,
             lost_found: self.lost_found.clone(),
             at_s: i64::try_from(at.0 / 1_000).unwrap_or(i64::MAX),
-            settled: Settled::default(),
+            settled: StrayReport::default(),
         };
         let settled =
             spawn_blocking(move || strays.settle(workspaces.as_deref(), archives.as_ref()));
@@ -218,7 +218,7 @@ impl Disk {
 
 /// What happened to files that no record names.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Settled {
+pub(crate) struct StrayReport {
     /// Moved to lost+found.
     pub(crate) kept: u32,
     /// Removed: they were empty, or there is no lost+found.
@@ -227,19 +227,19 @@ pub(crate) struct Settled {
     pub(crate) left: u32,
 }
 
-struct Strayed {
+struct StraySweep {
     named: BTreeSet<WorkspaceId>,
     lost_found: Option<LostFound>,
     at_s: i64,
-    settled: Settled,
+    settled: StrayReport,
 }
 
-impl Strayed {
+impl StraySweep {
     fn settle(
         mut self,
         workspaces: Option<&Workspaces>,
         archives: Option<&Archives>,
-    ) -> Result<Settled, WorkspaceError> {
+    ) -> Result<StrayReport, WorkspaceError> {
         if let Some(workspaces) = workspaces {
             for id in workspaces.list() {
                 if self.named.contains(&id) {
@@ -301,10 +301,10 @@ impl Strayed {
 /// Works on a workspace off the threads that serve requests, and keeps its lock until the work has
 /// ended, even if the caller goes away.
 pub(crate) async fn in_background<T: Send + 'static>(
-    entered: Entered,
-    act: impl FnOnce(&Entered) -> Result<T, WorkspaceError> + Send + 'static,
+    locked: LockGuard,
+    act: impl FnOnce(&LockGuard) -> Result<T, WorkspaceError> + Send + 'static,
 ) -> Result<T, EffectError> {
-    let done = spawn_blocking(move || act(&entered)).await;
+    let done = spawn_blocking(move || act(&locked)).await;
     done.map_err(|error| EffectError::from(given_up(&error)))?.map_err(|error| {
         match error.trouble {
             Trouble::Damaged => EffectError::FilesGone(error.to_string()),

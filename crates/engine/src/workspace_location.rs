@@ -48,7 +48,7 @@ impl Engine {
         let Some(workspace) = view.workspace else { return Ok(None) };
         let disk = &self.core.disk;
         if disk.has(workspace) {
-            let bytes = disk.measuring.bytes_of(workspace);
+            let bytes = disk.usage_meter.bytes_of(workspace);
             return Ok(Some(SessionWorkspace { place: WorkspacePlace::Disk, bytes }));
         }
         let archived = disk.archives.as_ref().and_then(|archives| archives.get(workspace));

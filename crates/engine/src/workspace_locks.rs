@@ -11,100 +11,100 @@ use tokio::sync::OwnedMutexGuard;
 
 /// The locks of all workspaces that are in use.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Works {
-    all: Arc<Mutex<BTreeMap<WorkspaceId, Arc<Work>>>>,
+pub(crate) struct WorkspaceLocks {
+    all: Arc<Mutex<BTreeMap<WorkspaceId, Arc<WorkspaceLock>>>>,
 }
 
 #[derive(Debug, Default)]
-struct Work {
+struct WorkspaceLock {
     lock: Arc<tokio::sync::Mutex<()>>,
     /// How many urgent callers wait for the lock.
-    wanted: AtomicUsize,
+    urgent: AtomicUsize,
 }
 
 /// Whether an operation may have to wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Haste {
+pub(crate) enum Priority {
     /// It waits.
     Patient,
     /// Operations that can be called off are called off for it.
     Urgent,
 }
 
-impl Works {
+impl WorkspaceLocks {
     /// Waits for the lock of a workspace, and holds it until the guard is dropped.
-    pub(crate) async fn enter(&self, id: WorkspaceId, haste: Haste) -> Entered {
-        let visit = self.visit(id, haste);
-        let lock = Arc::clone(&visit.work.lock);
-        Entered { _guard: lock.lock_owned().await, visit }
+    pub(crate) async fn lock(&self, id: WorkspaceId, priority: Priority) -> LockGuard {
+        let ticket = self.ticket(id, priority);
+        let lock = Arc::clone(&ticket.lock_entry.lock);
+        LockGuard { _guard: lock.lock_owned().await, ticket }
     }
 
-    fn visit(&self, id: WorkspaceId, haste: Haste) -> Visit {
-        let work = Arc::clone(self.all().entry(id).or_default());
-        if haste == Haste::Urgent {
-            work.wanted.fetch_add(1, Ordering::SeqCst);
+    fn ticket(&self, id: WorkspaceId, priority: Priority) -> Ticket {
+        let lock_entry = Arc::clone(self.all().entry(id).or_default());
+        if priority == Priority::Urgent {
+            lock_entry.urgent.fetch_add(1, Ordering::SeqCst);
         }
-        Visit { works: self.clone(), id, haste, work }
+        Ticket { locks: self.clone(), id, priority, lock_entry }
     }
 
-    fn all(&self) -> MutexGuard<'_, BTreeMap<WorkspaceId, Arc<Work>>> {
+    fn all(&self) -> MutexGuard<'_, BTreeMap<WorkspaceId, Arc<WorkspaceLock>>> {
         self.all.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// A caller that holds or awaits a lock.
-struct Visit {
-    works: Works,
+struct Ticket {
+    locks: WorkspaceLocks,
     id: WorkspaceId,
-    haste: Haste,
-    work: Arc<Work>,
+    priority: Priority,
+    lock_entry: Arc<WorkspaceLock>,
 }
 
-impl Drop for Visit {
+impl Drop for Ticket {
     fn drop(&mut self) {
-        if self.haste == Haste::Urgent {
-            self.work.wanted.fetch_sub(1, Ordering::SeqCst);
+        if self.priority == Priority::Urgent {
+            self.lock_entry.urgent.fetch_sub(1, Ordering::SeqCst);
         }
-        let mut all = self.works.all();
+        let mut all = self.locks.all();
         // The map has one reference and this ticket another; any further one is a later caller.
-        if Arc::strong_count(&self.work) == 2 {
+        if Arc::strong_count(&self.lock_entry) == 2 {
             all.remove(&self.id);
         }
     }
 }
 
 /// The lock of a workspace.
-pub(crate) struct Entered {
+pub(crate) struct LockGuard {
     // Dropped before the ticket.
     _guard: OwnedMutexGuard<()>,
-    visit: Visit,
+    ticket: Ticket,
 }
 
-impl Entered {
+impl LockGuard {
     /// Whether an urgent caller waits.
-    pub(crate) fn is_wanted(&self) -> bool {
-        let own = usize::from(self.visit.haste == Haste::Urgent);
-        self.visit.work.wanted.load(Ordering::SeqCst) > own
+    pub(crate) fn is_urgently_wanted(&self) -> bool {
+        let own = usize::from(self.ticket.priority == Priority::Urgent);
+        self.ticket.lock_entry.urgent.load(Ordering::SeqCst) > own
     }
 }
 
 /// Tells work in the background, when it is dropped, that no caller waits for the result.
 #[derive(Debug, Default)]
-pub(crate) struct Waiting {
-    gone: Arc<AtomicBool>,
+pub(crate) struct CancelOnDrop {
+    cancelled: Arc<AtomicBool>,
 }
 
-impl Waiting {
+impl CancelOnDrop {
     /// What the work in the background asks.
-    pub(crate) fn is_gone(&self) -> impl Fn() -> bool + Send + use<> {
-        let gone = Arc::clone(&self.gone);
-        move || gone.load(Ordering::SeqCst)
+    pub(crate) fn is_cancelled(&self) -> impl Fn() -> bool + Send + use<> {
+        let cancelled = Arc::clone(&self.cancelled);
+        move || cancelled.load(Ordering::SeqCst)
     }
 }
 
-impl Drop for Waiting {
+impl Drop for CancelOnDrop {
     fn drop(&mut self) {
-        self.gone.store(true, Ordering::SeqCst);
+        self.cancelled.store(true, Ordering::SeqCst);
     }
 }
 
@@ -114,31 +114,31 @@ mod tests {
 
     #[tokio::test]
     async fn workspace_lock_has_one_holder_and_no_entry_is_left() {
-        let works = Works::default();
+        let locks = WorkspaceLocks::default();
         let id = WorkspaceId::from_u128(1);
-        let first = works.enter(id, Haste::Patient).await;
-        assert!(!first.is_wanted());
-        let other = works.enter(WorkspaceId::from_u128(2), Haste::Urgent).await;
+        let first = locks.lock(id, Priority::Patient).await;
+        assert!(!first.is_urgently_wanted());
+        let other = locks.lock(WorkspaceId::from_u128(2), Priority::Urgent).await;
         let waiting = tokio::spawn({
-            let works = works.clone();
-            async move { drop(works.enter(id, Haste::Urgent).await) }
+            let locks = locks.clone();
+            async move { drop(locks.lock(id, Priority::Urgent).await) }
         });
-        while !first.is_wanted() {
+        while !first.is_urgently_wanted() {
             tokio::task::yield_now().await;
         }
-        assert!(!waiting.is_finished() && !other.is_wanted());
+        assert!(!waiting.is_finished() && !other.is_urgently_wanted());
         drop((first, other));
         waiting.await.unwrap();
         // A caller that stops waiting leaves no entry either.
-        let held = works.enter(id, Haste::Patient).await;
-        let gone = works.enter(id, Haste::Urgent);
+        let held = locks.lock(id, Priority::Patient).await;
+        let cancelled = locks.lock(id, Priority::Urgent);
         tokio::select! {
             biased;
-            _ = gone => unreachable!("it is held"),
+            _ = cancelled => unreachable!("the lock is held"),
             () = tokio::task::yield_now() => {}
         }
-        assert!(!held.is_wanted());
+        assert!(!held.is_urgently_wanted());
         drop(held);
-        assert!(works.all().is_empty());
+        assert!(locks.all().is_empty());
     }
 }

@@ -15,7 +15,7 @@ use crate::core::Core;
 use crate::effects::{EffectError, find};
 use crate::sandboxes::unexpected;
 use crate::workspace_disk::in_background;
-use crate::workspace_locks::{Entered, Haste, Waiting};
+use crate::workspace_locks::{CancelOnDrop, LockGuard, Priority};
 
 /// The workspace to copy.
 #[derive(Debug, Clone, Copy)]
@@ -39,7 +39,7 @@ pub(crate) async fn persist(
         if !guest_awake {
             return Err(EffectError::NeedsGuest);
         }
-        return core.disk.take_out(sandbox, workspace).await;
+        return core.disk.pack_into_archive(sandbox, workspace).await;
     };
     if workspaces.is_closed(workspace) {
         sandbox.sync().await?;
@@ -59,18 +59,18 @@ pub(crate) async fn copy(
 ) -> Result<(), EffectError> {
     let (disk, from) = (&core.disk, source.workspace);
     // An archive in progress is called off or has ended; then the workspace stays where it is.
-    let entered = disk.works.enter(from, Haste::Urgent).await;
+    let locked = disk.locks.lock(from, Priority::Urgent).await;
     let on_host = disk.workspaces.clone().filter(|all| all.has(from));
     let closed = on_host.as_ref().is_some_and(|all| all.is_closed(from));
     // If the instance has ended meanwhile, its files may still be within reach.
     let live = source.instance.and_then(|instance| find(core, instance).ok());
     match (on_host, live) {
-        (Some(workspaces), None) => on_disk(core, workspaces, entered, (from, to), template).await,
+        (Some(workspaces), None) => on_disk(core, workspaces, locked, (from, to), template).await,
         (Some(workspaces), Some(_)) if !closed => {
-            on_disk(core, workspaces, entered, (from, to), template).await
+            on_disk(core, workspaces, locked, (from, to), template).await
         }
         (Some(_) | None, Some(_)) if !source.guest_awake => Err(EffectError::NeedsGuest),
-        (Some(_) | None, Some(sandbox)) => disk.take_out(sandbox, to).await,
+        (Some(_) | None, Some(sandbox)) => disk.pack_into_archive(sandbox, to).await,
         // A saved archive, if there is one, may be older than the lost files.
         (None, None) if source.instance.is_some() => {
             let cause = "the sandbox ended before its files were copied";
@@ -81,7 +81,7 @@ pub(crate) async fn copy(
                 let cause = format!("there is neither a workspace {from} nor an archive of it");
                 return Err(EffectError::FilesGone(cause));
             };
-            let target = disk.works.enter(to, Haste::Patient).await;
+            let target = disk.locks.lock(to, Priority::Patient).await;
             in_background(target, move |_| archives.copy(from, to)).await
         }
     }
@@ -122,7 +122,7 @@ struct Reader<'a> {
 impl Drop for Reader<'_> {
     fn drop(&mut self) {
         let Self { request, needs_guest, .. } = *self;
-        self.core.tell(Event::ReadEnded { request, needs_guest });
+        self.core.notify(Event::ReadEnded { request, needs_guest });
     }
 }
 
@@ -130,24 +130,24 @@ impl Drop for Reader<'_> {
 async fn on_disk(
     core: &Arc<Core>,
     workspaces: Arc<Workspaces>,
-    entered: Entered,
+    locked: LockGuard,
     (from, to): (WorkspaceId, WorkspaceId),
     template: &Template,
 ) -> Result<(), EffectError> {
     let disk = &core.disk;
     // A file system of its own is locked while it is copied: a launch on it waits.
-    let source = workspaces.is_closed(from).then_some(entered);
+    let source = workspaces.is_closed(from).then_some(locked);
     let Some(new) = disk.new_for(to, template)? else { return into_archive(core, from, to).await };
-    let target = disk.works.enter(to, Haste::Patient).await;
-    let waiting = Waiting::default();
-    let is_gone = waiting.is_gone();
+    let target = disk.locks.lock(to, Priority::Patient).await;
+    let cancel = CancelOnDrop::default();
+    let is_cancelled = cancel.is_cancelled();
     let copied = in_background(target, move |_| {
         let _source = source;
         if workspaces.has(to) {
             // An earlier attempt, on which the kernel had given up, has succeeded.
             return Ok(());
         }
-        let copied = workspaces.copy(from, new, &mut |_| !is_gone());
+        let copied = workspaces.copy(from, new, &mut |_| !is_cancelled());
         if workspaces.has(from) {
             return copied;
         }
@@ -156,7 +156,7 @@ async fn on_disk(
         Err(went(from))
     })
     .await;
-    drop(waiting);
+    drop(cancel);
     copied
 }
 
@@ -176,12 +176,12 @@ async fn into_archive(
     else {
         return Err(no_archives().into());
     };
-    let (target, spared) = (disk.works.enter(to, Haste::Patient).await, disk.spared_bytes);
-    let waiting = Waiting::default();
-    let is_gone = waiting.is_gone();
+    let (target, spared) = (disk.locks.lock(to, Priority::Patient).await, disk.spared_bytes);
+    let cancel = CancelOnDrop::default();
+    let is_cancelled = cancel.is_cancelled();
     let packed = in_background(target, move |_| {
         let mut writer = archives.write(to, spared)?;
-        let packed = workspaces.pack(from, &mut writer, &mut |_| !is_gone());
+        let packed = workspaces.pack(from, &mut writer, &mut |_| !is_cancelled());
         // The copy may be incomplete: files that vanish while they are read are skipped.
         if !workspaces.has(from) {
             return Err(went(from));
@@ -190,7 +190,7 @@ async fn into_archive(
         writer.finish().map(|_| ())
     })
     .await;
-    drop(waiting);
+    drop(cancel);
     packed
 }
 
@@ -201,15 +201,15 @@ pub(crate) async fn archive(core: &Arc<Core>, id: WorkspaceId) -> Result<(), Eff
     else {
         return Err(no_archives().into());
     };
-    let entered = disk.works.enter(id, Haste::Patient).await;
-    let waiting = Waiting::default();
-    let is_gone = waiting.is_gone();
+    let locked = disk.locks.lock(id, Priority::Patient).await;
+    let cancel = CancelOnDrop::default();
+    let is_cancelled = cancel.is_cancelled();
     let (halted, spared) = (Arc::clone(core), disk.spared_bytes);
-    let archived = in_background(entered, move |entered| {
+    let archived = in_background(locked, move |locked| {
         if !workspaces.has(id) && archives.get(id).is_some() {
             return Ok(());
         }
-        let mut go_on = |_| !entered.is_wanted() && !is_gone() && !halted.is_halted();
+        let mut go_on = |_| !locked.is_urgently_wanted() && !is_cancelled() && !halted.is_halted();
         let mut writer = archives.write(id, spared)?;
         workspaces.pack(id, &mut writer, &mut go_on)?;
         if !go_on(0) {
@@ -220,7 +220,7 @@ pub(crate) async fn archive(core: &Arc<Core>, id: WorkspaceId) -> Result<(), Eff
         workspaces.remove(id)
     })
     .await;
-    drop(waiting);
+    drop(cancel);
     archived.map_err(|error| error.into_runtime_error().into())
 }
 

@@ -15,7 +15,7 @@ use workspaces::{ArchiveReader, ArchiveWriter, Size, WorkspaceError};
 use crate::archive::{Bounds, Packing, Pieces, UnpackError, Unpacking, Unusual, WithoutUse};
 use crate::effects::EffectError;
 use crate::workspace_disk::{Disk, failed, given_up};
-use crate::workspace_locks::Haste;
+use crate::workspace_locks::Priority;
 
 /// The one directory whose contents are saved.
 const WORKSPACE: &str = "/workspace";
@@ -28,7 +28,7 @@ const CLAIMED_MAX: u64 = 16;
 
 impl Disk {
     /// Unpacks the archive of a workspace in a sandbox that has it in memory.
-    pub(crate) async fn bring_back(
+    pub(crate) async fn unpack_archive(
         &self,
         id: WorkspaceId,
         sandbox: Arc<dyn Sandbox>,
@@ -40,11 +40,11 @@ impl Disk {
         // The workspace held all of it before, and the sandbox enforces its own limit.
         let (entries, bytes) = (u64::MAX, u64::MAX);
         let bounds = Bounds { entries, bytes, unusual: Unusual::LeaveOut };
-        unpack(reader, sandbox, bounds, Manner::AsItWas).await
+        unpack(reader, sandbox, bounds, Metadata::AsItWas).await
     }
 
     /// Unpacks a seed archive in a sandbox whose workspace is empty.
-    pub(crate) async fn sow(
+    pub(crate) async fn unpack_seed(
         &self,
         seed: SeedId,
         sandbox: Arc<dyn Sandbox>,
@@ -57,19 +57,19 @@ impl Disk {
         let opened = blocking(move || seeds.read(seed)).await?;
         // A damaged seed archive loses no files of a user, so it is not reported as lost files.
         let bounds = bounds(&sandbox.spec().limits);
-        let unpacked = unpack(opened.ok_or_else(missing)?, sandbox, bounds, Manner::AsNew).await;
+        let unpacked = unpack(opened.ok_or_else(missing)?, sandbox, bounds, Metadata::AsNew).await;
         unpacked.map_err(|error| error.into_runtime_error().into())
     }
 
     /// Packs the workspace of a sandbox into an archive of this id, all or nothing. A removal of
     /// the archive waits meanwhile, so that nothing is left of it. Files that cannot be saved are
     /// reported after all others are saved.
-    pub(crate) async fn take_out(
+    pub(crate) async fn pack_into_archive(
         &self,
         sandbox: Arc<dyn Sandbox>,
         id: WorkspaceId,
     ) -> Result<(), EffectError> {
-        let entered = self.works.enter(id, Haste::Patient).await;
+        let locked = self.locks.lock(id, Priority::Patient).await;
         let Some(archives) = self.archives.clone() else {
             let cause = "this node has no directory for archives";
             let code = RuntimeErrorCode::Unsupported;
@@ -79,7 +79,7 @@ impl Disk {
         let writer = blocking(move || archives.write(id, spared_bytes)).await?;
         let claims_left = sandbox.spec().limits.workspace_bytes().saturating_mul(CLAIMED_MAX);
         let inside = WithoutUse(Arc::clone(&sandbox));
-        let packing = Packing::start_to_keep(inside, WORKSPACE, USER, claims_left).await;
+        let packing = Packing::start_for_restore(inside, WORKSPACE, USER, claims_left).await;
         let mut packing = packing.map_err(|refusal| broken(&*sandbox, refusal.cause))?;
         let written = write(&mut packing, writer, &*sandbox).await;
         let (lost, left_out) = (packing.lost(), packing.left_out());
@@ -88,7 +88,7 @@ impl Disk {
         // Dropped here: the archive has its name before the lock is free.
         blocking(move || {
             let finished = writer.finish();
-            drop(entered);
+            drop(locked);
             finished
         })
         .await?;
@@ -141,7 +141,7 @@ async fn blocking<T: Send + 'static>(
 }
 
 /// Metadata of unpacked files.
-enum Manner {
+enum Metadata {
     /// As it was when they were packed.
     AsItWas,
     /// As for files that a user writes.
@@ -152,14 +152,14 @@ async fn unpack(
     reader: ArchiveReader,
     sandbox: Arc<dyn Sandbox>,
     bounds: Bounds,
-    manner: Manner,
+    metadata: Metadata,
 ) -> Result<(), EffectError> {
     let decoded = Decoded { reader: Some(reader) };
     let inside = WithoutUse(Arc::clone(&sandbox));
     let unpacking = Unpacking::new(&inside, decoded, WORKSPACE, bounds);
-    let unpacking = match manner {
-        Manner::AsItWas => unpacking.as_it_was(),
-        Manner::AsNew => unpacking,
+    let unpacking = match metadata {
+        Metadata::AsItWas => unpacking.as_it_was(),
+        Metadata::AsNew => unpacking,
     };
     let done = unpacking.run().await;
     done.map(|_| ()).map_err(|error| match error {

@@ -36,12 +36,12 @@ pub struct Packing<F> {
     entries: u64,
     entries_max: u64,
     ready: Vec<u8>,
-    keeping: Option<Keeping>,
+    restorable: Option<Restorable>,
     is_over: bool,
 }
 
 /// What an archive for a restore needs besides.
-struct Keeping {
+struct Restorable {
     owner: (u32, u32),
     /// The first name of each file with several hard links.
     first_names: BTreeMap<u64, String>,
@@ -131,14 +131,14 @@ impl<F: Files> Packing<F> {
             entries: 0,
             entries_max,
             ready: Vec::new(),
-            keeping: None,
+            restorable: None,
             is_over: false,
         })
     }
 
     /// Begins an archive for a restore, with this user as the owner. Files may claim to have so
     /// many bytes: a few sparse files would otherwise take hours to read.
-    pub async fn start_to_keep(
+    pub async fn start_for_restore(
         used: F,
         root: &str,
         user: u32,
@@ -151,7 +151,7 @@ impl<F: Files> Packing<F> {
         }
         let mut packing = Self::start(used, root, u64::MAX).await?;
         packing.open[0].closed = closed;
-        packing.keeping = Some(Keeping {
+        packing.restorable = Some(Restorable {
             owner: (user, user),
             first_names: BTreeMap::new(),
             claims_left,
@@ -169,7 +169,7 @@ impl<F: Files> Packing<F> {
     /// Those of them that a restore will miss. Pipes and sockets are useless without their
     /// programs.
     pub fn lost(&self) -> Lost {
-        self.keeping.as_ref().map(|keeping| keeping.lost.clone()).unwrap_or_default()
+        self.restorable.as_ref().map(|restorable| restorable.lost.clone()).unwrap_or_default()
     }
 
     /// The next bytes; none at the end. After an error there are none.
@@ -255,7 +255,7 @@ impl<F: Files> Packing<F> {
             EntryKind::Other => self.leave_out(path),
             EntryKind::Link => {
                 let target = entry.target.as_deref().unwrap_or_default();
-                if self.keeping.is_some() && std::str::from_utf8(target).is_err() {
+                if self.restorable.is_some() && std::str::from_utf8(target).is_err() {
                     self.lose(path);
                 } else {
                     self.write(Kind::Symlink, entry, &path, 0, target);
@@ -314,14 +314,14 @@ impl<F: Files> Packing<F> {
             }
         };
         let size = reader.entry.size;
-        if let Some(keeping) = &mut self.keeping {
-            let Some(claims_left) = keeping.claims_left.checked_sub(size) else {
+        if let Some(restorable) = &mut self.restorable {
+            let Some(claims_left) = restorable.claims_left.checked_sub(size) else {
                 self.lose(path);
                 return Ok(());
             };
-            keeping.claims_left = claims_left;
+            restorable.claims_left = claims_left;
             if let Some(shared) = reader.entry.shared {
-                keeping.first_names.insert(shared, path.clone());
+                restorable.first_names.insert(shared, path.clone());
             }
         }
         self.write(Kind::File, entry, &path, size, b"");
@@ -331,7 +331,7 @@ impl<F: Files> Packing<F> {
 
     /// The path by which a file is in the archive already.
     fn known_as(&self, entry: &Entry) -> Option<String> {
-        self.keeping.as_ref()?.first_names.get(&entry.shared?).cloned()
+        self.restorable.as_ref()?.first_names.get(&entry.shared?).cloned()
     }
 
     /// A missing or unreadable file does not fail the rest. Neither does a path that is too long in
@@ -343,7 +343,7 @@ impl<F: Files> Packing<F> {
             Err(refusal) if refusal.code == ErrorCode::PathNotFound => Ok(Look::Gone),
             Err(refusal) if unreadable.contains(&refusal.code) => Ok(Look::Closed),
             Err(refusal)
-                if self.keeping.is_some() && refusal.code == ErrorCode::InvalidArgument =>
+                if self.restorable.is_some() && refusal.code == ErrorCode::InvalidArgument =>
             {
                 Ok(Look::Closed)
             }
@@ -353,7 +353,7 @@ impl<F: Files> Packing<F> {
 
     /// Lets the owner read a closed file or directory, and returns its earlier permissions.
     async fn open_up(&mut self, entry: &Entry, at: &str) -> Result<Option<u32>, Refusal> {
-        if self.keeping.is_none() || !is_closed(entry) {
+        if self.restorable.is_none() || !is_closed(entry) {
             return Ok(None);
         }
         let set = self.used.inside().set_about(at, Some(opened(entry.mode)), None);
@@ -401,16 +401,16 @@ impl<F: Files> Packing<F> {
 
     /// The owner of all entries: the user for a restore, else root.
     fn owner(&self) -> (u32, u32) {
-        self.keeping.as_ref().map_or((0, 0), |keeping| keeping.owner)
+        self.restorable.as_ref().map_or((0, 0), |restorable| restorable.owner)
     }
 
     /// Leaves out a file that a restore will miss.
     fn lose(&mut self, path: String) {
-        if let Some(keeping) = &mut self.keeping {
-            if keeping.lost.count == 0 {
-                keeping.lost.first.clone_from(&path);
+        if let Some(restorable) = &mut self.restorable {
+            if restorable.lost.count == 0 {
+                restorable.lost.first.clone_from(&path);
             }
-            keeping.lost.count += 1;
+            restorable.lost.count += 1;
         }
         self.leave_out(path);
     }
@@ -440,7 +440,7 @@ impl<F: Files> Packing<F> {
 
     fn end(&mut self) {
         if let comment @ Some(_) = self.remark()
-            && self.keeping.is_none()
+            && self.restorable.is_none()
         {
             // A remark needs an entry: the directory itself does no harm.
             let written = Written {

@@ -68,11 +68,11 @@ pub struct Unpacking<'a, F, P> {
     seen: u64,
     done: Unpacked,
     /// Directories on the path of the last entry, if their metadata is restored.
-    open: Option<Vec<Above>>,
+    open: Option<Vec<OpenDirectory>>,
 }
 
 /// A directory whose metadata is set when all its entries are there.
-struct Above {
+struct OpenDirectory {
     at: String,
     mode: u32,
     modified_ms: i64,
@@ -80,7 +80,7 @@ struct Above {
 
 /// What an entry becomes.
 #[derive(Debug, PartialEq, Eq)]
-enum Wanted {
+enum EntryKind {
     File,
     Directory,
     Link,
@@ -153,12 +153,12 @@ impl<'a, F: Files, P: Pieces> Unpacking<'a, F, P> {
             }
             Err(refused) => return Err(about(refused)),
         };
-        if self.open.is_some() && !can_be_told(&wanted, entry) {
+        if self.open.is_some() && !has_text_names(&wanted, entry) {
             return self.pass_over(entry).await;
         }
-        let inside = inside(&entry.path).map_err(about)?;
+        let inside = path_beneath(&entry.path).map_err(about)?;
         if inside.is_empty() {
-            if wanted != Wanted::Directory {
+            if wanted != EntryKind::Directory {
                 return Err(about(broken("no name")));
             }
             // The directory itself, which exists.
@@ -169,11 +169,11 @@ impl<'a, F: Files, P: Pieces> Unpacking<'a, F, P> {
         let at = format!("{}/{inside}", self.root);
         self.leave(&at).await.map_err(about)?;
         let put = match wanted {
-            Wanted::File => return self.file(&at, entry).await.map_err(about),
-            Wanted::Directory => self.directory(at, entry).await,
-            Wanted::Link => self.link(&at, &entry.target).await,
-            Wanted::Copy if self.open.is_some() => self.another_name(&at, &entry.target).await,
-            Wanted::Copy => self.copy(&at, entry).await,
+            EntryKind::File => return self.file(&at, entry).await.map_err(about),
+            EntryKind::Directory => self.directory(at, entry).await,
+            EntryKind::Link => self.link(&at, &entry.target).await,
+            EntryKind::Copy if self.open.is_some() => self.another_name(&at, &entry.target).await,
+            EntryKind::Copy => self.copy(&at, entry).await,
         };
         put.map_err(about)?;
         self.pass_over(entry).await
@@ -194,13 +194,13 @@ impl<'a, F: Files, P: Pieces> Unpacking<'a, F, P> {
     fn enter(&mut self, at: String, entry: &Entry) {
         if let Some(open) = &mut self.open {
             let (mode, modified_ms) = (entry.mode & DIRECTORY_SETTABLE, modified_ms(entry));
-            open.push(Above { at, mode, modified_ms });
+            open.push(OpenDirectory { at, mode, modified_ms });
         }
     }
 
     /// Sets the metadata of directories that this path is not in.
     async fn leave(&mut self, at: &str) -> Done<(), P> {
-        let is_left = |above: &mut Above| {
+        let is_left = |above: &mut OpenDirectory| {
             !at.strip_prefix(above.at.as_str()).is_some_and(|rest| rest.starts_with('/'))
         };
         while let Some(above) = self.open.as_mut().and_then(|open| open.pop_if(is_left)) {
@@ -269,7 +269,7 @@ impl<'a, F: Files, P: Pieces> Unpacking<'a, F, P> {
 
     /// A hard link to an earlier file becomes a copy of it.
     async fn copy(&mut self, at: &str, entry: &Entry) -> Done<(), P> {
-        let from = format!("{}/{}", self.root, inside(&entry.target)?);
+        let from = format!("{}/{}", self.root, path_beneath(&entry.target)?);
         let mut reader = self.used.within(self.used.inside().read_file(&from, 0, None)).await?;
         self.count(reader.entry.size)?;
         let mut writer =
@@ -345,13 +345,13 @@ fn modified_ms(entry: &Entry) -> i64 {
     entry.modified.0.saturating_mul(1000)
 }
 
-fn wanted<E>(entry: &Entry) -> Result<Wanted, UnpackError<E>> {
+fn wanted<E>(entry: &Entry) -> Result<EntryKind, UnpackError<E>> {
     match entry.kind {
         Kind::File if entry.sparse.is_some() => Err(broken("a sparse file")),
-        Kind::File => Ok(Wanted::File),
-        Kind::Directory => Ok(Wanted::Directory),
-        Kind::Hardlink => Ok(Wanted::Copy),
-        Kind::Symlink => Ok(Wanted::Link),
+        Kind::File => Ok(EntryKind::File),
+        Kind::Directory => Ok(EntryKind::Directory),
+        Kind::Hardlink => Ok(EntryKind::Copy),
+        Kind::Symlink => Ok(EntryKind::Link),
         Kind::Device => Err(broken("a device")),
         Kind::Fifo => Err(broken("a named pipe")),
         Kind::Other(_) => Err(broken("neither a file, a directory nor a link")),
@@ -364,17 +364,17 @@ fn text<E>(bytes: &[u8]) -> Result<&str, UnpackError<E>> {
 }
 
 /// Whether a guest can write it: it takes names as text only.
-fn can_be_told(wanted: &Wanted, entry: &Entry) -> bool {
+fn has_text_names(wanted: &EntryKind, entry: &Entry) -> bool {
     let is_text = |bytes: &[u8]| text::<()>(bytes).is_ok();
     is_text(&entry.path)
         && match wanted {
-            Wanted::File | Wanted::Directory => true,
-            Wanted::Link | Wanted::Copy => !entry.target.is_empty() && is_text(&entry.target),
+            EntryKind::File | EntryKind::Directory => true,
+            EntryKind::Link | EntryKind::Copy => !entry.target.is_empty() && is_text(&entry.target),
         }
 }
 
 /// The path of an entry, always beneath its directory.
-fn inside<E>(path: &[u8]) -> Result<String, UnpackError<E>> {
+fn path_beneath<E>(path: &[u8]) -> Result<String, UnpackError<E>> {
     let path = text(path)?;
     if path.starts_with('/') {
         return Err(broken("an absolute path"));
@@ -410,18 +410,18 @@ mod tests {
             ("a/..", None),
             ("a\0b", None),
         ] {
-            assert_eq!(inside::<()>(path.as_bytes()).ok().as_deref(), expected, "{path:?}");
+            assert_eq!(path_beneath::<()>(path.as_bytes()).ok().as_deref(), expected, "{path:?}");
         }
-        assert!(inside::<()>(b"\xff").is_err());
+        assert!(path_beneath::<()>(b"\xff").is_err());
     }
 
     #[test]
     fn unpack_takes_files_directories_and_links_only() {
         for (kind, taken) in [
-            (Kind::File, Some(Wanted::File)),
-            (Kind::Directory, Some(Wanted::Directory)),
-            (Kind::Symlink, Some(Wanted::Link)),
-            (Kind::Hardlink, Some(Wanted::Copy)),
+            (Kind::File, Some(EntryKind::File)),
+            (Kind::Directory, Some(EntryKind::Directory)),
+            (Kind::Symlink, Some(EntryKind::Link)),
+            (Kind::Hardlink, Some(EntryKind::Copy)),
             (Kind::Device, None),
             (Kind::Fifo, None),
             (Kind::Other(b'Z'), None),

@@ -13,7 +13,7 @@ use tokio::io::AsyncWriteExt as _;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::timeout;
 
-use super::log::files::{LogWriter, Shelf};
+use super::log::files::{LogDirectory, LogWriter};
 use super::log::{Log, Unsaved};
 use super::table::Processes;
 use crate::core::Core;
@@ -86,13 +86,13 @@ impl Live {
         given: Option<OwnedSemaphorePermit>,
     ) -> Arc<Self> {
         let (handle, stdin) = (process.handle(), process.stdin.take());
-        let shelf = processes.shelf();
-        let writer = shelf.map(|shelf| shelf.writer(&record));
+        let log_directory = processes.log_directory();
+        let writer = log_directory.map(|log_directory| log_directory.writer(&record));
         Arc::new(Self {
             id: record.id,
             tenant: record.tenant,
             instance,
-            log: Log::new(shelf.is_some(), processes.unsaved_bytes()),
+            log: Log::new(log_directory.is_some(), processes.unsaved_bytes()),
             writer: Mutex::new(writer),
             state: Mutex::new(State { record, handle: Some(handle), next: None, over: None }),
             again,
@@ -118,11 +118,11 @@ impl Live {
 
     /// Writes part of its log to the disk. Returns the first byte that is kept there, or none if
     /// the write failed. Blocks.
-    pub(super) fn write_log(&self, shelf: &Shelf, unsaved: &Unsaved) -> Option<u64> {
+    pub(super) fn write_log(&self, log_directory: &LogDirectory, unsaved: &Unsaved) -> Option<u64> {
         let mut writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
         let writer = writer.as_mut()?;
         let failed_before = writer.has_failed();
-        match writer.append(shelf, unsaved) {
+        match writer.append(log_directory, unsaved) {
             Ok(first) => Some(first),
             Err(error) => {
                 if !failed_before {
@@ -162,7 +162,7 @@ impl Live {
             }
         };
         drop(refused);
-        self.tell_news();
+        self.notify_task();
     }
 
     /// The kernel decided that it has ended. Its task ends what still runs of it.
@@ -173,10 +173,10 @@ impl Live {
             state.next.take()
         };
         drop(untaken);
-        self.tell_news();
+        self.notify_task();
     }
 
-    fn tell_news(&self) {
+    fn notify_task(&self) {
         self.news.send_modify(|news| *news = news.wrapping_add(1));
     }
 
@@ -249,7 +249,7 @@ impl Live {
     }
 
     /// Wakes all that wait for its end, or for the end of its log.
-    pub(super) fn tell_over(&self) {
+    pub(super) fn wake_waiters(&self) {
         self.log.close();
         self.run.send_replace(u32::MAX);
     }

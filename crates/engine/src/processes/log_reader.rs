@@ -10,7 +10,7 @@ use model::{ProcessRecord, Refusal};
 use tokio::time::timeout;
 
 use super::live::Live;
-use super::log::files::Shelf;
+use super::log::files::LogDirectory;
 use super::log::{Seen, cut, end_of, frames, tail_of, takes};
 use super::log_writer;
 use super::requests::{LogPage, LogPiece, LogQuery, LogWanted};
@@ -94,16 +94,21 @@ impl Reader {
 
     async fn read_back(&self, record: &ProcessRecord, offset: u64) -> Vec<LogPiece> {
         let (sandbox, number) = (record.sandbox, record.number);
-        self.on_disk(move |shelf| shelf.read(sandbox, number, offset, TAKEN_BYTES as u64)).await
+        self.on_disk(move |log_directory| {
+            log_directory.read(sandbox, number, offset, TAKEN_BYTES as u64)
+        })
+        .await
     }
 
     /// Asks the disk. What the disk cannot read counts as deleted.
     async fn on_disk<T: Default + Send + 'static>(
         &self,
-        ask: impl FnOnce(&Shelf) -> T + Send + 'static,
+        ask: impl FnOnce(&LogDirectory) -> T + Send + 'static,
     ) -> T {
-        match self.core.processes.shelf_to_share() {
-            Some(shelf) => tasks::spawn_blocking(move || ask(&shelf)).await.unwrap_or_default(),
+        match self.core.processes.shared_log_directory() {
+            Some(log_directory) => {
+                tasks::spawn_blocking(move || ask(&log_directory)).await.unwrap_or_default()
+            }
             None => T::default(),
         }
     }
@@ -126,7 +131,8 @@ impl Reader {
             Source::Disk(record) => ProcessRecord::clone(record),
         };
         let (sandbox, number) = (record.sandbox, record.number);
-        let found = self.on_disk(move |shelf| shelf.tail(sandbox, number, wanted, max_bytes));
+        let found = self
+            .on_disk(move |log_directory| log_directory.tail(sandbox, number, wanted, max_bytes));
         found.await.unwrap_or(record.log.end)
     }
 
@@ -144,7 +150,8 @@ impl Reader {
             }
             Source::Disk(record) => {
                 let (sandbox, number) = (record.sandbox, record.number);
-                let found = self.on_disk(move |shelf| shelf.extent(sandbox, number)).await;
+                let found =
+                    self.on_disk(move |log_directory| log_directory.extent(sandbox, number)).await;
                 let kept = found.map_or((record.log.end, record.log.end), |found| {
                     (found.first, found.end.max(record.log.end))
                 });

@@ -17,7 +17,7 @@ const DISK_PATIENCE: Duration = Duration::from_secs(1);
 
 /// Runs for as long as the engine lives.
 pub(crate) async fn run(core: Arc<Core>) {
-    if core.processes.shelf().is_none() {
+    if core.processes.log_directory().is_none() {
         return;
     }
     loop {
@@ -56,9 +56,9 @@ impl Drop for Saving<'_> {
 fn write(core: &Core, live: &Live, all: bool) {
     let _saving = Saving(live);
     while let Some(unsaved) = live.log.take_unsaved(all) {
-        let kept = match core.processes.shelf() {
+        let kept = match core.processes.log_directory() {
             // After the end of this server, the logs belong to the next one.
-            Some(shelf) if !core.is_halted() => live.write_log(shelf, &unsaved),
+            Some(log_directory) if !core.is_halted() => live.write_log(log_directory, &unsaved),
             Some(_) | None => None,
         };
         let bytes = unsaved.pieces.iter().map(|piece| piece.bytes.len() as u64).sum();

@@ -17,8 +17,8 @@ mod start;
 mod stop;
 mod table;
 
+pub(crate) use self::log::files::LogDirectory;
 pub use self::log::files::ProcessLogs;
-pub(crate) use self::log::files::Shelf;
 pub use self::log_reader::LogFollow;
 pub(crate) use self::log_writer::run as save;
 pub(crate) use self::record_writer::run as store;
@@ -27,7 +27,7 @@ pub use self::requests::{
     LogPage, LogPiece, LogQuery, LogWanted, ProcessInput, ProcessPage, ProcessQuery, ProcessRef,
     ProcessRequest,
 };
-pub(crate) use self::restarts::{over, restart, rests};
+pub(crate) use self::restarts::{over, pauses, restart};
 pub(crate) use self::stop::kill_program;
 pub(crate) use self::table::Processes;
 

@@ -32,7 +32,7 @@ const DISK_PATIENCE: Duration = Duration::from_secs(30);
 
 /// Changes that wait for the store.
 #[derive(Default)]
-pub(super) struct Behind {
+pub(super) struct UnstoredChanges {
     waiting: Mutex<BTreeMap<(SandboxId, u64), Unstored>>,
     /// Something waits.
     more: Notify,
@@ -46,7 +46,7 @@ enum Unstored {
     Removed,
 }
 
-impl Behind {
+impl UnstoredChanges {
     fn waiting(&self) -> MutexGuard<'_, BTreeMap<(SandboxId, u64), Unstored>> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -82,10 +82,10 @@ impl Behind {
 /// Runs for as long as the engine lives.
 pub(crate) async fn run(core: Arc<Core>) {
     loop {
-        core.processes.behind.more.notified().await;
+        core.processes.unstored.more.notified().await;
         sleep(PAUSE).await;
         loop {
-            let taken = core.processes.behind.take();
+            let taken = core.processes.unstored.take();
             if taken.is_empty() {
                 break;
             }
@@ -125,10 +125,12 @@ async fn store(core: &Arc<Core>, taken: Vec<((SandboxId, u64), Unstored)>) {
     for record in over {
         core.processes.stored(record);
     }
-    if let Some(shelf) = core.processes.shelf_to_share().filter(|_| !removed.is_empty()) {
+    if let Some(log_directory) =
+        core.processes.shared_log_directory().filter(|_| !removed.is_empty())
+    {
         let removing = tasks::spawn_blocking(move || {
             for (sandbox, number) in removed {
-                shelf.remove(sandbox, number);
+                log_directory.remove(sandbox, number);
             }
         });
         // A log that could not be removed is found by the next sweep.
@@ -141,10 +143,10 @@ async fn store(core: &Arc<Core>, taken: Vec<((SandboxId, u64), Unstored)>) {
 fn as_stored(core: &Arc<Core>, live: &Arc<Live>) -> (ProcessRecord, Option<Arc<[u8]>>, bool) {
     let mut record = live.record();
     let Some(end) = &mut record.end else { return (record, None, false) };
-    let has_disk = core.processes.shelf().is_some();
-    let kept_bytes = record.log.end - record.log.first;
+    let has_disk = core.processes.log_directory().is_some();
+    let saved_bytes = record.log.end - record.log.first;
     let mut whole = true;
-    let log = if has_disk && (live.log.is_on_disk() || kept_bytes > INLINE_BYTES) {
+    let log = if has_disk && (live.log.is_on_disk() || saved_bytes > INLINE_BYTES) {
         if live.begins_to_finish() {
             tasks::spawn(finish_log(Arc::clone(core), Arc::clone(live)));
         }
@@ -175,9 +177,9 @@ async fn finish_log(core: Arc<Core>, live: Arc<Live>) {
         }
     }
     let record = live.record();
-    if let Some(shelf) = core.processes.shelf_to_share() {
+    if let Some(log_directory) = core.processes.shared_log_directory() {
         let ended = record.clone();
-        let told = tasks::spawn_blocking(move || shelf.ended(&ended));
+        let told = tasks::spawn_blocking(move || log_directory.ended(&ended));
         // If that fails, it stays until the next start.
         let _ = told.await;
     }

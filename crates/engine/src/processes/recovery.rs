@@ -13,7 +13,7 @@ use model::{ProcessEnd, ProcessEndReason, ProcessRecord, ProcessStatus, Wall};
 use store::{Batch, ProcessesQuery, Store, StoreError};
 use tokio::time::sleep;
 
-use super::log::files::Shelf;
+use super::log::files::LogDirectory;
 use crate::core::Core;
 
 /// How many ends are stored at once.
@@ -40,7 +40,7 @@ pub(crate) struct LeftOver {
 /// Ends the processes that an earlier run left running. Returns the ends that cannot be stored now.
 pub(crate) async fn end_left_over(
     store: &dyn Store,
-    shelf: Option<&Arc<Shelf>>,
+    log_directory: Option<&Arc<LogDirectory>>,
     now: Wall,
 ) -> Result<LeftOver, StoreError> {
     let mut done = LeftOver::default();
@@ -59,7 +59,7 @@ pub(crate) async fn end_left_over(
                 unknown.insert(ended.map(|ended| sandbox_end_in_words(ended.cause, None)));
             }
             let cause = causes.get(&record.sandbox).cloned().flatten();
-            records.push(Arc::new(end(shelf, now, record, cause).await));
+            records.push(Arc::new(end(log_directory, now, record, cause).await));
         }
         if done.why.is_some() {
             done.unstored = records;
@@ -102,7 +102,7 @@ pub(super) fn ended_with_server(at: Wall) -> ProcessEnd {
 }
 
 async fn end(
-    shelf: Option<&Arc<Shelf>>,
+    log_directory: Option<&Arc<LogDirectory>>,
     at: Wall,
     record: ProcessRecord,
     cause: Option<String>,
@@ -112,9 +112,10 @@ async fn end(
         (end.reason, end.detail) = (ProcessEndReason::SandboxEnded, Some(cause.into()));
     }
     let mut record = ProcessRecord { end: Some(end), keep_alive: false, ..record };
-    if let Some(shelf) = shelf {
-        let (shelf, sandbox, number) = (Arc::clone(shelf), record.sandbox, record.number);
-        let found = tasks::spawn_blocking(move || shelf.extent(sandbox, number)).await;
+    if let Some(log_directory) = log_directory {
+        let (log_directory, sandbox, number) =
+            (Arc::clone(log_directory), record.sandbox, record.number);
+        let found = tasks::spawn_blocking(move || log_directory.extent(sandbox, number)).await;
         if let Ok(Some(extent)) = found {
             record.log = extent;
         }
@@ -136,10 +137,10 @@ pub(crate) async fn sweep(core: Arc<Core>, remove_logs: bool) {
 }
 
 async fn remove_strays(core: &Arc<Core>) {
-    let Some(shelf) = core.processes.shelf_to_share() else { return };
+    let Some(log_directory) = core.processes.shared_log_directory() else { return };
     let places = {
-        let shelf = Arc::clone(&shelf);
-        tasks::spawn_blocking(move || shelf.places().unwrap_or_default()).await
+        let log_directory = Arc::clone(&log_directory);
+        tasks::spawn_blocking(move || log_directory.places().unwrap_or_default()).await
     };
     for (sandbox, number) in places.unwrap_or_default() {
         if core.processes.knows(sandbox, number) {
@@ -153,8 +154,8 @@ async fn remove_strays(core: &Arc<Core>) {
         {
             continue;
         }
-        let shelf = Arc::clone(&shelf);
-        let removed = tasks::spawn_blocking(move || shelf.remove(sandbox, number)).await;
+        let log_directory = Arc::clone(&log_directory);
+        let removed = tasks::spawn_blocking(move || log_directory.remove(sandbox, number)).await;
         if removed.is_err() {
             return;
         }

@@ -13,7 +13,7 @@ use crate::core::Core;
 use crate::effects;
 
 /// The program of a process failed, and a restart follows after a pause: its log says so.
-pub(crate) fn rests(
+pub(crate) fn pauses(
     core: &Core,
     sandbox: SandboxId,
     process: ProcessId,

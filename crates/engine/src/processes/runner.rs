@@ -24,7 +24,7 @@ const FIRST_READ_BYTES: usize = 4 * 1024;
 const LARGEST_READ_BYTES: usize = 256 * 1024;
 /// How long the outputs of an exited program may take to end, and a program of a sandbox that is
 /// being removed to exit.
-const REST_PATIENCE: Duration = Duration::from_secs(5);
+const OUTPUT_PATIENCE: Duration = Duration::from_secs(5);
 
 /// Runs a process in a task of its own.
 pub(super) fn begin(core: &Arc<Core>, live: Arc<Live>, program: Process) {
@@ -53,8 +53,8 @@ async fn run(core: &Arc<Core>, live: &Arc<Live>, mut program: Process) -> Over {
         live.program_ended();
         live.give_input(None).await;
         drop(program);
-        if let Some(how) = heard(live, exit).await {
-            tell_ended(core, live, how);
+        if let Some(how) = exit_report(live, exit).await {
+            report_exit(core, live, how);
         }
         program = match follows(core, live).await {
             Next::Program(program) => program,
@@ -68,7 +68,7 @@ async fn run(core: &Arc<Core>, live: &Arc<Live>, mut program: Process) -> Over {
 async fn give_up(core: &Arc<Core>, live: &Live) -> Over {
     loop {
         live.program_ended();
-        tell_ended(core, live, ProgramEnd::GivenUp);
+        report_exit(core, live, ProgramEnd::GivenUp);
         match follows(core, live).await {
             // It was about to be restarted.
             Next::Program(program) => drop(program),
@@ -92,7 +92,7 @@ async fn follows(core: &Core, live: &Live) -> Next {
 
 /// What to report to the kernel about the exit of a program; nothing if the kernel has decided
 /// already.
-async fn heard(live: &Live, exit: Result<Exit, RuntimeError>) -> Option<ProgramEnd> {
+async fn exit_report(live: &Live, exit: Result<Exit, RuntimeError>) -> Option<ProgramEnd> {
     use RuntimeErrorCode as Code;
     let error = match exit {
         Ok(exit) => return Some(ProgramEnd::Exited(program_exit(&exit))),
@@ -143,7 +143,7 @@ async fn drive(
                 if over.end.reason != ProcessEndReason::SandboxEnded {
                     break;
                 }
-                rest.as_mut().reset(Instant::now() + REST_PATIENCE);
+                rest.as_mut().reset(Instant::now() + OUTPUT_PATIENCE);
                 continue;
             }
             bytes = first.next(), if !first.is_over() => bytes,
@@ -154,7 +154,7 @@ async fn drive(
             ended = program.wait(), if exit.is_none() => {
                 exit = Some(ended?);
                 patient = false;
-                rest.as_mut().reset(Instant::now() + REST_PATIENCE);
+                rest.as_mut().reset(Instant::now() + OUTPUT_PATIENCE);
                 continue;
             }
             () = &mut rest, if !patient => break,
@@ -219,8 +219,8 @@ fn program_exit(exit: &Exit) -> ProgramExit {
 }
 
 /// Reports a started process to the kernel.
-pub(super) fn tell_started(core: &Arc<Core>, record: &ProcessRecord, live: &Live) {
-    core.tell(Event::ProcessStarted(StartedProcess {
+pub(super) fn report_started(core: &Arc<Core>, record: &ProcessRecord, live: &Live) {
+    core.notify(Event::ProcessStarted(StartedProcess {
         sandbox: record.sandbox,
         instance: live.instance,
         process: live.id,
@@ -230,8 +230,8 @@ pub(super) fn tell_started(core: &Arc<Core>, record: &ProcessRecord, live: &Live
     }));
 }
 
-fn tell_ended(core: &Arc<Core>, live: &Live, how: ProgramEnd) {
-    core.tell(Event::ProgramEnded { instance: live.instance, process: live.id, how });
+fn report_exit(core: &Arc<Core>, live: &Live, how: ProgramEnd) {
+    core.notify(Event::ProgramEnded { instance: live.instance, process: live.id, how });
 }
 
 /// A process has ended: stores its record and wakes all that wait.
@@ -247,10 +247,10 @@ fn finish(core: &Arc<Core>, live: &Arc<Live>, over: Over) {
     let before = live.record();
     let Some(record) = live.finish(end, keeps_alive) else { return };
     if before.keep_alive {
-        core.observers.tell(Observed::Ended(&record));
+        core.observers.notify(Observed::Ended(&record));
     }
     tracing::debug!(process = %live.id, instance = %live.instance, status = status.as_str(), reason = reason.as_str(), "a process ended");
     core.metrics.process_ended(reason);
     core.processes.ended(&record, live);
-    live.tell_over();
+    live.wake_waiters();
 }

@@ -26,22 +26,22 @@ const GIVEN_AGAIN_BYTES_MAX: usize = 64 * 1024;
 impl Use {
     /// Starts a process. It continues after the use has ended.
     #[boxed]
-    pub async fn start_process(&self, asked: ProcessRequest) -> Result<ProcessRecord, Refusal> {
+    pub async fn start_process(&self, request: ProcessRequest) -> Result<ProcessRecord, Refusal> {
         let core = self.core();
         let sandbox = self.sandbox();
         let tenant = core.read(|kernel| kernel.tenant_of_sandbox(sandbox)).unwrap_or_default();
-        let given = check_input(core, &asked)?;
+        let given = check_input(core, &request)?;
         let reserved = loop {
             let last = core.processes.last_of_earlier(&*core.store, self.grant()).await?;
-            let name = asked.name.as_deref();
+            let name = request.name.as_deref();
             let reserved = core.processes.reserve(self.grant(), name, core.max_processes, last)?;
             // Tried again where its table was removed just now.
             if let Some(reserved) = reserved {
                 break reserved;
             }
         };
-        let spec = spec(&asked);
-        let again = asked.restart.map(|_| spec.clone());
+        let spec = spec(&request);
+        let again = request.restart.map(|_| spec.clone());
         let mut process = self.exec(spec).await?;
         let now = core.now().wall;
         let Some(pid) = process.pid() else {
@@ -51,7 +51,7 @@ impl Use {
         let id = ProcessId::from_uuid(fresh_uuid(now)?);
         let name = Arc::clone(&reserved.name);
         let timeout_ms =
-            core.read(|kernel| kernel.process_timeout_ms(asked.keep_alive, asked.timeout_ms));
+            core.read(|kernel| kernel.process_timeout_ms(request.keep_alive, request.timeout_ms));
         let instance = self.grant().instance;
         let live = reserved.fill(instance, |number| {
             let record = ProcessRecord {
@@ -61,14 +61,14 @@ impl Use {
                 tenant,
                 pid,
                 name,
-                command: line(&asked.command).into(),
-                cwd: asked.cwd.as_deref().map(Arc::from),
-                keep_alive: asked.keep_alive,
+                command: line(&request.command).into(),
+                cwd: request.cwd.as_deref().map(Arc::from),
+                keep_alive: request.keep_alive,
                 timeout_ms,
-                restart: asked.restart,
+                restart: request.restart,
                 restarts: 0,
-                terminal: asked.terminal.is_some(),
-                stdin: asked.terminal.is_some() || matches!(asked.stdin, ProcessInput::Open),
+                terminal: request.terminal.is_some(),
+                stdin: request.terminal.is_some() || matches!(request.stdin, ProcessInput::Open),
                 started_at: now,
                 end: None,
                 log: LogExtent::default(),
@@ -76,11 +76,11 @@ impl Use {
             Live::new(record, instance, &core.processes, &mut process, again, given)
         });
         let record = live.record();
-        runner::tell_started(core, &record, &live);
+        runner::report_started(core, &record, &live);
         core.metrics.process_started();
         core.processes.changed(&record, &live);
         if record.keep_alive {
-            core.observers.tell(Observed::Started(&record));
+            core.observers.notify(Observed::Started(&record));
         }
         runner::begin(core, live, process);
         Ok(record)
@@ -90,10 +90,10 @@ impl Use {
 /// Refuses more input than can be held until a program reads it, and reserves room for the rest.
 fn check_input(
     core: &Core,
-    asked: &ProcessRequest,
+    request: &ProcessRequest,
 ) -> Result<Option<OwnedSemaphorePermit>, Refusal> {
-    let ProcessInput::Bytes(bytes) = &asked.stdin else { return Ok(None) };
-    let again = asked.restart.is_some();
+    let ProcessInput::Bytes(bytes) = &request.stdin else { return Ok(None) };
+    let again = request.restart.is_some();
     let most = if again { GIVEN_AGAIN_BYTES_MAX } else { GIVEN_BYTES_MAX };
     if bytes.len() > most {
         let cause = format!("stdin: at most {most} bytes can be given; write the rest later");
@@ -106,13 +106,13 @@ fn check_input(
     })
 }
 
-fn spec(asked: &ProcessRequest) -> ExecSpec {
-    let mut spec = ExecSpec::new(asked.command.clone());
-    spec.env.clone_from(&asked.env);
-    spec.cwd.clone_from(&asked.cwd);
-    spec.terminal = asked.terminal;
+fn spec(request: &ProcessRequest) -> ExecSpec {
+    let mut spec = ExecSpec::new(request.command.clone());
+    spec.env.clone_from(&request.env);
+    spec.cwd.clone_from(&request.cwd);
+    spec.terminal = request.terminal;
     spec.confirm_start = true;
-    spec.stdin = match (&asked.stdin, asked.terminal) {
+    spec.stdin = match (&request.stdin, request.terminal) {
         (ProcessInput::Bytes(bytes), _) => Stdin::Bytes(bytes.clone()),
         (ProcessInput::Open, _) | (ProcessInput::Null, Some(_)) => Stdin::Stream,
         (ProcessInput::Null, None) => Stdin::Null,

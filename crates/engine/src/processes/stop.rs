@@ -48,7 +48,7 @@ pub(super) async fn stop(
         Ok(live.record())
     };
     // One caller ends the process; the others only wait.
-    if first { to_the_end(stopping).await } else { stopping.await }
+    if first { run_to_completion(stopping).await } else { stopping.await }
 }
 
 /// Kills a process.
@@ -60,7 +60,7 @@ pub(super) async fn kill(used: Use, live: Arc<Live>) -> Result<ProcessRecord, Re
         drop(used);
         Ok(live.record())
     };
-    to_the_end(killing).await
+    run_to_completion(killing).await
 }
 
 /// Sends a signal to a process, or also to all its descendants.
@@ -87,7 +87,7 @@ pub(super) async fn signal(
         Ok(())
     };
     // What the kernel learned, the program must get too, also if the client goes away in between.
-    to_the_end(telling).await
+    run_to_completion(telling).await
 }
 
 /// Tells the kernel what a caller asked of a process. Returns the program to signal; none between
@@ -95,7 +95,7 @@ pub(super) async fn signal(
 /// Refused if the process has ended already.
 fn ask(core: &Arc<Core>, live: &Live, asked: EndAsked) -> Result<Option<ProcessHandle>, Refusal> {
     live.handle()?;
-    core.tell(Event::ProcessEndAsked { instance: live.instance, process: live.id, asked });
+    core.notify(Event::ProcessEndAsked { instance: live.instance, process: live.id, asked });
     Ok(live.handle().unwrap_or(None))
 }
 
@@ -141,7 +141,7 @@ async fn force(core: &Arc<Core>, live: &Live, how: EndAsked) -> Result<(), Refus
 }
 
 /// Runs work to its end, also if its caller goes away.
-async fn to_the_end<T: Send + 'static>(
+async fn run_to_completion<T: Send + 'static>(
     doing: impl Future<Output = Result<T, Refusal>> + Send + 'static,
 ) -> Result<T, Refusal> {
     tasks::spawn(doing).await.unwrap_or_else(|error| {

@@ -15,9 +15,9 @@ use store::{ProcessesQuery, Store};
 use tokio::sync::Semaphore;
 
 use super::live::Live;
-use super::log::files::Shelf;
+use super::log::files::LogDirectory;
 use super::names;
-use super::record_writer::Behind;
+use super::record_writer::UnstoredChanges;
 use super::requests::{ProcessQuery, ProcessRef};
 use crate::core::unavailable;
 
@@ -34,8 +34,8 @@ const INPUT_BYTES_MAX: usize = 128 * 1024 * 1024;
 pub(crate) struct Processes {
     tables: Mutex<Tables>,
     /// Changes that wait for the store.
-    pub(super) behind: Behind,
-    shelf: Option<Arc<Shelf>>,
+    pub(super) unstored: UnstoredChanges,
+    log_directory: Option<Arc<LogDirectory>>,
     /// The room for input of programs.
     input: Arc<Semaphore>,
     /// Bytes of all logs that wait for the disk.
@@ -116,11 +116,11 @@ pub(super) struct Reserved<'p> {
 }
 
 impl Processes {
-    pub(crate) fn new(shelf: Option<Arc<Shelf>>) -> Self {
+    pub(crate) fn new(log_directory: Option<Arc<LogDirectory>>) -> Self {
         Self {
             tables: Mutex::default(),
-            behind: Behind::default(),
-            shelf,
+            unstored: UnstoredChanges::default(),
+            log_directory,
             input: Arc::new(Semaphore::new(INPUT_BYTES_MAX)),
             unsaved_bytes: Arc::default(),
         }
@@ -131,12 +131,12 @@ impl Processes {
     }
 
     /// The logs on the disk.
-    pub(super) fn shelf(&self) -> Option<&Shelf> {
-        self.shelf.as_deref()
+    pub(super) fn log_directory(&self) -> Option<&LogDirectory> {
+        self.log_directory.as_deref()
     }
 
-    pub(super) fn shelf_to_share(&self) -> Option<Arc<Shelf>> {
-        self.shelf.clone()
+    pub(super) fn shared_log_directory(&self) -> Option<Arc<LogDirectory>> {
+        self.log_directory.clone()
     }
 
     /// The room for input of programs.
@@ -212,12 +212,12 @@ impl Processes {
 
     /// A change of a process is to be stored.
     pub(super) fn changed(&self, record: &ProcessRecord, live: &Arc<Live>) {
-        self.behind.changed(record.sandbox, record.number, live);
+        self.unstored.changed(record.sandbox, record.number, live);
     }
 
     /// A process has ended: its record stays here.
     pub(super) fn ended(&self, record: &ProcessRecord, live: &Arc<Live>) {
-        self.behind.changed(record.sandbox, record.number, live);
+        self.unstored.changed(record.sandbox, record.number, live);
         let mut tables = self.tables();
         let Tables { of, finished_bytes } = &mut *tables;
         let Some(table) = of.get_mut(&record.sandbox) else { return };
@@ -230,7 +230,7 @@ impl Processes {
         {
             *finished_bytes -= bytes;
             table.forget(oldest);
-            self.behind.removed(record.sandbox, oldest);
+            self.unstored.removed(record.sandbox, oldest);
         }
     }
 
@@ -257,7 +257,7 @@ impl Processes {
     pub(super) fn forget_gone(&self, instance_of: impl Fn(SandboxId) -> Option<InstanceId>) {
         let idle: Vec<_> = {
             let tables = self.tables();
-            let idle = tables.of.iter().filter(|(_, table)| table.is_at_rest());
+            let idle = tables.of.iter().filter(|(_, table)| table.is_idle());
             idle.map(|(sandbox, table)| (*sandbox, table.instance)).collect()
         };
         for (sandbox, instance) in idle {
@@ -266,7 +266,7 @@ impl Processes {
             }
             let mut tables = self.tables();
             if let Some(table) = tables.of.get(&sandbox)
-                && table.is_at_rest()
+                && table.is_idle()
                 && table.instance == instance
                 && let Some(gone) = tables.of.remove(&sandbox)
             {
@@ -276,9 +276,9 @@ impl Processes {
     }
 
     /// Whether no process runs, and everything is stored.
-    pub(crate) fn are_at_rest(&self) -> bool {
+    pub(crate) fn are_idle(&self) -> bool {
         let tables = self.tables();
-        self.behind.is_empty() && tables.of.values().all(Table::is_at_rest)
+        self.unstored.is_empty() && tables.of.values().all(Table::is_idle)
     }
 
     /// All running processes.
@@ -345,7 +345,7 @@ impl Table {
             || of_latest.is_some_and(|number| self.running.contains(number))
     }
 
-    fn is_at_rest(&self) -> bool {
+    fn is_idle(&self) -> bool {
         let stored = |number| matches!(self.by_number.get(number), Some(Entry::Over(_)));
         self.running.is_empty() && self.starting.is_empty() && self.finished.keys().all(stored)
     }

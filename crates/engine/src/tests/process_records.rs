@@ -66,7 +66,7 @@ async fn of_a_large_output_the_tail_is_kept_and_nobody_waits() {
         let kept: u64 = page.pieces.iter().map(|piece| piece.bytes.len() as u64).sum();
         assert!((2 * MIB..=5 * MIB).contains(&kept), "{kept}");
         assert_eq!((page.next_offset, page.first), (count + 8, count + 8 - kept));
-        while !node.engine.core.processes.are_at_rest() {
+        while !node.engine.core.processes.are_idle() {
             sleep(Duration::from_millis(5)).await;
         }
     }
@@ -175,7 +175,7 @@ async fn ten_thousand_processes_leave_two_thousand_to_remember() {
     let stored = store::Store::processes(&*node.store, &stored).await.unwrap();
     assert_eq!(stored.len(), 2_000);
     assert_eq!(output(&node, &last.unwrap()).await, "hi\n");
-    assert!(node.engine.core.processes.are_at_rest(), "no output is in memory");
+    assert!(node.engine.core.processes.are_idle(), "no output is in memory");
 }
 
 #[tokio::test(start_paused = true)]

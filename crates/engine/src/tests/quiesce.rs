@@ -11,7 +11,7 @@ use tokio::time::{sleep, timeout};
 
 use super::node::{ALICE, Node, Place};
 use super::sessions::{outcome, rest};
-use crate::workspace_locks::{Entered, Haste};
+use crate::workspace_locks::{LockGuard, Priority};
 
 /// Long enough for everything but time to happen.
 const MOMENT: Duration = Duration::from_millis(100);
@@ -33,9 +33,9 @@ impl Scene {
     }
 
     /// As long as this is held, no copy of the files of the session gets on.
-    async fn slow_copy(&self) -> Entered {
+    async fn slow_copy(&self) -> LockGuard {
         let workspace = self.node.engine.session(ALICE, self.parent).unwrap().workspace.unwrap();
-        self.node.engine.core.disk.works.enter(workspace, Haste::Patient).await
+        self.node.engine.core.disk.locks.lock(workspace, Priority::Patient).await
     }
 
     fn fork(&self) -> JoinHandle<Result<SessionId, model::Refusal>> {

@@ -73,7 +73,7 @@ async fn world(seed: u64) {
     sleep(Duration::from_mins(5)).await;
     let alive = node.runtime.alive();
     assert_eq!((alive.tasks, alive.streams), (0, 0), "seed {seed}: {alive:?}");
-    assert!(node.engine.core.processes.are_at_rest(), "seed {seed}");
+    assert!(node.engine.core.processes.are_idle(), "seed {seed}");
 }
 
 /// A client that goes on for ever.

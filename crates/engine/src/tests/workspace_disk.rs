@@ -13,7 +13,7 @@ use runtime::fake::{Fault, Operation};
 use workspaces::{LostFound, Size, Workspaces};
 
 use super::node::{ALICE, Node, config, in_memory, name, template};
-use crate::disk_usage::{Haste, round};
+use crate::disk_usage::{Urgency, round};
 use crate::{CheckoutRequest, EngineConfig};
 
 static PLACES: AtomicU64 = AtomicU64::new(0);
@@ -204,7 +204,7 @@ async fn before_somebody_ends_for_a_short_disk_all_are_measured_anew() {
         Why::Ended(ended) => panic!("{ended:?}"),
     };
     assert!(measured().await < Some(3 << 20), "it is not time yet");
-    round(core, &workspaces, Haste::Short).await;
+    round(core, &workspaces, Urgency::Short).await;
     assert!(measured().await >= Some(3 << 20));
 }
 

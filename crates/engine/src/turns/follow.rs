@@ -145,7 +145,7 @@ impl Drop for TurnFollow {
         if let Some(request) = self.client.take()
             && !self.over
         {
-            self.core.tell(Event::ClientGone { request });
+            self.core.notify(Event::ClientGone { request });
         }
     }
 }

@@ -9,7 +9,7 @@ use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
 use super::log::TurnLog;
-use crate::instance_ends::Stay;
+use crate::instance_ends::EndWatch;
 
 /// A turn.
 pub(crate) struct Live {
@@ -24,16 +24,16 @@ struct State {
     /// Its message, as JSON, until a harness has it.
     input: Option<Arc<str>>,
     /// The task that runs it, while there is one.
-    work: Option<Work>,
+    work: Option<TaskHandle>,
     /// The watch of its instance, from when a harness there gets it until its task begins.
-    stay: Option<Stay>,
+    end_watch: Option<EndWatch>,
     /// Followers see its end.
     over: bool,
 }
 
 /// Stops a task that runs a turn.
 #[derive(Clone)]
-struct Work {
+struct TaskHandle {
     stop: Arc<Notify>,
     /// Closed when the task has ended.
     done: watch::Receiver<()>,
@@ -41,7 +41,7 @@ struct Work {
 
 impl Live {
     pub(crate) fn new(turn: TurnId, input: Arc<str>) -> Arc<Self> {
-        let state = State { input: Some(input), work: None, stay: None, over: false };
+        let state = State { input: Some(input), work: None, end_watch: None, over: false };
         let (began, log) = (Instant::now(), TurnLog::new(turn));
         Arc::new(Self { turn, began, log, state: Mutex::new(state) })
     }
@@ -66,13 +66,13 @@ impl Live {
     }
 
     /// The kernel gives it to a harness in this instance.
-    pub(super) fn enters(&self, stay: Stay) {
-        self.state().stay = Some(stay);
+    pub(super) fn enters(&self, end_watch: EndWatch) {
+        self.state().end_watch = Some(end_watch);
     }
 
     /// The watch of its instance, for the task that runs it.
-    pub(super) fn take_stay(&self) -> Option<Stay> {
-        self.state().stay.take()
+    pub(super) fn take_end_watch(&self) -> Option<EndWatch> {
+        self.state().end_watch.take()
     }
 
     /// A task begins to run it: returns what stops the task, and what the task drops at its end,
@@ -80,7 +80,7 @@ impl Live {
     pub(super) fn work_begins(&self) -> (Arc<Notify>, watch::Sender<()>) {
         let (guard, done) = watch::channel(());
         let stop = Arc::new(Notify::new());
-        self.state().work = Some(Work { stop: Arc::clone(&stop), done });
+        self.state().work = Some(TaskHandle { stop: Arc::clone(&stop), done });
         (stop, guard)
     }
 

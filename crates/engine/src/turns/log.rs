@@ -342,7 +342,10 @@ mod tests {
         let ends = live.close(Wall(2), TurnOutcome::SandboxCrashed);
         let TurnChange::Ended { end, .. } = &ends[0] else { panic!("{ends:?}") };
         assert_eq!((ends.len(), end.seq), (1, 3));
-        assert!(live.decided(Wall(2), "sandbox_active", "{}".into()).is_none(), "the turn has ended");
+        assert!(
+            live.decided(Wall(2), "sandbox_active", "{}".into()).is_none(),
+            "the turn has ended"
+        );
         live.written(second);
         assert_eq!((seen(&live, 1), seen(&live, 2)), ("piece", "nothing"));
         live.ended(TurnPiece { seq: 3, at: Wall(2), name: "turn_ended".into(), data: "".into() });

@@ -15,7 +15,7 @@ use model::lifecycle::{SessionChange, TurnOutcome};
 use model::{LifecycleEvent, SessionId, TurnChange, TurnEnd, TurnId, TurnPiece, TurnStart, Wall};
 use serde_json::{Value, json};
 
-use crate::instance_ends::Stay;
+use crate::instance_ends::EndWatch;
 use crate::metrics::Metrics;
 
 pub use self::follow::TurnFollow;
@@ -27,7 +27,7 @@ const WAITING_BYTES_MAX: usize = 256 * 1024 * 1024;
 
 /// Why a turn cannot be requested.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Unexpected {
+pub(crate) enum TurnRefused {
     Known,
     TooMuch,
 }
@@ -40,7 +40,7 @@ pub(crate) struct Turns {
 
 /// What a decision says about turns: committed with it, and shown after that.
 #[derive(Default)]
-pub(crate) struct TurnNews {
+pub(crate) struct TurnUpdates {
     pub(crate) changes: Vec<TurnChange>,
     /// Pieces that are shown after the commit.
     decided: Vec<(Arc<Live>, u64)>,
@@ -57,14 +57,14 @@ impl Turns {
 
     /// Registers a turn that is about to be requested, unless its id is known, or queued messages
     /// take too much memory.
-    pub(crate) fn expect(&self, live: &Arc<Live>) -> Result<(), Unexpected> {
+    pub(crate) fn expect(&self, live: &Arc<Live>) -> Result<(), TurnRefused> {
         let mut all = self.all();
         if all.contains_key(&live.turn) {
-            return Err(Unexpected::Known);
+            return Err(TurnRefused::Known);
         }
         let waiting: usize = all.values().map(|live| live.waiting_bytes()).sum();
         if waiting + live.waiting_bytes() > WAITING_BYTES_MAX {
-            return Err(Unexpected::TooMuch);
+            return Err(TurnRefused::TooMuch);
         }
         all.insert(live.turn, Arc::clone(live));
         Ok(())
@@ -80,9 +80,9 @@ impl Turns {
     }
 
     /// The kernel gives a turn to a harness in this instance.
-    pub(crate) fn enters(&self, turn: TurnId, stay: Stay) {
+    pub(crate) fn enters(&self, turn: TurnId, end_watch: EndWatch) {
         if let Some(live) = self.live(turn) {
-            live.enters(stay);
+            live.enters(end_watch);
         }
     }
 
@@ -101,9 +101,9 @@ impl Turns {
     }
 
     /// Applies an event of the kernel to turns.
-    pub(crate) fn hear(
+    pub(crate) fn apply(
         &self,
-        news: &mut TurnNews,
+        news: &mut TurnUpdates,
         at: Wall,
         event: &LifecycleEvent,
         kernel: &Kernel,
@@ -117,7 +117,7 @@ impl Turns {
                 }
             }
             LifecycleEvent::TurnEnded { session, turn, outcome } => {
-                self.hear_end(news, at, (*session, *turn), *outcome);
+                self.apply_end(news, at, (*session, *turn), *outcome);
             }
             LifecycleEvent::SandboxActive { session: Some(session), .. }
             | LifecycleEvent::SandboxTerminated { session: Some(session), .. } => {
@@ -142,9 +142,9 @@ impl Turns {
         }
     }
 
-    fn hear_end(
+    fn apply_end(
         &self,
-        news: &mut TurnNews,
+        news: &mut TurnUpdates,
         at: Wall,
         (session, turn): (SessionId, TurnId),
         outcome: TurnOutcome,
@@ -164,7 +164,7 @@ impl Turns {
 
     /// A decision is committed: shows what it says about turns. Returns the turn whose next pieces
     /// may be stored now.
-    pub(crate) fn tell(&self, metrics: &Metrics, news: TurnNews) -> Option<Arc<Live>> {
+    pub(crate) fn show(&self, metrics: &Metrics, news: TurnUpdates) -> Option<Arc<Live>> {
         let mut unsaved = None;
         if let Some((live, seq)) = news.stored {
             live.log.stored(seq);
@@ -183,9 +183,9 @@ impl Turns {
     }
 }
 
-impl TurnNews {
+impl TurnUpdates {
     /// Adds a requested turn.
-    pub(crate) fn asked(&mut self, turn: TurnChange) {
+    pub(crate) fn add_requested(&mut self, turn: TurnChange) {
         if let TurnChange::Put(record) = &turn {
             self.bytes = record.input.len();
         }

@@ -15,7 +15,7 @@ use tokio::sync::{Notify, watch};
 
 use super::live::Live;
 use crate::core::Core;
-use crate::instance_ends::Stay;
+use crate::instance_ends::EndWatch;
 
 /// How long a harness may take to cancel a turn by itself.
 const CANCEL_GRACE: Duration = Duration::from_millis(1_500);
@@ -23,7 +23,7 @@ const CANCEL_GRACE: Duration = Duration::from_millis(1_500);
 const RESULT_BYTES_MAX: usize = 1024 * 1024;
 
 /// How a turn ended.
-enum Worked {
+enum TurnRun {
     Ended(HarnessEnd),
     Stopped,
     /// The turn has ended already, whatever the harness does.
@@ -37,15 +37,15 @@ pub(crate) fn begin(
     session: SessionId,
     turn: TurnId,
 ) -> Result<(), RuntimeError> {
-    let known = core.turns.live(turn).and_then(|live| Some((live.take_stay()?, live)));
-    let Some((stay, live)) = known else {
+    let known = core.turns.live(turn).and_then(|live| Some((live.take_end_watch()?, live)));
+    let Some((end_watch, live)) = known else {
         let cause = "the message of the turn is not known any more";
         return Err(RuntimeError::new(RuntimeErrorCode::System, "start a turn", cause));
     };
     let (stop, done) = live.work_begins();
-    let over = WorkOver { core: Arc::clone(core), live, _done: done };
+    let over = TaskEnd { core: Arc::clone(core), live, _done: done };
     tasks::spawn(async move {
-        let of = Work { core: &over.core, live: &over.live, stay, instance, session };
+        let of = TurnTask { core: &over.core, live: &over.live, end_watch, instance, session };
         of.run(&stop).await;
     });
     Ok(())
@@ -59,53 +59,53 @@ pub(crate) async fn stop(core: &Core, turn: TurnId) {
 }
 
 /// The end of the task of a turn, reported when this is dropped, also after a panic.
-struct WorkOver {
+struct TaskEnd {
     core: Arc<Core>,
     live: Arc<Live>,
     /// Dropped last: a caller that waits for the end of the task finds the turn as it is after it.
     _done: watch::Sender<()>,
 }
 
-impl Drop for WorkOver {
+impl Drop for TaskEnd {
     fn drop(&mut self) {
         self.live.work_ended();
         self.core.turns.forget_finished(&self.live);
     }
 }
 
-struct Work<'a> {
+struct TurnTask<'a> {
     core: &'a Arc<Core>,
     live: &'a Arc<Live>,
-    stay: Stay,
+    end_watch: EndWatch,
     instance: InstanceId,
     session: SessionId,
 }
 
-impl Work<'_> {
+impl TurnTask<'_> {
     async fn run(&self, stop: &Notify) {
         let worked = self.work(stop).await;
         let (core, turn) = (self.core, self.live.turn);
         let outcome = match worked {
             // The kernel that asked for the stop says how the turn ended.
-            Worked::Stopped | Worked::Closed => return,
-            Worked::Ended(HarnessEnd::Completed { result }) => {
+            TurnRun::Stopped | TurnRun::Closed => return,
+            TurnRun::Ended(HarnessEnd::Completed { result }) => {
                 self.give_result(result);
                 TurnOutcome::Completed
             }
-            Worked::Ended(HarnessEnd::Failed { code, message }) => {
+            TurnRun::Ended(HarnessEnd::Failed { code, message }) => {
                 self.fail(code.as_str(), &message);
                 TurnOutcome::Failed
             }
-            Worked::Ended(HarnessEnd::SandboxGone) => {
+            TurnRun::Ended(HarnessEnd::SandboxGone) => {
                 // The decision that says why has ended the turn.
-                if self.stay.reason().await.is_some() {
+                if self.end_watch.reason().await.is_some() {
                     return;
                 }
                 self.fail("sandbox_gone", "the sandbox no longer answers");
                 TurnOutcome::Failed
             }
         };
-        core.tell(Event::TurnEnded { session: self.session, turn, outcome });
+        core.notify(Event::TurnEnded { session: self.session, turn, outcome });
     }
 
     fn give_result(&self, result: Option<Arc<str>>) {
@@ -113,10 +113,10 @@ impl Work<'_> {
             Some(result) if result.len() > RESULT_BYTES_MAX => {
                 let message = format!("the result has more than {RESULT_BYTES_MAX} bytes");
                 let error = json!({ "code": "result_too_large", "message": message });
-                self.say("error", error.to_string().into(), false);
+                self.add_piece("error", error.to_string().into(), false);
             }
             Some(result) => {
-                self.say("result", Arc::clone(&result), false);
+                self.add_piece("result", Arc::clone(&result), false);
                 self.live.log.set_result(result);
             }
             None => {}
@@ -125,18 +125,18 @@ impl Work<'_> {
 
     fn fail(&self, code: &str, message: &str) {
         let error: Arc<str> = json!({ "code": code, "message": message }).to_string().into();
-        self.say("error", Arc::clone(&error), false);
+        self.add_piece("error", Arc::clone(&error), false);
         self.live.log.set_error(error);
     }
 
-    fn say(&self, name: &str, data: Arc<str>, counts: bool) {
+    fn add_piece(&self, name: &str, data: Arc<str>, counts: bool) {
         if self.live.log.add(self.core.now().wall, name, data, counts) {
             self.core.save_pieces(self.live);
         }
     }
 
     /// Sends the turn to the harness, which is started if need be.
-    async fn give(&self) -> Result<Turn, HarnessError> {
+    async fn send(&self) -> Result<Turn, HarnessError> {
         let (link, config) =
             self.core.harnesses.ready(self.core, self.instance, self.session).await?;
         let Some(input) = self.live.input() else { return Err(HarnessError::sandbox_gone()) };
@@ -147,21 +147,21 @@ impl Work<'_> {
         given
     }
 
-    async fn work(&self, stop: &Notify) -> Worked {
+    async fn work(&self, stop: &Notify) -> TurnRun {
         let given = async {
-            match self.give().await {
+            match self.send().await {
                 // It died since its last turn, and did not get the message.
-                Err(error) if died_before(&error) => self.give().await,
+                Err(error) if died_before(&error) => self.send().await,
                 given => given,
             }
         };
         let mut turn = tokio::select! {
             biased;
-            () = stop.notified() => return Worked::Stopped,
-            () = self.live.log.closed() => return Worked::Closed,
+            () = stop.notified() => return TurnRun::Stopped,
+            () = self.live.log.closed() => return TurnRun::Closed,
             given = given => match given {
                 Ok(turn) => turn,
-                Err(error) => return Worked::Ended(error.into_end()),
+                Err(error) => return TurnRun::Ended(error.into_end()),
             },
         };
         let mut first = true;
@@ -170,9 +170,9 @@ impl Work<'_> {
                 biased;
                 () = stop.notified() => {
                     turn.cancel(CANCEL_GRACE).await;
-                    return Worked::Stopped;
+                    return TurnRun::Stopped;
                 }
-                () = self.live.log.closed() => return Worked::Closed,
+                () = self.live.log.closed() => return TurnRun::Closed,
                 event = async { self.live.log.room().await; turn.next().await } => event,
             };
             if std::mem::take(&mut first) {
@@ -181,10 +181,10 @@ impl Work<'_> {
             match event {
                 HarnessEvent::Output { stream, text } => {
                     let data = json!({ "stream": stream.as_str(), "text": text });
-                    self.say("output", data.to_string().into(), true);
+                    self.add_piece("output", data.to_string().into(), true);
                 }
-                HarnessEvent::Message(data) => self.say("message", data, true),
-                HarnessEvent::Ended(end) => return Worked::Ended(end),
+                HarnessEvent::Message(data) => self.add_piece("message", data, true),
+                HarnessEvent::Ended(end) => return TurnRun::Ended(end),
             }
         }
     }
@@ -202,7 +202,7 @@ mod tests {
     /// The guide for authors of harnesses says how long a cancel may take.
     #[test]
     fn harness_guide_documents_the_grace_of_a_cancel() {
-        let told = include_str!("../../../../docs/harness.md");
-        assert!(told.contains(&format!("has {} s.", CANCEL_GRACE.as_secs_f64())));
+        let guide = include_str!("../../../../docs/harness.md");
+        assert!(guide.contains(&format!("has {} s.", CANCEL_GRACE.as_secs_f64())));
     }
 }

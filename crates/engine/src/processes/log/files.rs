@@ -28,7 +28,7 @@ const MAKE_ATTEMPTS_MAX: u32 = 100;
 /// How long nothing is written after a write failed.
 const FAILURE_PAUSE: Duration = Duration::from_secs(1);
 /// The suffix of the files.
-const ENDING: &str = ".log";
+const SUFFIX: &str = ".log";
 
 /// Where logs are on the disk, and how much may be there.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -42,14 +42,14 @@ pub struct ProcessLogs {
 }
 
 /// The directory of all logs.
-pub(crate) struct Shelf {
+pub(crate) struct LogDirectory {
     settings: ProcessLogs,
-    held: Mutex<Held>,
+    usage: Mutex<LogUsage>,
 }
 
 /// The disk space of logs.
 #[derive(Default)]
-struct Held {
+struct LogUsage {
     bytes: u64,
     /// By owner: the key, or the sandbox where the key is no longer known.
     of: BTreeMap<u128, Share>,
@@ -63,7 +63,7 @@ struct Share {
     over: BTreeMap<(SandboxId, u64), u64>,
 }
 
-impl Held {
+impl LogUsage {
     fn add(&mut self, whose: u128, bytes: u64) {
         self.bytes += bytes;
         self.of.entry(whose).or_default().bytes += bytes;
@@ -105,23 +105,23 @@ impl Held {
     }
 }
 
-impl Shelf {
+impl LogDirectory {
     /// Creates the directory, and counts what is there.
     pub(crate) fn open(settings: ProcessLogs) -> io::Result<Self> {
         make_directory(&settings.directory)?;
-        let shelf = Self { settings, held: Mutex::default() };
-        for (sandbox, number) in shelf.places()? {
-            let bytes = shelf.size(sandbox, number);
-            let mut held = shelf.held();
-            held.add(sandbox.as_u128(), bytes);
-            let share = held.of.entry(sandbox.as_u128()).or_default();
+        let log_directory = Self { settings, usage: Mutex::default() };
+        for (sandbox, number) in log_directory.places()? {
+            let bytes = log_directory.size(sandbox, number);
+            let mut usage = log_directory.usage();
+            usage.add(sandbox.as_u128(), bytes);
+            let share = usage.of.entry(sandbox.as_u128()).or_default();
             share.over.insert((sandbox, number), bytes);
         }
-        Ok(shelf)
+        Ok(log_directory)
     }
 
-    fn held(&self) -> MutexGuard<'_, Held> {
-        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    fn usage(&self) -> MutexGuard<'_, LogUsage> {
+        self.usage.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn of_sandbox(&self, sandbox: SandboxId) -> PathBuf {
@@ -166,8 +166,8 @@ impl Shelf {
     pub(crate) fn ended(&self, record: &ProcessRecord) {
         let place = (record.sandbox, record.number);
         let bytes = self.size(place.0, place.1);
-        let mut held = self.held();
-        let share = held.of.entry(record.tenant.as_u128()).or_default();
+        let mut usage = self.usage();
+        let share = usage.of.entry(record.tenant.as_u128()).or_default();
         share.over.insert(place, bytes);
     }
 
@@ -180,13 +180,13 @@ impl Shelf {
             // The directory goes with its last log.
             let _ = fs::remove_dir(self.of_sandbox(sandbox));
         }
-        let mut held = self.held();
-        if let Some(whose) = held.owner(place) {
-            if let Some(share) = held.of.get_mut(&whose) {
+        let mut usage = self.usage();
+        if let Some(whose) = usage.owner(place) {
+            if let Some(share) = usage.of.get_mut(&whose) {
                 share.over.remove(&place);
             }
             if removed {
-                held.subtract(whose, bytes);
+                usage.subtract(whose, bytes);
             }
         }
     }
@@ -195,7 +195,7 @@ impl Shelf {
     /// displace the logs of others.
     fn make_room(&self) {
         loop {
-            let next = self.held().next_to_go(self.settings.all_bytes);
+            let next = self.usage().next_to_go(self.settings.all_bytes);
             let Some((sandbox, number)) = next else { return };
             self.remove(sandbox, number);
         }
@@ -203,8 +203,8 @@ impl Shelf {
 
     /// Whether a log that is being written must get shorter.
     fn is_full_for(&self, whose: u128) -> bool {
-        let held = self.held();
-        held.bytes > self.settings.all_bytes && held.has_much(whose, self.settings.all_bytes)
+        let usage = self.usage();
+        usage.bytes > self.settings.all_bytes && usage.has_much(whose, self.settings.all_bytes)
     }
 
     /// Reads a log from an offset on, up to so many bytes.
@@ -291,20 +291,20 @@ impl LogWriter {
     /// and so is what comes within a second after that.
     pub(in crate::processes) fn append(
         &mut self,
-        shelf: &Shelf,
+        log_directory: &LogDirectory,
         unsaved: &Unsaved,
     ) -> io::Result<u64> {
         if self.failed_at.is_some_and(|at| at.elapsed() < FAILURE_PAUSE) {
             return Err(io::ErrorKind::StorageFull.into());
         }
-        let written = self.try_append(shelf, unsaved);
+        let written = self.try_append(log_directory, unsaved);
         self.failed_at = written.is_err().then(Instant::now);
         written
     }
 
-    fn try_append(&mut self, shelf: &Shelf, unsaved: &Unsaved) -> io::Result<u64> {
+    fn try_append(&mut self, log_directory: &LogDirectory, unsaved: &Unsaved) -> io::Result<u64> {
         let Some(first) = unsaved.pieces.first() else { return Ok(self.first()) };
-        let each = shelf.settings.each_bytes;
+        let each = log_directory.settings.each_bytes;
         let file_bytes = (each / FILES_MAX).clamp(FILE_BYTES_MIN, FILE_BYTES_MAX);
         if self.files.back().is_none_or(|(_, bytes)| *bytes >= file_bytes) {
             self.file = None;
@@ -313,7 +313,7 @@ impl LogWriter {
         frames::encode(&unsaved.pieces, unsaved.stdout_bytes, &mut bytes);
         let mut file = match self.file.take() {
             Some(file) => file,
-            None => self.next_file(shelf, first.offset)?,
+            None => self.next_file(log_directory, first.offset)?,
         };
         if let Err(error) = file.write_all(&bytes) {
             // No half of a piece may stay, or what follows it could not be read.
@@ -327,22 +327,22 @@ impl LogWriter {
         if let Some((_, size)) = self.files.back_mut() {
             *size += bytes.len() as u64;
         }
-        shelf.held().add(self.whose, bytes.len() as u64);
-        shelf.make_room();
+        log_directory.usage().add(self.whose, bytes.len() as u64);
+        log_directory.make_room();
         while self.files.len() > 1
             && (self.bytes() > each
                 || self.files.len() as u64 > 2 * FILES_MAX
-                || shelf.is_full_for(self.whose))
+                || log_directory.is_full_for(self.whose))
         {
-            self.drop_oldest(shelf);
+            self.drop_oldest(log_directory);
         }
         Ok(self.first())
     }
 
-    fn next_file(&mut self, shelf: &Shelf, first: u64) -> io::Result<fs::File> {
+    fn next_file(&mut self, log_directory: &LogDirectory, first: u64) -> io::Result<fs::File> {
         if self.files.is_empty() {
             // Left by a process that had this number and was never stored.
-            shelf.remove(self.place.0, self.place.1);
+            log_directory.remove(self.place.0, self.place.1);
         }
         let file = self.make_file(first)?;
         self.files.push_back((first, 0));
@@ -364,10 +364,10 @@ impl LogWriter {
         made
     }
 
-    fn drop_oldest(&mut self, shelf: &Shelf) {
+    fn drop_oldest(&mut self, log_directory: &LogDirectory) {
         let Some((first, bytes)) = self.files.pop_front() else { return };
         if fs::remove_file(path_of(&self.directory, first)).is_ok() {
-            shelf.held().subtract(self.whose, bytes);
+            log_directory.usage().subtract(self.whose, bytes);
         }
     }
 
@@ -385,7 +385,7 @@ fn files_of(directory: &Path) -> Vec<(u64, PathBuf)> {
     let entries = fs::read_dir(directory).into_iter().flatten().flatten();
     let mut files: Vec<_> = entries
         .filter_map(|entry| {
-            let first = name(&entry)?.strip_suffix(ENDING)?.parse().ok()?;
+            let first = name(&entry)?.strip_suffix(SUFFIX)?.parse().ok()?;
             Some((first, entry.path()))
         })
         .collect();
@@ -398,7 +398,7 @@ fn contents(path: &Path) -> frames::Decoded {
 }
 
 fn path_of(directory: &Path, first: u64) -> PathBuf {
-    directory.join(format!("{first:020}{ENDING}"))
+    directory.join(format!("{first:020}{SUFFIX}"))
 }
 
 fn name(entry: &fs::DirEntry) -> Option<String> {
@@ -427,26 +427,30 @@ mod tests {
 
     #[test]
     fn process_logs_of_the_largest_owner_go_first_running_or_ended() {
-        let mut held = Held::default();
-        held.add(BOB, 10);
-        held.of.entry(BOB).or_default().over.insert((sandbox(2), 1), 10);
-        assert_eq!(held.next_to_go(100), None, "there is room");
-        held.add(ALICE, 200);
-        assert_eq!(held.next_to_go(100), None, "all logs of the first owner are being written, and the second has little");
-        assert!(held.has_much(ALICE, 100) && !held.has_much(BOB, 100));
-        held.of.entry(ALICE).or_default().over.insert((sandbox(1), 7), 5);
-        held.of.entry(ALICE).or_default().over.insert((sandbox(1), 3), 5);
-        assert_eq!(held.next_to_go(100), Some((sandbox(1), 3)));
-        assert_eq!(held.owner((sandbox(2), 1)), Some(BOB));
+        let mut usage = LogUsage::default();
+        usage.add(BOB, 10);
+        usage.of.entry(BOB).or_default().over.insert((sandbox(2), 1), 10);
+        assert_eq!(usage.next_to_go(100), None, "there is room");
+        usage.add(ALICE, 200);
+        assert_eq!(
+            usage.next_to_go(100),
+            None,
+            "all logs of the first owner are being written, and the second has little"
+        );
+        assert!(usage.has_much(ALICE, 100) && !usage.has_much(BOB, 100));
+        usage.of.entry(ALICE).or_default().over.insert((sandbox(1), 7), 5);
+        usage.of.entry(ALICE).or_default().over.insert((sandbox(1), 3), 5);
+        assert_eq!(usage.next_to_go(100), Some((sandbox(1), 3)));
+        assert_eq!(usage.owner((sandbox(2), 1)), Some(BOB));
     }
 
     #[test]
     fn process_log_counters_never_go_below_zero() {
-        let mut held = Held::default();
-        held.add(ALICE, 10);
-        held.subtract(ALICE, 25);
-        held.subtract(BOB, 1);
-        assert_eq!((held.bytes, held.of.len()), (0, 0));
+        let mut usage = LogUsage::default();
+        usage.add(ALICE, 10);
+        usage.subtract(ALICE, 25);
+        usage.subtract(BOB, 1);
+        assert_eq!((usage.bytes, usage.of.len()), (0, 0));
     }
 
     #[test]
@@ -454,14 +458,14 @@ mod tests {
         let directory = std::env::temp_dir().join(format!("shoal-logs-{}", std::process::id()));
         let (each_bytes, all_bytes) = (1 << 20, 1 << 20);
         let logs = ProcessLogs { directory: directory.clone(), each_bytes, all_bytes };
-        let shelf = Shelf::open(logs).unwrap();
+        let log_directory = LogDirectory::open(logs).unwrap();
         let made = std::thread::scope(|scope| {
             let workers = [1, 2].map(|first: u64| {
-                let shelf = &shelf;
+                let log_directory = &log_directory;
                 scope.spawn(move || {
                     (0..500).all(|_| {
                         let place = (sandbox(1), first);
-                        let directory = shelf.place(place.0, place.1);
+                        let directory = log_directory.place(place.0, place.1);
                         let writer = LogWriter {
                             directory,
                             place,
@@ -471,7 +475,7 @@ mod tests {
                             failed_at: None,
                         };
                         let made = writer.make_file(0).is_ok();
-                        shelf.remove(place.0, place.1);
+                        log_directory.remove(place.0, place.1);
                         made
                     })
                 })

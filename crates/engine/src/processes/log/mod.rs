@@ -165,7 +165,7 @@ impl Log {
     }
 
     /// So many bytes no longer wait.
-    fn waits_no_more(&self, state: &mut State, cost: usize) {
+    fn no_longer_waits(&self, state: &mut State, cost: usize) {
         state.unsaved_bytes -= cost;
         self.all_unsaved.fetch_sub(cost, Ordering::Relaxed);
     }
@@ -194,7 +194,7 @@ impl Log {
             let piece = &state.recent[index];
             let (bytes, end) = (piece.bytes.len(), end_of(piece));
             lost += bytes as u64;
-            self.waits_no_more(&mut state, bytes + PIECE_BYTES);
+            self.no_longer_waits(&mut state, bytes + PIECE_BYTES);
             state.saved = end;
         }
         state.lost_bytes += lost;
@@ -242,7 +242,7 @@ impl Log {
             // It may have been dropped meanwhile.
             if end_of(piece) > state.saved {
                 state.saved = end_of(piece);
-                self.waits_no_more(&mut state, piece.bytes.len() + PIECE_BYTES);
+                self.no_longer_waits(&mut state, piece.bytes.len() + PIECE_BYTES);
                 if first.is_none() {
                     state.lost_bytes += piece.bytes.len() as u64;
                 }
