@@ -48,21 +48,50 @@ fn ended(ended: &Ended) {
 fn event(number: u64, event: &LifecycleEvent) {
     match event {
         LifecycleEvent::SandboxActive { sandbox_id, lease, session, cause, .. } => {
-            tracing::debug!(number, sandbox = %sandbox_id, ?lease, ?session, ?cause, "a sandbox was handed out");
+            tracing::debug!(
+                number,
+                sandbox = %sandbox_id,
+                ?lease,
+                ?session,
+                ?cause,
+                "a sandbox was handed out"
+            );
         }
         LifecycleEvent::SandboxTerminated { sandbox_id, cause, .. } => {
-            tracing::debug!(number, sandbox = %sandbox_id, cause = cause.as_str(), "a sandbox_terminated event was published");
+            tracing::debug!(
+                number,
+                sandbox = %sandbox_id,
+                cause = cause.as_str(),
+                "a sandbox_terminated event was published"
+            );
         }
         LifecycleEvent::SandboxFrozen { sandbox_id, frozen, .. } => {
-            tracing::debug!(number, sandbox = %sandbox_id, frozen, "a sandbox was frozen or thawed");
+            tracing::debug!(
+                number,
+                sandbox = %sandbox_id,
+                frozen,
+                "a sandbox was frozen or thawed"
+            );
         }
         LifecycleEvent::SandboxWakefulness { sandbox_id, wakefulness, because, .. } => {
-            tracing::info!(number, sandbox = %sandbox_id, ?wakefulness, because = because.as_str(), "what keeps a sandbox awake changed");
+            tracing::info!(
+                number,
+                sandbox = %sandbox_id,
+                ?wakefulness,
+                because = because.as_str(),
+                "what keeps a sandbox awake changed"
+            );
         }
         // Never stored, so it never comes here.
         LifecycleEvent::SandboxState { .. } => {}
         LifecycleEvent::StateLost { session, sandbox_id, reason } => {
-            tracing::warn!(number, %session, sandbox = %sandbox_id, reason = reason.as_str(), "acknowledged files of a session are lost");
+            tracing::warn!(
+                number,
+                %session,
+                sandbox = %sandbox_id,
+                reason = reason.as_str(),
+                "acknowledged files of a session are lost"
+            );
         }
         LifecycleEvent::PoolHealth { template, degraded, detail } => {
             if *degraded {

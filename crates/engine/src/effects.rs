@@ -134,7 +134,9 @@ async fn act(core: &Arc<Core>, effect: &Effect, give_up: &Notify) -> Result<(), 
         Action::ArchiveWorkspace { workspace } => {
             tokio::select! {
                 archived = workspace_persistence::archive(core, *workspace) => archived,
-                () = give_up.notified() => Err(unsupported("the workspace is to be deleted").into()),
+                () = give_up.notified() => {
+                    Err(unsupported("the workspace is to be deleted").into())
+                }
             }
         }
         Action::Persist { instance, workspace, guest_awake } => {

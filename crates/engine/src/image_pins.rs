@@ -45,7 +45,11 @@ pub(crate) fn pin(core: &Core, store: &Store) {
                 pinned.insert(id, lock);
             }
             Err(error) => {
-                tracing::warn!(image = %id, %error, "an image that a template needs could not be pinned; it may be removed")
+                tracing::warn!(
+                    image = %id,
+                    %error,
+                    "an image that a template needs could not be pinned; it may be removed"
+                )
             }
         }
     }

@@ -182,7 +182,10 @@ fn remove(
 /// What cannot be deleted now is deleted the next time.
 fn collect(store: &Store) -> Collected {
     let collected = store.collect_garbage_if_idle().unwrap_or_else(|error| {
-        tracing::warn!(%error, "images without a name could not be deleted; the next import or removal tries again");
+        tracing::warn!(
+            %error,
+            "images without a name could not be deleted; the next import or removal tries again"
+        );
         None
     });
     collected.unwrap_or_default()

@@ -37,16 +37,33 @@ impl Observers {
     pub(crate) fn notify(&self, observed: Observed<'_>) {
         match observed {
             Observed::Started(record) => {
-                tracing::debug!(process = %record.id, sandbox = %record.sandbox, "a process keeps its sandbox awake");
+                tracing::debug!(
+                    process = %record.id,
+                    sandbox = %record.sandbox,
+                    "a process keeps its sandbox awake"
+                );
             }
             Observed::Ended(record) => {
-                tracing::debug!(process = %record.id, sandbox = %record.sandbox, "a process that kept its sandbox awake has ended");
+                tracing::debug!(
+                    process = %record.id,
+                    sandbox = %record.sandbox,
+                    "a process that kept its sandbox awake has ended"
+                );
             }
             Observed::Released { sandbox, processes, after_ms } => {
-                tracing::debug!(%sandbox, processes, after_ms, "processes will no longer keep a sandbox awake");
+                tracing::debug!(
+                    %sandbox,
+                    processes,
+                    after_ms,
+                    "processes will no longer keep a sandbox awake"
+                );
             }
             Observed::ReleasedOne(record) => {
-                tracing::debug!(process = %record.id, sandbox = %record.sandbox, "a process no longer keeps its sandbox awake");
+                tracing::debug!(
+                    process = %record.id,
+                    sandbox = %record.sandbox,
+                    "a process no longer keeps its sandbox awake"
+                );
             }
         }
         for observer in &*self.0.read().unwrap_or_else(PoisonError::into_inner) {

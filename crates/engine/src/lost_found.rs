@@ -32,7 +32,8 @@ pub(crate) fn log_strays(settled: StrayReport, lost_found: Option<&LostFound>) {
     if left > 0 {
         tracing::warn!(
             left,
-            "workspaces and archives that no record names stay in place: lost+found is on another file system"
+            "workspaces and archives that no record names stay in place: lost+found is on \
+             another file system"
         );
     }
 }

@@ -175,7 +175,11 @@ impl Engine {
         match noted {
             Ok(noted) => Ok(noted.unwrap_or_else(|| Arc::new(named))),
             Err(error) => {
-                tracing::debug!(%session, ?error, "the sandbox of a named session will be recorded at its next use");
+                tracing::debug!(
+                    %session,
+                    ?error,
+                    "the sandbox of a named session will be recorded at its next use"
+                );
                 Ok(Arc::new(named))
             }
         }
@@ -189,7 +193,11 @@ impl Engine {
             Ok(_) => {}
             Err(refusal) if refusal.code == ErrorCode::SessionUnknown => {}
             Err(error) => {
-                tracing::warn!(%session, %error, "a session whose creation failed could not be ended")
+                tracing::warn!(
+                    %session,
+                    %error,
+                    "a session whose creation failed could not be ended"
+                )
             }
         }
     }
@@ -384,7 +392,10 @@ pub(crate) async fn left_over(store: &dyn Store) -> Result<Names, StoreError> {
         let Document { kind, tenant, name, .. } = note;
         let query = DocumentQuery { kind: Some(kind), tenant: Some(tenant), name: Some(name) };
         if let Err(error) = store.remove_documents(&query).await {
-            tracing::warn!(%error, "the note of an earlier run about a session that it was ending could not be removed");
+            tracing::warn!(
+                %error,
+                "the note of an earlier run about a session that it was ending could not be removed"
+            );
         }
     }
     Ok(Names::left_over(ending))

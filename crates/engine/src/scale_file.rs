@@ -33,7 +33,10 @@ pub(crate) fn show(core: &Arc<Core>, instance: InstanceId, processes: u32, seen:
                 tracing::debug!(%error, %instance, "the scale file of an instance was not updated")
             }
             Err(_) => {
-                tracing::debug!(%instance, "the scale file of an instance was not updated: the guest did not answer in time")
+                tracing::debug!(
+                    %instance,
+                    "the scale file of an instance was not updated: the guest is too slow"
+                )
             }
         }
     });

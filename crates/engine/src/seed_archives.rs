@@ -213,7 +213,11 @@ pub(crate) async fn run(core: Arc<Core>) {
 pub(crate) async fn sweep(core: &Arc<Core>, seeds: &Seeds) {
     for key in core.keyring.all().iter().filter(|key| key.revoked_at.is_some()) {
         if let Err(refusal) = documents::remove_all_of(core, key.id).await {
-            tracing::warn!(key = %key.id, cause = %refusal, "the documents of a revoked key could not be removed");
+            tracing::warn!(
+                key = %key.id,
+                cause = %refusal,
+                "the documents of a revoked key could not be removed"
+            );
             break;
         }
     }
@@ -221,7 +225,10 @@ pub(crate) async fn sweep(core: &Arc<Core>, seeds: &Seeds) {
         Ok(named) => named,
         Err(error) => {
             // Documents may name some of them.
-            tracing::warn!(%error, "unnamed seed archives were not removed: the store did not say which are named");
+            tracing::warn!(
+                %error,
+                "unnamed seed archives were not removed: the store did not say which are named"
+            );
             return;
         }
     };
@@ -250,8 +257,8 @@ fn refuse_over(own_bytes: u64, all_bytes: u64) -> Result<(), Refusal> {
         (false, false) => return Ok(()),
     };
     let cause = format!(
-        "the files that sessions and agents of {whose} begin with take {} MB already; those that \
-         nobody uses go after a while",
+        "the files that sessions and agents of {whose} begin with take {} MB already; unused \
+         ones are removed after a while",
         most >> 20
     );
     Err(Refusal::new(ErrorCode::LimitReached, cause))
@@ -298,9 +305,12 @@ mod tests {
 
     #[test]
     fn seed_archives_of_a_key_and_of_all_keys_have_a_limit() {
-        let told = |own, all| refuse_over(own, all).map_err(|refusal| refusal.cause.into_owned());
-        assert_eq!(told(KEY_BYTES_MAX - 1, ALL_BYTES_MAX - 1), Ok(()));
-        assert!(told(KEY_BYTES_MAX, KEY_BYTES_MAX).unwrap_err().contains("this key begin with"));
-        assert!(told(0, ALL_BYTES_MAX).unwrap_err().contains("all keys begin with take 8192 MB"));
+        let checked =
+            |own, all| refuse_over(own, all).map_err(|refusal| refusal.cause.into_owned());
+        assert_eq!(checked(KEY_BYTES_MAX - 1, ALL_BYTES_MAX - 1), Ok(()));
+        assert!(checked(KEY_BYTES_MAX, KEY_BYTES_MAX).unwrap_err().contains("this key begin with"));
+        assert!(
+            checked(0, ALL_BYTES_MAX).unwrap_err().contains("all keys begin with take 8192 MB")
+        );
     }
 }

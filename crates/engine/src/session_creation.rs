@@ -91,7 +91,11 @@ impl Drop for UndeliveredSession<'_> {
             let request = core.request();
             let ended = core.ask(request, Event::SessionEndRequested { request, session }).await;
             if let Err(error) = ended {
-                tracing::warn!(%session, %error, "a session whose client went away during its creation could not be ended");
+                tracing::warn!(
+                    %session,
+                    %error,
+                    "a session whose client went away during its creation could not be ended"
+                );
             }
         });
     }

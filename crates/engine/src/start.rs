@@ -195,7 +195,9 @@ impl Engine {
         let left = left.await?;
         match left.ended {
             0 => {}
-            left => tracing::info!(left, "processes of the run before were marked as ended"),
+            processes => {
+                tracing::info!(processes, "processes of the run before were marked as ended");
+            }
         }
         let names = named_sessions::left_over(&*store).await?;
         let boot = Boot::new(config.node, random()?, clock.now());
@@ -218,7 +220,10 @@ impl Engine {
             id_base: random()?,
         }));
         if let Some(error) = left.why {
-            tracing::warn!(%error, "the store cannot be written; the node starts and serves reads only");
+            tracing::warn!(
+                %error,
+                "the store cannot be written; the node starts and serves reads only"
+            );
             core.keep_running(processes::store_left_over(Arc::clone(&core), left.unstored));
         }
         core.take_first_decision();
@@ -255,7 +260,10 @@ impl Engine {
         match engine.put_templates(&configured).await {
             Ok(()) => {}
             Err(error) if error.is_store_unwritable() => {
-                tracing::warn!(%error, "the configured templates are put in place when the store can be written");
+                tracing::warn!(
+                    %error,
+                    "the configured templates are put in place when the store can be written"
+                );
                 engine.core.keep_running(engine.clone().put_templates_later(configured));
             }
             Err(error) => {
@@ -312,15 +320,23 @@ impl Engine {
                     RuntimeTraits { recycle, workspace_survives, disk, ..known }
                 }
                 Err(refusal) => {
-                    tracing::warn!(template = %name, %refusal, "this node cannot do what a template asks for");
+                    tracing::warn!(
+                        template = %name,
+                        %refusal,
+                        "this node cannot do what a template asks for"
+                    );
                     RuntimeTraits { recycle, ..known }
                 }
             };
             if traits != known {
-                let told = Event::TemplatePut { template, traits };
+                let event = Event::TemplatePut { template, traits };
                 // A pool that is being removed refuses it.
-                if let Err(refusal) = self.core.ask(self.core.request(), told).await {
-                    tracing::debug!(template = %name, %refusal, "the traits of a pool were not updated");
+                if let Err(refusal) = self.core.ask(self.core.request(), event).await {
+                    tracing::debug!(
+                        template = %name,
+                        %refusal,
+                        "the traits of a pool were not updated"
+                    );
                 }
             }
         }
@@ -348,7 +364,7 @@ impl Engine {
                 return Err(StartError::Template(pool.template.to_string(), unavailable(&cause)));
             }
             if began.elapsed() > REMOVAL_PATIENCE {
-                let cause = "the removal of the template, which a crash interrupted, takes longer than 30 s";
+                let cause = "the removal that a crash interrupted takes longer than 30 s";
                 let refusal = Refusal::new(ErrorCode::DeadlineExceeded, cause);
                 return Err(StartError::Template(pool.template.to_string(), refusal));
             }

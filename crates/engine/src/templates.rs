@@ -112,7 +112,8 @@ pub(crate) fn log_placement(template: &Template, placed: &Placed) {
             tracing::warn!(
                 template = %name,
                 why,
-                "workspaces of a template get a soft limit: this node cannot enforce a hard one (see `shoal doctor`)"
+                "workspaces of a template get a soft limit: this node cannot enforce a hard one; \
+                 see `shoal doctor`"
             );
         }
         (WorkspaceKind::Memory | WorkspaceKind::Disk, ..) => {

@@ -272,7 +272,11 @@ impl Engine {
     async fn forget_upload(&self, used: &Use, id: &str) {
         self.core.uploads.all().remove(id);
         if let Err(refusal) = used.remove(&directory(id), true).await {
-            tracing::debug!(sandbox = %used.sandbox(), cause = %refusal, "the parts of an upload could not be removed");
+            tracing::debug!(
+                sandbox = %used.sandbox(),
+                cause = %refusal,
+                "the parts of an upload could not be removed"
+            );
         }
         // Other uploads may have parts there.
         let _ = used.remove(PLACE, false).await;

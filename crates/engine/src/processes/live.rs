@@ -126,7 +126,12 @@ impl Live {
             Ok(first) => Some(first),
             Err(error) => {
                 if !failed_before {
-                    tracing::warn!(process = %self.id, instance = %self.instance, %error, "the output of a process could not be written to the disk");
+                    tracing::warn!(
+                        process = %self.id,
+                        instance = %self.instance,
+                        %error,
+                        "the output of a process could not be written to the disk"
+                    );
                 }
                 None
             }

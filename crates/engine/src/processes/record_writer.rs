@@ -179,9 +179,9 @@ async fn finish_log(core: Arc<Core>, live: Arc<Live>) {
     let record = live.record();
     if let Some(log_directory) = core.processes.shared_log_directory() {
         let ended = record.clone();
-        let told = tasks::spawn_blocking(move || log_directory.ended(&ended));
+        let counted = tasks::spawn_blocking(move || log_directory.ended(&ended));
         // If that fails, it stays until the next start.
-        let _ = told.await;
+        let _ = counted.await;
     }
     core.processes.changed(&record, &live);
 }

@@ -38,7 +38,12 @@ pub(super) fn begin(core: &Arc<Core>, live: Arc<Live>, program: Process) {
         let over = match running.await {
             Ok(over) => over,
             Err(error) => {
-                tracing::error!(process = %live.id, instance = %live.instance, %error, "the task of a process panicked; the process is ended");
+                tracing::error!(
+                    process = %live.id,
+                    instance = %live.instance,
+                    %error,
+                    "the task of a process panicked; the process is ended"
+                );
                 give_up(&core, &live).await
             }
         };
@@ -249,7 +254,13 @@ fn finish(core: &Arc<Core>, live: &Arc<Live>, over: Over) {
     if before.keep_alive {
         core.observers.notify(Observed::Ended(&record));
     }
-    tracing::debug!(process = %live.id, instance = %live.instance, status = status.as_str(), reason = reason.as_str(), "a process ended");
+    tracing::debug!(
+        process = %live.id,
+        instance = %live.instance,
+        status = status.as_str(),
+        reason = reason.as_str(),
+        "a process ended"
+    );
     core.metrics.process_ended(reason);
     core.processes.ended(&record, live);
     live.wake_waiters();

@@ -34,14 +34,14 @@ pub(super) async fn stop(
     let handle = ask(&core, &live, EndAsked::Stop)?;
     let first = live.begins_to_stop();
     let stopping = async move {
-        let told = async {
+        let stopped = async {
             if let Some(handle) = handle {
                 // If the signal cannot be sent, the process is killed.
                 let _ = handle.signal_tree(SIGTERM).await;
             }
             live.over().await;
         };
-        if timeout(grace, told).await.is_err() {
+        if timeout(grace, stopped).await.is_err() {
             force(&core, &live, EndAsked::StopForced).await?;
         }
         drop(used);
@@ -72,7 +72,7 @@ pub(super) async fn signal(
 ) -> Result<(), Refusal> {
     let core = Arc::clone(used.core());
     let (instance, process, asked) = (live.instance, live.id, EndAsked::Signal(signal));
-    let telling = async move {
+    let signalling = async move {
         let event = Event::ProcessEndAsked { instance, process, asked };
         core.ask(core.request(), event).await?;
         // Between two programs there is none to signal, and the kernel has decided what that means.
@@ -87,7 +87,7 @@ pub(super) async fn signal(
         Ok(())
     };
     // What the kernel learned, the program must get too, also if the client goes away in between.
-    run_to_completion(telling).await
+    run_to_completion(signalling).await
 }
 
 /// Tells the kernel what a caller asked of a process. Returns the program to signal; none between

@@ -1,5 +1,5 @@
-//! What goes wrong around sessions and must not be felt: a store that is slow or fails, clients that
-//! leave at the worst moment, strangers, and a server that stops.
+//! Faults around sessions that users must not feel: a slow or failing store, clients that leave at
+//! the worst moment, callers with other keys, and a server that stops.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -34,7 +34,7 @@ async fn one_turn(node: &Node) -> SessionId {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stranger_cannot_tell_a_session_of_another_from_none() {
+async fn session_of_another_key_looks_like_an_unknown_one() {
     let node = Node::start(config()).await;
     let id = one_turn(&node).await;
     for session in [id, SessionId::from_u128(77)] {
@@ -44,7 +44,7 @@ async fn a_stranger_cannot_tell_a_session_of_another_from_none() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_history_of_a_session_that_ended_long_ago_pages_to_its_end() {
+async fn history_of_a_long_ended_session_is_paged_to_its_end() {
     let mut config = config();
     config.node.remembered_ends = 1;
     let node = Node::start(config).await;
@@ -57,14 +57,14 @@ async fn the_history_of_a_session_that_ended_long_ago_pages_to_its_end() {
         ids.push(id);
     }
     node.settle().await;
-    assert!(node.engine.session(ALICE, ids[0]).is_err(), "it is forgotten");
+    assert!(node.engine.session(ALICE, ids[0]).is_err(), "the record of the session is gone");
     let page = node.engine.turns(ALICE, ids[0], 0, 10).await.unwrap();
     let rest = node.engine.turns(ALICE, ids[0], page[0].number, 1).await.unwrap();
     assert_eq!(rest, []);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_session_that_nobody_got_to_know_is_not_left() {
+async fn session_whose_client_vanished_before_the_answer_is_ended() {
     let mut config = config();
     let command = vec!["sleep".to_owned(), "1000".to_owned()];
     config.templates[0].harness = Harness::Jsonl(HarnessProgram { command, prewarm: false });
@@ -80,7 +80,7 @@ async fn a_session_that_nobody_got_to_know_is_not_left() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_turn_whose_caller_went_at_the_last_moment_is_aborted_where_that_is_wished() {
+async fn turn_whose_client_left_at_the_last_moment_is_aborted_if_configured() {
     let node = Node::start(config()).await;
     let on_disconnect = OnDisconnect::Abort;
     let asked = SessionRequest { on_disconnect, ..SessionRequest::of(name("default")) };
@@ -88,7 +88,7 @@ async fn a_turn_whose_caller_went_at_the_last_moment_is_aborted_where_that_is_wi
     let engine = node.engine.clone();
     let mut starting =
         Box::pin(async move { engine.start_turn(ALICE, id, say("sleep 100")).await.map(|_| ()) });
-    // Polled once, and dropped when the answer is there and was not taken.
+    // Polled once, and dropped when the answer is there but not taken.
     let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
     assert!(starting.as_mut().poll(&mut cx).is_pending());
     sleep(Duration::from_secs(1)).await;
@@ -97,9 +97,9 @@ async fn a_turn_whose_caller_went_at_the_last_moment_is_aborted_where_that_is_wi
     assert_eq!(node.engine.session(ALICE, id).unwrap().turn, None);
 }
 
-/// A turn that waits ends with its client too, whether that was told that it waits or not.
+/// A queued turn ends with its client too, whether the client learned that it is queued or not.
 #[tokio::test(start_paused = true)]
-async fn a_turn_that_waits_ends_with_its_client_where_that_is_wished() {
+async fn queued_turn_ends_with_its_client_if_configured() {
     for on_disconnect in [OnDisconnect::Abort, OnDisconnect::Continue] {
         let node = Node::start(config()).await;
         let asked = SessionRequest { on_disconnect, ..SessionRequest::of(name("default")) };
@@ -119,7 +119,7 @@ async fn a_turn_that_waits_ends_with_its_client_where_that_is_wished() {
         drop((told, untold));
         sleep(Duration::from_secs(1)).await;
         let session = node.engine.session(ALICE, id).unwrap();
-        assert_eq!(session.turn, Some(first.turn), "the one before goes on");
+        assert_eq!(session.turn, Some(first.turn), "the turn before goes on");
         let (waiting, ends) = match on_disconnect {
             OnDisconnect::Abort => (0, "aborted"),
             OnDisconnect::Continue => (2, "completed"),
@@ -132,7 +132,7 @@ async fn a_turn_that_waits_ends_with_its_client_where_that_is_wished() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_end_can_be_told_after_the_last_number_there_is() {
+async fn turn_end_can_follow_the_highest_piece_number() {
     let node = Node::start(config()).await;
     let id = one_turn(&node).await;
     let turn = node.engine.turns(ALICE, id, 0, 1).await.unwrap()[0].id;
@@ -140,7 +140,7 @@ async fn an_end_can_be_told_after_the_last_number_there_is() {
     assert_eq!(&*follow.next().await.unwrap().unwrap().name, "turn_ended");
 }
 
-/// What became of a session that was sent a message while the store stood still.
+/// A session that was sent a message while the store stood still.
 async fn stalled(idle_s: u64, stall_ms: u64) -> (Generation, Generation, bool) {
     let node = Node::start(config()).await;
     let id = one_turn(&node).await;
@@ -154,7 +154,7 @@ async fn stalled(idle_s: u64, stall_ms: u64) -> (Generation, Generation, bool) {
         );
     sleep(Duration::from_millis(stall_ms)).await;
     node.store.release_commits();
-    // It may have been told to come back later.
+    // It may have been refused for now.
     let _ = sending.await.unwrap();
     sleep(Duration::from_secs(5)).await;
     whole(&node, id, "echo on").await;
@@ -165,7 +165,7 @@ async fn stalled(idle_s: u64, stall_ms: u64) -> (Generation, Generation, bool) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_slow_store_ends_no_healthy_sandbox() {
+async fn slow_store_ends_no_healthy_sandbox() {
     for (idle_s, stall_ms) in [(0, 900), (0, 5_500), (0, 20_000), (7, 4_500), (20, 4_500)] {
         let (before, after, lost) = stalled(idle_s, stall_ms).await;
         assert_eq!((after, lost), (before, false), "idle {idle_s} s, stalled {stall_ms} ms");
@@ -173,7 +173,7 @@ async fn a_slow_store_ends_no_healthy_sandbox() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_message_that_was_refused_is_not_answered() {
+async fn refused_message_starts_no_turn() {
     let node = Node::start(config()).await;
     let id = one_turn(&node).await;
     node.store.fail_commits(7, store::StoreErrorCode::Io);
@@ -187,7 +187,7 @@ async fn a_message_that_was_refused_is_not_answered() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_follows_when_the_server_stops_is_told_the_end() {
+async fn turn_follower_gets_the_end_when_the_server_stops() {
     for _ in 0..20 {
         let node = Node::start(config()).await;
         let id = one_turn(&node).await;
@@ -207,12 +207,12 @@ async fn who_follows_when_the_server_stops_is_told_the_end() {
         assert_eq!(&*last.name, "turn_ended");
         assert!(last.data.contains("interrupted"), "{}", last.data);
         let last = queued.follow.next().await.unwrap().unwrap();
-        assert!(last.data.contains("interrupted"), "those who wait too: {}", last.data);
+        assert!(last.data.contains("interrupted"), "queued ones too: {}", last.data);
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_id_that_another_had_before_shows_nobody_the_others_history() {
+async fn session_id_of_another_key_shows_none_of_its_history() {
     let mut config = config();
     config.node.remembered_ends = 1;
     let node = Node::start(config).await;
@@ -234,7 +234,7 @@ async fn an_id_that_another_had_before_shows_nobody_the_others_history() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_start_without_space_begins_when_there_is_some() {
+async fn start_without_disk_space_serves_when_there_is_some() {
     let store = Arc::new(MemoryStore::new(Retention::default()));
     store.fail_commits(40, store::StoreErrorCode::DiskFull);
     let node = Node::on(Arc::clone(&store), config()).await;
@@ -249,7 +249,7 @@ async fn a_start_without_space_begins_when_there_is_some() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stop_without_space_ends_within_its_grace() {
+async fn shutdown_without_disk_space_ends_within_its_grace() {
     let node = Node::start(config()).await;
     node.settle().await;
     let lease = node.checkout(ALICE).await.unwrap().keep();
@@ -258,9 +258,9 @@ async fn a_stop_without_space_ends_within_its_grace() {
     assert_eq!(refused.code, ErrorCode::StoreUnavailable);
     let began = tokio::time::Instant::now();
     let stopped = node.engine.shutdown().await;
-    let refusal = stopped.expect_err("it could not be in order");
+    let refusal = stopped.expect_err("the shutdown could not be orderly");
     assert!(refusal.to_string().contains("disk_full"), "{refusal}");
-    // On paused time: it is what was waited for, not what it took.
+    // On paused time: this is what the shutdown waited for, not what it took.
     assert!(began.elapsed() <= Duration::from_secs(10), "{:?}", began.elapsed());
     assert_eq!(node.runtime.alive().sandboxes, 0, "{lease:?}");
 }

@@ -1,5 +1,5 @@
-//! Harnesses that somebody speaks with directly: in leased sandboxes and in those of sessions,
-//! started early or late, one at a time, gone with whoever held them.
+//! Harnesses that a caller holds and speaks with directly: in leased sandboxes and in those of
+//! sessions, prewarmed or not, one holder at a time, ended with their holder.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -15,14 +15,14 @@ use crate::{CheckoutRequest, HarnessErrorCode, Held, TurnRequest, Use, UseKind, 
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Begins to speak with a harness.
+/// Holds a harness.
 async fn hold(node: &Node, sandbox: SandboxId) -> (Use, Held) {
     let used = node.engine.use_sandbox(ALICE, sandbox, UseKind::Harness).await.unwrap();
     let held = used.hold_harness().await.unwrap();
     (used, held)
 }
 
-/// The value of a variable, as the harness says it.
+/// The value of a variable, as the harness reports it.
 async fn token(held: &mut Held) -> Value {
     let turn = json!({ "type": "turn", "id": "t", "input": "env TOKEN" });
     let query = json!({ "cmd": "query", "prompt": "env TOKEN" });
@@ -34,7 +34,7 @@ async fn token(held: &mut Held) -> Value {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_harness_of_a_lease_has_what_was_bound_and_ends_with_who_held_it() {
+async fn held_harness_of_a_lease_has_its_settings_and_ends_with_its_holder() {
     for harness in every_kind() {
         let node = node(harness.clone()).await;
         for env in [BTreeMap::new(), BTreeMap::from([("TOKEN".to_owned(), "mine".to_owned())])] {
@@ -51,16 +51,16 @@ async fn the_harness_of_a_lease_has_what_was_bound_and_ends_with_who_held_it() {
             drop(used);
             node.settle().await;
             let (_used, mut held) = hold(&node, lease.sandbox).await;
-            assert_eq!(token(&mut held).await, json!(expected), "{harness:?}: another one");
+            assert_eq!(token(&mut held).await, json!(expected), "{harness:?}: a new harness");
         }
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_that_was_started_early_is_the_one_that_is_held() {
+async fn held_harness_is_the_prewarmed_one() {
     let node = node(Harness::Jsonl(program("jsonl", true))).await;
     let lease = node.checkout(ALICE).await.unwrap();
-    // The pool has filled up again.
+    // The pool is full again.
     node.settle().await;
     let before = node.runtime.alive().tasks;
     let (_used, _held) = hold(&node, lease.sandbox).await;
@@ -69,7 +69,7 @@ async fn one_that_was_started_early_is_the_one_that_is_held() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_session_and_who_holds_its_harness_take_turns() {
+async fn held_harness_and_turns_of_its_session_alternate() {
     for harness in every_kind() {
         let node = node(harness.clone()).await;
         let session = node.engine.create_session(ALICE, asked()).await.unwrap();
@@ -82,7 +82,7 @@ async fn a_session_and_who_holds_its_harness_take_turns() {
             let refused = node.engine.start_turn(ALICE, session.id, turn).await;
             assert_eq!(refused.map(drop).unwrap_err().code, ErrorCode::HarnessBusy);
         }
-        node.engine.resume_session(ALICE, session.id).await.expect("it goes on already");
+        node.engine.resume_session(ALICE, session.id).await.expect("the session runs already");
         drop(held);
         drop(used);
         let pieces = whole(&node, session.id, "say c").await;
@@ -91,7 +91,7 @@ async fn a_session_and_who_holds_its_harness_take_turns() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn that_the_sandbox_went_is_told_with_its_reason() {
+async fn held_harness_reports_why_its_sandbox_ended() {
     let node = node(Harness::Jsonl(program("jsonl", false))).await;
     for oom in [false, true] {
         let lease = node.checkout(ALICE).await.unwrap();
@@ -105,11 +105,11 @@ async fn that_the_sandbox_went_is_told_with_its_reason() {
     let lease = node.checkout(ALICE).await.unwrap();
     let (used, _held) = hold(&node, lease.sandbox).await;
     node.engine.return_lease(ALICE, lease.lease).await.unwrap();
-    assert!(used.gone().await.is_some(), "whoever returns it gives up its harness");
+    assert!(used.gone().await.is_some(), "a return ends the hold of the harness");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_program_that_cannot_be_started_is_refused_and_the_next_may_try() {
+async fn held_harness_that_cannot_start_is_refused_and_may_be_tried_again() {
     let node = node(Harness::Jsonl(program("missing", false))).await;
     let lease = node.checkout(ALICE).await.unwrap();
     for _ in 0..2 {

@@ -1,5 +1,5 @@
-//! Sessions whose turns are answered by a program: started or bound with the session's own settings,
-//! replaced when it dies, called off when it is told to, and never waited for without end.
+//! Sessions whose turns a program answers: started or bound with the session's settings, replaced
+//! when it dies, cancelled on request, and never awaited without end.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -65,14 +65,14 @@ fn end(pieces: &[TurnPiece]) -> Value {
     serde_json::from_str(&pieces.last().unwrap().data).unwrap()
 }
 
-/// Everything that was said, as text.
+/// Everything that the harness said, as text.
 fn said(pieces: &[TurnPiece]) -> String {
     let messages = pieces.iter().filter(|piece| &*piece.name == "message");
     messages.map(|piece| piece.data.to_string()).collect()
 }
 
 #[tokio::test(start_paused = true)]
-async fn settings_of_a_session_are_there_at_once_after_a_change_and_in_its_next_sandbox() {
+async fn harness_has_the_session_settings_at_once_after_a_change_and_in_the_next_sandbox() {
     for harness in every_kind() {
         let node = node(harness.clone()).await;
         let session = node.engine.create_session(ALICE, asked()).await.unwrap().id;
@@ -93,7 +93,7 @@ async fn settings_of_a_session_are_there_at_once_after_a_change_and_in_its_next_
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_harness_that_dies_ends_its_turn_at_once_and_the_next_message_works() {
+async fn harness_that_dies_ends_its_turn_at_once_and_the_next_message_works() {
     for harness in every_kind() {
         let node = node(harness.clone()).await;
         let session = node.engine.create_session(ALICE, asked()).await.unwrap().id;
@@ -116,7 +116,7 @@ fn end_of(pieces: &[TurnPiece]) -> String {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_abort_reaches_a_harness_that_listens_and_one_that_does_not() {
+async fn abort_reaches_a_harness_that_listens_and_one_that_does_not() {
     for harness in every_kind() {
         for script in ["say a; hang", "say a; deaf"] {
             for keep in [true, false] {
@@ -143,7 +143,7 @@ async fn an_abort_reaches_a_harness_that_listens_and_one_that_does_not() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_cannot_be_started_refuses_the_session_and_leaves_nothing() {
+async fn harness_that_cannot_start_refuses_the_session_and_leaves_nothing() {
     for kind in [Harness::Jsonl as fn(HarnessProgram) -> Harness, Harness::AshBridge] {
         let node = node(kind(program("missing", false))).await;
         let refusal = node.engine.create_session(ALICE, asked()).await.unwrap_err();
@@ -156,7 +156,7 @@ async fn what_cannot_be_started_refuses_the_session_and_leaves_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_a_harness_writes_to_its_own_output_is_kept() {
+async fn harness_output_of_its_own_is_kept() {
     let node = node(Harness::Jsonl(program("jsonl", false))).await;
     let session = node.engine.create_session(ALICE, asked()).await.unwrap().id;
     whole(&node, session, "log first; log second").await;

@@ -1,4 +1,4 @@
-//! What keeps a sandbox awake, as whoever asks sees it, and what wakes it again.
+//! What keeps a sandbox awake, as callers see it, and what thaws it again.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -37,7 +37,7 @@ fn names(report: &SandboxStatusReport) -> Vec<&str> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_process_keeps_its_sandbox_awake_until_a_stop_and_then_it_sleeps() {
+async fn keep_alive_process_holds_its_sandbox_until_a_stop_and_then_it_freezes() {
     let (node, sandbox) = scene().await;
     start(&node, sandbox, "dev", 0).await;
     tokio::time::sleep(Duration::from_mins(5)).await;
@@ -48,7 +48,7 @@ async fn a_process_keeps_its_sandbox_awake_until_a_stop_and_then_it_sleeps() {
     assert_eq!((report.wake.wakefulness, names(&report)), (Wakefulness::Auto, vec![]));
     assert!(report.freezes_at.is_some());
     tokio::time::sleep(Duration::from_secs(11)).await;
-    assert!(status(&node, sandbox).await.frozen, "and reading that wakes nothing");
+    assert!(status(&node, sandbox).await.frozen, "and reading the status thaws nothing");
     let running = node.engine.process(ALICE, sandbox, &crate::ProcessRef::parse("dev")).await;
     assert_eq!(running.unwrap().end, None, "nothing was killed");
     node.run(ALICE, sandbox, "echo hi").await.unwrap();
@@ -57,7 +57,7 @@ async fn a_process_keeps_its_sandbox_awake_until_a_stop_and_then_it_sleeps() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_latest_stop_counts_and_takes_only_those_that_were_there() {
+async fn keep_alive_stop_counts_from_the_latest_call_and_for_its_processes_only() {
     for (first, second) in [(300_000, 200_000), (200_000, 300_000)] {
         let (node, sandbox) = scene().await;
         start(&node, sandbox, "one", 0).await;
@@ -76,7 +76,7 @@ async fn the_latest_stop_counts_and_takes_only_those_that_were_there() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_programs_write_to_the_scale_file_counts_and_is_shown_with_the_processes() {
+async fn scale_file_writes_count_and_are_shown_with_the_processes() {
     let (node, sandbox) = scene().await;
     node.run(ALICE, sandbox, "echo + > $SHOAL_SCALE_FILE").await.unwrap();
     node.settle().await;
@@ -93,7 +93,7 @@ async fn what_programs_write_to_the_scale_file_counts_and_is_shown_with_the_proc
 }
 
 #[tokio::test(start_paused = true)]
-async fn that_it_changed_is_told_with_the_reason_and_nobody_else_may_ask() {
+async fn keep_alive_change_is_published_with_its_reason_to_its_key_only() {
     let (node, sandbox) = scene().await;
     assert!(node.engine.sandbox_status(BOB, sandbox).await.is_err());
     assert!(node.engine.stop_keeping_awake(BOB, sandbox, 0).await.is_err());
@@ -120,7 +120,7 @@ async fn that_it_changed_is_told_with_the_reason_and_nobody_else_may_ask() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_wants_to_hears_what_keeps_sandboxes_awake() {
+async fn keep_alive_observers_see_every_change() {
     let (node, sandbox) = scene().await;
     let heard = Arc::new(Mutex::new(Vec::new()));
     let hears = Arc::clone(&heard);

@@ -1,4 +1,4 @@
-//! What is kept under names, and of sessions that ended: changed one at a time, bounded per key, and
+//! Named documents, and documents of ended sessions: changed one at a time, bounded per key, and
 //! whole whatever is killed or dropped.
 
 use std::sync::Arc;
@@ -27,7 +27,7 @@ async fn remove(node: &Node, name: &str) -> bool {
     node.engine.change_named(KIND, ALICE).await.unwrap().remove(name).await.unwrap()
 }
 
-/// Stores files, and puts a version that is one higher under a name, with these files.
+/// Stores files, and puts the next version under a name, with these files.
 async fn deploy(node: &Node) -> (u64, SeedId) {
     let version = found(node, "a").await.map_or(0, |body| body.parse::<u64>().unwrap());
     let text = format!("files of {}", version + 1);
@@ -40,7 +40,7 @@ async fn deploy(node: &Node) -> (u64, SeedId) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_put_is_found_until_it_is_removed_and_belongs_to_its_key() {
+async fn named_document_is_found_until_it_is_removed_and_belongs_to_its_key() {
     let node = Node::start(config()).await;
     assert_eq!(found(&node, "a").await, None);
     for body in ["1", "2"] {
@@ -57,7 +57,7 @@ async fn what_is_put_is_found_until_it_is_removed_and_belongs_to_its_key() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_key_has_so_many_and_so_much_and_may_change_what_it_has() {
+async fn named_documents_of_a_key_are_bounded_and_can_still_be_changed() {
     let node = Node::start(config()).await;
     for n in 0..NAMED_MAX {
         put(&node, &format!("n{n}"), "1").await.unwrap();
@@ -76,7 +76,7 @@ async fn a_key_has_so_many_and_so_much_and_may_change_what_it_has() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_crash_at_any_write_of_a_deploy_leaves_the_old_version_or_the_new_with_its_files() {
+async fn named_document_after_a_crash_is_the_old_or_the_new_version_with_its_files() {
     for writes in 0.. {
         let place = Place::new();
         let mut config = config();
@@ -103,7 +103,7 @@ async fn a_crash_at_any_write_of_a_deploy_leaves_the_old_version_or_the_new_with
 }
 
 #[tokio::test(start_paused = true)]
-async fn deploys_at_once_get_versions_of_their_own_also_if_some_go_away() {
+async fn named_document_changes_at_once_get_separate_versions_also_if_clients_leave() {
     let place = Place::new();
     let mut config = config();
     config.seeds = Some(Seeds::open(place.0.join("seeds")).unwrap());
@@ -126,7 +126,7 @@ async fn deploys_at_once_get_versions_of_their_own_also_if_some_go_away() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn of_sessions_that_ended_the_latest_are_kept() {
+async fn ended_sessions_keep_the_latest_of_a_key() {
     let node = Node::start(config()).await;
     let of = |n: u128| SessionId::from_u128(n);
     for n in 1..=1_200_u128 {
@@ -142,7 +142,7 @@ async fn of_sessions_that_ended_the_latest_are_kept() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_session_that_lives_is_not_among_the_past_ones() {
+async fn ended_sessions_do_not_list_a_live_session() {
     let node = Node::start(config()).await;
     let asked = SessionRequest::of(super::node::name("default"));
     let id = node.engine.create_session(ALICE, asked).await.unwrap().id;

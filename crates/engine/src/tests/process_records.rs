@@ -1,5 +1,5 @@
-//! What is kept of processes: their output on the disk and in the store, within bounds, and what is
-//! known of them after their sandbox, and after the server.
+//! What stays of processes: their output on the disk and in the store, within bounds, and their
+//! records after their sandbox and after the server.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ fn by(record: &ProcessRecord) -> ProcessRef {
     ProcessRef::Id(record.id)
 }
 
-/// What a follower sees, and how many bytes it was told that it missed.
+/// What a follower sees, and how many bytes it missed by the offsets.
 async fn followed(node: &Node, record: &ProcessRecord, pause: Duration) -> (Vec<u8>, u64) {
     let of = by(record);
     let follow = node.engine.follow_log(ALICE, record.sandbox, &of, LogWanted::Both, 0).await;
@@ -39,7 +39,7 @@ async fn followed(node: &Node, record: &ProcessRecord, pause: Duration) -> (Vec<
 }
 
 #[tokio::test]
-async fn of_a_large_output_the_tail_is_kept_and_nobody_waits() {
+async fn process_log_keeps_the_tail_of_a_large_output_and_holds_up_no_reader() {
     let node = Node::start(config()).await;
     let sandbox = sandbox(&node).await;
     let count = 30 * MIB;
@@ -55,7 +55,7 @@ async fn of_a_large_output_the_tail_is_kept_and_nobody_waits() {
     assert_eq!(slow.len() as u64 + slow_missed, count + 8);
     assert_eq!(quick.len() as u64 + quick_missed, count + 8);
     assert!(slow.ends_with(b"\0the end\n") && quick.ends_with(b"\0the end\n"));
-    // Until it is stored, and after that.
+    // Before it is stored, and after that.
     for _ in 0..2 {
         let of = by(&record);
         let tail = query(LogWanted::Both, None, 8);
@@ -76,7 +76,7 @@ async fn of_a_large_output_the_tail_is_kept_and_nobody_waits() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_known_of_processes_outlives_their_sandbox() {
+async fn process_records_outlive_their_sandbox() {
     let node = Node::start(config()).await;
     let lease = node.checkout(ALICE).await.unwrap().keep();
     let little = start(&node, lease.sandbox, shell("echo a little; echo error >&2")).await.unwrap();
@@ -86,7 +86,7 @@ async fn what_is_known_of_processes_outlives_their_sandbox() {
     end(&node, &little).await;
     end(&node, &much).await;
     node.engine.return_lease(ALICE, lease.lease).await.unwrap();
-    // Long enough for its table to be forgotten.
+    // Long enough for its table to be dropped.
     sleep(Duration::from_mins(1)).await;
     let page = node.engine.processes(ALICE, lease.sandbox, &ALL).await.unwrap();
     assert_eq!(page.processes.iter().map(|one| one.number).collect::<Vec<_>>(), [3, 2, 1]);
@@ -151,7 +151,7 @@ async fn an_orderly_stop_ends_processes_with_their_sandboxes() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn ten_thousand_processes_leave_two_thousand_to_remember() {
+async fn process_records_of_a_sandbox_are_bounded_at_two_thousand() {
     let node = Node::start(config()).await;
     let sandbox = sandbox(&node).await;
     let mut last = None;
@@ -179,13 +179,13 @@ async fn ten_thousand_processes_leave_two_thousand_to_remember() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_store_that_fails_loses_nothing_of_processes() {
+async fn failing_store_loses_no_process_record() {
     let node = Node::start(config()).await;
     let sandbox = sandbox(&node).await;
     let one = start(&node, sandbox, shell("echo one")).await.unwrap();
     node.store.fail_commits(5, StoreErrorCode::DiskFull);
     end(&node, &one).await;
-    assert_eq!(output(&node, &one).await, "one\n", "told first");
+    assert_eq!(output(&node, &one).await, "one\n", "read from memory first");
     sleep(Duration::from_secs(30)).await;
     let node = node.kill_and_start().await;
     assert_eq!(end(&node, &one).await.status(), Status::Completed, "stored behind");
@@ -193,7 +193,7 @@ async fn a_store_that_fails_loses_nothing_of_processes() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_sandbox_that_comes_back_goes_on_with_its_numbers() {
+async fn process_numbers_go_on_when_a_sandbox_comes_back() {
     let node = Node::start(config()).await;
     let asked = crate::SessionRequest::of(super::node::name("default"));
     let session = node.engine.create_session(ALICE, asked).await.unwrap();

@@ -1,6 +1,6 @@
-//! Programs that are started again, at the seams: what is asked between two programs, a start that is
-//! slow, hangs or fails, and sandboxes that die or freeze meanwhile. Whatever happens, the process
-//! ends once, and nothing of it runs on.
+//! Restarted programs, at the seams: requests between two programs, a start that is slow, hangs or
+//! fails, and sandboxes that die or freeze meanwhile. Whatever happens, the process ends once, and
+//! nothing of it runs on.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ const LONG: Duration = Duration::from_mins(10);
 const FAILS: &str = "echo run; exit 3";
 const RUN: &str = "run\n\n[Process failed with exit code 3. Attempting restart 1/unlimited...]\n";
 
-/// A process whose program fails at once, and is started again without end.
+/// A process whose program fails at once, and is restarted without end.
 fn always(line: &str) -> ProcessRequest {
     ProcessRequest { restart: Some(RestartPolicy { max_restarts: None }), ..shell(line) }
 }
@@ -38,12 +38,12 @@ fn by(record: &ProcessRecord) -> ProcessRef {
 
 #[track_caller]
 fn ended(record: &ProcessRecord) -> (Status, Reason, u32) {
-    let end = record.end.as_ref().expect("a process that is over");
+    let end = record.end.as_ref().expect("an ended process");
     (end.status, end.reason, record.restarts)
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stop_or_a_kill_in_the_pause_ends_a_process_at_once() {
+async fn process_stop_or_kill_in_the_restart_pause_ends_it_at_once() {
     let node = Node::start(config()).await;
     for kills in [false, true] {
         let (lease, record) = in_pause(&node, always(FAILS)).await;
@@ -62,13 +62,13 @@ async fn a_stop_or_a_kill_in_the_pause_ends_a_process_at_once() {
         assert_eq!(ended(&over), (expected.0, expected.1, 0));
         assert_eq!(over.end.as_ref().unwrap().exit_code, Some(3));
         sleep(Duration::from_secs(5)).await;
-        assert_eq!(output(&node, &over).await, RUN, "it was not started again");
+        assert_eq!(output(&node, &over).await, RUN, "it was not restarted");
         assert_eq!(node.runtime.alive().tasks, 0);
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_kill_while_the_program_is_started_again_kills_it_as_soon_as_it_runs() {
+async fn process_kill_during_a_restart_kills_the_program_as_soon_as_it_runs() {
     let node = Node::start(config()).await;
     let (lease, record) = in_pause(&node, always("sleep 0.1; exit 3")).await;
     node.runtime.inject(Operation::Exec, Fault::Delay(Duration::from_secs(2)));
@@ -81,7 +81,7 @@ async fn a_kill_while_the_program_is_started_again_kills_it_as_soon_as_it_runs()
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_start_that_hangs_ends_the_process_after_its_deadline() {
+async fn process_restart_that_hangs_ends_the_process_at_its_deadline() {
     let node = Node::start(config()).await;
     for asked in [false, true] {
         let (lease, record) = in_pause(&node, always(FAILS)).await;
@@ -89,7 +89,11 @@ async fn a_start_that_hangs_ends_the_process_after_its_deadline() {
         sleep(Duration::from_secs(1)).await;
         if asked {
             let stop = node.engine.stop_process(ALICE, lease.sandbox, &by(&record), 500).await;
-            assert_eq!(stop.unwrap_err().code, ErrorCode::DeadlineExceeded, "it is not over yet");
+            assert_eq!(
+                stop.unwrap_err().code,
+                ErrorCode::DeadlineExceeded,
+                "the process has not ended yet"
+            );
         }
         let over = end(&node, &record).await;
         let expected = if asked {
@@ -104,7 +108,7 @@ async fn a_start_that_hangs_ends_the_process_after_its_deadline() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_start_that_fails_is_in_the_log_and_in_the_end() {
+async fn process_restart_that_fails_is_in_the_log_and_in_the_end() {
     let node = Node::start(config()).await;
     let (_, record) = in_pause(&node, always(FAILS)).await;
     let denied = RuntimeError::new(RuntimeErrorCode::Denied, "exec", "not here");
@@ -118,7 +122,7 @@ async fn a_start_that_fails_is_in_the_log_and_in_the_end() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_sandbox_that_ends_takes_along_what_rests_or_is_started() {
+async fn sandbox_end_ends_processes_that_pause_or_restart() {
     let node = Node::start(config()).await;
     for how in ["crash", "delete", "return"] {
         for starts in [false, true] {
@@ -136,14 +140,14 @@ async fn a_sandbox_that_ends_takes_along_what_rests_or_is_started() {
             let over = timeout(Duration::from_secs(1), waiting).await.expect("at once");
             assert_eq!(ended(&over), (Status::Killed, Reason::SandboxEnded, 0), "{how}");
             sleep(Duration::from_secs(90)).await;
-            assert_eq!(output(&node, &over).await, RUN, "{how}: it was not started again");
+            assert_eq!(output(&node, &over).await, RUN, "{how}: it was not restarted");
             assert_eq!(node.runtime.alive().tasks, 0, "{how}");
         }
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_sandbox_that_is_frozen_in_the_pause_is_thawed_for_the_next_program() {
+async fn frozen_sandbox_is_thawed_for_a_process_restart() {
     let node = Node::start(config()).await;
     let (lease, record) = in_pause(&node, always("sleep 0.2; echo run; exit 3")).await;
     assert!(node.engine.freeze(ALICE, lease.sandbox).await.unwrap().frozen);
@@ -154,7 +158,7 @@ async fn a_sandbox_that_is_frozen_in_the_pause_is_thawed_for_the_next_program() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_process_that_keeps_awake_does_so_between_its_programs() {
+async fn keep_alive_process_keeps_awake_between_its_programs() {
     let node = Node::start(config()).await;
     let restart = Some(RestartPolicy { max_restarts: Some(1) });
     let asked = ProcessRequest { keep_alive: true, restart, ..shell(FAILS) };
@@ -170,10 +174,10 @@ async fn a_process_that_keeps_awake_does_so_between_its_programs() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_process_whose_program_ends_after_the_engine_halted_is_over_with_the_server() {
+async fn process_whose_program_exits_after_the_halt_ends_with_the_server() {
     let node = Node::start(config()).await;
     let lease = node.checkout(ALICE).await.unwrap().keep();
-    // The store would have to know that it keeps nothing awake any more.
+    // The store would have to record that it keeps nothing awake any more.
     let asked = ProcessRequest { keep_alive: true, ..shell("sleep 5") };
     let record = start(&node, lease.sandbox, asked).await.unwrap();
     node.engine.core.halt();

@@ -1,5 +1,5 @@
-//! What the kernel does to a sandbox while its files are copied, as it arrives in a runtime: it is
-//! held still for a moment, or runs because its guest is needed, and is as it was afterwards.
+//! Quiescing, as it arrives in a runtime: while its files are copied, a sandbox is frozen for a
+//! moment, or runs because its guest is needed, and is as before afterwards.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use super::node::{ALICE, Node, Place};
 use super::sessions::{outcome, rest};
 use crate::workspace_locks::{LockGuard, Priority};
 
-/// Long enough for everything but time to happen.
+/// Long enough for everything but timers.
 const MOMENT: Duration = Duration::from_millis(100);
 
 /// A session with work in it, whose files are on disk.
@@ -32,7 +32,7 @@ impl Scene {
         Self { node, parent, _place: place }
     }
 
-    /// As long as this is held, no copy of the files of the session gets on.
+    /// While this is held, no copy of the session's files makes progress.
     async fn slow_copy(&self) -> LockGuard {
         let workspace = self.node.engine.session(ALICE, self.parent).unwrap().workspace.unwrap();
         self.node.engine.core.disk.locks.lock(workspace, Priority::Patient).await
@@ -76,7 +76,7 @@ impl Node {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_busy_sandbox_is_held_still_while_it_is_forked_and_goes_on() {
+async fn quiesce_stops_a_busy_sandbox_for_a_fork_and_it_goes_on() {
     let scene = Scene::new().await;
     let node = &scene.node;
     let mut started = node.send(scene.parent, "sleep 2; echo over").await.unwrap();
@@ -87,7 +87,7 @@ async fn a_busy_sandbox_is_held_still_while_it_is_forked_and_goes_on() {
     let said = scene.says("echo hello");
     let frozen = node.engine.sandbox(ALICE, node.instance_of(scene.parent).0).unwrap().frozen;
     sleep(MOMENT).await;
-    assert!(!said.is_finished() && !frozen, "it waits, and that is no rest");
+    assert!(!said.is_finished() && !frozen, "it waits, and is not shown as frozen");
     drop(slow);
     let fork = fork.await.unwrap().unwrap();
     assert_eq!(said.await.unwrap(), "hello\n");
@@ -97,7 +97,7 @@ async fn a_busy_sandbox_is_held_still_while_it_is_forked_and_goes_on() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_copy_that_takes_longer_than_a_second_goes_on_while_its_parent_runs() {
+async fn quiesce_ends_after_a_second_and_the_copy_goes_on() {
     let scene = Scene::new().await;
     let slow = scene.slow_copy().await;
     let fork = scene.fork();
@@ -110,11 +110,11 @@ async fn a_copy_that_takes_longer_than_a_second_goes_on_while_its_parent_runs() 
     assert!(!fork.is_finished());
     drop(slow);
     fork.await.unwrap().unwrap();
-    assert!(scene.runs().await, "it is not held still again");
+    assert!(scene.runs().await, "it is not quiesced again");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_parent_that_dies_while_it_is_still_leaves_the_fork_and_gets_another_sandbox() {
+async fn quiesced_parent_that_dies_leaves_the_fork_and_gets_another_sandbox() {
     let scene = Scene::new().await;
     let slow = scene.slow_copy().await;
     let fork = scene.fork();
@@ -133,7 +133,7 @@ async fn a_parent_that_dies_while_it_is_still_leaves_the_fork_and_gets_another_s
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_end_does_not_wait_for_a_copy() {
+async fn sandbox_end_does_not_wait_for_a_copy() {
     let scene = Scene::new().await;
     let node = &scene.node;
     let mut started = node.send(scene.parent, "sleep 1000").await.unwrap();
@@ -150,7 +150,7 @@ async fn an_end_does_not_wait_for_a_copy() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_fork_of_a_frozen_sandbox_in_memory_leaves_it_frozen() {
+async fn fork_of_a_frozen_sandbox_in_memory_leaves_it_frozen() {
     let place = Place::new();
     let node = Node::start(place.config()).await;
     let parent = node.session_of("memory").await;
@@ -160,7 +160,7 @@ async fn a_fork_of_a_frozen_sandbox_in_memory_leaves_it_frozen() {
     assert!(!node.runs(instance).await);
     let fork = node.engine.fork_session(ALICE, parent).await.unwrap().id;
     node.settle().await;
-    assert!(!node.runs(instance).await, "it rests again");
+    assert!(!node.runs(instance).await, "it is frozen again");
     assert!(node.engine.sandbox(ALICE, sandbox).unwrap().frozen);
     assert_eq!(node.said(fork, "cat f").await, "theirs\n");
     assert_eq!(node.said(parent, "cat f").await, "theirs\n");
@@ -168,7 +168,7 @@ async fn a_fork_of_a_frozen_sandbox_in_memory_leaves_it_frozen() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_cannot_be_held_still_or_let_run_at_once_is_copied_and_runs() {
+async fn quiesce_that_fails_does_not_stop_the_copy_or_the_sandbox() {
     let trouble =
         || Fault::Fail(RuntimeError::new(RuntimeErrorCode::System, "a freezer", "no luck"));
     let faults = [
@@ -191,7 +191,7 @@ async fn what_cannot_be_held_still_or_let_run_at_once_is_copied_and_runs() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_server_that_is_killed_while_a_sandbox_is_still_leaves_nothing_still() {
+async fn quiesced_sandbox_of_a_killed_server_is_not_left_frozen() {
     let scene = Scene::new().await;
     let _slow = scene.slow_copy().await;
     let fork = scene.fork();

@@ -1,7 +1,7 @@
-//! Processes in worlds by chance: started, followed, fed, stopped and given up at any moment, while
-//! sandboxes die, the store fails and the server is killed. Whatever happens: everyone is answered,
-//! what is read of an output is what was written, every process ends with a reason, and nothing of
-//! it is left.
+//! Processes in random worlds: started, followed, fed, stopped and given up at any moment, while
+//! sandboxes die, the store fails and the server is killed. In every world each request is
+//! answered, the output that is read is the output that was written, every process ends with a
+//! reason, and nothing of it is left.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,7 +21,7 @@ use crate::{LogWanted, ProcessInput, ProcessQuery, ProcessRef, ProcessRequest, U
 
 const WORLDS: u64 = 15;
 const CLIENTS: u64 = 5;
-/// How long anything may take that has a deadline of its own.
+/// The longest time that anything with a deadline may take.
 const PATIENCE: Duration = Duration::from_mins(5);
 
 /// What programs do, and what they write then.
@@ -36,7 +36,7 @@ const PROGRAMS: [(&str, &str); 7] = [
 ];
 
 #[tokio::test(start_paused = true)]
-async fn whatever_fails_processes_end_and_say_why() {
+async fn random_world_ends_processes_with_a_reason() {
     let number = |name| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
     let first = number("ENGINE_SEED").unwrap_or(0);
     for seed in first..first + number("ENGINE_WORLDS").unwrap_or(WORLDS) {
@@ -59,13 +59,15 @@ async fn world(seed: u64) {
         }
         running.store.release_commits();
         if dice.below(2) == 0 {
-            // Whether everything ended in time is told; that it ended is what counts.
+            // A shutdown may report that it was late; that it ended is what counts.
             let _ = running.engine.shutdown().await;
             assert_eq!(running.runtime.alive().tasks, 0, "seed {seed}: after an orderly stop");
         }
         clients.shutdown().await;
         sleep(dice.millis(200)).await;
-        let Some(left) = Arc::into_inner(running) else { panic!("seed {seed}: somebody has it") };
+        let Some(left) = Arc::into_inner(running) else {
+            panic!("seed {seed}: a client still has the node")
+        };
         node = left.kill_and_start().await;
         let unfinished = node.store.unfinished_processes(10).await.unwrap();
         assert!(unfinished.is_empty(), "seed {seed}: {unfinished:?}");

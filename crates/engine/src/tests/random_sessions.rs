@@ -1,6 +1,6 @@
-//! Conversations by chance: clients that create sessions, talk, vanish, come back, abort, pause,
-//! stop, fork and end, on the same faults as everything else. Whatever happens: every turn that was
-//! accepted has exactly one end, told in order, in bounded time, and after a restart too.
+//! Random conversations: clients create sessions, talk, vanish, come back, abort, pause, stop, fork
+//! and end, with the same faults as in the other random worlds. In every world each accepted turn
+//! has exactly one end, sent in order, in bounded time, and after a restart too.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -22,10 +22,10 @@ use crate::{
 
 const WORLDS: u64 = 30;
 const CLIENTS: u64 = 6;
-/// Everything that is waited for has a deadline below this.
+/// Everything that is awaited has a deadline below this.
 const PATIENCE: Duration = Duration::from_mins(6);
 
-/// Turns that were accepted, and of which session.
+/// Accepted turns and their sessions.
 type Accepted = Arc<Mutex<BTreeMap<TurnId, SessionId>>>;
 
 fn small() -> EngineConfig {
@@ -52,7 +52,7 @@ async fn start(store: Arc<MemoryStore>) -> Arc<Node> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn whatever_fails_every_turn_has_one_end() {
+async fn random_world_gives_every_turn_one_end() {
     let number = |name| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
     let first = number("ENGINE_SEED").unwrap_or(0);
     for seed in first..first + number("ENGINE_WORLDS").unwrap_or(WORLDS) {
@@ -90,12 +90,15 @@ async fn world(seed: u64) {
     peace(seed, store, &accepted).await;
 }
 
-/// When nothing fails any more, everything that was begun is over, and everyone can go on.
+/// When nothing fails any more, everything has ended, and every client can go on.
 async fn peace(seed: u64, store: Arc<MemoryStore>, accepted: &Accepted) {
     let node = start(store).await;
     sleep(Duration::from_mins(5)).await;
     assert!(node.engine.core.turns.is_empty(), "seed {seed}");
-    assert!(node.engine.core.gone.is_empty(), "seed {seed}: something is still in a sandbox");
+    assert!(
+        node.engine.core.instance_ends.is_empty(),
+        "seed {seed}: something is still in a sandbox"
+    );
     let accepted = accepted.lock().unwrap().clone();
     for (turn, session) in &accepted {
         let record = node.store.turn(*turn).await.unwrap();
@@ -150,7 +153,7 @@ async fn client(node: Arc<Node>, accepted: Accepted, mut dice: Dice) {
             let asked = SessionRequest::of(name(dice.pick(&["default", "talker"])));
             let creating = node.engine.create_session(ALICE, asked);
             if dice.below(6) == 0 {
-                // It vanishes at some await: nobody knows of the session.
+                // It vanishes at some await: no client knows of the session.
                 let _ = timeout(dice.millis(50), creating).await;
                 continue;
             }
@@ -202,14 +205,14 @@ async fn act(
     }
 }
 
-/// Sends a message, and stays, goes away, or goes away and comes back.
+/// Sends a message, and stays, leaves, or leaves and comes back.
 async fn talk(
     node: &Node,
     accepted: &Accepted,
     session: SessionId,
     dice: &mut Dice,
 ) -> Result<(), Refusal> {
-    // Both are understood by both: what one does not know is an error of the other.
+    // Each harness takes both scripts: what one does not know is an error of the other.
     let script = dice.pick(&["echo hi", "sleep 1; echo hi", "say a; sleep 300; say b", "hang"]);
     let asked = TurnRequest {
         input: serde_json::to_string(script).unwrap().into(),
@@ -242,7 +245,7 @@ async fn talk(
     }
 }
 
-/// Follows a turn until it is over, and sees that its end is the last and the only one.
+/// Follows a turn to its end, and checks that the end is the last piece and the only one.
 async fn to_the_end(mut follow: TurnFollow) -> bool {
     let mut last = 0;
     let mut ended = false;

@@ -1,7 +1,7 @@
-//! Worlds by chance: clients that come, use, return, delete and vanish, while every effect may fail,
-//! hang or kill its sandbox, the store fails and hangs, sandboxes crash, and the node is killed or
-//! stopped and started again. Whatever happens: nothing is shared, nothing exceeds its limit,
-//! everyone is answered by their deadline, and when the faults end nothing is left over.
+//! Random worlds: clients come, use, return, delete and vanish, while every effect may fail, hang
+//! or kill its sandbox, the store fails and hangs, sandboxes crash, and the node is killed or
+//! stopped and restarted. In every world nothing is shared, no limit is exceeded, every request is
+//! answered by its deadline, and when the faults end nothing is left over.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
@@ -21,10 +21,10 @@ use crate::{Caller, CheckoutPolicy, CheckoutRequest, EngineConfig, HandedOut, Us
 const WORLDS: u64 = 40;
 const MAX_LIVE: u32 = 6;
 const CLIENTS: u64 = 8;
-/// What an answer may take beyond what its request allows: the kernel's own deadlines.
+/// How long an answer may take beyond its request's own limit: the kernel's deadlines.
 const SLACK: Duration = Duration::from_secs(30);
 
-/// Numbers by chance, the same for the same seed.
+/// Random numbers, the same for the same random seed.
 pub(super) struct Dice(pub(super) u64);
 
 impl Dice {
@@ -52,9 +52,9 @@ impl Dice {
 /// What clients have.
 #[derive(Default)]
 struct Taken {
-    /// Instances that someone may use right now.
+    /// Instances that a client may use right now.
     instances: BTreeSet<InstanceId>,
-    /// Leases of which nobody was told that they are over.
+    /// Leases whose end no client has learned of.
     leases: BTreeSet<LeaseId>,
 }
 
@@ -75,7 +75,7 @@ fn small() -> EngineConfig {
 }
 
 #[tokio::test(start_paused = true)]
-async fn whatever_fails_nothing_is_shared_exceeded_or_left() {
+async fn random_world_shares_exceeds_and_leaves_nothing() {
     let number = |name| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
     let first = number("ENGINE_SEED").unwrap_or(0);
     for seed in first..first + number("ENGINE_WORLDS").unwrap_or(WORLDS) {
@@ -106,8 +106,8 @@ async fn world(seed: u64) {
         if orderly {
             node.store.release_commits();
             if let Err(refusal) = node.engine.shutdown().await {
-                // Kills that hang, one after another, may take longer than anyone waits.
-                // And so may a store that fails again and again.
+                // Kills that hang, one after another, may take longer than a client waits, and so
+                // may a store that fails again and again.
                 let expected = [ErrorCode::DeadlineExceeded, ErrorCode::StoreUnavailable];
                 assert!(expected.contains(&refusal.code), "seed {seed}: {refusal}");
             }
@@ -127,7 +127,7 @@ async fn world(seed: u64) {
     peace(seed, store).await;
 }
 
-/// When nothing fails any more, everything comes to rest.
+/// When nothing fails any more, the node becomes idle.
 async fn peace(seed: u64, store: Arc<MemoryStore>) {
     let node = Node::on(store, small()).await;
     sleep(Duration::from_mins(5)).await;
@@ -199,7 +199,7 @@ async fn watch_limits(node: &Node) {
     }
 }
 
-/// A client that goes on for ever. It panics if it is not answered, or gets what another has.
+/// A client that goes on for ever. It panics if it gets no answer, or what another client has.
 async fn client(node: Arc<Node>, held: Held, caller: Caller, mut dice: Dice) {
     loop {
         sleep(dice.millis(500)).await;
@@ -213,7 +213,7 @@ async fn client(node: Arc<Node>, held: Held, caller: Caller, mut dice: Dice) {
         }
         let checkout = node.engine.checkout(caller, asked);
         if dice.below(8) == 0 {
-            // It vanishes at some await, and whatever it got is given back.
+            // It vanishes at some await, and the engine gets back what it got.
             let _ = timeout(dice.millis(50), checkout).await;
             continue;
         }
@@ -285,7 +285,7 @@ async fn act(
     }
 }
 
-/// What a client may be told when things fail: nothing that sounds like a mistake of ours.
+/// What a client may get when things fail: never an internal error.
 pub(super) fn is_clear(refusal: &Refusal) -> bool {
     !matches!(
         refusal.code,

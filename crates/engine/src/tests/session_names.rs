@@ -1,5 +1,5 @@
 //! Sessions with names: a name and its session come and go together, whatever is killed, dropped or
-//! asked for at once.
+//! requested at once.
 
 use std::future::poll_fn;
 use std::pin::pin;
@@ -19,7 +19,7 @@ use crate::session_names::ENDING;
 use crate::{Caller, NAMED_MAX, NamedError, NamedSession, SessionQuery, SessionRequest, UseKind};
 
 const KIND: &str = "test.named";
-/// The label of a session that was made under a name.
+/// The label of a session that was created under a name.
 const LABEL: &str = "name";
 
 type Made = Result<(Arc<NamedSession>, bool), NamedError>;
@@ -51,7 +51,7 @@ async fn notes(store: &MemoryStore) -> usize {
     store.documents(&query).await.unwrap().len()
 }
 
-/// Sessions that were made under a name and have not ended, with that name.
+/// Live sessions that were created under a name, with that name.
 fn made_and_alive(node: &Node) -> Vec<(String, SessionId)> {
     let query = SessionQuery { limit: 1_000, ..SessionQuery::default() };
     let all = node.engine.sessions(ALICE, &query).sessions;
@@ -60,28 +60,28 @@ fn made_and_alive(node: &Node) -> Vec<(String, SessionId)> {
     named.collect()
 }
 
-/// What must be so whenever nothing is on its way.
+/// What must hold whenever nothing is in progress.
 async fn check(node: &Node) {
     for (word, session) in made_and_alive(node) {
         let found = find(node, &word).await.map(|named| named.session);
         assert_eq!(found, Some(session), "a session without its name");
     }
-    assert_eq!(notes(&node.store).await, 0, "nothing is being ended any more");
+    assert_eq!(notes(&node.store).await, 0, "no session is being ended");
 }
 
-/// A name can be used: there is a session under it, or one can be made, and it can be ended.
+/// A name can be used: it has a session or one can be created, and that can be ended.
 async fn check_usable(node: &Node, word: &str) {
     let (named, _) = make(node, word).await.unwrap();
     assert!(lives(node, named.session));
     check(node).await;
     assert_eq!(end(node, word).await.unwrap().unwrap().session, named.session);
     assert!(find(node, word).await.is_none() && !lives(node, named.session));
-    assert!(make(node, word).await.unwrap().1, "it is free");
+    assert!(make(node, word).await.unwrap().1, "the name is free");
     check(node).await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_name_goes_with_a_session_that_is_ended_by_it_and_stays_otherwise() {
+async fn session_name_goes_with_an_end_by_name_and_stays_otherwise() {
     let node = Node::start(config()).await;
     let (named, is_new) = make(&node, "a").await.unwrap();
     assert!(is_new && lives(&node, named.session) && named.sandboxes.len() == 1);
@@ -91,7 +91,11 @@ async fn a_name_goes_with_a_session_that_is_ended_by_it_and_stays_otherwise() {
     assert!(make_as(&node, BOB, "a").await.unwrap().1, "names belong to keys");
 
     node.engine.end_session(ALICE, named.session).await.unwrap();
-    assert_eq!(find(&node, "a").await.as_ref(), Some(&named), "it shows that it has ended");
+    assert_eq!(
+        find(&node, "a").await.as_ref(),
+        Some(&named),
+        "the name leads to the ended session"
+    );
     let (again, is_new) = make(&node, "a").await.unwrap();
     assert!(is_new && again.session != named.session);
 
@@ -100,7 +104,7 @@ async fn a_name_goes_with_a_session_that_is_ended_by_it_and_stays_otherwise() {
     let (last, _) = make(&node, "a").await.unwrap();
     node.engine.end_session(ALICE, last.session).await.unwrap();
     end(&node, "a").await.unwrap().unwrap();
-    assert!(find(&node, "a").await.is_none(), "also one whose session was over");
+    assert!(find(&node, "a").await.is_none(), "also a name whose session had ended");
     check(&node).await;
 }
 
@@ -131,7 +135,7 @@ async fn kill_after_each_write(
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_crash_while_one_is_made_leaves_nothing_or_a_session_with_its_name() {
+async fn named_session_creation_that_crashes_leaves_nothing_or_both() {
     let made = async |node: &Node| drop(make(node, "a").await.unwrap());
     let found = async |node: &Node, _| {
         let named = find(node, "a").await;
@@ -142,20 +146,20 @@ async fn a_crash_while_one_is_made_leaves_nothing_or_a_session_with_its_name() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_crash_while_one_is_ended_by_its_name_leaves_both_or_neither() {
+async fn named_session_end_that_crashes_leaves_both_or_neither() {
     let made = async |node: &Node| drop(make(node, "a").await.unwrap());
     let ended = async |node: &Node| drop(end(node, "a").await.unwrap());
     let found = async |node: &Node, was_noted: bool| {
         let named = find(node, "a").await;
         assert!(named.as_ref().is_none_or(|named| lives(node, named.session)));
         assert_eq!(named.is_some(), !made_and_alive(node).is_empty());
-        assert!(!was_noted || named.is_none(), "what was begun is done");
+        assert!(!was_noted || named.is_none(), "a noted end is finished");
     };
     kill_after_each_write(made, ended, found).await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_crash_while_one_with_a_turn_in_progress_is_ended_leaves_both_or_neither() {
+async fn named_session_end_during_a_turn_that_crashes_leaves_both_or_neither() {
     let busy = async |node: &Node| {
         let (named, _) = make(node, "a").await.unwrap();
         drop(node.send(named.session, "sleep 1000").await.unwrap());
@@ -164,13 +168,13 @@ async fn a_crash_while_one_with_a_turn_in_progress_is_ended_leaves_both_or_neith
     let found = async |node: &Node, was_noted: bool| {
         let named = find(node, "a").await;
         assert!(named.as_ref().is_none_or(|named| lives(node, named.session)));
-        assert!(!was_noted || named.is_none(), "what was begun is done");
+        assert!(!was_noted || named.is_none(), "a noted end is finished");
     };
     kill_after_each_write(busy, ended, found).await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_crash_while_one_is_made_again_leaves_the_old_name_or_the_new_session() {
+async fn named_session_recreation_that_crashes_leaves_the_old_name_or_the_new_session() {
     let over = async |node: &Node| {
         let (named, _) = make(node, "a").await.unwrap();
         node.engine.end_session(ALICE, named.session).await.unwrap();
@@ -197,7 +201,7 @@ pub(super) async fn cut<T>(polls: u32, future: impl Future<Output = T>) -> Optio
 }
 
 #[tokio::test(start_paused = true)]
-async fn requests_that_go_away_leave_both_or_neither() {
+async fn named_session_requests_that_are_dropped_leave_both_or_neither() {
     let node = Node::start(config()).await;
     node.settle().await;
     let mut finished = 0;
@@ -219,7 +223,7 @@ async fn requests_that_go_away_leave_both_or_neither() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn many_who_want_one_name_make_one_session() {
+async fn named_session_requests_at_once_create_one_session() {
     let node = Node::start(config()).await;
     let mut asking = tokio::task::JoinSet::new();
     let node = Arc::new(node);
@@ -240,7 +244,7 @@ async fn put(node: &Node, word: &str, body: &str) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_key_has_so_many_names_also_if_it_asks_for_many_at_once() {
+async fn session_names_of_a_key_are_bounded_also_for_requests_at_once() {
     let node = Arc::new(Node::start(config()).await);
     let (named, _) = make(&node, "a").await.unwrap();
     let body = serde_json::to_string(&*named).unwrap();
@@ -264,7 +268,7 @@ async fn a_key_has_so_many_names_also_if_it_asks_for_many_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_all_names_of_a_key_say_is_bounded_and_so_is_each() {
+async fn session_names_are_bounded_in_bytes_each_and_per_key() {
     let node = Node::start(config()).await;
     let (named, _) = make(&node, "a").await.unwrap();
     for n in 0..8 {
@@ -295,7 +299,7 @@ async fn cold_node() -> Node {
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_that_is_being_made_is_not_seen_before_it_is_made() {
+async fn named_session_is_not_visible_before_it_is_created() {
     let node = Arc::new(cold_node().await);
     for is_again in [false, true] {
         node.runtime.inject(Operation::Launch, Fault::Delay(Duration::from_secs(5)));
@@ -304,7 +308,7 @@ async fn one_that_is_being_made_is_not_seen_before_it_is_made() {
         let asking = Arc::clone(&node);
         let making = tokio::spawn(async move { make(&asking, "a").await });
         sleep(Duration::from_secs(1)).await;
-        assert_eq!(made_and_alive(&node).len(), 1, "it is on its way");
+        assert_eq!(made_and_alive(&node).len(), 1, "it is being created");
         assert_eq!(find(&node, "a").await, before);
         let listed = node.engine.named_sessions(KIND, ALICE.key).await.unwrap();
         assert_eq!(listed.first(), before.as_deref());
@@ -315,7 +319,7 @@ async fn one_that_is_being_made_is_not_seen_before_it_is_made() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_that_could_not_be_made_leaves_what_was_there_before() {
+async fn named_session_whose_creation_fails_restores_the_previous_name() {
     let node = cold_node().await;
     for is_again in [false, true] {
         let before = find(&node, "a").await;
@@ -331,7 +335,7 @@ async fn one_that_could_not_be_made_leaves_what_was_there_before() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_name_that_goes_while_it_is_changed_does_not_come_back() {
+async fn session_name_that_is_removed_during_a_change_does_not_come_back() {
     let node = Arc::new(Node::start(config()).await);
     for polls in 0..20 {
         make(&node, "a").await.unwrap();
@@ -346,7 +350,7 @@ async fn a_name_that_goes_while_it_is_changed_does_not_come_back() {
             end(&node, "a").await
         };
         let (changed, ended) = tokio::join!(change, ended);
-        ended.unwrap().expect("it was there");
+        ended.unwrap().expect("the name existed");
         if let Some(changed) = changed.unwrap() {
             assert_eq!(changed.object, json!({"n": 2}));
         }
@@ -355,7 +359,7 @@ async fn a_name_that_goes_while_it_is_changed_does_not_come_back() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_store_that_fails_for_a_while_loses_neither() {
+async fn failing_store_loses_neither_session_nor_name() {
     let node = Node::start(config()).await;
     node.settle().await;
     node.store.fail_commits(8, store::StoreErrorCode::DiskFull);
@@ -368,7 +372,7 @@ async fn a_store_that_fails_for_a_while_loses_neither() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_sandboxes_of_a_name_are_noted_and_found_after_a_restart() {
+async fn sandboxes_of_a_named_session_are_recorded_and_found_after_a_restart() {
     let node = Node::start(config()).await;
     let (named, _) = make(&node, "a").await.unwrap();
     let node = node.kill_and_start().await;

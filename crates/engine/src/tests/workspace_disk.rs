@@ -1,5 +1,5 @@
-//! Workspaces on disk: made for a launch, gone with the sandbox, measured in between, and none is
-//! left by whatever happens.
+//! Workspaces on disk: created for a launch, removed with the sandbox, measured in between, and
+//! never left behind.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use crate::{CheckoutRequest, EngineConfig};
 
 static PLACES: AtomicU64 = AtomicU64::new(0);
 
-/// A directory of workspaces that goes with the test.
+/// A directory of workspaces that is removed with the test.
 struct Place(PathBuf);
 
 impl Place {
@@ -39,7 +39,7 @@ impl Place {
         config
     }
 
-    /// The directories of workspaces that there are.
+    /// The directories of existing workspaces.
     fn there(&self) -> Vec<PathBuf> {
         let all = std::fs::read_dir(&self.0).unwrap().map(|entry| entry.unwrap().path());
         let is_room =
@@ -80,11 +80,11 @@ async fn a_workspace_comes_and_goes_with_its_sandbox() {
     memory.unwrap();
     let asked = CheckoutRequest::of(name("memory"));
     let _lease = node.engine.checkout(ALICE, asked).await.unwrap();
-    assert_eq!(place.there().len(), 0, "what is in memory has no place on disk");
+    assert_eq!(place.there().len(), 0, "a workspace in memory has no directory");
 }
 
 #[tokio::test(start_paused = true)]
-async fn launches_that_fail_or_are_given_up_leave_no_workspace() {
+async fn workspace_is_not_left_by_a_launch_that_fails_or_is_given_up() {
     let place = Place::new();
     let node = Node::start(place.config()).await;
     for fault in [Fault::Hang, Fault::Die { out_of_memory: false }] {
@@ -97,7 +97,7 @@ async fn launches_that_fail_or_are_given_up_leave_no_workspace() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_nobody_wrote_down_is_removed_at_the_start() {
+async fn workspace_that_no_record_names_is_removed_at_the_start() {
     let place = Place::new();
     let stray = WorkspaceId::from_u128(5);
     place.open().create(stray, Size::SMALLEST, WorkspaceLimit::Soft, 0).unwrap();
@@ -105,15 +105,15 @@ async fn what_nobody_wrote_down_is_removed_at_the_start() {
     assert_eq!(place.there().len(), 0);
     let _kept = node.checkout(ALICE).await.unwrap().keep();
     assert_eq!(place.there().len(), 1);
-    // Killed: what it wrote down is killed and removed by the next one.
+    // Killed: the next run kills and removes what the journal names.
     let node = node.kill_and_start().await;
     node.settle().await;
     assert_eq!(place.there().len(), 0);
     assert_eq!(node.engine.stats().total, 0);
 }
 
-/// An older copy of the database knows nothing of what came after it: that is put aside, and nothing
-/// of it is lost.
+/// An older copy of the database knows nothing of later files: they are put aside, and none is
+/// lost.
 #[tokio::test(start_paused = true)]
 async fn files_that_no_record_names_are_put_aside_and_stay_there() {
     let place = Place::new();
@@ -130,7 +130,7 @@ async fn files_that_no_record_names_are_put_aside_and_stay_there() {
     let file = lost.path().join(&kept[0]).join("file");
     assert_eq!(std::fs::read_to_string(&file).unwrap(), "mine");
 
-    // What a killed server leaves of sandboxes was written down, and goes: used or not.
+    // The journal names what a killed server leaves of sandboxes, so it is removed: used or not.
     let lease = node.checkout(ALICE).await.unwrap().keep();
     let workspace = place.there().into_iter().find(|path| !path.ends_with("lost+found")).unwrap();
     std::fs::write(workspace.join("scratch"), "of a lease").unwrap();
@@ -143,7 +143,7 @@ async fn files_that_no_record_names_are_put_aside_and_stay_there() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_was_put_aside_goes_after_the_time_that_is_configured() {
+async fn lost_found_files_are_removed_after_the_configured_time() {
     let place = Place::new();
     let stray = WorkspaceId::from_u128(5);
     place.open().create(stray, Size::SMALLEST, WorkspaceLimit::Soft, 0).unwrap();
@@ -164,7 +164,7 @@ async fn what_was_put_aside_goes_after_the_time_that_is_configured() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_writes_too_much_ends_by_the_next_measurement() {
+async fn workspace_above_its_soft_limit_ends_its_sandbox_at_the_next_measurement() {
     let place = Place::new();
     let node = Node::start(place.config()).await;
     let lease = node.checkout(ALICE).await.unwrap().keep();
@@ -188,7 +188,7 @@ async fn who_writes_too_much_ends_by_the_next_measurement() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn before_somebody_ends_for_a_short_disk_all_are_measured_anew() {
+async fn short_disk_measures_all_workspaces_before_a_sandbox_ends() {
     let place = Place::new();
     let mut config = place.config();
     config.node.workspace_scan_interval_ms = 1_000_000_000;
@@ -209,7 +209,7 @@ async fn before_somebody_ends_for_a_short_disk_all_are_measured_anew() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_disk_below_its_floor_takes_no_more_and_says_so() {
+async fn disk_below_its_floor_refuses_sandboxes_and_says_so() {
     let place = Place::new();
     let mut config = place.config();
     // More than any disk has.
@@ -227,7 +227,7 @@ async fn a_disk_below_its_floor_takes_no_more_and_says_so() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_this_node_cannot_do_is_refused_by_field() {
+async fn template_that_this_node_cannot_serve_is_refused_by_field() {
     let node = Node::start(config()).await;
     let refused = node.engine.put_template(on_disk("disk", WorkspaceLimit::Soft)).await;
     let refusal = refused.unwrap_err();
@@ -236,7 +236,7 @@ async fn what_this_node_cannot_do_is_refused_by_field() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_a_template_leaves_open_is_on_disk_whatever_else_it_says() {
+async fn template_that_leaves_its_workspace_open_gets_one_on_disk() {
     let place = Place::new();
     let node = Node::start(place.config()).await;
     for (called, pool_size) in [("plain", 0), ("changed", 1)] {
@@ -250,7 +250,7 @@ async fn what_a_template_leaves_open_is_on_disk_whatever_else_it_says() {
         assert!(placed.why.unwrap().contains("workspace.kind is not given"));
     }
     node.settle().await;
-    assert_eq!(place.there().len(), 1, "that of the warm one");
+    assert_eq!(place.there().len(), 1, "that of the warm sandbox");
     let asked = CheckoutRequest::of(name("plain"));
     let lease = node.engine.checkout(ALICE, asked).await.unwrap().keep();
     assert_eq!(place.there().len(), 2);
@@ -259,13 +259,13 @@ async fn what_a_template_leaves_open_is_on_disk_whatever_else_it_says() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn where_a_template_left_it_open_each_start_looks_again() {
+async fn template_that_leaves_its_workspace_open_is_placed_again_at_each_start() {
     let place = Place::new();
     let mut config = place.config();
     let mut open = template("default");
     open.pool.pool_size = 0;
     config.templates = vec![open.clone()];
-    // The first run has no place for workspaces on disk.
+    // The first run has no directory for workspaces.
     let workspaces = config.workspaces.take();
     let node = Node::start(config.clone()).await;
     let traits = |node: &Node| node.engine.core.read(|kernel| kernel.traits_of(&name("default")));
@@ -273,13 +273,13 @@ async fn where_a_template_left_it_open_each_start_looks_again() {
     assert_eq!((placed.kind, traits(&node).unwrap().disk), (WorkspaceKind::Memory, None));
     config.workspaces = workspaces;
     let node = node.kill_and_start_with(config).await;
-    assert!(traits(&node).unwrap().disk.is_some(), "now there is one");
+    assert!(traits(&node).unwrap().disk.is_some(), "the second run has a directory");
     let _lease = node.checkout(ALICE).await.unwrap().keep();
     assert_eq!(place.there().len(), 1);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_trial_that_failed_decides_for_those_who_leave_it_open_alone() {
+async fn failed_disk_trial_decides_only_for_templates_that_leave_it_open() {
     let place = Place::new();
     let config = place.config();
     let node = Node::start_without_disk(config, "it was tried in vain").await;

@@ -1,4 +1,5 @@
-//! The files of sessions: there after whatever happens to their sandbox, or known to be lost.
+//! The files of sessions: they survive whatever happens to their sandbox, or their loss is
+//! reported.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -48,7 +49,7 @@ impl Place {
         config.seeds = Some(Seeds::open(self.0.join("seeds")).unwrap());
     }
 
-    /// How many workspaces, archives and seeds there are.
+    /// How many workspaces, archives and seed archives exist.
     fn there(&self) -> (usize, usize, usize) {
         let count =
             |of: &str, rooms: usize| std::fs::read_dir(self.0.join(of)).unwrap().count() - rooms;
@@ -86,7 +87,7 @@ impl Node {
 }
 
 #[tokio::test(start_paused = true)]
-async fn files_in_memory_are_there_after_stop_crash_and_restart() {
+async fn workspace_in_memory_survives_stop_crash_and_restart() {
     let place = Place::new();
     let mut node = Node::start(place.config()).await;
     let session = node.session_of("memory").await;
@@ -100,7 +101,7 @@ async fn files_in_memory_are_there_after_stop_crash_and_restart() {
     node.engine.resume_session(ALICE, session).await.unwrap();
     assert_eq!(node.said(session, "cat d/f link").await, "one\none\n");
 
-    // What was written since is lost with the process, and that is told; what was saved is not.
+    // Later writes are lost with the sandbox, and that is reported; saved files are not lost.
     node.put(session, "d/f", "two\n").await;
     let paused = node.engine.pause_session(ALICE, session).await.unwrap();
     assert_eq!(paused.status, SessionStatus::Paused);
@@ -119,17 +120,17 @@ async fn files_in_memory_are_there_after_stop_crash_and_restart() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn files_in_memory_come_back_as_they_were() {
+async fn workspace_in_memory_is_restored_as_it_was() {
     let place = Place::new();
     let node = Node::start(place.config()).await;
     let session = node.session_of("memory").await;
-    // Three names of half of what the workspace may hold, which three files would not fit into.
+    // Three hard links to half of what the workspace may hold, which three files would exceed.
     let large = "x".repeat(4 << 20);
     node.put(session, "a/large", &large).await;
     let used = node.engine.use_session(ALICE, session, UseKind::Files).await.unwrap();
     used.link_file("/workspace/a/second", "/workspace/a/large").await.unwrap();
     used.link_file("/workspace/z", "/workspace/a/large").await.unwrap();
-    // An entry each with a header of its own.
+    // One entry each with a header of its own.
     let long = "n".repeat(120);
     for n in 0..20 {
         node.put(session, &format!("{long}/{n}"), "").await;
@@ -158,7 +159,7 @@ async fn files_in_memory_come_back_as_they_were() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_cannot_be_kept_keeps_its_sandbox_or_is_told() {
+async fn workspace_that_cannot_be_saved_keeps_its_sandbox_or_the_loss_is_reported() {
     let place = Place::new();
     let mut node = Node::start(place.config()).await;
     let session = node.session_of("memory").await;
@@ -177,7 +178,7 @@ async fn what_cannot_be_kept_keeps_its_sandbox_or_is_told() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn files_that_somebody_took_away_are_restored_or_told() {
+async fn workspace_that_was_removed_is_restored_or_the_loss_is_reported() {
     for archived in [true, false] {
         let place = Place::new();
         let node = Node::start(place.config()).await;
@@ -202,7 +203,7 @@ async fn files_that_somebody_took_away_are_restored_or_told() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_turn_that_is_aborted_leaves_its_files() {
+async fn aborted_turn_leaves_its_files() {
     for template in ["memory", "disk"] {
         let place = Place::new();
         let node = Node::start(place.config()).await;
@@ -218,7 +219,7 @@ async fn a_turn_that_is_aborted_leaves_its_files() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_fork_has_a_copy_whatever_its_parent_is_doing() {
+async fn fork_has_a_copy_whatever_its_parent_is_doing() {
     for cold in [false, true] {
         let place = Place::new();
         let node = Node::start(place.config()).await;
@@ -232,7 +233,7 @@ async fn a_fork_has_a_copy_whatever_its_parent_is_doing() {
         node.engine.resume_session(ALICE, parent).await.unwrap();
         assert_eq!(node.said(parent, "cat f").await, "theirs\n", "cold: {cold}");
     }
-    // Where files are on disk, the copy is, too: of a directory that is in use, and of one that is not.
+    // Where files are on disk, the copy is too: of a workspace in use, and of one that is not.
     for cold in [false, true] {
         let place = Place::new();
         let node = Node::start(place.config()).await;
@@ -255,7 +256,7 @@ async fn a_fork_has_a_copy_whatever_its_parent_is_doing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_parent_that_ends_meanwhile_leaves_the_fork_or_a_reason_to_try_again() {
+async fn fork_whose_parent_ends_meanwhile_succeeds_or_may_be_retried() {
     const FILES: usize = 2_000;
     let place = Place::new();
     let node = Node::start(place.config()).await;
@@ -268,7 +269,7 @@ async fn a_parent_that_ends_meanwhile_leaves_the_fork_or_a_reason_to_try_again()
         guest_awake: true,
     };
     let code_of = |error: EffectError| error.into_runtime_error().code;
-    // In memory its files went with it; what was saved of them may be older.
+    // In memory the files went with the sandbox; saved ones may be older.
     let parent = node.session_of("memory").await;
     node.said(parent, "echo theirs > f").await;
     let of = |session| node.engine.session(ALICE, session).unwrap().workspace.unwrap();
@@ -279,7 +280,7 @@ async fn a_parent_that_ends_meanwhile_leaves_the_fork_or_a_reason_to_try_again()
     let copied = workspace_persistence::copy(core, source(of(parent)), to(1), &memory).await;
     assert_eq!(code_of(copied.unwrap_err()), RuntimeErrorCode::SandboxGone);
     assert_eq!(place.there(), (0, 1, 0), "nothing of the copy is left");
-    // On disk they are within reach without it.
+    // On disk they can be read without the sandbox.
     let parent = node.session_of("disk").await;
     node.said(parent, "true").await;
     let disk = node.engine.template(&name("disk")).unwrap();
@@ -311,7 +312,7 @@ async fn a_parent_that_ends_meanwhile_leaves_the_fork_or_a_reason_to_try_again()
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_copy_or_a_save_that_fails_leaves_what_was_there() {
+async fn failed_copy_or_save_leaves_the_workspace_as_it_was() {
     let place = Place::new();
     let node = Node::start(place.config()).await;
     let session = node.session_of("memory").await;
@@ -331,7 +332,7 @@ async fn a_copy_or_a_save_that_fails_leaves_what_was_there() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn files_that_are_gone_are_told_and_the_session_goes_on() {
+async fn state_loss_is_reported_and_the_session_goes_on() {
     for (template, damaged) in [("memory", true), ("memory", false), ("disk", false)] {
         let place = Place::new();
         let node = Node::start(place.config()).await;
@@ -357,7 +358,7 @@ async fn files_that_are_gone_are_told_and_the_session_goes_on() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn cold_files_go_into_an_archive_and_come_back() {
+async fn cold_workspace_is_archived_and_restored() {
     let place = Place::new();
     let mut config = place.config();
     config.node.archive_after_ms = Some(60_000);
@@ -388,7 +389,7 @@ async fn cold_files_go_into_an_archive_and_come_back() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_no_record_names_is_removed_at_the_start() {
+async fn workspaces_and_archives_that_no_record_names_are_removed_at_the_start() {
     let place = Place::new();
     let node = Node::start(place.config()).await;
     let session = node.session_of("memory").await;
@@ -405,9 +406,9 @@ async fn what_no_record_names_is_removed_at_the_start() {
     assert!(view.is_err() || view.unwrap().status == SessionStatus::Ended);
 }
 
-/// What a server that was killed left of a backup is nobody's.
+/// The archives that a killed server made for a backup belong to no session.
 #[tokio::test(start_paused = true)]
-async fn what_was_packed_for_a_backup_goes_at_the_start_and_the_rest_is_put_aside() {
+async fn backup_archives_are_removed_at_the_start_and_other_strays_put_aside() {
     let place = Place::new();
     let lost = workspaces::LostFound::at(place.0.join("lost+found"));
     let config = EngineConfig { lost_found: Some(lost.clone()), ..place.config() };
@@ -425,20 +426,20 @@ async fn what_was_packed_for_a_backup_goes_at_the_start_and_the_rest_is_put_asid
     assert!(kept[0].starts_with(&other.to_string()), "{kept:?}");
 }
 
-/// A store in memory goes with its server: there is nothing that could be brought back.
+/// A store in memory goes with its server: there is nothing to restore.
 #[tokio::test(start_paused = true)]
-async fn a_store_in_memory_cannot_be_backed_up() {
+async fn backup_of_a_store_in_memory_is_refused() {
     let place = Place::new();
     let node = Node::start(place.config()).await;
     let refusal = node.engine.backup().await.unwrap_err();
     assert_eq!(refusal.code, ErrorCode::StoreUnavailable, "{refusal}");
-    // And the next one is not told that another is being made.
+    // And the next request is not refused because of a backup in progress.
     let again = node.engine.backup().await.unwrap_err();
     assert_eq!(again.code, ErrorCode::StoreUnavailable, "{again}");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_session_begins_with_its_seed_and_never_again() {
+async fn session_begins_with_its_seed_archive_only_once() {
     let file = |path: &str, text: &str| SeedFile {
         path: path.to_owned(),
         bytes: text.into(),
@@ -476,7 +477,7 @@ async fn a_session_begins_with_its_seed_and_never_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn seeds_that_nobody_names_are_removed() {
+async fn seed_archives_without_a_name_are_removed() {
     let place = Place::new();
     let node = Node::start(place.config()).await;
     let put = |text: &str| {
@@ -490,7 +491,7 @@ async fn seeds_that_nobody_names_are_removed() {
     change.put("n", Some(written), "{}".to_owned()).await.unwrap();
     let all = node.engine.core.disk.seeds.clone().unwrap();
     seed_archives::sweep(&node.engine.core, &all).await;
-    assert_eq!(place.there().2, 4, "whoever stored some has a while");
+    assert_eq!(place.there().2, 4, "a stored archive stays for a while");
     tokio::time::sleep(Duration::from_mins(9)).await;
     assert!(node.engine.keep_seed(kept));
     tokio::time::sleep(Duration::from_mins(7)).await;

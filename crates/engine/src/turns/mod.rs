@@ -240,8 +240,8 @@ pub(crate) fn end_piece(session: SessionId, turn: TurnId, end: &TurnEnd, after: 
 
 /// The error of a turn, as its last piece reports it; null if it has none.
 pub fn turn_error(end: &TurnEnd) -> Value {
-    let told = end.error.as_deref().and_then(|text| serde_json::from_str(text).ok());
-    told.unwrap_or_else(|| default_error(end.outcome))
+    let reported = end.error.as_deref().and_then(|text| serde_json::from_str(text).ok());
+    reported.unwrap_or_else(|| default_error(end.outcome))
 }
 
 /// The error of a turn whose harness reported none.
