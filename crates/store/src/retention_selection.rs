@@ -1,6 +1,6 @@
-//! Which turns and processes are forgotten: those that are too old, and what is too many or too
-//! much, which is taken from whoever has most of it. So nobody can make a store forget what others
-//! did.
+//! Which ended turns and processes retention deletes: those that are too old, and above a limit of
+//! count or bytes the oldest of the key with the largest share. So no key can displace the history
+//! of others.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,20 +8,20 @@ use model::{KeyId, Wall};
 
 use crate::retention::Bounds;
 
-/// How many may be forgotten in one commit, besides twice as many as ended in it.
+/// How many may be deleted in one commit, besides twice as many as ended in it.
 const FORGOTTEN_AT_ONCE: u64 = 16;
 
-/// Turns, or processes, that are over.
+/// A number of ended turns or processes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Tally {
     /// How many.
     pub(crate) count: u64,
-    /// How much they take.
+    /// Their bytes.
     pub(crate) bytes: u64,
 }
 
 impl Tally {
-    /// One that takes so much.
+    /// One of so many bytes.
     pub(crate) const fn one(bytes: u64) -> Self {
         Self { count: 1, bytes }
     }
@@ -38,14 +38,14 @@ impl Tally {
     }
 }
 
-/// What each key has of those that are over.
+/// The share of each key in the ended ones.
 #[derive(Debug, Default)]
 pub(crate) struct Shares {
     of: BTreeMap<KeyId, Tally>,
     by_count: BTreeSet<(u64, KeyId)>,
     by_bytes: BTreeSet<(u64, KeyId)>,
     all: Tally,
-    /// What those had that changed since it was settled.
+    /// The shares before changes that are not committed yet.
     before: BTreeMap<KeyId, Tally>,
 }
 
@@ -62,22 +62,22 @@ impl Shares {
         self.set(tenant, had.minus(less));
     }
 
-    /// What all keys have together, in bytes.
+    /// The bytes of all keys together.
     pub(crate) const fn bytes(&self) -> u64 {
         self.all.bytes
     }
 
-    /// The key that has most, by bytes.
+    /// The key with the most bytes.
     pub(crate) fn largest(&self) -> Option<KeyId> {
         self.by_bytes.last().map(|(_, tenant)| *tenant)
     }
 
-    /// What was changed is so for good.
+    /// The changes are committed.
     pub(crate) fn settle(&mut self) {
         self.before.clear();
     }
 
-    /// What was changed since it was settled is not so.
+    /// The changes are rolled back.
     pub(crate) fn take_back(&mut self) {
         for (tenant, had) in std::mem::take(&mut self.before) {
             self.set(tenant, had);
@@ -105,7 +105,7 @@ impl Shares {
     }
 }
 
-/// Which one is forgotten next: the one that ended first,
+/// Which one is deleted next: the one that ended first,
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Next {
     /// of this key.
@@ -114,7 +114,7 @@ pub(crate) enum Next {
     EndedBefore(Wall),
 }
 
-/// Says what is forgotten at the end of a commit.
+/// Decides what is deleted at the end of a commit.
 #[derive(Debug)]
 pub(crate) struct Forgetting {
     bounds: Bounds,
@@ -123,12 +123,12 @@ pub(crate) struct Forgetting {
 }
 
 impl Forgetting {
-    /// After a commit in which so many came to their end.
+    /// After a commit in which so many ended.
     pub(crate) const fn new(bounds: Bounds, now: Wall, ended: u64) -> Self {
         Self { bounds, now, left: FORGOTTEN_AT_ONCE + 2 * ended }
     }
 
-    /// Which one goes next, unless it was enough. Whoever asks takes it away or asks no more.
+    /// Which one goes next; none when it is enough. The caller deletes it, or stops asking.
     pub(crate) fn next(&mut self, kept: &Shares) -> Option<Next> {
         self.left = self.left.checked_sub(1)?;
         let most = |by: &BTreeSet<(u64, KeyId)>| by.last().map(|(_, tenant)| Next::Of(*tenant));
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_many_too_much_or_too_old_goes() {
+    fn retention_selects_what_is_too_many_too_large_or_too_old() {
         let bounds = Bounds { count: 10, bytes: 1_000, age: Duration::from_millis(100) };
         let old = Some(Next::EndedBefore(Wall(900)));
         for (of, goes) in [
@@ -178,11 +178,11 @@ mod tests {
             assert_eq!(forgetting.next(&shares(of)), goes, "{of:?}");
         }
         let mut early = Forgetting::new(bounds, Wall(99), 0);
-        assert_eq!(early.next(&shares(&[])), None, "nothing can be so old");
+        assert_eq!(early.next(&shares(&[])), None, "no turn can be so old");
     }
 
     #[test]
-    fn so_many_go_at_once_and_no_more() {
+    fn retention_deletes_a_bounded_number_at_once() {
         let bounds = Bounds { count: 0, bytes: 0, age: Duration::MAX };
         let mut forgetting = Forgetting::new(bounds, Wall(0), 3);
         let kept = shares(&[(1, 1_000, 0)]);
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_taken_back_never_was() {
+    fn retention_shares_can_be_rolled_back() {
         let mut kept = shares(&[(1, 3, 30), (2, 1, 50)]);
         kept.remove(key(2), Tally::one(50));
         kept.add(key(1), Tally::one(5));

@@ -1,5 +1,5 @@
-//! Any future may be dropped at any await: what it was to write is there as a whole or not at all,
-//! and never turns up after what was written later.
+//! Any future may be dropped at any await: what it was writing is stored completely or not at all,
+//! and never appears after later writes.
 
 use std::future::poll_fn;
 use std::pin::pin;
@@ -22,7 +22,7 @@ async fn cut<T>(polls: u32, future: impl Future<Output = T>) -> Option<T> {
     None
 }
 
-/// What is there is of one batch, all of it. Gives its number.
+/// All of what is stored is of one batch. Returns its number.
 async fn whole_one(store: &dyn Store) -> u64 {
     let Loaded { journal, last_event } = loaded(store).await;
     let n = last_event as u32;

@@ -1,5 +1,4 @@
-//! Things to write down, by number: two numbers give two different things, one number always the
-//! same.
+//! Records to store, by number: two numbers give two different records, one number always the same.
 
 use std::sync::Arc;
 
@@ -24,7 +23,7 @@ use model::{
 
 use crate::contract::Batch;
 
-/// Text that breaks whoever handles it carelessly.
+/// Text that breaks careless code.
 const AWKWARD: &str = "a'b\"c\\d\n\u{0}\u{1f41f}--;";
 
 const TRAITS: RuntimeTraits = RuntimeTraits {
@@ -215,8 +214,8 @@ pub fn events(numbers: std::ops::RangeInclusive<u64>) -> Batch {
     Batch { events: numbers.map(|n| event(n, (n % 7) as u8)).collect(), ..Batch::default() }
 }
 
-/// A batch that is seen to be there as a whole or not: a sandbox, a session, an end, an event and
-/// a document.
+/// A batch whose completeness can be checked: a sandbox, a session, a tombstone, an event and a
+/// document.
 pub fn whole(number: u64) -> Batch {
     let n = number as u32;
     Batch {
@@ -284,7 +283,7 @@ pub fn turn_end(at: u64, seq: u64) -> TurnEnd {
     }
 }
 
-/// What a turn gave, by the numbers of it.
+/// The pieces of a turn, by number.
 pub fn pieces(numbers: std::ops::RangeInclusive<u64>) -> Vec<TurnPiece> {
     let piece = |seq| TurnPiece {
         seq,
@@ -300,7 +299,7 @@ pub fn process_id(of: u8, number: u64) -> ProcessId {
     ProcessId::from_u128(0x9000_0000 + (u128::from(of) << 16) + u128::from(number))
 }
 
-/// A process of a sandbox, over at a moment if that is given.
+/// A process of a sandbox, ended at a moment if that is given.
 pub fn process(of: u8, number: u64, ended_at: Option<u64>) -> ProcessRecord {
     ProcessRecord {
         id: process_id(of, number),

@@ -1,4 +1,4 @@
-//! Keys, closing, crashes, and many at once.
+//! Keys, documents, closing, crashes, and parallel commits.
 
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ pub(super) async fn keys_are_put_and_replaced(on: &dyn Subject) {
     for (id, n) in [(1, 1), (3, 2), (2, 3), (1, 4)] {
         store.put_key(&key(id, n)).await.expect("written");
     }
-    // Keys of higher ids were given lower numbers.
+    // Keys with higher ids were given lower numbers.
     let expected = vec![key(3, 2), key(2, 3), key(1, 4)];
     assert_eq!(store.keys().await.as_ref(), Ok(&expected));
     assert_eq!(reopened(on, store).await.keys().await, Ok(expected));
@@ -117,7 +117,7 @@ pub(super) async fn documents_of_a_batch_are_written_with_it_in_order(on: &dyn S
     assert_eq!(store.documents(&all).await, Ok(vec![later.clone()]));
     assert_eq!(loaded(&*store).await.last_event, 1);
     assert_eq!(store.document_seeds().await, Ok(later.seed.into_iter().collect()));
-    // A batch of nothing but a document is one too.
+    // A batch with only a document is a batch too.
     let alone = Batch { documents: vec![removed(&later)], ..Batch::default() };
     store.commit(&alone).await.expect("written");
     assert_eq!(reopened(on, store).await.documents(&all).await, Ok(Vec::new()));

@@ -1,6 +1,6 @@
-//! What every store must do, as one suite. Whoever implements [`crate::Store`] gives a [`Subject`]
-//! and gets a test per case from [`crate::conformance_tests!`]. A case panics where a promise is
-//! broken.
+//! What every store must do, as one suite. An implementation of [`crate::Store`] provides a
+//! [`Subject`] and gets a test per case from [`crate::conformance_tests!`]. A case panics where the
+//! contract is broken.
 
 mod cancellation;
 mod events;
@@ -19,14 +19,13 @@ use std::time::Duration;
 use crate::contract::{EventPage, EventQuery, Loaded, Store};
 use crate::retention::Retention;
 
-/// A store to be tested: a place that is empty at first.
+/// A store to test: a place that is empty at first.
 pub trait Subject: Send + Sync {
-    /// Opens what is in that place. Whoever had it open before closed it, or is to be treated as
-    /// if it had been killed.
+    /// Opens what is in that place. The previous opener closed it, or counts as killed.
     fn open(&self, retention: Retention) -> Arc<dyn Store>;
 }
 
-/// Small enough that something is forgotten.
+/// Small enough that retention deletes something.
 const RETENTION: Retention = Retention {
     events: 40,
     ends: 12,
@@ -42,7 +41,7 @@ const RETENTION: Retention = Retention {
 
 type CaseFuture<'a> = Pin<Box<dyn Future<Output = ()> + 'a>>;
 
-/// How a case is run: most are a future, the random ones are many.
+/// How a case runs: most are one future, the random ones are many.
 enum Case {
     Once(for<'a> fn(&'a dyn Subject) -> CaseFuture<'a>),
     Often(fn(&dyn Fn() -> Box<dyn Subject>)),

@@ -1,4 +1,5 @@
-//! Processes: put and replaced, found by what they are known by, and forgotten once they are over.
+//! Processes: stored and replaced, found by their keys, and deleted by retention once they have
+//! ended.
 
 use std::sync::Arc;
 
@@ -101,7 +102,7 @@ pub(super) async fn what_a_process_wrote_is_kept_beside_it(on: &dyn Subject) {
     write(&*store, [removed(1, 1)]).await;
     assert_eq!(read(&*store, 1).await, Ok(None));
     write(&*store, [put(process(1, 1, Some(2)))]).await;
-    assert_eq!(read(&*store, 1).await, Ok(None), "it is not that of the one before");
+    assert_eq!(read(&*store, 1).await, Ok(None), "it is not the output of the one before");
 }
 
 pub(super) async fn processes_that_are_not_over_are_never_forgotten(on: &dyn Subject) {
@@ -119,14 +120,14 @@ fn of(key: u8, number: u64, at: u64) -> ProcessChange {
 }
 
 pub(super) async fn processes_that_are_too_many_go(on: &dyn Subject) {
-    // Of two keys the one that has more loses, those that ended first first.
+    // Of two keys the one with more loses, those that ended first first.
     let store = on.open(RETENTION);
     write(&*store, (1..=5).map(|number| of(1, number, 1))).await;
     let store = reopened(on, store).await;
     for number in 1..=40 {
         write(&*store, [of(2, number, 1_000 - number)]).await;
     }
-    assert_eq!(numbers(&*store, 1).await.len(), 5, "whoever has less loses nothing");
+    assert_eq!(numbers(&*store, 1).await.len(), 5, "the key with less loses nothing");
     assert_eq!(numbers(&*store, 2).await, (1..=25).rev().collect::<Vec<_>>());
 }
 

@@ -1,4 +1,4 @@
-//! Random batches, restarts in between: after every step a store has what the model has.
+//! Random batches with restarts in between: after every step a store has what the model has.
 
 use std::sync::Arc;
 
@@ -18,21 +18,21 @@ use crate::contract::{Batch, EventQuery, Store, TurnQuery};
 use crate::memory::turns::Turns;
 use crate::retention::Retention;
 
-/// Few enough that they meet again.
+/// Few enough that ids repeat.
 const IDS: u8 = 6;
 
 /// Turns come and go, and some come again.
 const TURNS: u8 = 60;
 
-/// So little that turns go for how much they take, too.
+/// So little that turns are deleted for their size, too.
 const LIMITS: Retention = Retention { turn_bytes: 6_000, ..RETENTION };
 
-/// Of events in one batch.
+/// Events in one batch.
 const MOST_EVENTS: usize = 7;
 
 #[derive(Debug, Clone)]
 enum Step {
-    /// A batch: changes, events by whose they are, and changes of turns.
+    /// A batch: changes, events by owner, and changes of turns.
     Commit(Vec<JournalEntry>, Vec<u8>, Vec<Talk>),
     /// The last batch once more.
     Again,
@@ -42,7 +42,7 @@ enum Step {
     Restart { in_order: bool },
 }
 
-/// A change of a turn: which, and what is left open until it is known when it comes.
+/// A change of a turn: which, and what is open until it is known when it comes.
 #[derive(Debug, Clone, Copy)]
 struct Talk {
     kind: u8,
@@ -89,7 +89,7 @@ struct Model {
     events: Vec<StoredEvent>,
     keys: std::collections::BTreeMap<model::KeyId, model::KeyRecord>,
     last_batch: Batch,
-    /// As the store in memory has them: what is compared is the other one.
+    /// As the store in memory has them: the other store is compared with it.
     turns: Turns,
     moment: u64,
 }
@@ -185,7 +185,7 @@ async fn play(on: &dyn Subject, steps: Vec<Step>) {
                 store.commit(&batch).await.expect("written");
                 model.write(&batch);
             }
-            // It was written: nothing changes, but for turns that were forgotten since.
+            // It was written: nothing changes, except turns that retention deleted since.
             Step::Again => {
                 store.commit(&model.last_batch).await.expect("written");
                 model.turns.write(&model.last_batch.turns);

@@ -64,7 +64,7 @@ pub(super) async fn what_was_removed_is_gone(on: &dyn Subject) {
         JournalEntry::SandboxRemoved(sandbox_id(1)),
         JournalEntry::SessionRemoved(session_id(1)),
         JournalEntry::WorkspaceDeleted(workspace_id(1)),
-        // These never were.
+        // These never existed.
         JournalEntry::PoolRemoved(name(2)),
         JournalEntry::SandboxRemoved(sandbox_id(2)),
         JournalEntry::SessionRemoved(session_id(2)),

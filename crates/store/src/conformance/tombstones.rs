@@ -1,4 +1,4 @@
-//! Ends of sandboxes: some for the kernel, more for whoever asks.
+//! Tombstones of sandboxes: some for the kernel, more for queries.
 
 use model::record::JournalEntry;
 use model::why::Ended;
@@ -29,7 +29,7 @@ pub(super) async fn the_latest_ends_are_loaded_and_more_are_kept(on: &dyn Subjec
     let many: Vec<_> = (0..200).map(|n| JournalEntry::Ended(ended(n, n.into()))).collect();
     store.commit(&changes(many)).await.expect("written");
     assert_eq!(loaded(&*store).await.journal.ended[4], ended(199, 199));
-    // What came together may go together, once that leaves enough.
+    // Tombstones of one batch may go together, once that leaves enough.
     for n in 0..RETENTION.ends as u8 {
         let end = JournalEntry::Ended(ended(n, n.into()));
         store.commit(&changes([end])).await.expect("written");
@@ -45,7 +45,7 @@ pub(super) async fn the_last_end_of_a_sandbox_counts(on: &dyn Subject) {
     assert_eq!(store.ended(sandbox_id(1)).await, Ok(Some(ended(1, 2))));
     assert_eq!(store.ended(sandbox_id(2)).await, Ok(Some(ended(2, 1))));
     assert_eq!(store.ended(sandbox_id(3)).await, Ok(None));
-    // Somebody else's end may speak of it.
+    // The tombstone of another sandbox may mention it.
     let other = Ended { detail: Some(sandbox_id(1).to_string().into()), ..ended(4, 1) };
     store.commit(&changes([JournalEntry::Ended(other)])).await.expect("written");
     assert_eq!(store.ended(sandbox_id(1)).await, Ok(Some(ended(1, 2))));

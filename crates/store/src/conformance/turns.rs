@@ -1,4 +1,5 @@
-//! Turns: what came, what was given, how it ended once, what a fork begins with, and what goes.
+//! Turns: their messages and pieces, their one end, what a fork begins with, and what retention
+//! deletes.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -45,7 +46,7 @@ pub(super) async fn turns_are_kept_in_the_order_they_came(on: &dyn Subject) {
     let store = on.open(RETENTION);
     assert_eq!(store.turn(turn_id(1)).await, Ok(None));
     assert_eq!(all(&*store, session_id(1)).await, []);
-    // Ids say nothing of the order.
+    // Ids say nothing about the order.
     write(&*store, [put(9, 1), put(4, 2)]).await;
     write(&*store, [put(5, 1), put(1, 1)]).await;
     let start = TurnChange::Started { turn: turn_id(5), start: turn_start(7) };
@@ -100,7 +101,7 @@ pub(super) async fn a_turn_ends_once(on: &dyn Subject) {
     write(&*store, [end(1, 8, 9), put(1, 1)]).await;
     assert_eq!(all(&*store, session_id(1)).await, [over]);
     assert_eq!(given(&*store, turn_id(1)).await, pieces(1..=2));
-    // One that comes with its end is over from the beginning.
+    // A turn that comes with its end has ended from the beginning.
     let whole = TurnRecord { end: Some(turn_end(7, 1)), ..turn(2, 1) };
     write(&*store, [TurnChange::Put(whole.clone()), gave(2, 1..=1), end(2, 8, 4)]).await;
     let expected = TurnRecord { number: 2, ..whole };
@@ -127,7 +128,7 @@ pub(super) async fn changes_of_turns_that_are_not_there_are_passed_over(on: &dyn
     assert_eq!(store.turn(turn_id(1)).await, Ok(None));
     assert_eq!(given(&*store, turn_id(1)).await, []);
     assert_eq!(all(&*store, session_id(2)).await, []);
-    assert_eq!(ids(&*store, 3).await, [turn_id(2)], "the rest was written");
+    assert_eq!(ids(&*store, 3).await, [turn_id(2)], "the rest was stored");
     write(&*store, [put(1, 1)]).await;
     assert_eq!(given(&*store, turn_id(1)).await, [], "nothing was waiting for it");
 }
@@ -154,7 +155,7 @@ pub(super) async fn turns_may_be_given_again(on: &dyn Subject) {
         }
     }
     assert_eq!(given(&*store, turn_id(1)).await, pieces(1..=5));
-    // A part of what is there already, and more.
+    // A part of what is stored already, and more.
     write(&*store, [gave(2, 1..=4)]).await;
     assert_eq!(given(&*store, turn_id(2)).await, pieces(1..=4));
 }
@@ -180,7 +181,7 @@ pub(super) async fn a_fork_begins_with_what_is_over(on: &dyn Subject) {
     let of_copy = |at: usize| copies[at].id;
     assert_eq!(given(&*store, of_copy(0)).await, pieces(1..=2));
     assert_eq!(given(&*store, of_copy(1)).await, pieces(1..=3));
-    // A fork of a fork; and one of a session that has turns of its own, which is none.
+    // A fork of a fork; and one of a session that has turns of its own, which copies nothing.
     write(&*store, [fork(2, 3), put(9, 4), fork(2, 4)]).await;
     let store = reopened(on, store).await;
     let again = all(&*store, session_id(3)).await;
@@ -188,7 +189,7 @@ pub(super) async fn a_fork_begins_with_what_is_over(on: &dyn Subject) {
     assert!(again.iter().all(|turn| !copies.iter().any(|copy| copy.id == turn.id)));
     assert_eq!(given(&*store, again[1].id).await, pieces(1..=3));
     assert_eq!(ids(&*store, 4).await, [turn_id(9)]);
-    // What comes later concerns one of them only.
+    // Later changes concern one of them only.
     write(&*store, [end(2, 9, 2)]).await;
     assert_eq!(ids(&*store, 2).await.len(), 2);
 }
@@ -211,7 +212,7 @@ pub(super) async fn a_fork_copies_so_much_and_no_more(on: &dyn Subject) {
         let input: Arc<str> = "x".repeat(bytes).into();
         TurnChange::Put(TurnRecord { input, ..turn(id, 1) })
     };
-    // What it gave is shared, however much it is.
+    // Its pieces are shared, however large they are.
     let text: Arc<str> = "x".repeat(2 * mebi).into();
     let piece = TurnPiece { seq: 1, at: Wall(1), name: "".into(), data: text };
     let gave = TurnChange::Pieces { turn: turn_id(4), pieces: vec![piece] };
@@ -231,7 +232,7 @@ pub(super) async fn a_fork_copies_so_much_and_no_more(on: &dyn Subject) {
     write(&*store, [fork(2)]).await;
     assert_eq!(copied(2).await, [1, 2, 3, 4]);
     write(&*store, [long(5, 2 * mebi), end(5, 5, 1), fork(3)]).await;
-    assert_eq!(copied(3).await, [3, 4, 5], "the latest, and none after one that is too much");
+    assert_eq!(copied(3).await, [3, 4, 5], "the latest, and none after one that is too large");
 }
 
 pub(super) async fn turns_that_ended_first_are_forgotten_first(on: &dyn Subject) {
@@ -248,10 +249,10 @@ pub(super) async fn turns_that_ended_first_are_forgotten_first(on: &dyn Subject)
     }
     assert_eq!(store.turn(turn_id(1)).await, Ok(None));
     assert_eq!(given(&*store, turn_id(1)).await, []);
-    assert_eq!(given(&*store, turn_id(1_000)).await, pieces(1..=3), "it is not over");
+    assert_eq!(given(&*store, turn_id(1_000)).await, pieces(1..=3), "it has not ended");
     write(&*store, [end(1_000, 1_000, 4)]).await;
     let last = all(&*store, session_id(1)).await.last().map(|turn| turn.number);
-    // Numbers go on, whatever was forgotten.
+    // Numbers continue, whatever was deleted.
     let store = reopened(on, store).await;
     write(&*store, [put(1_001, 1)]).await;
     let turn = store.turn(turn_id(1_001)).await.expect("read").expect("a turn");
@@ -269,10 +270,10 @@ pub(super) async fn old_turns_are_forgotten(on: &dyn Subject) {
     assert_eq!(ids(&*store, 1).await, [2, 3, 4, 5].map(turn_id));
     let store = reopened(on, store).await;
     write(&*store, [late(6, 9_000 + age)]).await;
-    assert_eq!(ids(&*store, 1).await, [3, 4, 5, 6].map(turn_id), "what is not over stays");
+    assert_eq!(ids(&*store, 1).await, [3, 4, 5, 6].map(turn_id), "a turn that has not ended stays");
 }
 
-/// A turn that gives so much, and its end.
+/// A turn with pieces of so many bytes, and its end.
 fn says(id: u64, of: u8, bytes: usize) -> [TurnChange; 3] {
     let text: Arc<str> = "x".repeat(bytes).into();
     let piece = TurnPiece { seq: 1, at: Wall(id), name: "".into(), data: text };
@@ -284,7 +285,7 @@ fn says(id: u64, of: u8, bytes: usize) -> [TurnChange; 3] {
     ]
 }
 
-/// How much a change adds to what is kept.
+/// How much a change adds to the stored size.
 fn bytes_of(change: &TurnChange) -> u64 {
     match change {
         TurnChange::Put(record) => put_bytes(record),
@@ -324,14 +325,14 @@ async fn taken_from_whoever_has_most(on: &dyn Subject, limit: Retention, bytes: 
         write(&*store, says(id, third, bytes / 2)).await;
     }
     assert!(ids(&*store, third).await.len() < 100);
-    assert!(ids(&*store, loud).await.len() < left.len(), "it had most when others came");
+    assert!(ids(&*store, loud).await.len() < left.len(), "its key had most when others came");
     assert!(ids(&*store, quiet).await.into_iter().eq(said.map(turn_id)));
 }
 
 pub(super) async fn turns_that_say_too_much_are_forgotten(on: &dyn Subject) {
     let says = |id: u64, bytes: usize| says(id, 1, bytes);
     let all_of: u64 = says(1, 5_000).iter().map(bytes_of).sum();
-    // Two fit to the byte: whatever is written down counts, and nothing counts twice.
+    // Two fit to the byte: everything that is stored counts, and nothing counts twice.
     let limit = Retention { turn_bytes: 2 * all_of, turns_age: Duration::MAX, ..RETENTION };
     let store = on.open(limit);
     write(&*store, says(1, 5_000)).await;
@@ -341,7 +342,7 @@ pub(super) async fn turns_that_say_too_much_are_forgotten(on: &dyn Subject) {
     let store = on.open(limit);
     write(&*store, says(3, 0)).await;
     assert_eq!(ids(&*store, 1).await, [2, 3].map(turn_id));
-    // What is not over does not count yet.
+    // A turn that has not ended does not count yet.
     write(&*store, &says(4, 9_000)[..2]).await;
     assert_eq!(ids(&*store, 1).await, [2, 3, 4].map(turn_id));
     write(&*store, &says(4, 9_000)[2..]).await;

@@ -1,5 +1,5 @@
-//! A store without a disk: for tests, and for servers that may forget. It can be told to fail, to
-//! hang and to crash, since whatever relies on a store must be tested against one that does.
+//! A store without a disk: for tests, and for servers whose data may be lost. Tests can make it
+//! fail, hang and crash, since every user of a store must survive one that does.
 
 mod faults;
 mod processes;
@@ -28,7 +28,7 @@ use crate::retention::Retention;
 /// A store in memory.
 #[derive(Debug)]
 pub struct MemoryStore {
-    /// What would be on the disk: outlives a crash.
+    /// What would be on the disk: survives a crash.
     kept: Arc<Mutex<Kept>>,
     faults: Mutex<Faults>,
     gate: watch::Sender<Gate>,
@@ -44,7 +44,7 @@ impl MemoryStore {
         Self { kept, faults: Mutex::default(), gate: watch::Sender::new(Gate::Open) }
     }
 
-    /// The next `count` commits fail with this code, and nothing of them is written.
+    /// The next `count` commits fail with this code, and nothing of them is stored.
     pub fn fail_commits(&self, count: u32, code: StoreErrorCode) {
         self.faults().fail(count, code);
     }
@@ -54,30 +54,29 @@ impl MemoryStore {
         self.gate.send_if_modified(|gate| gate.shift(Gate::Open, Gate::Hanging));
     }
 
-    /// So many more writes get through, and all after them wait until they are released: commits, and
-    /// changes of documents. It stands for a server that is killed between two steps.
+    /// So many more writes (commits, and changes of documents) pass, and all later ones wait until
+    /// they are released. It simulates a server that is killed between two steps.
     pub fn hang_after(&self, writes: u64) {
         self.faults().hang_after(writes);
     }
 
-    /// Commits go on, those that wait and those to come.
+    /// Commits continue, waiting and later ones.
     pub fn release_commits(&self) {
         self.gate.send_if_modified(|gate| gate.shift(Gate::Hanging, Gate::Open));
     }
 
-    /// What a crash of the server and a new start do: whoever has this store gets nothing done
-    /// with it any more, commits that wait are not written, and the store that is given back has
-    /// everything that was committed.
+    /// Simulates a crash of the server and a new start: this store no longer works, waiting commits
+    /// are not stored, and the returned store has everything that was committed.
     #[must_use]
     pub fn crash(&self) -> Self {
-        // Whoever holds the lock is in the middle of a commit, which thereby was in time.
+        // A holder of the lock is in the middle of a commit, which was thereby in time.
         let kept = self.kept();
         self.gate.send_replace(Gate::Closed);
         drop(kept);
         Self::over(Arc::clone(&self.kept))
     }
 
-    /// How many batches were written since it was new, over all crashes.
+    /// How many batches were stored since it was new, over all crashes.
     pub fn commits(&self) -> u64 {
         self.kept().commits
     }
@@ -104,7 +103,7 @@ impl MemoryStore {
             self.hang_commits();
         }
         if *self.gate.borrow() == Gate::Hanging {
-            // The sender is ours, so that it cannot be gone.
+            // The sender is in `self`, so it cannot be gone.
             let _ = self.gate.subscribe().wait_for(|gate| *gate != Gate::Hanging).await;
         }
     }

@@ -1,4 +1,4 @@
-//! Processes in memory: by sandbox and number, and found by when they ended.
+//! Processes in memory: by sandbox and number, and by the time of their end.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -15,13 +15,13 @@ use crate::turns::{PAGE_BYTES, text_bytes};
 /// A process by its sandbox and its number there.
 type Place = (SandboxId, u64);
 
-/// All processes that are kept.
+/// All stored processes.
 #[derive(Debug)]
 pub(crate) struct Processes {
     retention: Retention,
     all: BTreeMap<Place, Kept>,
     unfinished: BTreeSet<Place>,
-    /// Those that are over, in the order in which they ended.
+    /// Ended ones, in the order of their ends.
     over: BTreeSet<(Wall, Place)>,
     over_of: BTreeMap<KeyId, BTreeSet<(Wall, Place)>>,
     shares: Shares,

@@ -82,7 +82,7 @@ impl Kept {
         }
     }
 
-    /// Whether the batch has no ends but those that were written when it was given before.
+    /// Whether all tombstones of the batch were stored when it was committed before.
     fn has_ends_of(&self, batch: &Batch) -> bool {
         match batch.events.last() {
             Some(last) => last.number <= self.last_event,

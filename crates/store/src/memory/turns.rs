@@ -1,4 +1,4 @@
-//! Turns in memory: by number, and found by id, by session and by when they ended.
+//! Turns in memory: by number, id and session, and by the time of their end.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,14 +12,14 @@ use crate::turns::{
     PAGE_BYTES, end_bytes, forked, forked_id, latest, numbered, piece_bytes, put_bytes, shown_bytes,
 };
 
-/// All turns that are kept.
+/// All stored turns.
 #[derive(Debug)]
 pub(crate) struct Turns {
     retention: Retention,
     by_number: BTreeMap<u64, Turn>,
     ids: BTreeMap<TurnId, u64>,
     of_session: BTreeMap<SessionId, BTreeSet<u64>>,
-    /// Those that are over, in the order in which they ended.
+    /// Ended ones, in the order of their ends.
     over: BTreeSet<(Wall, u64)>,
     over_of: BTreeMap<KeyId, BTreeSet<(Wall, u64)>>,
     shares: Shares,
@@ -30,7 +30,7 @@ pub(crate) struct Turns {
 struct Turn {
     record: TurnRecord,
     pieces: Vec<TurnPiece>,
-    /// What its record takes.
+    /// The size of its record.
     put_bytes: u64,
     pieces_bytes: u64,
 }
@@ -106,7 +106,7 @@ impl Turns {
         self.is_over(number);
     }
 
-    /// Counts a turn, if it is over.
+    /// Counts a turn, if it has ended.
     fn is_over(&mut self, number: u64) {
         let Some(turn) = self.by_number.get(&number) else { return };
         let Some(end) = &turn.record.end else { return };

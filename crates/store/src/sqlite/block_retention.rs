@@ -1,5 +1,5 @@
-//! How the past is forgotten: some blocks at a time, in the transaction of a commit that added one,
-//! and never more than a commit can bear. Less than was promised is never kept.
+//! Retention of blocks: some blocks at a time, in the transaction of a commit that added one, and
+//! never more than a commit can afford. Never deletes below the promised count.
 
 use crate::retention::{MOST_AT_ONCE, slack};
 
@@ -11,7 +11,7 @@ pub(super) struct Trim {
     limit: u64,
 }
 
-/// What is to be forgotten now.
+/// What to delete now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Due {
     excess: u64,
@@ -24,14 +24,14 @@ impl Trim {
         Self { kept, limit }
     }
 
-    /// How much of the oldest to forget after `added` came.
+    /// How much of the oldest to delete after `added` came.
     pub(super) fn due(self, added: u64) -> Due {
         let excess = (self.kept + added).saturating_sub(self.limit);
         let excess = if excess <= slack(self.limit) { 0 } else { excess };
         Due { excess, enough: excess.min(MOST_AT_ONCE + 2 * added), taken: 0 }
     }
 
-    /// What is counted once that was committed.
+    /// The count after the commit.
     pub(super) const fn after(self, added: u64, forgotten: u64) -> Self {
         Self { kept: (self.kept + added).saturating_sub(forgotten), limit: self.limit }
     }
@@ -52,7 +52,7 @@ impl Due {
         goes
     }
 
-    /// How much was in the blocks that go.
+    /// How much was in the deleted blocks.
     pub(super) const fn taken(&self) -> u64 {
         self.taken
     }
@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_are_cut_some_at_a_time() {
+    fn block_retention_deletes_some_at_a_time() {
         for (kept, limit, added, of, goes) in [
             (0, 1_000, 1, 1, 0),
             (1_000, 1_000, 15, 1, 0),
@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn any_growth_is_kept_up_with() {
+    fn block_retention_keeps_up_with_any_growth() {
         for added in [1, 7, 300, 3_000] {
             let mut blocks: VecDeque<u64> = std::iter::repeat_n(10, 5_000).collect();
             let mut trim = Trim::new(50_000, 1_000);

@@ -1,6 +1,6 @@
-//! Where commits are made. They are made where they are asked for, since another thread costs
-//! more than the commit itself; but when the disk is slow that would hold up everything else on
-//! the asking thread, and they are made elsewhere until it is fast again.
+//! On which thread commits run. They run on the calling thread, since another thread costs more
+//! than the commit itself; but a slow disk would hold up everything else on that thread, so commits
+//! move to another one until the disk is fast again.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -8,17 +8,17 @@ use std::time::Duration;
 /// A commit that takes longer than this is slow.
 const SLOW: Duration = Duration::from_millis(20);
 
-/// So many must be fast in a row before it is trusted again.
+/// So many must be fast in a row before the disk is trusted again.
 const FAST_IN_A_ROW: u32 = 64;
 
-/// How the disk does.
+/// How fast the disk is.
 #[derive(Debug, Default)]
 pub(super) struct Pace {
     distrust: AtomicU32,
 }
 
 impl Pace {
-    /// Whether the next commit may be made on the asking thread.
+    /// Whether the next commit may run on the calling thread.
     pub(super) fn trusted(&self) -> bool {
         self.distrust.load(Ordering::Relaxed) == 0
     }
@@ -40,7 +40,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_slow_commit_is_forgiven_after_many_fast_ones() {
+    fn commit_thread_returns_to_the_caller_after_many_fast_commits() {
         let pace = Pace::default();
         let fast = Duration::from_micros(40);
         pace.took(SLOW);

@@ -1,6 +1,6 @@
-//! A database that is opened, or waits to be: without space on the disk SQLite can make neither its
-//! log nor the memory that connections share. Then it is read by one connection that needs
-//! neither, and everything is opened with the first write for which there is space.
+//! A database that is open, or waits for disk space to be opened: without space SQLite can make
+//! neither its log nor the shared memory of connections. Then one connection that needs neither
+//! reads it, and everything is opened with the first write for which there is space.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use crate::error::{StoreError, StoreErrorCode};
 use crate::retention::Retention;
 use sealing::NodeKey;
 
-/// What opening needs to know.
+/// What opening needs.
 #[derive(Debug, Clone)]
 pub(super) struct Waiting {
     pub(super) directory: PathBuf,
@@ -35,13 +35,13 @@ pub(super) struct Opened {
     pub(super) clear_text_left: Option<StoreError>,
 }
 
-/// What must be free to open a database: its log, and the memory that connections share.
+/// The free space that opening needs: the log, and the shared memory of connections.
 const SPACE_BYTES_MIN: u64 = 1 << 20;
 
-/// How often it is tried to open what waits for space.
+/// How often to try to open a database that waits for space.
 const TRY_EVERY: Duration = Duration::from_secs(1);
 
-/// Opens what waits for space as soon as there is some, also if nobody writes.
+/// Opens a database as soon as there is space, even if nothing is written.
 pub(super) fn keep_trying(shared: &Arc<Shared>) -> Result<(), StoreError> {
     let shared = Arc::downgrade(shared);
     let trying = move || loop {
@@ -62,7 +62,7 @@ impl Waiting {
         self.directory.join(FILE)
     }
 
-    /// Opens it to be read and written. It was inspected before.
+    /// Opens it for reading and writing. It was inspected before.
     pub(super) fn open(&self) -> Result<Opened, StoreError> {
         let path = self.path();
         self.refuse_without_space()?;
@@ -77,9 +77,9 @@ impl Waiting {
         };
         let id = open::identity(&conn)?;
         let sequence = open::sequence(&conn)?;
-        // What an earlier run left in the log is brought over, and nothing of it is mistaken for
-        // this run's. From here on there is a log.
-        let durable = brought_over(&conn, Cut::GiveBack).map_err(at("bring the log over"))?;
+        // What an earlier run left in the log is checkpointed, so that none of it is taken for this
+        // run's. From here on there is a log.
+        let durable = brought_over(&conn, Cut::GiveBack).map_err(at("checkpoint the log"))?;
         let mark = Mark {
             store: id,
             boot: mark::this_boot(),
@@ -93,12 +93,12 @@ impl Waiting {
         Ok(Opened { id, key, writer, reader, clear_text_left: scrubbed.err() })
     }
 
-    /// SQLite maps a file that connections share. Where the disk has no page for it, touching that
-    /// memory kills the process instead of failing.
+    /// SQLite maps a shared file. Where the disk has no page for it, touching that memory kills the
+    /// process instead of failing.
     fn refuse_without_space(&self) -> Result<(), StoreError> {
         use rustix::fs::{FallocateFlags, Mode, OFlags, fallocate, open};
-        // A file without a name, so that nothing is left of it. What file systems say is free is
-        // not all to be had.
+        // A file without a name, so that nothing is left of it. Not all that a file system reports
+        // as free can be had.
         let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
         let tried = open(&self.directory, flags, Mode::RUSR | Mode::WUSR)
             .and_then(|probe| fallocate(&probe, FallocateFlags::empty(), 0, SPACE_BYTES_MIN));
@@ -108,12 +108,12 @@ impl Waiting {
                 let cause = format!("open {}: no space is left on the disk", path.display());
                 Err(StoreError::new(StoreErrorCode::DiskFull, cause))
             }
-            // A file system that cannot say it is tried.
+            // A file system that cannot tell is tried.
             Ok(()) | Err(_) => Ok(()),
         }
     }
 
-    /// Opens it to be read alone.
+    /// Opens it for reading alone.
     pub(super) fn read_alone(&self) -> Result<(u64, NodeKey, Reader), StoreError> {
         let conn = open::to_read_alone(&self.path())?;
         let (id, key) = (open::identity(&conn)?, sealed_rows::key_of(&conn, &self.directory)?);

@@ -1,4 +1,4 @@
-//! What SQLite says, in our codes.
+//! Errors of SQLite as store errors.
 
 use rusqlite::ErrorCode;
 
@@ -7,19 +7,19 @@ use crate::error::{StoreError, StoreErrorCode};
 /// The shared memory beside the log could not grow, for which there is one usual reason.
 const SHARED_MEMORY_SIZE: i32 = rusqlite::ffi::SQLITE_IOERR_SHMSIZE;
 
-/// A failure of SQLite, as a failure of a step.
+/// An error of SQLite in a step.
 pub(super) fn told(step: &str, error: &rusqlite::Error) -> StoreError {
     StoreError::new(code(error), format!("{step}: {error}"))
 }
 
-/// For `map_err`: what a step is called, in front of what went wrong.
+/// For `map_err`: adds the name of the step.
 pub(super) fn at(step: &str) -> impl Fn(rusqlite::Error) -> StoreError {
     move |error| told(step, &error)
 }
 
 fn code(error: &rusqlite::Error) -> StoreErrorCode {
     let Some(fault) = error.sqlite_error() else {
-        // What is not SQLite's is about the shape of rows: a column of another type, say.
+        // Other errors are about the shape of rows: a column of another type, for example.
         return StoreErrorCode::Corrupt;
     };
     if fault.code == ErrorCode::DiskFull || fault.extended_code == SHARED_MEMORY_SIZE {
@@ -40,7 +40,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_kind_of_failure_has_its_code() {
+    fn sqlite_errors_have_their_codes() {
         for (raw, expected) in [
             (ffi::SQLITE_FULL, StoreErrorCode::DiskFull),
             (ffi::SQLITE_IOERR_SHMSIZE, StoreErrorCode::DiskFull),

@@ -1,13 +1,13 @@
-//! The lines of a block: one JSON text each, in their order. Whoever looks for an id in a long
-//! history looks at the text first and decodes only what may be it: this says which lines those
-//! are. It never says that a line is about the id, only that no other line can be.
+//! The lines of a block: one JSON text each, in order. A search for an id in a long history looks
+//! at the text first and decodes only lines that may match. This module finds those lines; it never
+//! says that a line is about the id, only that no other line can be.
 
 use std::ops::Range;
 
 use memchr::memmem::{Finder, FinderRev};
 use memchr::{memchr, memrchr};
 
-/// Each line that has the needle in it, from the first.
+/// Each line that contains the needle, from the first.
 pub(super) fn with<'t>(
     text: &'t [u8],
     needle: &'t Finder<'_>,
@@ -20,7 +20,7 @@ pub(super) fn with<'t>(
     })
 }
 
-/// Each line that has the needle in it, from the last.
+/// Each line that contains the needle, from the last.
 pub(super) fn with_from_last<'t>(
     text: &'t [u8],
     needle: &'t FinderRev<'_>,
@@ -33,12 +33,12 @@ pub(super) fn with_from_last<'t>(
     })
 }
 
-/// All lines, from the first; turned around, from the last.
+/// All lines, from the first; reversed, from the last.
 pub(super) fn all(text: &[u8]) -> impl DoubleEndedIterator<Item = &[u8]> {
     text.split(|byte| *byte == b'\n').filter(|line| !line.is_empty())
 }
 
-/// The line that this place is in.
+/// The line around this position.
 fn around(text: &[u8], at: usize) -> Range<usize> {
     let start = memrchr(b'\n', &text[..at]).map_or(0, |before| before + 1);
     let end = memchr(b'\n', &text[at..]).map_or(text.len(), |after| at + after);
@@ -53,7 +53,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn those_with_the_needle_and_no_others(lines in prop::collection::vec("[ab]{1,6}", 0..8)) {
+        fn json_lines_with_the_needle_and_no_others(lines in prop::collection::vec("[ab]{1,6}", 0..8)) {
             let text = lines.join("\n");
             let expected: Vec<_> = lines.iter().filter(|line| line.contains("ab")).collect();
             let words = |found: Vec<&[u8]>| {

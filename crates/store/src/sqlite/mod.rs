@@ -1,9 +1,9 @@
 //! A store in one SQLite file, `shoal.db`. What was committed is in the write-ahead log when the
-//! commit returns: it survives `kill -9` of ours, and a power cut may take the last moments but
-//! never half of a batch.
+//! commit returns: it survives `kill -9` of the server, and a power cut may take the last moments
+//! but never half of a batch.
 //!
-//! One store at a time may have the file: it remembers what is in there. Whoever opens it sees to
-//! that, by a lock on the data directory.
+//! One store at a time may have the file: it remembers what is in there. The server ensures that
+//! with a lock on the data directory.
 
 mod backup;
 mod block_retention;
@@ -80,8 +80,7 @@ pub struct SqliteStore {
     shared: Arc<Shared>,
 }
 
-/// What commits, readers and the thread for checkpoints have in common. A connection that is not
-/// there was closed.
+/// What commits, readers and the checkpoint thread share. A missing connection was closed.
 struct Shared {
     writer: Mutex<Pen>,
     reader: Mutex<Option<Reader>>,
@@ -92,7 +91,7 @@ struct Shared {
     sizes: Sizes,
 }
 
-/// How large the files are, as far as is known.
+/// The sizes of the files, as far as known.
 #[derive(Default)]
 struct Sizes {
     database_bytes: AtomicU64,
@@ -108,7 +107,7 @@ impl Sizes {
     }
 }
 
-/// Whether anything can be written.
+/// Whether the store can be written.
 enum Pen {
     Ready(Box<Writer>),
     /// The disk had no space when it was opened. The next write tries again.
@@ -117,8 +116,8 @@ enum Pen {
 }
 
 impl SqliteStore {
-    /// Opens the database in a directory, or makes it; brings it to the present version, after a
-    /// backup. Refuses one that lacks commits. Waits for the disk.
+    /// Opens the database in a directory, or makes it; migrates it to the present version, after a
+    /// backup. Refuses one that lacks commits. Blocks on the disk.
     pub fn open(directory: &Path, retention: Retention) -> Result<Self, StoreError> {
         Self::open_as(directory, retention, DUE)
     }
@@ -129,14 +128,14 @@ impl SqliteStore {
         Self::open_inspected_as(inspected, retention, due)
     }
 
-    /// Looks whether the database in a directory may be opened. Changes nothing there, unless a loss
-    /// is accepted: then a damaged log is put aside.
+    /// Inspects whether the database in a directory may be opened. Changes nothing there, unless a
+    /// loss is accepted: then a damaged log is put aside.
     pub fn inspect(place: &Place, retention: Retention) -> Result<Inspected, StoreError> {
         inspect::inspect(place, retention)
     }
 
-    /// Opens a database that was inspected, or makes it. Without space on the disk it can be read,
-    /// and can be written as soon as there is some.
+    /// Opens an inspected database, or makes it. Without space on the disk it can be read, and it
+    /// can be written as soon as there is some.
     pub fn open_inspected(inspected: Inspected, retention: Retention) -> Result<Self, StoreError> {
         Self::open_inspected_as(inspected, retention, DUE)
     }
@@ -191,8 +190,8 @@ impl SqliteStore {
         self.id
     }
 
-    /// Why what an older version wrote in clear text is still in the file, if it is: what is to
-    /// remove it failed, and is tried again at the next start.
+    /// Why clear text of an older version is still in the file, if it is: its removal failed, and
+    /// is tried again at the next start.
     pub const fn clear_text_left(&self) -> Option<&StoreError> {
         self.clear_text_left.as_ref()
     }
@@ -206,8 +205,8 @@ impl SqliteStore {
             .await
     }
 
-    /// Writes on another thread. If this future is dropped before that has begun, nothing is
-    /// written: otherwise it might come after what the caller writes next.
+    /// Writes on another thread. If this future is dropped before the write has begun, nothing is
+    /// written: otherwise it might come after the caller's next write.
     async fn write<T: Send + 'static>(
         &self,
         write: impl FnOnce(&Shared, &mut Writer) -> Result<T, StoreError> + Send + 'static,
@@ -217,7 +216,7 @@ impl SqliteStore {
         let written = elsewhere(move || {
             let mut writer = locked(&shared.writer);
             if !asked.load(Ordering::Acquire) {
-                return Err(StoreError::new(StoreErrorCode::Closed, "nobody waits for it"));
+                return Err(StoreError::new(StoreErrorCode::Closed, "the caller no longer waits"));
             }
             write(&shared, shared.ready(&mut writer)?)
         })
@@ -232,7 +231,7 @@ impl Store for SqliteStore {
     async fn load(&self) -> Result<Loaded, StoreError> {
         let shared = Arc::clone(&self.shared);
         elsewhere(move || {
-            // A commit that nobody waits for may be in the middle of it; it is not to come later.
+            // A commit whose caller is gone may be in progress; it must not come later.
             let _no_commit = locked(&shared.writer);
             locked(&shared.reader).as_mut().ok_or_else(StoreError::closed)?.load()
         })
@@ -394,7 +393,7 @@ impl Store for SqliteStore {
 impl Drop for SqliteStore {
     fn drop(&mut self) {
         self.shared.bell.end();
-        // What is still being written keeps the rest until it is done.
+        // A write in progress keeps the rest until it is done.
         drop(locked(&self.shared.checkpoints).take());
     }
 }
@@ -452,8 +451,7 @@ impl Shared {
         }
     }
 
-    /// Opens everything. The one who reads alone must let go for that, and is there again if it
-    /// fails.
+    /// Opens everything. The lone reader must close for that, and is reopened if it fails.
     fn wake(self: &Arc<Self>, waiting: &Waiting) -> Result<Writer, StoreError> {
         let mut reader = locked(&self.reader);
         drop(reader.take());
@@ -472,10 +470,10 @@ impl Shared {
         }
     }
 
-    /// Tries to open what waits for space. Says whether it is still to be tried.
+    /// Tries to open a database that waits for space. Returns whether to try again.
     fn try_to_wake(self: &Arc<Self>) -> bool {
         let mut pen = locked(&self.writer);
-        // Whether it worked is seen by what became of it.
+        // The result shows in the state.
         let _ = self.ready(&mut pen);
         matches!(&*pen, Pen::Waiting(_))
     }
@@ -520,7 +518,7 @@ impl fmt::Debug for Shared {
     }
 }
 
-/// Says when nobody waits any more.
+/// Signals that the caller no longer waits.
 struct Wanted(Arc<AtomicBool>);
 
 impl Drop for Wanted {
@@ -529,12 +527,12 @@ impl Drop for Wanted {
     }
 }
 
-/// Whatever was being written when a thread panicked was taken back.
+/// What a panicking thread was writing was rolled back.
 fn locked<T>(what: &Mutex<T>) -> MutexGuard<'_, T> {
     what.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Runs on a thread that may wait. It runs to its end also if nobody waits for it.
+/// Runs on a thread that may block, to its end, even if the caller is gone.
 async fn elsewhere<T: Send + 'static>(
     run: impl FnOnce() -> Result<T, StoreError> + Send + 'static,
 ) -> Result<T, StoreError> {

@@ -1,6 +1,5 @@
-//! A batch made ready to be written: of each record only its last state, as text. This is done
-//! before the writer is locked, and it owns all it needs, so that it can be written by another
-//! thread.
+//! A batch that is ready to be written: of each record only its last state, as text. It is prepared
+//! before the writer is locked, and owns all it needs, so that another thread can write it.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -21,17 +20,17 @@ use crate::error::{StoreError, StoreErrorCode};
 use crate::{processes, turns};
 use sealing::{NodeKey, Place};
 
-/// A batch with more is not small.
+/// A larger batch is not small.
 const SMALL_BYTES: usize = 64 * 1024;
 
-/// Where a text is among all the texts of the batch.
+/// The position of a text among all texts of the batch.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Span {
     from: usize,
     to: usize,
 }
 
-/// What becomes of each record that the batch is about: a text, or nothing.
+/// The last state of each record in the batch: a text, or its removal.
 type Last<K> = Vec<(K, Option<Span>)>;
 
 /// A batch, ready to be written.
@@ -50,15 +49,15 @@ pub(super) struct Prepared {
     pub(super) events: Vec<EventLine>,
     events_to: usize,
     pub(super) turns: Vec<PreparedTurn>,
-    /// The latest moment that the turns speak of.
+    /// The latest moment in the changes of turns.
     pub(super) turns_at: Wall,
     pub(super) processes: Vec<PreparedProcess>,
-    /// The latest moment that the processes speak of.
+    /// The latest moment in the changes of processes.
     pub(super) processes_at: Wall,
     pub(super) documents: Vec<PreparedDocument>,
 }
 
-/// A session as it is written down.
+/// A session as it is stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct PutSession {
     pub(super) record: Span,
@@ -68,13 +67,13 @@ pub(super) struct PutSession {
 /// A change of a document.
 #[derive(Debug)]
 pub(super) enum PreparedDocument {
-    /// A document, with the envelope of what it says.
+    /// A document, with the envelope of its body.
     Put { document: Document, sealed: Span },
     /// The documents that are removed.
     Removed(DocumentQuery),
 }
 
-/// A change of a process: what it is now, or that it is forgotten.
+/// A change of a process: its new state, or its removal.
 #[derive(Debug)]
 pub(super) struct PreparedProcess {
     pub(super) sandbox: SandboxId,
@@ -82,7 +81,7 @@ pub(super) struct PreparedProcess {
     pub(super) put: Option<PutProcess>,
 }
 
-/// A process as it is written down.
+/// A process as it is stored.
 #[derive(Debug)]
 pub(super) struct PutProcess {
     pub(super) id: ProcessId,
@@ -92,7 +91,7 @@ pub(super) struct PutProcess {
     pub(super) ended_at: Option<i64>,
     pub(super) record: Span,
     pub(super) sealed: Span,
-    /// What it takes without what it wrote.
+    /// Its size without its output.
     pub(super) bytes: u64,
     pub(super) log: Option<Arc<[u8]>>,
 }
@@ -184,7 +183,7 @@ impl Prepared {
         self.text.len() + self.sealed.len() + logs.map(|log| log.len()).sum::<usize>()
     }
 
-    /// Whether it is about a few records alone, such as those of a lease.
+    /// Whether it changes a few records only, such as those of a lease.
     pub(super) fn is_small(&self) -> bool {
         self.turns.is_empty()
             && self.processes.is_empty()
@@ -192,17 +191,17 @@ impl Prepared {
             && self.bytes() <= SMALL_BYTES
     }
 
-    /// All ends, a line each. Only if there are some.
+    /// All tombstones, one line each. Only if there are some.
     pub(super) fn ends_lines(&self) -> &str {
         self.text(self.ends)
     }
 
-    /// The events from one of them on, a line each.
+    /// The events from one of them on, one line each.
     pub(super) fn events_lines(&self, first: &EventLine) -> &str {
         self.text(Span { from: first.from, to: self.events_to })
     }
 
-    /// The pieces from one of them on, a line each, up to where they end.
+    /// The pieces from one of them on, one line each, up to the end of the batch's pieces.
     pub(super) fn pieces_lines(&self, first: &PieceLine, to: usize) -> &str {
         self.text(Span { from: first.from, to })
     }
@@ -230,7 +229,7 @@ impl Text<'_> {
         Ok(Span { from, to: self.clear.len() })
     }
 
-    /// Seals something as text.
+    /// Seals a value as text.
     fn seal(&mut self, place: &Place, value: &impl Serialize) -> Result<Span, StoreError> {
         let clear = serde_json::to_vec(value).map_err(|error| unencodable(&error))?;
         self.seal_bytes(place, &clear)

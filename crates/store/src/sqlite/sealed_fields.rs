@@ -1,7 +1,7 @@
-//! Which part of a record is sealed, for which place, and how the record is put together again: the
-//! environment and the configuration of a session, the command line of a process, what was sent in a
-//! turn (for some harnesses a command line), and everything that a document says. The rest of a
-//! record stays readable, so that a migration can work on it.
+//! Which fields of a record are sealed, for which row, and how the record is joined again: the
+//! environment and the configuration of a session, the command line of a process, the message of a
+//! turn (for some harnesses a command line), and the whole body of a document. The rest of a record
+//! stays readable, so that a migration can work on it.
 
 use std::sync::Arc;
 
@@ -16,20 +16,19 @@ use super::tables::read;
 use crate::error::{StoreError, StoreErrorCode};
 use sealing::{NodeKey, OVERHEAD_BYTES, Place, SealError};
 
-/// What is sealed of a process.
+/// The sealed fields of a process.
 #[derive(Serialize, Deserialize)]
 pub(super) struct OfProcess {
     command: Arc<str>,
-    /// How it ended, in words: a program that is not there is named in them.
+    /// How it ended, in words, which name a program that does not exist.
     detail: Option<Arc<str>>,
 }
 
-/// How long the text of a turn would be with what is sealed in it, for SQL. Its input is an empty
-/// text in there.
+/// The length of the text of a turn with its sealed fields, for SQL. The record has an empty input.
 pub(super) const TURN_BYTES: &str = "(octet_length(record) - 2 + octet_length(sealed) - 49)";
 const _: () = assert!(OVERHEAD_BYTES == 49, "TURN_BYTES must say the same");
 
-/// How long what a document says is, for SQL.
+/// The length of the body of a document, for SQL.
 pub(super) const DOCUMENT_BYTES: &str = "(octet_length(sealed) - 49)";
 
 pub(super) fn of_session(id: SessionId) -> Place {
@@ -49,17 +48,17 @@ pub(super) fn of_document(kind: &str, tenant: KeyId, name: &str) -> Place {
     Place::new("documents").and(kind.as_bytes()).and(&tenant).and(name.as_bytes())
 }
 
-/// A session without what is sealed of it, which is its claim.
+/// A session without its sealed field, which is its claim.
 pub(super) fn bare_session(record: &SessionRecord) -> SessionRecord {
     SessionRecord { claim: None, ..record.clone() }
 }
 
-/// A turn without what is sealed of it, and without what became of it, which has columns of its own.
+/// A turn without its sealed field, and without its outcome, which has columns of its own.
 pub(super) fn bare_turn(record: &TurnRecord) -> TurnRecord {
     TurnRecord { number: 0, started: None, end: None, input: Arc::from(""), ..record.clone() }
 }
 
-/// A process without what is sealed of it, and that.
+/// A process without its sealed fields, and those fields.
 pub(super) fn split_process(record: &ProcessRecord) -> (ProcessRecord, OfProcess) {
     let detail = record.end.as_ref().and_then(|end| end.detail.clone());
     let hidden = OfProcess { command: Arc::clone(&record.command), detail };
@@ -67,7 +66,7 @@ pub(super) fn split_process(record: &ProcessRecord) -> (ProcessRecord, OfProcess
     (ProcessRecord { command: Arc::from(""), end, ..record.clone() }, hidden)
 }
 
-/// Puts what was sealed back into a session.
+/// Joins a session with its sealed fields.
 pub(super) fn join_session(
     key: &NodeKey,
     slot: i64,
@@ -105,7 +104,7 @@ pub(super) fn join_process(
     Ok(())
 }
 
-/// Opens what is sealed in a row, and reads it.
+/// Opens the envelope of a row, and decodes it.
 fn opened<T: DeserializeOwned>(
     key: &NodeKey,
     table: &str,
@@ -113,12 +112,12 @@ fn opened<T: DeserializeOwned>(
     place: &Place,
     sealed: Option<&[u8]>,
 ) -> Result<T, StoreError> {
-    let unsealed = || corrupt(table, row, "has nothing sealed in it");
+    let unsealed = || corrupt(table, row, "has no envelope");
     let clear = key.open(place, sealed.ok_or_else(unsealed)?);
     read(table, row, clear.map_err(|error| corrupt(table, row, &error.to_string()))?)
 }
 
-/// What a document says.
+/// The body of a document.
 pub(super) fn open_body(
     key: &NodeKey,
     place: &Place,
@@ -128,8 +127,8 @@ pub(super) fn open_body(
         StoreError::new(StoreErrorCode::Corrupt, format!("read a document: {error}"))
     };
     let clear = key.open(place, sealed).map_err(|error| told(&error))?;
-    // What the text says is left out of the error: it may be secret.
-    let text = String::from_utf8(clear).map_err(|_| told(&"it is not text"))?;
+    // The error never includes the text: it may be secret.
+    let text = String::from_utf8(clear).map_err(|_| told(&"it is not valid UTF-8"))?;
     Ok(text.into())
 }
 

@@ -1,7 +1,7 @@
-//! Keeps the database within its bound. Text is counted elsewhere; here pages are, of which a row
-//! may need several times as much as its text has. When little is left, what takes most of the
-//! history is forgotten in the transaction of a commit, more than the commit added, so that the
-//! file does not grow past its bound. Records are never forgotten.
+//! Keeps the database within its size limit. Other modules count text; this one counts pages, of
+//! which a row may need several times as much as its text has. When little is left, the largest
+//! part of the history is deleted in the transaction of a commit, more than the commit added, so
+//! that the file does not exceed its limit. Records are never deleted.
 
 use rusqlite::Connection;
 use sealing::NodeKey;
@@ -11,14 +11,14 @@ use super::processes;
 use super::turns::TurnTables;
 use super::writer::Held;
 
-/// The part of the bound that is kept free for what one commit may bring.
+/// The part of the limit that stays free for one commit.
 const RESERVE: u64 = 8;
-/// The most that is forgotten in one commit.
+/// The most that is deleted in one commit.
 const STEPS_MAX: u32 = 2_048;
 /// What is freed besides twice what the commit took.
 const FREED_PAGES: u64 = 64;
 
-/// So many small commits may follow each other without counting the pages.
+/// So many small commits may follow each other without a count of the pages.
 const UNCOUNTED_MAX: u64 = 64;
 /// More than a small commit takes.
 const SMALL_PAGES: u64 = 64;
@@ -34,7 +34,7 @@ pub(super) struct Pages {
 }
 
 impl Pages {
-    /// Looks how many there are, as the transaction in progress sees it.
+    /// Counts the pages, as the transaction in progress sees them.
     pub(super) fn found(conn: &Connection) -> rusqlite::Result<Self> {
         let number = |sql: &str| -> rusqlite::Result<u64> {
             conn.prepare_cached(sql)?
@@ -47,8 +47,8 @@ impl Pages {
         Ok(Self { all, used: all.saturating_sub(free), bytes_each, uncounted: 0 })
     }
 
-    /// After one more small commit, if that cannot lead above so many bytes. Counting is left out
-    /// then: `SQLite` parses a pragma each time it runs, which takes longer than the commit of a lease.
+    /// After one more small commit, if that cannot exceed so many bytes. Then the count is skipped:
+    /// `SQLite` parses a pragma each time it runs, which takes longer than the commit of a lease.
     fn after_small_commit(self, most_bytes: u64) -> Option<Self> {
         let uncounted = self.uncounted + 1;
         let used_at_most = self.used + uncounted * SMALL_PAGES;
@@ -61,7 +61,7 @@ impl Pages {
     }
 }
 
-/// A database and its bound.
+/// A database and its size limit.
 #[derive(Clone, Copy)]
 pub(super) struct Database<'d> {
     pub(super) conn: &'d Connection,
@@ -69,7 +69,7 @@ pub(super) struct Database<'d> {
     pub(super) bound_bytes: u64,
 }
 
-/// What takes most of the history.
+/// The largest part of the history.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Largest {
     Turns,
@@ -78,7 +78,7 @@ enum Largest {
     Ends,
 }
 
-/// Forgets some of the history if the database is close to its bound. `before` is how it was before
+/// Deletes some of the history if the database is close to its limit. `before` are the pages before
 /// this transaction, which is small if `is_small`.
 pub(super) fn keep(
     Database { conn, node_key, bound_bytes }: Database<'_>,

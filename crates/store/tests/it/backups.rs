@@ -1,4 +1,4 @@
-//! A copy of a store that is in use: of one moment, readable with the same key, and without what was
+//! A copy of a store in use: of one moment, readable with the same key, and without what was
 //! deleted since.
 
 use std::collections::BTreeSet;
@@ -15,7 +15,7 @@ fn open(place: &Place) -> SqliteStore {
     SqliteStore::open(place.path(), Retention::default()).expect("opened")
 }
 
-/// A place with a copy in it, and the key that belongs to it.
+/// A directory with a copy in it, and the key that belongs to it.
 fn copied(from: &Place) -> Place {
     let to = Place::new();
     fs::rename(from.file("copy"), to.file(FILE)).expect("moved");
@@ -24,7 +24,7 @@ fn copied(from: &Place) -> Place {
 }
 
 #[tokio::test]
-async fn a_copy_has_everything_of_one_moment() {
+async fn backup_has_everything_of_one_moment() {
     let place = Place::new();
     let store = open(&place);
     for number in 1..=50 {
@@ -33,8 +33,8 @@ async fn a_copy_has_everything_of_one_moment() {
     let before = store.load().await.expect("loaded");
     let journal = store.backup(&place.file("copy")).await.expect("copied while it is open");
     assert_eq!(journal, before.journal);
-    store.commit(&whole(51)).await.expect("it goes on");
-    let again = store.backup(&place.file("copy")).await.expect_err("nothing is written over");
+    store.commit(&whole(51)).await.expect("the store goes on");
+    let again = store.backup(&place.file("copy")).await.expect_err("an existing file is not overwritten");
     assert!(again.cause.contains("copy"), "{again}");
 
     let elsewhere = copied(&place);
@@ -45,7 +45,7 @@ async fn a_copy_has_everything_of_one_moment() {
 }
 
 #[tokio::test]
-async fn sessions_that_were_deleted_since_can_be_forgotten() {
+async fn backup_can_drop_sessions_that_were_deleted_since() {
     let place = Place::new();
     let store = open(&place);
     store.commit(&whole(1)).await.expect("written");
@@ -61,5 +61,5 @@ async fn sessions_that_were_deleted_since_can_be_forgotten() {
     let left: BTreeSet<_> = left.sessions.iter().map(|session| session.id).collect();
     assert_eq!(left, all.difference(&deleted).copied().collect());
     let there = store.load().await.expect("loaded").journal;
-    assert_eq!(there.sessions.len(), all.len(), "the store itself has it still");
+    assert_eq!(there.sessions.len(), all.len(), "the store itself still has it");
 }

@@ -1,4 +1,4 @@
-//! Tests of the stores as whoever uses them meets them.
+//! Tests of the stores through their public interface.
 
 mod backups;
 mod child;

@@ -1,4 +1,5 @@
-//! What may be secret is on no disk in clear text, and is read back with the key of the node only.
+//! Data that may be secret is on no disk in clear text, and is readable with the key of the node
+//! only.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -95,7 +96,7 @@ async fn assert_all_there(store: &SqliteStore) {
     assert_eq!(size.bytes, secret_document().body.len() as u64);
 }
 
-/// The files of a directory that have the mark in them.
+/// The files of a directory that contain the mark.
 fn marked(directory: &Path) -> Vec<String> {
     let mut found = Vec::new();
     for entry in fs::read_dir(directory).expect("a directory") {
@@ -109,7 +110,7 @@ fn marked(directory: &Path) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn nothing_that_may_be_secret_is_in_a_file_in_clear_text() {
+async fn sealing_leaves_no_secret_in_clear_text_in_any_file() {
     let place = Place::new();
     let store = open(&place).expect("opened");
     fill(&store).await;
@@ -123,7 +124,7 @@ async fn nothing_that_may_be_secret_is_in_a_file_in_clear_text() {
 }
 
 #[tokio::test]
-async fn without_its_key_nothing_starts_and_no_other_key_is_made() {
+async fn store_without_its_node_key_does_not_open_and_makes_no_other() {
     let (place, other) = (Place::new(), Place::new());
     let store = open(&place).expect("opened");
     fill(&store).await;
@@ -146,7 +147,7 @@ async fn without_its_key_nothing_starts_and_no_other_key_is_made() {
     fs::write(&file, "nonsense").expect("written");
     let garbled = open(&place).expect_err("no key in it");
     assert_eq!(garbled.code, StoreErrorCode::NodeKeyWrong, "{garbled}");
-    assert_eq!(fs::read(&file).expect("read"), b"nonsense", "it is left as it was");
+    assert_eq!(fs::read(&file).expect("read"), b"nonsense", "the file is left as it was");
     assert!(fs::read(place.file(FILE)).expect("read") == before, "so is the database");
 
     fs::rename(&aside, &file).expect("moved back");
@@ -155,7 +156,7 @@ async fn without_its_key_nothing_starts_and_no_other_key_is_made() {
 }
 
 #[tokio::test]
-async fn a_key_that_a_killed_first_start_left_is_used() {
+async fn node_key_left_by_a_killed_first_start_is_used() {
     let (place, first) = (Place::new(), Place::new());
     open(&first).expect("opened").close().await.expect("closed");
     fs::copy(first.file(NODE_KEY_FILE), place.file(NODE_KEY_FILE)).expect("copied");
@@ -167,13 +168,13 @@ async fn a_key_that_a_killed_first_start_left_is_used() {
 
     let garbled = Place::new();
     fs::write(garbled.file(NODE_KEY_FILE), "nonsense").expect("written");
-    let error = open(&garbled).expect_err("it may be the key of something");
+    let error = open(&garbled).expect_err("the file may be the key of other data");
     assert_eq!(error.code, StoreErrorCode::NodeKeyWrong);
 }
 
-/// Who can write the file but has no key cannot give a session the environment of another.
+/// Without the key, a writer of the file cannot give a session the environment of another.
 #[tokio::test]
-async fn an_envelope_opens_in_its_own_row_only() {
+async fn sealed_envelope_opens_in_its_own_row_only() {
     let place = Place::new();
     let store = open(&place).expect("opened");
     fill(&store).await;

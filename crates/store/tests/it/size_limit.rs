@@ -1,5 +1,5 @@
-//! A database with a small bound stays below it while history goes on for many times as much, and
-//! what is not history is all there.
+//! A database with a small size limit stays below it while the history grows to many times that,
+//! and what is not history stays complete.
 
 use std::fs;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ fn retention() -> Retention {
     Retention { database_bytes: BOUND_BYTES, ..Retention::default() }
 }
 
-/// A turn that gives pieces of a length that SQLite needs several times as much for.
+/// A turn with pieces of a length for which SQLite needs several times as much.
 fn talk(number: u64) -> Vec<TurnChange> {
     let mut changes = vec![TurnChange::Put(turn(number, 1))];
     changes.extend((1..=8).map(|seq| TurnChange::Pieces {
@@ -41,14 +41,14 @@ fn log(number: u64) -> ProcessChange {
     ProcessChange::Put { record: Arc::new(process(1, number, Some(number))), log }
 }
 
-/// Bytes of the file, which are all that it may grow to.
+/// Bytes of the file, which must not exceed the limit.
 fn bytes(place: &Place) -> u64 {
     fs::metadata(place.file(FILE)).expect("a database").len()
 }
 
 /// Commits batches of about so many bytes each.
 async fn goes_on(name: &str, commits: u64, bytes_each: u64, of: impl Fn(u64) -> Batch) {
-    assert!(commits * bytes_each > 3 * BOUND_BYTES / 2, "{name}: it is too much to be kept");
+    assert!(commits * bytes_each > 3 * BOUND_BYTES / 2, "{name}: the history exceeds the limit");
     let place = Place::new();
     let mut store = SqliteStore::open(place.path(), retention()).expect("opened");
     store.commit(&whole(1)).await.expect("written");
@@ -63,19 +63,19 @@ async fn goes_on(name: &str, commits: u64, bytes_each: u64, of: impl Fn(u64) -> 
             store = SqliteStore::open(place.path(), retention()).expect("opened");
         }
     }
-    assert!(store.condition().used_bytes > BOUND_BYTES / 2, "{name}: no more goes than must");
+    assert!(store.condition().used_bytes > BOUND_BYTES / 2, "{name}: no more is deleted than needed");
     let loaded = store.load().await.expect("loaded");
     assert_eq!((loaded.journal.sandboxes.len(), loaded.journal.sessions.len()), (1, 1), "{name}");
 }
 
 #[tokio::test]
-async fn turns_stay_within_the_bound() {
+async fn turns_stay_within_the_size_limit() {
     goes_on("turns", 2_000, 8 * 1_100, |number| Batch { turns: talk(number), ..Batch::default() })
         .await;
 }
 
 #[tokio::test]
-async fn output_of_processes_stays_within_the_bound() {
+async fn output_of_processes_stays_within_the_size_limit() {
     let of = |number: u64| Batch {
         processes: (0..4).map(|n| log(number * 4 + n)).collect(),
         ..Batch::default()
@@ -84,7 +84,7 @@ async fn output_of_processes_stays_within_the_bound() {
 }
 
 #[tokio::test]
-async fn events_and_ends_stay_within_the_bound() {
+async fn events_and_tombstones_stay_within_the_size_limit() {
     let of = |number: u64| Batch {
         events: (0..40).map(|n| event(number * 40 + n, 1)).collect(),
         ..whole(number * 40)
@@ -93,7 +93,7 @@ async fn events_and_ends_stay_within_the_bound() {
 }
 
 #[tokio::test]
-async fn what_came_last_is_there_and_numbering_goes_on() {
+async fn latest_history_survives_the_size_limit_and_numbering_goes_on() {
     let place = Place::new();
     let store = SqliteStore::open(place.path(), retention()).expect("opened");
     let last = 1_500;

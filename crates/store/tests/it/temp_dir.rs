@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// A directory that goes when it is dropped.
+/// A directory that is removed when it is dropped.
 pub(crate) struct Place(PathBuf);
 
 impl Place {
