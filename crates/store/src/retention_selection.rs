@@ -9,7 +9,7 @@ use model::{KeyId, Wall};
 use crate::retention::Bounds;
 
 /// How many may be deleted in one commit, besides twice as many as ended in it.
-const FORGOTTEN_AT_ONCE: u64 = 16;
+const DELETED_AT_ONCE: u64 = 16;
 
 /// A number of ended turns or processes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -116,16 +116,16 @@ pub(crate) enum Next {
 
 /// Decides what is deleted at the end of a commit.
 #[derive(Debug)]
-pub(crate) struct Forgetting {
+pub(crate) struct RetentionSelection {
     bounds: Bounds,
     now: Wall,
     left: u64,
 }
 
-impl Forgetting {
+impl RetentionSelection {
     /// After a commit in which so many ended.
     pub(crate) const fn new(bounds: Bounds, now: Wall, ended: u64) -> Self {
-        Self { bounds, now, left: FORGOTTEN_AT_ONCE + 2 * ended }
+        Self { bounds, now, left: DELETED_AT_ONCE + 2 * ended }
     }
 
     /// Which one goes next; none when it is enough. The caller deletes it, or stops asking.
@@ -174,19 +174,19 @@ mod tests {
             (&[(1, 2, 600), (2, 8, 401)], Some(Next::Of(key(1)))),
             (&[(1, 2, 600), (2, 9, 401)], Some(Next::Of(key(2)))),
         ] {
-            let mut forgetting = Forgetting::new(bounds, Wall(1_000), 0);
-            assert_eq!(forgetting.next(&shares(of)), goes, "{of:?}");
+            let mut selection = RetentionSelection::new(bounds, Wall(1_000), 0);
+            assert_eq!(selection.next(&shares(of)), goes, "{of:?}");
         }
-        let mut early = Forgetting::new(bounds, Wall(99), 0);
+        let mut early = RetentionSelection::new(bounds, Wall(99), 0);
         assert_eq!(early.next(&shares(&[])), None, "no turn can be so old");
     }
 
     #[test]
     fn retention_deletes_a_bounded_number_at_once() {
         let bounds = Bounds { count: 0, bytes: 0, age: Duration::MAX };
-        let mut forgetting = Forgetting::new(bounds, Wall(0), 3);
+        let mut selection = RetentionSelection::new(bounds, Wall(0), 3);
         let kept = shares(&[(1, 1_000, 0)]);
-        assert_eq!((0..100).filter(|_| forgetting.next(&kept).is_some()).count(), 22);
+        assert_eq!((0..100).filter(|_| selection.next(&kept).is_some()).count(), 22);
     }
 
     #[test]

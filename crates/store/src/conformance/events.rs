@@ -36,7 +36,7 @@ pub(super) async fn events_are_read_in_pages(on: &dyn Subject) {
     assert_eq!(page(&*reopened(on, store).await, EventQuery::after(0, 100)).await, all);
 }
 
-pub(super) async fn events_are_found_by_whose_they_are(on: &dyn Subject) {
+pub(super) async fn events_are_found_by_owner(on: &dyn Subject) {
     let store = on.open(RETENTION);
     let written = events(1..=40);
     store.commit(&written).await.expect("written");
@@ -63,7 +63,7 @@ pub(super) async fn events_are_found_by_whose_they_are(on: &dyn Subject) {
     assert!(answers.len() > 5, "the queries differ: {answers:?}");
 }
 
-pub(super) async fn old_events_are_forgotten(on: &dyn Subject) {
+pub(super) async fn old_events_are_deleted(on: &dyn Subject) {
     let store = on.open(RETENTION);
     let kept = u64::from(RETENTION.events);
     for last in 1..=300 {
@@ -88,7 +88,7 @@ pub(super) async fn old_events_are_forgotten(on: &dyn Subject) {
     assert_eq!(page.last, 600 + kept);
 }
 
-pub(super) async fn a_batch_may_be_given_again(on: &dyn Subject) {
+pub(super) async fn batch_may_be_committed_again(on: &dyn Subject) {
     let store = on.open(RETENTION);
     store.commit(&whole(1)).await.expect("written");
     store.commit(&whole(2)).await.expect("written");
@@ -110,7 +110,7 @@ pub(super) async fn a_batch_may_be_given_again(on: &dyn Subject) {
     assert_eq!(loaded(&*store).await, once);
 }
 
-pub(super) async fn numbers_go_on_after_a_restart(on: &dyn Subject) {
+pub(super) async fn event_numbers_continue_after_a_restart(on: &dyn Subject) {
     let mut store = on.open(RETENTION);
     for last in [5, 60, 61, 200] {
         let first = loaded(&*store).await.last_event + 1;

@@ -123,7 +123,7 @@ pub(super) async fn documents_of_a_batch_are_written_with_it_in_order(on: &dyn S
     assert_eq!(reopened(on, store).await.documents(&all).await, Ok(Vec::new()));
 }
 
-pub(super) async fn documents_of_a_batch_may_be_given_again(on: &dyn Subject) {
+pub(super) async fn documents_of_a_batch_may_be_committed_again(on: &dyn Subject) {
     let store = on.open(RETENTION);
     let (one, two) = (document("a", 1, "x", 1), document("a", 1, "y", 2));
     let changes = vec![DocumentChange::Put(one.clone()), DocumentChange::Put(two.clone())];
@@ -134,7 +134,7 @@ pub(super) async fn documents_of_a_batch_may_be_given_again(on: &dyn Subject) {
     }
 }
 
-pub(super) async fn a_closed_store_refuses_everything(on: &dyn Subject) {
+pub(super) async fn closed_store_refuses_everything(on: &dyn Subject) {
     let store = on.open(RETENTION);
     store.commit(&whole(1)).await.expect("written");
     store.close().await.expect("closed");
@@ -161,7 +161,7 @@ pub(super) async fn a_closed_store_refuses_everything(on: &dyn Subject) {
     assert_eq!(store.keys().await, Ok(Vec::new()));
 }
 
-pub(super) async fn nothing_committed_is_lost_by_a_crash(on: &dyn Subject) {
+pub(super) async fn crash_loses_nothing_committed(on: &dyn Subject) {
     for number in 1..=10 {
         let store = on.open(RETENTION);
         assert_eq!(loaded(&*store).await.last_event, number - 1);

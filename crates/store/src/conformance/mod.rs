@@ -63,30 +63,30 @@ macro_rules! cases {
 }
 
 cases! {
-    records: nothing_is_loaded_at_first every_kind_of_record_is_kept the_last_state_counts
-        what_was_removed_is_gone what_came_and_went_in_one_batch_was_never_there
-        records_take_the_place_of_others;
-    events: events_are_read_in_pages events_are_found_by_whose_they_are old_events_are_forgotten
-        a_batch_may_be_given_again numbers_go_on_after_a_restart;
-    tombstones: the_latest_ends_are_loaded_and_more_are_kept the_last_end_of_a_sandbox_counts;
+    records: new_store_loads_nothing records_of_every_kind_are_stored records_have_their_last_state
+        records_that_were_removed_are_gone records_put_and_removed_in_one_batch_never_existed
+        records_replace_others;
+    events: events_are_read_in_pages events_are_found_by_owner old_events_are_deleted
+        batch_may_be_committed_again event_numbers_continue_after_a_restart;
+    tombstones: tombstones_are_stored_and_the_latest_loaded tombstone_of_the_last_end_counts;
     lifecycle: keys_are_put_and_replaced documents_are_put_replaced_found_and_removed
-        documents_of_a_batch_are_written_with_it_in_order documents_of_a_batch_may_be_given_again
-        a_closed_store_refuses_everything
-        nothing_committed_is_lost_by_a_crash parallel_commits_all_arrive;
-    turns: turns_are_kept_in_the_order_they_came what_a_turn_gave_is_read_in_pages
-        a_turn_ends_once the_end_is_numbered_past_what_may_have_been_told
-        changes_of_turns_that_are_not_there_are_passed_over turns_may_be_given_again
-        a_fork_begins_with_what_is_over a_fork_copies_so_many_and_no_more
-        a_fork_copies_so_much_and_no_more
-        turns_that_ended_first_are_forgotten_first old_turns_are_forgotten
-        what_is_too_much_is_taken_from_whoever_has_most
-        what_is_too_many_is_taken_from_whoever_has_most
-        turns_that_say_too_much_are_forgotten what_a_fork_shows_outlives_where_it_came_from
-        large_pages_end_early;
+        documents_of_a_batch_are_written_with_it_in_order documents_of_a_batch_may_be_committed_again
+        closed_store_refuses_everything
+        crash_loses_nothing_committed parallel_commits_all_arrive;
+    turns: turns_are_stored_in_the_order_they_came turn_pieces_are_read_in_pages
+        turn_ends_once turn_end_is_numbered_past_all_pieces
+        turn_changes_of_unknown_turns_are_skipped turns_may_be_committed_again
+        fork_begins_with_ended_turns fork_copies_a_bounded_number_of_turns
+        fork_copies_a_bounded_size_of_turns
+        turns_that_ended_first_are_deleted_first old_turns_are_deleted
+        turns_above_the_byte_limit_are_taken_from_the_largest_key
+        turns_above_the_count_limit_are_taken_from_the_largest_key
+        turns_that_are_too_large_are_deleted forked_pieces_outlive_their_original_turn
+        turn_pages_that_are_large_end_early;
     processes: processes_are_put_replaced_and_found processes_are_read_in_pages
-        what_a_process_wrote_is_kept_beside_it processes_that_are_not_over_are_never_forgotten
-        processes_that_are_too_many_go processes_that_are_too_much_go
-        processes_that_are_too_old_go processes_may_be_given_again;
+        process_output_is_stored_beside_its_record processes_that_run_are_never_deleted
+        processes_above_the_count_limit_are_deleted processes_above_the_byte_limit_are_deleted
+        processes_that_are_too_old_are_deleted processes_may_be_committed_again;
     cancellation: dropped_commits_are_whole_or_absent dropped_commits_never_come_later;
     [often] random_batches_agree_with_the_model;
 }
@@ -125,31 +125,31 @@ async fn reopened(on: &dyn Subject, store: Arc<dyn Store>) -> Arc<dyn Store> {
 macro_rules! conformance_tests {
     ($subject:expr) => {
         $crate::conformance_tests! { @each [$subject]
-            nothing_is_loaded_at_first every_kind_of_record_is_kept the_last_state_counts
-            what_was_removed_is_gone what_came_and_went_in_one_batch_was_never_there
-            records_take_the_place_of_others
-            events_are_read_in_pages events_are_found_by_whose_they_are old_events_are_forgotten
-            a_batch_may_be_given_again numbers_go_on_after_a_restart
-            the_latest_ends_are_loaded_and_more_are_kept the_last_end_of_a_sandbox_counts
+            new_store_loads_nothing records_of_every_kind_are_stored records_have_their_last_state
+            records_that_were_removed_are_gone records_put_and_removed_in_one_batch_never_existed
+            records_replace_others
+            events_are_read_in_pages events_are_found_by_owner old_events_are_deleted
+            batch_may_be_committed_again event_numbers_continue_after_a_restart
+            tombstones_are_stored_and_the_latest_loaded tombstone_of_the_last_end_counts
             keys_are_put_and_replaced documents_are_put_replaced_found_and_removed
             documents_of_a_batch_are_written_with_it_in_order
-            documents_of_a_batch_may_be_given_again
-            a_closed_store_refuses_everything
-            nothing_committed_is_lost_by_a_crash parallel_commits_all_arrive
-            turns_are_kept_in_the_order_they_came what_a_turn_gave_is_read_in_pages
-            a_turn_ends_once the_end_is_numbered_past_what_may_have_been_told
-            changes_of_turns_that_are_not_there_are_passed_over turns_may_be_given_again
-            a_fork_begins_with_what_is_over a_fork_copies_so_many_and_no_more
-            a_fork_copies_so_much_and_no_more
-            turns_that_ended_first_are_forgotten_first old_turns_are_forgotten
-            what_is_too_much_is_taken_from_whoever_has_most
-            what_is_too_many_is_taken_from_whoever_has_most
-            turns_that_say_too_much_are_forgotten what_a_fork_shows_outlives_where_it_came_from
-            large_pages_end_early
+            documents_of_a_batch_may_be_committed_again
+            closed_store_refuses_everything
+            crash_loses_nothing_committed parallel_commits_all_arrive
+            turns_are_stored_in_the_order_they_came turn_pieces_are_read_in_pages
+            turn_ends_once turn_end_is_numbered_past_all_pieces
+            turn_changes_of_unknown_turns_are_skipped turns_may_be_committed_again
+            fork_begins_with_ended_turns fork_copies_a_bounded_number_of_turns
+            fork_copies_a_bounded_size_of_turns
+            turns_that_ended_first_are_deleted_first old_turns_are_deleted
+            turns_above_the_byte_limit_are_taken_from_the_largest_key
+            turns_above_the_count_limit_are_taken_from_the_largest_key
+            turns_that_are_too_large_are_deleted forked_pieces_outlive_their_original_turn
+            turn_pages_that_are_large_end_early
             processes_are_put_replaced_and_found processes_are_read_in_pages
-            what_a_process_wrote_is_kept_beside_it processes_that_are_not_over_are_never_forgotten
-            processes_that_are_too_many_go processes_that_are_too_much_go
-        processes_that_are_too_old_go processes_may_be_given_again
+            process_output_is_stored_beside_its_record processes_that_run_are_never_deleted
+            processes_above_the_count_limit_are_deleted processes_above_the_byte_limit_are_deleted
+        processes_that_are_too_old_are_deleted processes_may_be_committed_again
             dropped_commits_are_whole_or_absent dropped_commits_never_come_later
             random_batches_agree_with_the_model
         }
@@ -163,7 +163,7 @@ macro_rules! conformance_tests {
         )+
 
         #[test]
-        fn no_case_is_forgotten() {
+        fn conformance_list_is_complete() {
             assert_eq!($crate::conformance::CASES, &[$(stringify!($case),)+]);
         }
     };

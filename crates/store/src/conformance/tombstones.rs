@@ -6,7 +6,7 @@ use model::why::Ended;
 use super::fixtures::{changes, ended, sandbox_id};
 use super::{RETENTION, Subject, loaded, reopened};
 
-pub(super) async fn the_latest_ends_are_loaded_and_more_are_kept(on: &dyn Subject) {
+pub(super) async fn tombstones_are_stored_and_the_latest_loaded(on: &dyn Subject) {
     let mut store = on.open(RETENTION);
     for n in 0..30 {
         let end = JournalEntry::Ended(ended(n, n.into()));
@@ -37,7 +37,7 @@ pub(super) async fn the_latest_ends_are_loaded_and_more_are_kept(on: &dyn Subjec
     assert_eq!(store.ended(sandbox_id(100)).await, Ok(None));
 }
 
-pub(super) async fn the_last_end_of_a_sandbox_counts(on: &dyn Subject) {
+pub(super) async fn tombstone_of_the_last_end_counts(on: &dyn Subject) {
     let store = on.open(RETENTION);
     assert_eq!(store.ended(sandbox_id(1)).await, Ok(None));
     let ends = [ended(1, 1), ended(2, 1), ended(1, 2)].map(JournalEntry::Ended);

@@ -42,7 +42,7 @@ fn end(id: u64, at: u64, seq: u64) -> TurnChange {
     TurnChange::Ended { turn: turn_id(id), end: turn_end(at, seq) }
 }
 
-pub(super) async fn turns_are_kept_in_the_order_they_came(on: &dyn Subject) {
+pub(super) async fn turns_are_stored_in_the_order_they_came(on: &dyn Subject) {
     let store = on.open(RETENTION);
     assert_eq!(store.turn(turn_id(1)).await, Ok(None));
     assert_eq!(all(&*store, session_id(1)).await, []);
@@ -72,7 +72,7 @@ pub(super) async fn turns_are_kept_in_the_order_they_came(on: &dyn Subject) {
     }
 }
 
-pub(super) async fn what_a_turn_gave_is_read_in_pages(on: &dyn Subject) {
+pub(super) async fn turn_pieces_are_read_in_pages(on: &dyn Subject) {
     let store = on.open(RETENTION);
     write(&*store, [put(1, 1), gave(1, 1..=4), put(2, 1)]).await;
     write(&*store, [gave(2, 1..=1), gave(1, 5..=5), gave(1, 6..=9)]).await;
@@ -90,7 +90,7 @@ pub(super) async fn what_a_turn_gave_is_read_in_pages(on: &dyn Subject) {
     assert_eq!(given(&*store, turn_id(2)).await, pieces(1..=1));
 }
 
-pub(super) async fn a_turn_ends_once(on: &dyn Subject) {
+pub(super) async fn turn_ends_once(on: &dyn Subject) {
     let store = on.open(RETENTION);
     write(&*store, [put(1, 1), gave(1, 1..=2), end(1, 5, 3)]).await;
     let over = TurnRecord { number: 1, end: Some(turn_end(5, 3)), ..turn(1, 1) };
@@ -109,7 +109,7 @@ pub(super) async fn a_turn_ends_once(on: &dyn Subject) {
     assert_eq!(given(&*store, turn_id(2)).await, []);
 }
 
-pub(super) async fn the_end_is_numbered_past_what_may_have_been_told(on: &dyn Subject) {
+pub(super) async fn turn_end_is_numbered_past_all_pieces(on: &dyn Subject) {
     let store = on.open(RETENTION);
     write(&*store, [put(1, 1), put(2, 1), put(3, 1), gave(2, 1..=7)]).await;
     write(&*store, [end(1, 1, 0), end(2, 1, 0), end(3, 1, 1)]).await;
@@ -119,7 +119,7 @@ pub(super) async fn the_end_is_numbered_past_what_may_have_been_told(on: &dyn Su
     assert_eq!(seqs, [PIECES_BEHIND_MAX + 1, 7 + PIECES_BEHIND_MAX + 1, 1]);
 }
 
-pub(super) async fn changes_of_turns_that_are_not_there_are_passed_over(on: &dyn Subject) {
+pub(super) async fn turn_changes_of_unknown_turns_are_skipped(on: &dyn Subject) {
     let store = on.open(RETENTION);
     let start = TurnChange::Started { turn: turn_id(1), start: turn_start(1) };
     let fork = TurnChange::Forked { from: session_id(1), to: session_id(2) };
@@ -133,7 +133,7 @@ pub(super) async fn changes_of_turns_that_are_not_there_are_passed_over(on: &dyn
     assert_eq!(given(&*store, turn_id(1)).await, [], "nothing was waiting for it");
 }
 
-pub(super) async fn turns_may_be_given_again(on: &dyn Subject) {
+pub(super) async fn turns_may_be_committed_again(on: &dyn Subject) {
     let store = on.open(RETENTION);
     let fork = TurnChange::Forked { from: session_id(1), to: session_id(2) };
     let batches: [Batch; 3] = [
@@ -160,7 +160,7 @@ pub(super) async fn turns_may_be_given_again(on: &dyn Subject) {
     assert_eq!(given(&*store, turn_id(2)).await, pieces(1..=4));
 }
 
-pub(super) async fn a_fork_begins_with_what_is_over(on: &dyn Subject) {
+pub(super) async fn fork_begins_with_ended_turns(on: &dyn Subject) {
     let store = on.open(RETENTION);
     let start = TurnChange::Started { turn: turn_id(1), start: turn_start(2) };
     write(&*store, [put(1, 1), put(2, 1), put(3, 1), start, gave(1, 1..=2)]).await;
@@ -194,7 +194,7 @@ pub(super) async fn a_fork_begins_with_what_is_over(on: &dyn Subject) {
     assert_eq!(ids(&*store, 2).await.len(), 2);
 }
 
-pub(super) async fn a_fork_copies_so_many_and_no_more(on: &dyn Subject) {
+pub(super) async fn fork_copies_a_bounded_number_of_turns(on: &dyn Subject) {
     let store = on.open(Retention { turns: 100_000, ..RETENTION });
     let many = u64::from(FORKED_TURNS_MAX) + 5;
     let changes: Vec<_> = (1..=many).flat_map(|id| [put(id, 1), end(id, id, 1)]).collect();
@@ -205,7 +205,7 @@ pub(super) async fn a_fork_copies_so_many_and_no_more(on: &dyn Subject) {
     assert!(copies.iter().map(|copy| copy.created_at.0).eq(6..=many), "the latest, in order");
 }
 
-pub(super) async fn a_fork_copies_so_much_and_no_more(on: &dyn Subject) {
+pub(super) async fn fork_copies_a_bounded_size_of_turns(on: &dyn Subject) {
     let store = on.open(Retention { turn_bytes: u64::MAX, ..RETENTION });
     let (mebi, most) = (1 << 20, FORKED_BYTES_MAX as usize);
     let long = |id, bytes| {
@@ -235,7 +235,7 @@ pub(super) async fn a_fork_copies_so_much_and_no_more(on: &dyn Subject) {
     assert_eq!(copied(3).await, [3, 4, 5], "the latest, and none after one that is too large");
 }
 
-pub(super) async fn turns_that_ended_first_are_forgotten_first(on: &dyn Subject) {
+pub(super) async fn turns_that_ended_first_are_deleted_first(on: &dyn Subject) {
     let mut store = on.open(RETENTION);
     write(&*store, [put(1_000, 1), gave(1_000, 1..=3)]).await;
     for id in 1..=100 {
@@ -259,7 +259,7 @@ pub(super) async fn turns_that_ended_first_are_forgotten_first(on: &dyn Subject)
     assert_eq!(Some(turn.number), last.map(|last| last + 1));
 }
 
-pub(super) async fn old_turns_are_forgotten(on: &dyn Subject) {
+pub(super) async fn old_turns_are_deleted(on: &dyn Subject) {
     let age = RETENTION.turns_age.as_millis() as u64;
     let store = on.open(RETENTION);
     write(&*store, [put(1, 1), end(1, 1_000, 1), put(2, 1), end(2, 1_001, 1), put(3, 1)]).await;
@@ -295,16 +295,16 @@ fn bytes_of(change: &TurnChange) -> u64 {
     }
 }
 
-pub(super) async fn what_is_too_much_is_taken_from_whoever_has_most(on: &dyn Subject) {
+pub(super) async fn turns_above_the_byte_limit_are_taken_from_the_largest_key(on: &dyn Subject) {
     let limit = Retention { turn_bytes: 100_000, turns: u32::MAX, ..RETENTION };
-    taken_from_whoever_has_most(on, limit, 9_000).await;
+    taken_from_the_largest_key(on, limit, 9_000).await;
 }
 
-pub(super) async fn what_is_too_many_is_taken_from_whoever_has_most(on: &dyn Subject) {
-    taken_from_whoever_has_most(on, Retention { turn_bytes: u64::MAX, ..RETENTION }, 0).await;
+pub(super) async fn turns_above_the_count_limit_are_taken_from_the_largest_key(on: &dyn Subject) {
+    taken_from_the_largest_key(on, Retention { turn_bytes: u64::MAX, ..RETENTION }, 0).await;
 }
 
-async fn taken_from_whoever_has_most(on: &dyn Subject, limit: Retention, bytes: usize) {
+async fn taken_from_the_largest_key(on: &dyn Subject, limit: Retention, bytes: usize) {
     let (quiet, loud, third) = (2, 1, 3);
     let mut store = on.open(limit);
     let said = 1..=5;
@@ -329,7 +329,7 @@ async fn taken_from_whoever_has_most(on: &dyn Subject, limit: Retention, bytes: 
     assert!(ids(&*store, quiet).await.into_iter().eq(said.map(turn_id)));
 }
 
-pub(super) async fn turns_that_say_too_much_are_forgotten(on: &dyn Subject) {
+pub(super) async fn turns_that_are_too_large_are_deleted(on: &dyn Subject) {
     let says = |id: u64, bytes: usize| says(id, 1, bytes);
     let all_of: u64 = says(1, 5_000).iter().map(bytes_of).sum();
     // Two fit to the byte: everything that is stored counts, and nothing counts twice.
@@ -349,7 +349,7 @@ pub(super) async fn turns_that_say_too_much_are_forgotten(on: &dyn Subject) {
     assert_eq!(ids(&*store, 1).await, [3, 4].map(turn_id));
 }
 
-pub(super) async fn what_a_fork_shows_outlives_where_it_came_from(on: &dyn Subject) {
+pub(super) async fn forked_pieces_outlive_their_original_turn(on: &dyn Subject) {
     let store = on.open(RETENTION);
     write(&*store, [put(1, 1), gave(1, 1..=3), end(1, 1, 4)]).await;
     write(&*store, [TurnChange::Forked { from: session_id(1), to: session_id(2) }]).await;
@@ -370,7 +370,7 @@ pub(super) async fn what_a_fork_shows_outlives_where_it_came_from(on: &dyn Subje
     assert_eq!(given(&*store, copy).await, []);
 }
 
-pub(super) async fn large_pages_end_early(on: &dyn Subject) {
+pub(super) async fn turn_pages_that_are_large_end_early(on: &dyn Subject) {
     let store = on.open(Retention { turn_bytes: u64::MAX, ..RETENTION });
     let text: Arc<str> = "x".repeat(3 << 20).into();
     let piece = |seq| TurnPiece { seq, at: Wall(1), name: "x".into(), data: Arc::clone(&text) };

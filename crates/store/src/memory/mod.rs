@@ -17,7 +17,7 @@ use model::{Document, DocumentChange, KeyRecord, SandboxId, SeedId, TurnId};
 use tokio::sync::watch;
 
 use self::faults::{Faults, Gate};
-use self::state::Kept;
+use self::state::StoredState;
 use crate::contract::{
     Batch, DocumentQuery, DocumentsSize, EventPage, EventQuery, Loaded, ProcessKey, ProcessesQuery,
     Store, TurnQuery,
@@ -29,7 +29,7 @@ use crate::retention::Retention;
 #[derive(Debug)]
 pub struct MemoryStore {
     /// What would be on the disk: survives a crash.
-    kept: Arc<Mutex<Kept>>,
+    state: Arc<Mutex<StoredState>>,
     faults: Mutex<Faults>,
     gate: watch::Sender<Gate>,
 }
@@ -37,11 +37,11 @@ pub struct MemoryStore {
 impl MemoryStore {
     /// An empty one.
     pub fn new(retention: Retention) -> Self {
-        Self::over(Arc::new(Mutex::new(Kept::new(retention))))
+        Self::with_state(Arc::new(Mutex::new(StoredState::new(retention))))
     }
 
-    fn over(kept: Arc<Mutex<Kept>>) -> Self {
-        Self { kept, faults: Mutex::default(), gate: watch::Sender::new(Gate::Open) }
+    fn with_state(state: Arc<Mutex<StoredState>>) -> Self {
+        Self { state, faults: Mutex::default(), gate: watch::Sender::new(Gate::Open) }
     }
 
     /// The next `count` commits fail with this code, and nothing of them is stored.
@@ -70,19 +70,19 @@ impl MemoryStore {
     #[must_use]
     pub fn crash(&self) -> Self {
         // A holder of the lock is in the middle of a commit, which was thereby in time.
-        let kept = self.kept();
+        let state = self.state();
         self.gate.send_replace(Gate::Closed);
-        drop(kept);
-        Self::over(Arc::clone(&self.kept))
+        drop(state);
+        Self::with_state(Arc::clone(&self.state))
     }
 
     /// How many batches were stored since it was new, over all crashes.
     pub fn commits(&self) -> u64 {
-        self.kept().commits
+        self.state().commits
     }
 
-    fn kept(&self) -> MutexGuard<'_, Kept> {
-        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    fn state(&self) -> MutexGuard<'_, StoredState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn faults(&self) -> MutexGuard<'_, Faults> {
@@ -90,10 +90,10 @@ impl MemoryStore {
     }
 
     /// The lock, unless the store is closed.
-    fn open(&self) -> Result<MutexGuard<'_, Kept>, StoreError> {
-        let kept = self.kept();
+    fn open(&self) -> Result<MutexGuard<'_, StoredState>, StoreError> {
+        let state = self.state();
         match *self.gate.borrow() {
-            Gate::Open | Gate::Hanging => Ok(kept),
+            Gate::Open | Gate::Hanging => Ok(state),
             Gate::Closed => Err(StoreError::closed()),
         }
     }
@@ -117,11 +117,11 @@ impl Store for MemoryStore {
 
     async fn commit(&self, batch: &Batch) -> Result<(), StoreError> {
         self.pass_gate().await;
-        let mut kept = self.open()?;
+        let mut state = self.open()?;
         if let Some(code) = self.faults().take() {
             return Err(StoreError::new(code, "a test asked for this failure"));
         }
-        kept.write(batch);
+        state.write(batch);
         Ok(())
     }
 
@@ -139,13 +139,13 @@ impl Store for MemoryStore {
     }
 
     async fn documents(&self, query: &DocumentQuery) -> Result<Vec<Document>, StoreError> {
-        let kept = self.open()?;
-        Ok(kept.documents.values().filter(|document| query.takes(document)).cloned().collect())
+        let state = self.open()?;
+        Ok(state.documents.values().filter(|document| query.takes(document)).cloned().collect())
     }
 
     async fn documents_size(&self, query: &DocumentQuery) -> Result<DocumentsSize, StoreError> {
-        let kept = self.open()?;
-        let found = kept.documents.values().filter(|document| query.takes(document));
+        let state = self.open()?;
+        let found = state.documents.values().filter(|document| query.takes(document));
         Ok(found.fold(DocumentsSize::default(), |size, document| DocumentsSize {
             count: size.count + 1,
             bytes: size.bytes + document.body.len() as u64,
@@ -164,15 +164,15 @@ impl Store for MemoryStore {
 
     async fn remove_documents(&self, query: &DocumentQuery) -> Result<u64, StoreError> {
         self.pass_gate().await;
-        let mut kept = self.open()?;
-        let before = kept.documents.len();
-        kept.documents.retain(|_, document| !query.takes(document));
-        Ok((before - kept.documents.len()) as u64)
+        let mut state = self.open()?;
+        let before = state.documents.len();
+        state.documents.retain(|_, document| !query.takes(document));
+        Ok((before - state.documents.len()) as u64)
     }
 
     async fn ended(&self, sandbox: SandboxId) -> Result<Option<Ended>, StoreError> {
-        let kept = self.open()?;
-        Ok(kept.records.ended.iter().rev().find(|ended| ended.sandbox == sandbox).cloned())
+        let state = self.open()?;
+        Ok(state.records.ended.iter().rev().find(|ended| ended.sandbox == sandbox).cloned())
     }
 
     async fn turn(&self, turn: TurnId) -> Result<Option<TurnRecord>, StoreError> {
@@ -213,9 +213,9 @@ impl Store for MemoryStore {
     }
 
     async fn close(&self) -> Result<(), StoreError> {
-        let kept = self.kept();
+        let state = self.state();
         self.gate.send_replace(Gate::Closed);
-        drop(kept);
+        drop(state);
         Ok(())
     }
 }

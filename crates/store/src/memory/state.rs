@@ -12,7 +12,7 @@ use crate::contract::{Batch, EventPage, EventQuery, Loaded};
 use crate::retention::Retention;
 
 #[derive(Debug)]
-pub(super) struct Kept {
+pub(super) struct StoredState {
     retention: Retention,
     pub(super) records: Records,
     /// In the order of their numbers.
@@ -28,7 +28,7 @@ pub(super) struct Kept {
     pub(super) commits: u64,
 }
 
-impl Kept {
+impl StoredState {
     pub(super) fn new(retention: Retention) -> Self {
         Self {
             retention,

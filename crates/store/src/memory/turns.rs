@@ -7,7 +7,7 @@ use model::{KeyId, SessionId, TurnId, Wall};
 
 use crate::contract::TurnQuery;
 use crate::retention::Retention;
-use crate::retention_selection::{Forgetting, Next, Shares, Tally};
+use crate::retention_selection::{Next, RetentionSelection, Shares, Tally};
 use crate::turns::{
     PAGE_BYTES, end_bytes, forked, forked_id, latest, numbered, piece_bytes, put_bytes, shown_bytes,
 };
@@ -85,7 +85,11 @@ impl Turns {
             }
         }
         let ended = self.over.len() - before;
-        self.forget(Forgetting::new(self.retention.turn_bounds(), latest(changes), ended as u64));
+        self.delete_surplus(RetentionSelection::new(
+            self.retention.turn_bounds(),
+            latest(changes),
+            ended as u64,
+        ));
         self.shares.settle();
     }
 
@@ -103,11 +107,11 @@ impl Turns {
         self.ids.insert(turn.record.id, number);
         self.of_session.entry(turn.record.session).or_default().insert(number);
         self.by_number.insert(number, turn);
-        self.is_over(number);
+        self.count_if_ended(number);
     }
 
     /// Counts a turn, if it has ended.
-    fn is_over(&mut self, number: u64) {
+    fn count_if_ended(&mut self, number: u64) {
         let Some(turn) = self.by_number.get(&number) else { return };
         let Some(end) = &turn.record.end else { return };
         let (tenant, at) = (turn.record.tenant, end.at);
@@ -129,7 +133,7 @@ impl Turns {
         let Some(kept) = self.unfinished(turn) else { return };
         kept.record.end = Some(numbered(end, kept.last_piece()));
         let number = kept.record.number;
-        self.is_over(number);
+        self.count_if_ended(number);
     }
 
     fn fork(&mut self, from: SessionId, to: SessionId) {
@@ -160,8 +164,8 @@ impl Turns {
         self.by_number.get_mut(number).filter(|kept| kept.record.end.is_none())
     }
 
-    fn forget(&mut self, mut forgetting: Forgetting) {
-        while let Some(next) = forgetting.next(&self.shares) {
+    fn delete_surplus(&mut self, mut selection: RetentionSelection) {
+        while let Some(next) = selection.next(&self.shares) {
             let first = match next {
                 Next::Of(tenant) => self.over_of.get(&tenant).and_then(BTreeSet::first),
                 Next::EndedBefore(moment) => self.over.first().filter(|(at, _)| *at < moment),

@@ -48,7 +48,10 @@ pub(super) fn copy(
 }
 
 /// Removes sessions from a copy, with their sandboxes and turns.
-pub(super) fn forget(copy: &Path, sessions: &BTreeSet<SessionId>) -> Result<(), StoreError> {
+pub(super) fn remove_sessions(
+    copy: &Path,
+    sessions: &BTreeSet<SessionId>,
+) -> Result<(), StoreError> {
     let step = at("remove sessions that were deleted while the database was copied");
     let mut conn = Connection::open(copy).map_err(&step)?;
     let change = conn.transaction().map_err(&step)?;

@@ -6,7 +6,7 @@ use crate::retention::{MOST_AT_ONCE, slack};
 /// Counts what is in the blocks of a table that only grows at its end, and says when to cut its
 /// beginning.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Trim {
+pub(super) struct BlockRetention {
     kept: u64,
     limit: u64,
 }
@@ -19,7 +19,7 @@ pub(super) struct Due {
     taken: u64,
 }
 
-impl Trim {
+impl BlockRetention {
     pub(super) const fn new(kept: u64, limit: u64) -> Self {
         Self { kept, limit }
     }
@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     /// How much goes of such blocks.
-    fn cut(trim: Trim, added: u64, blocks: impl IntoIterator<Item = u64>) -> u64 {
+    fn cut(trim: BlockRetention, added: u64, blocks: impl IntoIterator<Item = u64>) -> u64 {
         let mut due = trim.due(added);
         let mut blocks = blocks.into_iter();
         while due.more() && blocks.next().is_some_and(|count| due.take(count)) {}
@@ -89,7 +89,7 @@ mod tests {
             (6, 5, 1, 1, 2),
             (0, 0, 1, 1, 0),
         ] {
-            let goes_now = cut(Trim::new(kept, limit), added, std::iter::repeat(of));
+            let goes_now = cut(BlockRetention::new(kept, limit), added, std::iter::repeat(of));
             assert_eq!(goes_now, goes, "{kept} of {limit}, {added} more, in blocks of {of}");
         }
     }
@@ -98,7 +98,7 @@ mod tests {
     fn block_retention_keeps_up_with_any_growth() {
         for added in [1, 7, 300, 3_000] {
             let mut blocks: VecDeque<u64> = std::iter::repeat_n(10, 5_000).collect();
-            let mut trim = Trim::new(50_000, 1_000);
+            let mut trim = BlockRetention::new(50_000, 1_000);
             for _ in 0..2_000 {
                 blocks.push_back(added);
                 let goes = cut(trim, added, blocks.iter().copied());

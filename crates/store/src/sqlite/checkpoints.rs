@@ -85,12 +85,12 @@ impl Bell {
     }
 
     /// Whether the thread must end.
-    pub(super) fn is_over(&self) -> bool {
+    pub(super) fn must_end(&self) -> bool {
         self.state().over
     }
 
     /// What was written, once that is more than `seen`; none when the thread must end.
-    fn rest(&self, seen: Written) -> Option<Written> {
+    fn wait(&self, seen: Written) -> Option<Written> {
         let mut state = self.state();
         while state.written == seen && !state.over {
             state.resting = true;
@@ -121,7 +121,8 @@ pub(super) struct Checkpoints {
 impl Checkpoints {
     pub(super) fn start(path: &Path, shared: &Arc<Shared>, due: Due) -> Result<Self, StoreError> {
         let conn = open::to_checkpoint(path)?;
-        let work = Work { conn, log: open::log_of(path), shared: Arc::clone(shared), due };
+        let work =
+            CheckpointTask { conn, log: open::log_of(path), shared: Arc::clone(shared), due };
         let thread = std::thread::Builder::new()
             .name("store-checkpoints".to_owned())
             .spawn(move || work.run())
@@ -142,18 +143,18 @@ impl Drop for Checkpoints {
     }
 }
 
-struct Work {
+struct CheckpointTask {
     conn: Connection,
     log: PathBuf,
     shared: Arc<Shared>,
     due: Due,
 }
 
-impl Work {
+impl CheckpointTask {
     fn run(&self) {
         let mut seen = Written::default();
         let mut brought_over = 0;
-        while let Some(written) = self.shared.bell.rest(seen) {
+        while let Some(written) = self.shared.bell.wait(seen) {
             seen = written;
             let (mut quiet, mut looks) = (0, 0);
             while quiet < QUIET_LOOKS {

@@ -13,11 +13,11 @@ const FAST_IN_A_ROW: u32 = 64;
 
 /// How fast the disk is.
 #[derive(Debug, Default)]
-pub(super) struct Pace {
+pub(super) struct DiskSpeed {
     distrust: AtomicU32,
 }
 
-impl Pace {
+impl DiskSpeed {
     /// Whether the next commit may run on the calling thread.
     pub(super) fn trusted(&self) -> bool {
         self.distrust.load(Ordering::Relaxed) == 0
@@ -41,15 +41,15 @@ mod tests {
 
     #[test]
     fn commit_thread_returns_to_the_caller_after_many_fast_commits() {
-        let pace = Pace::default();
+        let disk_speed = DiskSpeed::default();
         let fast = Duration::from_micros(40);
-        pace.took(SLOW);
-        assert!(pace.trusted());
-        pace.took(SLOW + fast);
+        disk_speed.took(SLOW);
+        assert!(disk_speed.trusted());
+        disk_speed.took(SLOW + fast);
         for _ in 0..FAST_IN_A_ROW {
-            assert!(!pace.trusted());
-            pace.took(fast);
+            assert!(!disk_speed.trusted());
+            disk_speed.took(fast);
         }
-        assert!(pace.trusted());
+        assert!(disk_speed.trusted());
     }
 }

@@ -19,7 +19,7 @@ use sealing::NodeKey;
 
 /// What opening needs.
 #[derive(Debug, Clone)]
-pub(super) struct Waiting {
+pub(super) struct DeferredOpen {
     pub(super) directory: PathBuf,
     pub(super) retention: Retention,
     pub(super) due: Due,
@@ -47,7 +47,7 @@ pub(super) fn keep_trying(shared: &Arc<Shared>) -> Result<(), StoreError> {
     let trying = move || loop {
         std::thread::sleep(TRY_EVERY);
         let Some(shared) = shared.upgrade() else { return };
-        if !shared.try_to_wake() {
+        if !shared.try_deferred_open() {
             return;
         }
     };
@@ -57,7 +57,7 @@ pub(super) fn keep_trying(shared: &Arc<Shared>) -> Result<(), StoreError> {
         .map_err(|error| StoreError::new(StoreErrorCode::Io, format!("start a thread: {error}")))
 }
 
-impl Waiting {
+impl DeferredOpen {
     pub(super) fn path(&self) -> PathBuf {
         self.directory.join(FILE)
     }
@@ -79,7 +79,8 @@ impl Waiting {
         let sequence = open::sequence(&conn)?;
         // What an earlier run left in the log is checkpointed, so that none of it is taken for this
         // run's. From here on there is a log.
-        let durable = brought_over(&conn, Cut::GiveBack).map_err(at("checkpoint the log"))?;
+        let durable =
+            checkpoint_and_restart(&conn, Cut::GiveBack).map_err(at("checkpoint the log"))?;
         let mark = Mark {
             store: id,
             boot: mark::this_boot(),

@@ -8,13 +8,13 @@ use crate::error::{StoreError, StoreErrorCode};
 const SHARED_MEMORY_SIZE: i32 = rusqlite::ffi::SQLITE_IOERR_SHMSIZE;
 
 /// An error of SQLite in a step.
-pub(super) fn told(step: &str, error: &rusqlite::Error) -> StoreError {
+pub(super) fn step_error(step: &str, error: &rusqlite::Error) -> StoreError {
     StoreError::new(code(error), format!("{step}: {error}"))
 }
 
 /// For `map_err`: adds the name of the step.
 pub(super) fn at(step: &str) -> impl Fn(rusqlite::Error) -> StoreError {
-    move |error| told(step, &error)
+    move |error| step_error(step, &error)
 }
 
 fn code(error: &rusqlite::Error) -> StoreErrorCode {

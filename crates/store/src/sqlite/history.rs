@@ -4,17 +4,17 @@
 
 use rusqlite::{Connection, params};
 
-use super::block_retention::Trim;
+use super::block_retention::BlockRetention;
 use super::prepared_batch::Prepared;
 use crate::retention::Retention;
 
 /// What is known of the tables that only grow at their ends.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct History {
-    events: Trim,
+    events: BlockRetention,
     event_bytes: u64,
     last_event: i64,
-    ends: Trim,
+    ends: BlockRetention,
     end_bytes: u64,
     last_ends: i64,
 }
@@ -50,10 +50,10 @@ impl History {
              coalesce(sum(octet_length(lines)), 0) FROM ends",
         )?;
         Ok(Self {
-            events: Trim::new(events.cast_unsigned(), retention.events_kept() as u64),
+            events: BlockRetention::new(events.cast_unsigned(), retention.events_kept() as u64),
             event_bytes: event_bytes.cast_unsigned(),
             last_event,
-            ends: Trim::new(ends.cast_unsigned(), retention.ends.into()),
+            ends: BlockRetention::new(ends.cast_unsigned(), retention.ends.into()),
             end_bytes: end_bytes.cast_unsigned(),
             last_ends,
         })
@@ -66,7 +66,7 @@ impl History {
 
     /// Deletes the oldest events, but not the last block: it says where numbering continues.
     /// Returns whether there were some.
-    pub(super) fn forget_events(&mut self, conn: &Connection) -> rusqlite::Result<bool> {
+    pub(super) fn delete_oldest_events(&mut self, conn: &Connection) -> rusqlite::Result<bool> {
         let Some((block, count, bytes)) = EVENTS.first(conn)? else { return Ok(false) };
         if block == self.last_event {
             // The last block cannot go, and must not count as what could.
@@ -80,7 +80,7 @@ impl History {
     }
 
     /// Deletes the oldest tombstones. Returns whether there were some.
-    pub(super) fn forget_ends(&mut self, conn: &Connection) -> rusqlite::Result<bool> {
+    pub(super) fn delete_oldest_tombstones(&mut self, conn: &Connection) -> rusqlite::Result<bool> {
         let Some((block, count, bytes)) = ENDS.first(conn)? else { return Ok(false) };
         if block == self.last_ends {
             // A repeated batch is recognised by them.
@@ -164,10 +164,10 @@ impl Cut {
     fn cut(
         &self,
         conn: &Connection,
-        trim: Trim,
+        trim: BlockRetention,
         added: u64,
         bytes: &mut u64,
-    ) -> rusqlite::Result<Trim> {
+    ) -> rusqlite::Result<BlockRetention> {
         let mut due = trim.due(added);
         if !due.more() {
             return Ok(trim.after(added, 0));

@@ -48,8 +48,8 @@ use model::{Document, KeyRecord, SandboxId, SeedId, SessionId, TurnId, Workspace
 use tokio::runtime::Handle;
 
 use self::checkpoints::{Bell, Checkpoints, Cut, DUE, Due};
-use self::commit_thread::Pace;
-use self::deferred_open::{Opened, Waiting};
+use self::commit_thread::DiskSpeed;
+use self::deferred_open::{DeferredOpen, Opened};
 pub use self::inspect::{Inspected, Loss, Lost, Place};
 pub use self::mark::MARK_FILE;
 use self::open::PATIENCE;
@@ -82,10 +82,10 @@ pub struct SqliteStore {
 
 /// What commits, readers and the checkpoint thread share. A missing connection was closed.
 struct Shared {
-    writer: Mutex<Pen>,
+    writer: Mutex<WriteState>,
     reader: Mutex<Option<Reader>>,
     checkpoints: Mutex<Option<Checkpoints>>,
-    pace: Pace,
+    disk_speed: DiskSpeed,
     key: NodeKey,
     bell: Arc<Bell>,
     sizes: Sizes,
@@ -108,10 +108,10 @@ impl Sizes {
 }
 
 /// Whether the store can be written.
-enum Pen {
+enum WriteState {
     Ready(Box<Writer>),
     /// The disk had no space when it was opened. The next write tries again.
-    Waiting(Waiting),
+    Waiting(DeferredOpen),
     Closed,
 }
 
@@ -146,25 +146,25 @@ impl SqliteStore {
         due: Due,
     ) -> Result<Self, StoreError> {
         let Inspected { directory, present, lost } = inspected;
-        let waiting = Waiting { directory, retention, due };
+        let waiting = DeferredOpen { directory, retention, due };
         let mut clear_text_left = None;
-        let (id, key, pen, reader) = match waiting.open() {
+        let (id, key, write_state, reader) = match waiting.open() {
             Ok(opened) => {
                 clear_text_left = opened.clear_text_left;
-                (opened.id, opened.key, Pen::Ready(Box::new(opened.writer)), opened.reader)
+                (opened.id, opened.key, WriteState::Ready(Box::new(opened.writer)), opened.reader)
             }
             Err(error) if error.code == StoreErrorCode::DiskFull && present => {
                 let (id, key, reader) = waiting.read_alone()?;
-                (id, key, Pen::Waiting(waiting.clone()), reader)
+                (id, key, WriteState::Waiting(waiting.clone()), reader)
             }
             Err(error) => return Err(error),
         };
-        let ready = matches!(pen, Pen::Ready(_));
+        let ready = matches!(write_state, WriteState::Ready(_));
         let shared = Arc::new(Shared {
-            writer: Mutex::new(pen),
+            writer: Mutex::new(write_state),
             reader: Mutex::new(Some(reader)),
             checkpoints: Mutex::default(),
-            pace: Pace::default(),
+            disk_speed: DiskSpeed::default(),
             key,
             bell: Arc::default(),
             sizes: Sizes::default(),
@@ -201,8 +201,10 @@ impl SqliteStore {
         read: impl FnOnce(&mut Reader) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, StoreError> {
         let shared = Arc::clone(&self.shared);
-        elsewhere(move || read(locked(&shared.reader).as_mut().ok_or_else(StoreError::closed)?))
-            .await
+        on_blocking_thread(move || {
+            read(locked(&shared.reader).as_mut().ok_or_else(StoreError::closed)?)
+        })
+        .await
     }
 
     /// Writes on another thread. If this future is dropped before the write has begun, nothing is
@@ -211,9 +213,9 @@ impl SqliteStore {
         &self,
         write: impl FnOnce(&Shared, &mut Writer) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, StoreError> {
-        let wanted = Wanted(Arc::new(AtomicBool::new(true)));
+        let wanted = CancelOnDrop(Arc::new(AtomicBool::new(true)));
         let (shared, asked) = (Arc::clone(&self.shared), Arc::clone(&wanted.0));
-        let written = elsewhere(move || {
+        let written = on_blocking_thread(move || {
             let mut writer = locked(&shared.writer);
             if !asked.load(Ordering::Acquire) {
                 return Err(StoreError::new(StoreErrorCode::Closed, "the caller no longer waits"));
@@ -230,7 +232,7 @@ impl SqliteStore {
 impl Store for SqliteStore {
     async fn load(&self) -> Result<Loaded, StoreError> {
         let shared = Arc::clone(&self.shared);
-        elsewhere(move || {
+        on_blocking_thread(move || {
             // A commit whose caller is gone may be in progress; it must not come later.
             let _no_commit = locked(&shared.writer);
             locked(&shared.reader).as_mut().ok_or_else(StoreError::closed)?.load()
@@ -351,7 +353,7 @@ impl Store for SqliteStore {
     async fn backup(&self, to: &Path) -> Result<Journal, StoreError> {
         let (from, to, key) = (self.path.clone(), to.to_owned(), self.shared.key.clone());
         let retention = self.retention;
-        elsewhere(move || backup::copy(&from, &to, retention, key)).await
+        on_blocking_thread(move || backup::copy(&from, &to, retention, key)).await
     }
 
     async fn forget_in_backup(
@@ -360,7 +362,7 @@ impl Store for SqliteStore {
         sessions: &BTreeSet<SessionId>,
     ) -> Result<(), StoreError> {
         let (copy, sessions) = (copy.to_owned(), sessions.clone());
-        elsewhere(move || backup::forget(&copy, &sessions)).await
+        on_blocking_thread(move || backup::remove_sessions(&copy, &sessions)).await
     }
 
     async fn saved_in_backup(
@@ -369,7 +371,7 @@ impl Store for SqliteStore {
         workspaces: &BTreeSet<WorkspaceId>,
     ) -> Result<(), StoreError> {
         let (copy, workspaces) = (copy.to_owned(), workspaces.clone());
-        elsewhere(move || backup::note_saved(&copy, &workspaces)).await
+        on_blocking_thread(move || backup::note_saved(&copy, &workspaces)).await
     }
 
     fn condition(&self) -> Condition {
@@ -386,7 +388,7 @@ impl Store for SqliteStore {
 
     async fn close(&self) -> Result<(), StoreError> {
         let shared = Arc::clone(&self.shared);
-        elsewhere(move || shared.close()).await
+        on_blocking_thread(move || shared.close()).await
     }
 }
 
@@ -401,7 +403,7 @@ impl Drop for SqliteStore {
 impl Shared {
     /// Commits on this thread, if that can be done at once.
     fn commit_here(&self, prepared: &Prepared) -> Option<Result<(), StoreError>> {
-        if !self.pace.trusted() {
+        if !self.disk_speed.trusted() {
             return None;
         }
         let mut writer = match self.writer.try_lock() {
@@ -410,10 +412,10 @@ impl Shared {
             Err(TryLockError::WouldBlock) => return None,
         };
         let writer = match &mut *writer {
-            Pen::Ready(writer) => writer,
+            WriteState::Ready(writer) => writer,
             // Opening takes a while.
-            Pen::Waiting(_) => return None,
-            Pen::Closed => return Some(Err(StoreError::closed())),
+            WriteState::Waiting(_) => return None,
+            WriteState::Closed => return Some(Err(StoreError::closed())),
         };
         match self.commit(writer, prepared, Duration::ZERO) {
             Err(error) if error.code == StoreErrorCode::Locked => None,
@@ -430,7 +432,7 @@ impl Shared {
     ) -> Result<(), StoreError> {
         let began = Instant::now();
         let done = writer.commit(prepared, patience);
-        self.pace.took(began.elapsed());
+        self.disk_speed.took(began.elapsed());
         if done.is_ok() {
             self.sizes.are(writer.pages());
             self.bell.ring(prepared.bytes());
@@ -439,20 +441,23 @@ impl Shared {
     }
 
     /// The writer, if there is one, or if there is space for one by now.
-    fn ready<'p>(self: &Arc<Self>, pen: &'p mut Pen) -> Result<&'p mut Writer, StoreError> {
-        if let Pen::Waiting(waiting) = pen {
+    fn ready<'p>(
+        self: &Arc<Self>,
+        write_state: &'p mut WriteState,
+    ) -> Result<&'p mut Writer, StoreError> {
+        if let WriteState::Waiting(waiting) = write_state {
             let waiting = waiting.clone();
-            *pen = Pen::Ready(Box::new(self.wake(&waiting)?));
+            *write_state = WriteState::Ready(Box::new(self.open_deferred(&waiting)?));
             self.sizes.waits.store(false, Ordering::Relaxed);
         }
-        match pen {
-            Pen::Ready(writer) => Ok(writer),
-            Pen::Waiting(_) | Pen::Closed => Err(StoreError::closed()),
+        match write_state {
+            WriteState::Ready(writer) => Ok(writer),
+            WriteState::Waiting(_) | WriteState::Closed => Err(StoreError::closed()),
         }
     }
 
     /// Opens everything. The lone reader must close for that, and is reopened if it fails.
-    fn wake(self: &Arc<Self>, waiting: &Waiting) -> Result<Writer, StoreError> {
+    fn open_deferred(self: &Arc<Self>, waiting: &DeferredOpen) -> Result<Writer, StoreError> {
         let mut reader = locked(&self.reader);
         drop(reader.take());
         match waiting.open().and_then(|opened| {
@@ -471,23 +476,23 @@ impl Shared {
     }
 
     /// Tries to open a database that waits for space. Returns whether to try again.
-    fn try_to_wake(self: &Arc<Self>) -> bool {
-        let mut pen = locked(&self.writer);
+    fn try_deferred_open(self: &Arc<Self>) -> bool {
+        let mut write_state = locked(&self.writer);
         // The result shows in the state.
-        let _ = self.ready(&mut pen);
-        matches!(&*pen, Pen::Waiting(_))
+        let _ = self.ready(&mut write_state);
+        matches!(&*write_state, WriteState::Waiting(_))
     }
 
     fn look_at_size(&self) {
-        if let Pen::Ready(writer) = &*locked(&self.writer) {
+        if let WriteState::Ready(writer) = &*locked(&self.writer) {
             self.sizes.are(writer.pages());
         }
     }
 
-    fn start_checkpoints(self: &Arc<Self>, waiting: &Waiting) -> Result<(), StoreError> {
+    fn start_checkpoints(self: &Arc<Self>, waiting: &DeferredOpen) -> Result<(), StoreError> {
         let started = Checkpoints::start(&waiting.path(), self, waiting.due)?;
         *locked(&self.checkpoints) = Some(started);
-        if self.bell.is_over() {
+        if self.bell.must_end() {
             // The store was dropped meanwhile.
             drop(locked(&self.checkpoints).take());
         }
@@ -496,8 +501,8 @@ impl Shared {
 
     fn restart_log(&self, cut: Cut) -> Result<(), StoreError> {
         match &mut *locked(&self.writer) {
-            Pen::Ready(writer) => writer.restart_log(cut),
-            Pen::Waiting(_) | Pen::Closed => Ok(()),
+            WriteState::Ready(writer) => writer.restart_log(cut),
+            WriteState::Waiting(_) | WriteState::Closed => Ok(()),
         }
     }
 
@@ -505,23 +510,23 @@ impl Shared {
         // The thread first, since it may be about to use the writer.
         drop(locked(&self.checkpoints).take());
         drop(locked(&self.reader).take());
-        match std::mem::replace(&mut *locked(&self.writer), Pen::Closed) {
-            Pen::Ready(writer) => writer.close(),
-            Pen::Waiting(_) | Pen::Closed => Ok(()),
+        match std::mem::replace(&mut *locked(&self.writer), WriteState::Closed) {
+            WriteState::Ready(writer) => writer.close(),
+            WriteState::Waiting(_) | WriteState::Closed => Ok(()),
         }
     }
 }
 
 impl fmt::Debug for Shared {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Shared").field("pace", &self.pace).finish_non_exhaustive()
+        f.debug_struct("Shared").field("disk_speed", &self.disk_speed).finish_non_exhaustive()
     }
 }
 
 /// Signals that the caller no longer waits.
-struct Wanted(Arc<AtomicBool>);
+struct CancelOnDrop(Arc<AtomicBool>);
 
-impl Drop for Wanted {
+impl Drop for CancelOnDrop {
     fn drop(&mut self) {
         self.0.store(false, Ordering::Release);
     }
@@ -533,7 +538,7 @@ fn locked<T>(what: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// Runs on a thread that may block, to its end, even if the caller is gone.
-async fn elsewhere<T: Send + 'static>(
+async fn on_blocking_thread<T: Send + 'static>(
     run: impl FnOnce() -> Result<T, StoreError> + Send + 'static,
 ) -> Result<T, StoreError> {
     let Ok(runtime) = Handle::try_current() else { return run() };

@@ -12,7 +12,7 @@ use std::time::Duration;
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OpenFlags};
 
-use super::error::{at, told};
+use super::error::{at, step_error};
 use crate::error::{StoreError, StoreErrorCode};
 
 /// How long another program may keep the file locked before we give up.
@@ -143,7 +143,7 @@ fn connect(path: &Path) -> Result<Connection, StoreError> {
 
 fn opening(path: &Path) -> impl Fn(rusqlite::Error) -> StoreError {
     let step = format!("open {}", path.display());
-    move |error| told(&step, &error)
+    move |error| step_error(&step, &error)
 }
 
 /// Settings of every connection.

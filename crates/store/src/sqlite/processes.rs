@@ -12,7 +12,7 @@ use super::tables::read;
 use crate::contract::{ProcessBy, ProcessKey, ProcessesQuery};
 use crate::error::StoreError;
 use crate::retention::Retention;
-use crate::retention_selection::{Forgetting, Next, Shares, Tally};
+use crate::retention_selection::{Next, RetentionSelection, Shares, Tally};
 use crate::turns::PAGE_BYTES;
 use sealing::NodeKey;
 
@@ -90,7 +90,11 @@ pub(super) fn write(
             ended += 1;
         }
     }
-    forget(conn, shares, Forgetting::new(retention.process_bounds(), batch.processes_at, ended))
+    delete_surplus(
+        conn,
+        shares,
+        RetentionSelection::new(retention.process_bounds(), batch.processes_at, ended),
+    )
 }
 
 fn put_log(conn: &Connection, sandbox: [u8; 16], number: i64, log: &[u8]) -> rusqlite::Result<u64> {
@@ -138,25 +142,25 @@ fn remove(conn: &Connection, sandbox: [u8; 16], number: i64) -> rusqlite::Result
 
 /// Deletes the process that ended first, of the key with the largest share. Returns whether there
 /// was one.
-pub(super) fn forget_one(conn: &Connection, shares: &mut Shares) -> rusqlite::Result<bool> {
+pub(super) fn delete_one(conn: &Connection, shares: &mut Shares) -> rusqlite::Result<bool> {
     let Some(tenant) = shares.largest() else { return Ok(false) };
-    forget_first(conn, shares, Next::Of(tenant))
+    delete_first(conn, shares, Next::Of(tenant))
 }
 
-fn forget(
+fn delete_surplus(
     conn: &Connection,
     shares: &mut Shares,
-    mut forgetting: Forgetting,
+    mut selection: RetentionSelection,
 ) -> rusqlite::Result<()> {
-    while let Some(next) = forgetting.next(shares) {
-        if !forget_first(conn, shares, next)? {
+    while let Some(next) = selection.next(shares) {
+        if !delete_first(conn, shares, next)? {
             return Ok(());
         }
     }
     Ok(())
 }
 
-fn forget_first(conn: &Connection, shares: &mut Shares, next: Next) -> rusqlite::Result<bool> {
+fn delete_first(conn: &Connection, shares: &mut Shares, next: Next) -> rusqlite::Result<bool> {
     let mut first = conn.prepare_cached(match next {
         Next::Of(_) => FIRST_OF_KEY,
         Next::EndedBefore(_) => FIRST_BEFORE,

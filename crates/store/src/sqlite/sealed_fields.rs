@@ -18,7 +18,7 @@ use sealing::{NodeKey, OVERHEAD_BYTES, Place, SealError};
 
 /// The sealed fields of a process.
 #[derive(Serialize, Deserialize)]
-pub(super) struct OfProcess {
+pub(super) struct SealedProcess {
     command: Arc<str>,
     /// How it ended, in words, which name a program that does not exist.
     detail: Option<Arc<str>>,
@@ -59,9 +59,9 @@ pub(super) fn bare_turn(record: &TurnRecord) -> TurnRecord {
 }
 
 /// A process without its sealed fields, and those fields.
-pub(super) fn split_process(record: &ProcessRecord) -> (ProcessRecord, OfProcess) {
+pub(super) fn split_process(record: &ProcessRecord) -> (ProcessRecord, SealedProcess) {
     let detail = record.end.as_ref().and_then(|end| end.detail.clone());
-    let hidden = OfProcess { command: Arc::clone(&record.command), detail };
+    let hidden = SealedProcess { command: Arc::clone(&record.command), detail };
     let end = record.end.clone().map(|end| ProcessEnd { detail: None, ..end });
     (ProcessRecord { command: Arc::from(""), end, ..record.clone() }, hidden)
 }
@@ -96,7 +96,7 @@ pub(super) fn join_process(
 ) -> Result<(), StoreError> {
     let number = record.number.cast_signed();
     let place = of_process(record.sandbox, number);
-    let hidden: OfProcess = opened(key, "processes", number, &place, sealed)?;
+    let hidden: SealedProcess = opened(key, "processes", number, &place, sealed)?;
     record.command = hidden.command;
     if let Some(end) = &mut record.end {
         end.detail = hidden.detail;
@@ -123,12 +123,12 @@ pub(super) fn open_body(
     place: &Place,
     sealed: &[u8],
 ) -> Result<Arc<str>, StoreError> {
-    let told = |error: &dyn std::fmt::Display| {
+    let unreadable = |error: &dyn std::fmt::Display| {
         StoreError::new(StoreErrorCode::Corrupt, format!("read a document: {error}"))
     };
-    let clear = key.open(place, sealed).map_err(|error| told(&error))?;
+    let clear = key.open(place, sealed).map_err(|error| unreadable(&error))?;
     // The error never includes the text: it may be secret.
-    let text = String::from_utf8(clear).map_err(|_| told(&"it is not valid UTF-8"))?;
+    let text = String::from_utf8(clear).map_err(|_| unreadable(&"it is not valid UTF-8"))?;
     Ok(text.into())
 }
 

@@ -9,7 +9,7 @@ use sealing::NodeKey;
 use super::history::History;
 use super::processes;
 use super::turns::TurnTables;
-use super::writer::Held;
+use super::writer::KeyShares;
 
 /// The part of the limit that stays free for one commit.
 const RESERVE: u64 = 8;
@@ -80,13 +80,13 @@ enum Largest {
 
 /// Deletes some of the history if the database is close to its limit. `before` are the pages before
 /// this transaction, which is small if `is_small`.
-pub(super) fn keep(
+pub(super) fn enforce(
     Database { conn, node_key, bound_bytes }: Database<'_>,
     before: Pages,
     is_small: bool,
     mut turns: TurnTables,
     mut history: History,
-    shares: &mut Held,
+    shares: &mut KeyShares,
 ) -> rusqlite::Result<(TurnTables, History, Pages)> {
     let most = bound_bytes - bound_bytes / RESERVE;
     if is_small && let Some(now) = before.after_small_commit(most) {
@@ -106,13 +106,13 @@ pub(super) fn keep(
             match largest(shares, &history) {
                 None => false,
                 Some(Largest::Turns) => {
-                    let (next, gone) = turns.forget_one(conn, node_key, &mut shares.turns)?;
+                    let (next, gone) = turns.delete_one(conn, node_key, &mut shares.turns)?;
                     turns = next;
                     gone
                 }
-                Some(Largest::Processes) => processes::forget_one(conn, &mut shares.processes)?,
-                Some(Largest::Events) => history.forget_events(conn)?,
-                Some(Largest::Ends) => history.forget_ends(conn)?,
+                Some(Largest::Processes) => processes::delete_one(conn, &mut shares.processes)?,
+                Some(Largest::Events) => history.delete_oldest_events(conn)?,
+                Some(Largest::Ends) => history.delete_oldest_tombstones(conn)?,
             }
         };
         if !went_on {
@@ -123,7 +123,7 @@ pub(super) fn keep(
     Ok((turns, history, now))
 }
 
-fn largest(shares: &Held, history: &History) -> Option<Largest> {
+fn largest(shares: &KeyShares, history: &History) -> Option<Largest> {
     let (events, ends) = history.bytes();
     let all = [
         (shares.turns.bytes(), Largest::Turns),

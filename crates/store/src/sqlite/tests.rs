@@ -58,7 +58,7 @@ impl Drop for Directory {
     }
 }
 
-impl Pen {
+impl WriteState {
     fn writer(&self) -> &Writer {
         match self {
             Self::Ready(writer) => writer,
@@ -72,7 +72,7 @@ async fn last(store: &SqliteStore) -> u64 {
 }
 
 /// The whole suite once more, with every commit on another thread.
-mod elsewhere_only {
+mod other_thread_only {
     use super::*;
 
     struct Slow(Directory);
@@ -91,7 +91,7 @@ mod elsewhere_only {
         }
 
         async fn commit(&self, batch: &Batch) -> Result<(), StoreError> {
-            self.0.shared.pace.took(Duration::from_secs(1));
+            self.0.shared.disk_speed.took(Duration::from_secs(1));
             assert!(
                 self.0.shared.commit_here(&Prepared::new(batch, &self.0.shared.key)?).is_none()
             );

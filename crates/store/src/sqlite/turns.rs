@@ -10,7 +10,7 @@ use rusqlite::{Connection, OptionalExtension as _, Row, params};
 use super::prepared_batch::{PieceLine, Prepared, PreparedTurn};
 use super::sealed_fields::{TURN_BYTES, of_turn};
 use crate::retention::Retention;
-use crate::retention_selection::{Forgetting, Next, Shares, Tally};
+use crate::retention_selection::{Next, RetentionSelection, Shares, Tally};
 use crate::turns::{FORKED_TURNS_MAX, forked, forked_id, numbered};
 use sealing::{NodeKey, SealError};
 
@@ -93,7 +93,7 @@ impl TurnTables {
 
     /// Deletes the turn that ended first, of the key with the largest share. Returns whether there
     /// was one.
-    pub(super) fn forget_one(
+    pub(super) fn delete_one(
         self,
         conn: &Connection,
         node_key: &NodeKey,
@@ -101,7 +101,7 @@ impl TurnTables {
     ) -> rusqlite::Result<(Self, bool)> {
         let Some(tenant) = shares.largest() else { return Ok((self, false)) };
         let mut writing = Writing { conn, node_key, known: self, shares, ended: 0, blocks: 0 };
-        let gone = writing.forget_first(Next::Of(tenant))?;
+        let gone = writing.delete_first(Next::Of(tenant))?;
         Ok((writing.known, gone))
     }
 
@@ -135,7 +135,7 @@ impl TurnTables {
                 PreparedTurn::Forked { from, to } => writing.fork(*from, *to)?,
             }
         }
-        writing.forget(Forgetting::new(
+        writing.delete_surplus(RetentionSelection::new(
             self.retention.turn_bounds(),
             batch.turns_at,
             writing.ended,
@@ -271,9 +271,9 @@ impl Writing<'_> {
     }
 
     /// Deletes turns, those that ended first first.
-    fn forget(&mut self, mut forgetting: Forgetting) -> rusqlite::Result<()> {
-        while let Some(next) = forgetting.next(self.shares) {
-            if !self.forget_first(next)? {
+    fn delete_surplus(&mut self, mut selection: RetentionSelection) -> rusqlite::Result<()> {
+        while let Some(next) = selection.next(self.shares) {
+            if !self.delete_first(next)? {
                 return Ok(());
             }
         }
@@ -281,7 +281,7 @@ impl Writing<'_> {
     }
 
     /// Deletes one turn. Returns whether there was one.
-    fn forget_first(&mut self, next: Next) -> rusqlite::Result<bool> {
+    fn delete_first(&mut self, next: Next) -> rusqlite::Result<bool> {
         let mut first = self.conn.prepare_cached(match next {
             Next::Of(_) => FIRST_OF_KEY,
             Next::EndedBefore(_) => FIRST_BEFORE,

@@ -45,18 +45,18 @@ struct Known {
     doomed: Slots<WorkspaceId>,
     history: History,
     turns: TurnTables,
-    shares: Held,
+    shares: KeyShares,
     pages: Pages,
 }
 
 /// The shares of each key in ended turns and processes.
 #[derive(Default)]
-pub(super) struct Held {
+pub(super) struct KeyShares {
     pub(super) turns: Shares,
     pub(super) processes: Shares,
 }
 
-impl Held {
+impl KeyShares {
     fn settle(&mut self) {
         self.turns.settle();
         self.processes.settle();
@@ -85,10 +85,9 @@ impl Known {
         let sessions = slots(conn, &tables::SESSIONS, |one: SessionRecord| one.id)?;
         let doomed = slots(conn, &tables::DOOMED, |id: WorkspaceId| id)?;
         let history = History::found(conn, retention).map_err(at("read the history"))?;
-        let (turns, of_turns) =
-            TurnTables::found(conn, retention).map_err(at("read the turns"))?;
+        let (turns, of_turns) = TurnTables::found(conn, retention).map_err(at("read the turns"))?;
         let of_processes = processes::found(conn).map_err(at("read the processes"))?;
-        let shares = Held { turns: of_turns, processes: of_processes };
+        let shares = KeyShares { turns: of_turns, processes: of_processes };
         let pages = Pages::found(conn).map_err(at("count the pages"))?;
         Ok(Self { pools, sandboxes, sessions, doomed, history, turns, shares, pages })
     }
@@ -163,7 +162,7 @@ impl Writer {
     /// Checkpoints the whole log and restarts it, so that no commit has to: the first write to a
     /// new log waits for the disk, and that is made here too.
     pub(super) fn restart_log(&mut self, cut: Cut) -> Result<(), StoreError> {
-        if self.patiently(READERS, |writer| brought_over(&writer.conn, cut))? {
+        if self.patiently(READERS, |writer| checkpoint_and_restart(&writer.conn, cut))? {
             self.mark.checkpointed();
         }
         Ok(())
@@ -251,7 +250,7 @@ impl Writer {
         &self,
         batch: &Prepared,
         plan: &Plan,
-        shares: &mut Held,
+        shares: &mut KeyShares,
     ) -> rusqlite::Result<(TurnTables, History, Pages)> {
         self.write_records(&tables::POOLS, &plan.pools, batch)?;
         self.write_records(&tables::SANDBOXES, &plan.sandboxes, batch)?;
@@ -263,7 +262,7 @@ impl Writer {
         let history = self.known.history.append(&self.conn, batch)?;
         let bound_bytes = self.retention.database_bytes;
         let database = Database { conn: &self.conn, node_key: &self.key, bound_bytes };
-        size_limit::keep(database, self.known.pages, batch.is_small(), turns, history, shares)
+        size_limit::enforce(database, self.known.pages, batch.is_small(), turns, history, shares)
     }
 
     fn write_records<K>(
@@ -325,7 +324,7 @@ impl Drop for Writer {
 }
 
 /// Checkpoints the log and restarts it. False if readers were in the way.
-pub(super) fn brought_over(conn: &Connection, cut: Cut) -> rusqlite::Result<bool> {
+pub(super) fn checkpoint_and_restart(conn: &Connection, cut: Cut) -> rusqlite::Result<bool> {
     let sql = match cut {
         Cut::WriteOver => "PRAGMA wal_checkpoint(RESTART)",
         Cut::GiveBack => "PRAGMA wal_checkpoint(TRUNCATE)",

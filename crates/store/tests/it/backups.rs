@@ -9,15 +9,15 @@ use store::conformance::fixtures::{changes, session, session_id, turn_id, whole}
 use store::sqlite::{FILE, SqliteStore};
 use store::{NODE_KEY_FILE, Retention, Store as _};
 
-use crate::temp_dir::Place;
+use crate::temp_dir::TempDir;
 
-fn open(place: &Place) -> SqliteStore {
+fn open(place: &TempDir) -> SqliteStore {
     SqliteStore::open(place.path(), Retention::default()).expect("opened")
 }
 
 /// A directory with a copy in it, and the key that belongs to it.
-fn copied(from: &Place) -> Place {
-    let to = Place::new();
+fn copied(from: &TempDir) -> TempDir {
+    let to = TempDir::new();
     fs::rename(from.file("copy"), to.file(FILE)).expect("moved");
     fs::copy(from.file(NODE_KEY_FILE), to.file(NODE_KEY_FILE)).expect("copied");
     to
@@ -25,7 +25,7 @@ fn copied(from: &Place) -> Place {
 
 #[tokio::test]
 async fn backup_has_everything_of_one_moment() {
-    let place = Place::new();
+    let place = TempDir::new();
     let store = open(&place);
     for number in 1..=50 {
         store.commit(&whole(number)).await.expect("written");
@@ -34,7 +34,8 @@ async fn backup_has_everything_of_one_moment() {
     let journal = store.backup(&place.file("copy")).await.expect("copied while it is open");
     assert_eq!(journal, before.journal);
     store.commit(&whole(51)).await.expect("the store goes on");
-    let again = store.backup(&place.file("copy")).await.expect_err("an existing file is not overwritten");
+    let again =
+        store.backup(&place.file("copy")).await.expect_err("an existing file is not overwritten");
     assert!(again.cause.contains("copy"), "{again}");
 
     let elsewhere = copied(&place);
@@ -46,7 +47,7 @@ async fn backup_has_everything_of_one_moment() {
 
 #[tokio::test]
 async fn backup_can_drop_sessions_that_were_deleted_since() {
-    let place = Place::new();
+    let place = TempDir::new();
     let store = open(&place);
     store.commit(&whole(1)).await.expect("written");
     let more = [4, 5].map(|id| JournalEntry::SessionPut(session(id, 13)));

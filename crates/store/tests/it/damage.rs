@@ -13,7 +13,7 @@ use store::sqlite::{FILE, Loss, MARK_FILE, Place as Directory, SqliteStore};
 use store::{Retention, Store as _, StoreError, StoreErrorCode};
 
 use crate::child;
-use crate::temp_dir::Place;
+use crate::temp_dir::TempDir;
 
 const LOG: &str = "shoal.db-wal";
 const COMMITS: u64 = 60;
@@ -39,8 +39,8 @@ fn child_that_is_killed_with_a_log() {
 }
 
 /// A directory as left by a server that is killed right after its commits.
-fn killed() -> Place {
-    let place = Place::new();
+fn killed() -> TempDir {
+    let place = TempDir::new();
     let (program, arguments) = child::command("damage::child_that_is_killed_with_a_log");
     let mut command = Command::new(program);
     command.args(arguments).stdout(Stdio::piped()).stderr(Stdio::null());
@@ -52,11 +52,11 @@ fn killed() -> Place {
     place
 }
 
-fn open(place: &Place) -> Result<SqliteStore, StoreError> {
+fn open(place: &TempDir) -> Result<SqliteStore, StoreError> {
     SqliteStore::open(place.path(), Retention::default())
 }
 
-fn files(place: &Place) -> BTreeMap<String, Vec<u8>> {
+fn files(place: &TempDir) -> BTreeMap<String, Vec<u8>> {
     let entries = fs::read_dir(place.path()).expect("a directory").map(|entry| {
         let entry = entry.expect("an entry");
         let bytes = fs::read(entry.path()).expect("read");
@@ -65,14 +65,14 @@ fn files(place: &Place) -> BTreeMap<String, Vec<u8>> {
     entries.collect()
 }
 
-fn change(place: &Place, name: &str, change: impl FnOnce(&mut Vec<u8>)) {
+fn change(place: &TempDir, name: &str, change: impl FnOnce(&mut Vec<u8>)) {
     let mut bytes = fs::read(place.file(name)).expect("read");
     change(&mut bytes);
     fs::write(place.file(name), bytes).expect("written");
 }
 
 /// As if the machine had been rebooted since.
-fn another_boot(place: &Place) {
+fn another_boot(place: &TempDir) {
     let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").expect("a boot");
     let text = fs::read_to_string(place.file(MARK_FILE)).expect("a mark");
     let slots = text.lines().map(|slot| {
@@ -87,7 +87,7 @@ fn another_boot(place: &Place) {
     fs::write(place.file(MARK_FILE), slots).expect("written");
 }
 
-fn remove(place: &Place, name: &str) {
+fn remove(place: &TempDir, name: &str) {
     fs::remove_file(place.file(name)).expect("removed");
 }
 
@@ -104,7 +104,7 @@ async fn database_after_a_kill_is_complete() {
 
 #[tokio::test]
 async fn database_that_lacks_commits_is_refused_and_not_touched() {
-    type Damage = fn(&Place);
+    type Damage = fn(&TempDir);
     let cases: [(&str, Damage, StoreErrorCode, &str); 9] = [
         (
             "the log is damaged in the middle",
@@ -191,7 +191,7 @@ async fn accepted_loss_is_reported_and_the_damaged_log_kept() {
         SqliteStore::open_inspected(inspected, Retention::default()).expect("opened")
     };
     let store = accept(place.path());
-    let lost = store.lost().expect("told").clone();
+    let lost = store.lost().expect("a reported loss").clone();
     let there = store.load().await.expect("loaded").last_event;
     // The key was a commit, too.
     assert_eq!(lost.commits, Some(COMMITS - there), "{lost:?}");
@@ -216,7 +216,7 @@ async fn power_cut_loss_is_reported_once_and_exactly() {
     change(&place, LOG, |log| log.truncate(log.len() - 3 * FRAME_BYTES - 100));
     another_boot(&place);
     let store = open(&place).expect("a torn tail is normal");
-    let lost = store.lost().expect("told").clone();
+    let lost = store.lost().expect("a reported loss").clone();
     let there = store.load().await.expect("loaded").last_event;
     assert_eq!(lost.commits, Some(COMMITS - there), "{lost:?}");
     assert!((COMMITS - 4..COMMITS).contains(&there), "{there}");
@@ -233,13 +233,13 @@ async fn power_cut_loss_is_reported_once_and_exactly() {
     fs::write(place.file(FILE), older).expect("an older copy");
     another_boot(&place);
     let store = open(&place).expect("an older copy");
-    let lost = store.lost().expect("told");
+    let lost = store.lost().expect("a reported loss");
     assert!(lost.commits == Some(1) && lost.cause.contains("older copy"), "{lost:?}");
 }
 
 #[test]
 fn missing_database_beside_other_data_is_refused_and_an_empty_directory_is_fine() {
-    let place = Place::new();
+    let place = TempDir::new();
     let directory = Directory {
         directory: place.path().to_owned(),
         beside: Some("admin.key".to_owned()),
@@ -263,6 +263,6 @@ fn torn_log_end_starts_and_is_reported_also_in_the_same_boot() {
     let place = killed();
     change(&place, LOG, |log| log.truncate(log.len() - 5_000));
     let store = open(&place).expect("a torn end is normal");
-    let lost = store.lost().expect("told");
+    let lost = store.lost().expect("a reported loss");
     assert!(lost.commits.is_some_and(|commits| commits > 0), "{lost:?}");
 }

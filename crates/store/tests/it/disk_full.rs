@@ -10,7 +10,7 @@ use store::sqlite::SqliteStore;
 use store::{Batch, Retention, Store as _, StoreError, StoreErrorCode};
 
 use crate::child;
-use crate::temp_dir::Place;
+use crate::temp_dir::TempDir;
 
 const BALLAST: &str = "ballast";
 
@@ -31,7 +31,7 @@ fn full_disk_loses_nothing() {
         println!("!!!! skipped: {why} !!!!");
         return;
     }
-    let place = Place::new();
+    let place = TempDir::new();
     let (program, arguments) = child::command("disk_full::child_on_a_small_disk");
     let mut command = Command::new("unshare");
     command.args(["--mount", "sh", "-c", "mount -t tmpfs -o size=4m none \"$0\" && exec \"$@\""]);
@@ -73,7 +73,7 @@ fn store_opened_on_a_full_disk_reads_and_continues_by_itself() {
         println!("!!!! skipped: {why} !!!!");
         return;
     }
-    let place = Place::new();
+    let place = TempDir::new();
     let (program, arguments) = child::command("disk_full::child_that_starts_on_a_full_disk");
     let mut command = Command::new("unshare");
     command.args(["--mount", "sh", "-c", "mount -t tmpfs -o size=16m none \"$0\" && exec \"$@\""]);

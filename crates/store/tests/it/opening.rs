@@ -9,15 +9,15 @@ use store::conformance::fixtures::{key, whole};
 use store::sqlite::{FILE, SqliteStore};
 use store::{Retention, Store as _, StoreError, StoreErrorCode};
 
-use crate::temp_dir::Place;
+use crate::temp_dir::TempDir;
 
-fn open(place: &Place) -> Result<SqliteStore, StoreError> {
+fn open(place: &TempDir) -> Result<SqliteStore, StoreError> {
     SqliteStore::open(place.path(), Retention::default())
 }
 
 /// A store with something in it, closed in order.
-async fn filled() -> Place {
-    let place = Place::new();
+async fn filled() -> TempDir {
+    let place = TempDir::new();
     let store = open(&place).expect("opened");
     for number in 1..=200 {
         store.commit(&whole(number)).await.expect("written");
@@ -33,7 +33,7 @@ fn mode(path: &Path) -> u32 {
 
 #[tokio::test]
 async fn database_files_are_private_to_their_owner() {
-    let place = Place::new();
+    let place = TempDir::new();
     let store = open(&place).expect("opened");
     store.commit(&whole(1)).await.expect("written");
     for name in [FILE, "shoal.db-wal", "shoal.db-shm"] {
@@ -98,7 +98,7 @@ async fn newer_database_version_is_refused() {
 
 #[test]
 fn missing_directory_is_reported() {
-    let place = Place::new();
+    let place = TempDir::new();
     let error = SqliteStore::open(&place.file("nowhere"), Retention::default()).expect_err("none");
     assert_eq!(error.code, StoreErrorCode::Io);
     assert!(error.cause.contains("nowhere"), "{error}");

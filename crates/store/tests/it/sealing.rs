@@ -21,12 +21,12 @@ use store::{
     StoreErrorCode, TurnQuery,
 };
 
-use crate::temp_dir::Place;
+use crate::temp_dir::TempDir;
 
 /// In everything that may be secret.
 const MARK: &str = "correct-horse-battery";
 
-fn open(place: &Place) -> Result<SqliteStore, StoreError> {
+fn open(place: &TempDir) -> Result<SqliteStore, StoreError> {
     SqliteStore::open(place.path(), Retention::default())
 }
 
@@ -111,7 +111,7 @@ fn marked(directory: &Path) -> Vec<String> {
 
 #[tokio::test]
 async fn sealing_leaves_no_secret_in_clear_text_in_any_file() {
-    let place = Place::new();
+    let place = TempDir::new();
     let store = open(&place).expect("opened");
     fill(&store).await;
     assert_eq!(marked(place.path()), Vec::<String>::new(), "while it is open");
@@ -125,7 +125,7 @@ async fn sealing_leaves_no_secret_in_clear_text_in_any_file() {
 
 #[tokio::test]
 async fn store_without_its_node_key_does_not_open_and_makes_no_other() {
-    let (place, other) = (Place::new(), Place::new());
+    let (place, other) = (TempDir::new(), TempDir::new());
     let store = open(&place).expect("opened");
     fill(&store).await;
     store.close().await.expect("closed");
@@ -157,16 +157,16 @@ async fn store_without_its_node_key_does_not_open_and_makes_no_other() {
 
 #[tokio::test]
 async fn node_key_left_by_a_killed_first_start_is_used() {
-    let (place, first) = (Place::new(), Place::new());
+    let (place, first) = (TempDir::new(), TempDir::new());
     open(&first).expect("opened").close().await.expect("closed");
     fs::copy(first.file(NODE_KEY_FILE), place.file(NODE_KEY_FILE)).expect("copied");
     let store = open(&place).expect("opened");
     fill(&store).await;
     store.close().await.expect("closed");
-    let same = |place: &Place| fs::read(place.file(NODE_KEY_FILE)).expect("read");
+    let same = |place: &TempDir| fs::read(place.file(NODE_KEY_FILE)).expect("read");
     assert_eq!(same(&place), same(&first));
 
-    let garbled = Place::new();
+    let garbled = TempDir::new();
     fs::write(garbled.file(NODE_KEY_FILE), "nonsense").expect("written");
     let error = open(&garbled).expect_err("the file may be the key of other data");
     assert_eq!(error.code, StoreErrorCode::NodeKeyWrong);
@@ -175,7 +175,7 @@ async fn node_key_left_by_a_killed_first_start_is_used() {
 /// Without the key, a writer of the file cannot give a session the environment of another.
 #[tokio::test]
 async fn sealed_envelope_opens_in_its_own_row_only() {
-    let place = Place::new();
+    let place = TempDir::new();
     let store = open(&place).expect("opened");
     fill(&store).await;
     store.close().await.expect("closed");

@@ -12,7 +12,7 @@ use store::conformance::fixtures::{
 use store::sqlite::{FILE, SqliteStore};
 use store::{Batch, EventQuery, ProcessesQuery, Retention, Store as _, TurnQuery};
 
-use crate::temp_dir::Place;
+use crate::temp_dir::TempDir;
 
 const BOUND_BYTES: u64 = 8 << 20;
 
@@ -42,14 +42,14 @@ fn log(number: u64) -> ProcessChange {
 }
 
 /// Bytes of the file, which must not exceed the limit.
-fn bytes(place: &Place) -> u64 {
+fn bytes(place: &TempDir) -> u64 {
     fs::metadata(place.file(FILE)).expect("a database").len()
 }
 
 /// Commits batches of about so many bytes each.
 async fn goes_on(name: &str, commits: u64, bytes_each: u64, of: impl Fn(u64) -> Batch) {
     assert!(commits * bytes_each > 3 * BOUND_BYTES / 2, "{name}: the history exceeds the limit");
-    let place = Place::new();
+    let place = TempDir::new();
     let mut store = SqliteStore::open(place.path(), retention()).expect("opened");
     store.commit(&whole(1)).await.expect("written");
     for number in 2..commits {
@@ -63,7 +63,7 @@ async fn goes_on(name: &str, commits: u64, bytes_each: u64, of: impl Fn(u64) -> 
             store = SqliteStore::open(place.path(), retention()).expect("opened");
         }
     }
-    assert!(store.condition().used_bytes > BOUND_BYTES / 2, "{name}: no more is deleted than needed");
+    assert!(store.condition().used_bytes > BOUND_BYTES / 2, "{name}: only what must go is deleted");
     let loaded = store.load().await.expect("loaded");
     assert_eq!((loaded.journal.sandboxes.len(), loaded.journal.sessions.len()), (1, 1), "{name}");
 }
@@ -94,7 +94,7 @@ async fn events_and_tombstones_stay_within_the_size_limit() {
 
 #[tokio::test]
 async fn latest_history_survives_the_size_limit_and_numbering_goes_on() {
-    let place = Place::new();
+    let place = TempDir::new();
     let store = SqliteStore::open(place.path(), retention()).expect("opened");
     let last = 1_500;
     for number in 1..=last {
