@@ -235,7 +235,7 @@ impl Parts {
         let mut saved = in_memory_of(journal);
         saved.retain(|id| taken.contains(id));
         if !saved.is_empty() {
-            let noted = self.store.saved_in_backup(&copy.0, &saved).await;
+            let noted = self.store.mark_saved_in_backup(&copy.0, &saved).await;
             noted.map_err(|error| store_refused(&error))?;
         }
         for (name, file) in seeds.into_values() {
@@ -243,7 +243,7 @@ impl Parts {
         }
         let (deleted, missing) = self.judge(gone, journal).await?;
         if !deleted.is_empty() {
-            let forgotten = self.store.forget_in_backup(&copy.0, &deleted).await;
+            let forgotten = self.store.remove_from_backup(&copy.0, &deleted).await;
             forgotten.map_err(|error| store_refused(&error))?;
         }
         let database = File::open(&copy.0).map_err(|error| unreadable(&error))?;

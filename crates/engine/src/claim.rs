@@ -32,13 +32,13 @@ pub(crate) fn session_settings(
     seed: Option<SeedId>,
 ) -> Result<Option<Arc<ClaimSettings>>, Refusal> {
     check_env(&env)?;
-    check_words(Some(&labels), config.as_ref())?;
+    check_settings(Some(&labels), config.as_ref())?;
     let settings = ClaimSettings { env, labels, config, seed, ..ClaimSettings::default() };
     Ok((!settings.is_empty()).then(|| Arc::new(settings)))
 }
 
 /// Checks the changeable settings of a session.
-pub(crate) fn check_words(
+pub(crate) fn check_settings(
     labels: Option<&BTreeMap<String, String>>,
     config: Option<&Arc<str>>,
 ) -> Result<(), Refusal> {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use harness::HarnessError;
 use kernel::{Action, Effect, Failure, FailureKind, Launch, Outcome};
 use model::template::RuntimeKind;
-use model::{ClaimSettings, InstanceId, Refusal};
+use model::{ClaimSettings, InstanceId, Refusal, SandboxId};
 use runtime::{ExecSpec, LaunchSpec, RunLimits, RuntimeError, RuntimeErrorCode, Sandbox};
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout_at};

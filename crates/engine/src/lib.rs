@@ -104,7 +104,7 @@ pub use crate::transitions::{StatesFound, StatesQuery, StatesWatch};
 pub use crate::turns::{TurnFollow, turn_error};
 pub use crate::uploads::{UPLOAD_PARTS_MAX, Upload, UploadError, UploadPart, UploadPartWriter};
 pub use crate::uses::Use;
-pub use crate::workspace_location::{SessionWorkspace, WorkspacePlace};
+pub use crate::workspace_location::{SessionWorkspace, WorkspaceLocation};
 pub use ::images::Image;
 pub use harness::{HarnessError, HarnessErrorCode, Held, HeldInput, HeldOutput, LogStream};
 pub use kernel::{

@@ -187,7 +187,7 @@ impl Engine {
     }
 
     /// From now on `holder` is asked, too, before seed archives are removed.
-    pub fn hold_seeds(&self, holder: impl Fn() -> BTreeSet<SeedId> + Send + Sync + 'static) {
+    pub fn add_seed_holder(&self, holder: impl Fn() -> BTreeSet<SeedId> + Send + Sync + 'static) {
         self.core.seed_holders.holders().push(Box::new(holder));
     }
 

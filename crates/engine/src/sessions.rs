@@ -193,7 +193,7 @@ impl Engine {
         update: SessionUpdate,
     ) -> Result<SessionView, Refusal> {
         self.check_session(caller, id)?;
-        claim::check_words(update.metadata.as_ref(), update.config.as_ref())?;
+        claim::check_settings(update.metadata.as_ref(), update.config.as_ref())?;
         let SessionUpdate { metadata: labels, config } = update;
         let event = Event::SessionChanged { session: id, labels, config };
         self.core.ask(self.core.request(), event).await?;

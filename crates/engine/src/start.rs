@@ -11,8 +11,8 @@ use model::config::InvalidConfig;
 use model::record::Journal;
 use model::state::PoolPhase;
 use model::template::RuntimeTraits;
-use model::{ErrorCode, NodeConfig, Refusal, Template, TemplateName, WorkspaceId};
-use runtime::{Reaped, RuntimeError};
+use model::{ErrorCode, InstanceId, NodeConfig, Refusal, Template, TemplateName, WorkspaceId};
+use runtime::{Deaths, Reaped, RuntimeError, ScaleNotes};
 use store::{Store, StoreError};
 use tokio::time::{Instant, sleep};
 use workspaces::{Archives, LostFound, Seeds, Workspaces};
@@ -142,7 +142,7 @@ impl Engine {
     /// Starts a node.
     #[boxed]
     pub async fn start(
-        config: EngineConfig,
+        mut config: EngineConfig,
         store: Arc<dyn Store>,
         runtimes: Runtimes,
     ) -> Result<Started, StartError> {
@@ -150,58 +150,29 @@ impl Engine {
         let wanted = config.node.templates.clone();
         let loaded = store.load().await?;
         let keyring = Keyring::new(store.keys().await?);
-        let mut reaped = Vec::new();
-        let mut alive = Vec::new();
-        let mut watches = Vec::new();
-        let mut scales = Vec::new();
-        for runtime in runtimes.iter() {
-            watches.push(runtime.events());
-            scales.push(runtime.scale_notes());
-            reaped.push(runtime.reap_orphans().await?);
-            alive.extend(runtime.list().await?);
-        }
-        let disk = Disk {
-            hard: config.workspaces.as_ref().map(|workspaces| workspaces.hard().kept()),
-            unable: runtimes.without_disk_support(),
-            failed_trials: runtimes.failed_disk_trials(),
-            workspaces: config.workspaces,
-            archives: config.archives,
-            seeds: config.seeds,
-            lost_found: config.lost_found,
-            spared_bytes: config.node.workspace_free_floor_mb.saturating_mul(1 << 20),
-            ..Disk::default()
-        };
+        let watched = WatchedRuntimes::begin(&runtimes).await?;
+        let disk = disk_of(&mut config, &runtimes);
         let clock = Clock::new(config.wall);
         match config.strays {
             Strays::Remove => {
-                let now = clock.now().wall;
-                let settled =
-                    disk.put_aside_strays(recorded_workspaces(&loaded.journal), now).await?;
+                let recorded = recorded_workspaces(&loaded.journal);
+                let settled = disk.put_aside_strays(recorded, clock.now().wall).await?;
                 lost_found::log_strays(settled, disk.lost_found.as_ref());
             }
             Strays::Leave => {}
         }
-        let process_logs = match config.process_logs {
-            Some(settings) => {
-                let opened = tasks::spawn_blocking(move || LogDirectory::open(settings)).await;
-                let opened = opened.unwrap_or_else(|error| Err(std::io::Error::other(error)));
-                Some(Arc::new(opened.map_err(StartError::ProcessLogs)?))
-            }
-            None => None,
-        };
+        let process_logs = open_process_logs(config.process_logs).await?;
         let max_processes = config.node.max_processes as usize;
         let scan_interval_ms = config.node.workspace_scan_interval_ms;
         let left = processes::end_left_over(&*store, process_logs.as_ref(), clock.now().wall);
         let left = left.await?;
-        match left.ended {
-            0 => {}
-            processes => {
-                tracing::info!(processes, "processes of the run before were marked as ended");
-            }
+        if left.ended > 0 {
+            let processes = left.ended;
+            tracing::info!(processes, "processes of the run before were marked as ended");
         }
         let names = named_sessions::left_over(&*store).await?;
         let boot = Boot::new(config.node, random()?, clock.now());
-        let (kernel, recovery) = Kernel::restore(boot, loaded.journal, &alive);
+        let (kernel, recovery) = Kernel::restore(boot, loaded.journal, &watched.alive);
         let core = Arc::new(Core::new(Parts {
             kernel,
             names,
@@ -228,26 +199,13 @@ impl Engine {
         }
         core.take_first_decision();
         named_sessions::go_on_ending(&core);
-        core.keep_running(commit::run(Arc::clone(&core)));
-        core.keep_running(timer::run(Arc::clone(&core)));
-        core.keep_running(clock::watch(Arc::clone(&core)));
-        core.keep_running(processes::save(Arc::clone(&core)));
-        core.keep_running(processes::store(Arc::clone(&core)));
-        core.keep_running(processes::sweep(Arc::clone(&core), config.strays == Strays::Remove));
-        core.keep_running(disk_usage::watch_free(Arc::clone(&core)));
-        core.keep_running(disk_usage::measure(Arc::clone(&core)));
-        core.keep_running(disk_usage::measure_sleeping(Arc::clone(&core)));
-        match config.strays {
-            Strays::Remove => core.keep_running(seed_archives::run(Arc::clone(&core))),
-            Strays::Leave => {}
-        }
-        core.keep_running(lost_found::run(Arc::clone(&core), config.lost_found_keep));
+        keep_running(&core, config.strays, config.lost_found_keep);
         image_pins::pin_now(&core).await;
         core.keep_running(image_pins::run(Arc::clone(&core)));
-        for watch in watches {
-            core.keep_running(deaths::run(Arc::clone(&core), watch));
+        for deaths in watched.deaths {
+            core.keep_running(deaths::run(Arc::clone(&core), deaths));
         }
-        for notes in scales {
+        for notes in watched.scale_notes {
             core.keep_running(scale_file::run(Arc::clone(&core), notes));
         }
         let engine = Self::of(core);
@@ -257,26 +215,101 @@ impl Engine {
             first: config.first_templates,
             wanted,
         };
-        match engine.put_templates(&configured).await {
-            Ok(()) => {}
+        engine.put_first_templates(configured).await?;
+        Ok(Started { engine, recovery, reaped: watched.reaped })
+    }
+}
+
+/// What the runtimes found of earlier runs, and what they report from now on.
+struct WatchedRuntimes {
+    reaped: Vec<Reaped>,
+    alive: Vec<InstanceId>,
+    deaths: Vec<Deaths>,
+    scale_notes: Vec<ScaleNotes>,
+}
+
+impl WatchedRuntimes {
+    /// Watches each runtime before it removes its orphans, so that no death is missed.
+    async fn begin(runtimes: &Runtimes) -> Result<Self, RuntimeError> {
+        let mut watched = Self {
+            reaped: Vec::new(),
+            alive: Vec::new(),
+            deaths: Vec::new(),
+            scale_notes: Vec::new(),
+        };
+        for runtime in runtimes.iter() {
+            watched.deaths.push(runtime.events());
+            watched.scale_notes.push(runtime.scale_notes());
+            watched.reaped.push(runtime.reap_orphans().await?);
+            watched.alive.extend(runtime.list().await?);
+        }
+        Ok(watched)
+    }
+}
+
+async fn open_process_logs(
+    settings: Option<ProcessLogs>,
+) -> Result<Option<Arc<LogDirectory>>, StartError> {
+    let Some(settings) = settings else { return Ok(None) };
+    let opened = tasks::spawn_blocking(move || LogDirectory::open(settings)).await;
+    let opened = opened.unwrap_or_else(|error| Err(std::io::Error::other(error)));
+    Ok(Some(Arc::new(opened.map_err(StartError::ProcessLogs)?)))
+}
+
+/// The workspaces of the node, taken from its configuration.
+fn disk_of(config: &mut EngineConfig, runtimes: &Runtimes) -> Disk {
+    Disk {
+        hard: config.workspaces.as_ref().map(|workspaces| workspaces.hard().kept()),
+        unable: runtimes.without_disk_support(),
+        failed_trials: runtimes.failed_disk_trials(),
+        workspaces: config.workspaces.take(),
+        archives: config.archives.take(),
+        seeds: config.seeds.take(),
+        lost_found: config.lost_found.take(),
+        spared_bytes: config.node.workspace_free_floor_mb.saturating_mul(1 << 20),
+        ..Disk::default()
+    }
+}
+
+/// Starts the tasks that run for as long as the engine lives.
+fn keep_running(core: &Arc<Core>, strays: Strays, lost_found_keep: Option<Duration>) {
+    core.keep_running(commit::run(Arc::clone(core)));
+    core.keep_running(timer::run(Arc::clone(core)));
+    core.keep_running(clock::watch(Arc::clone(core)));
+    core.keep_running(processes::save(Arc::clone(core)));
+    core.keep_running(processes::store(Arc::clone(core)));
+    core.keep_running(processes::sweep(Arc::clone(core), strays == Strays::Remove));
+    core.keep_running(disk_usage::watch_free(Arc::clone(core)));
+    core.keep_running(disk_usage::measure(Arc::clone(core)));
+    core.keep_running(disk_usage::measure_sleeping(Arc::clone(core)));
+    match strays {
+        Strays::Remove => core.keep_running(seed_archives::run(Arc::clone(core))),
+        Strays::Leave => {}
+    }
+    core.keep_running(lost_found::run(Arc::clone(core), lost_found_keep));
+}
+
+impl Engine {
+    /// Puts the configured templates in place, or later if the store cannot be written now.
+    async fn put_first_templates(&self, configured: ConfiguredTemplates) -> Result<(), StartError> {
+        match self.put_templates(&configured).await {
+            Ok(()) => Ok(()),
             Err(error) if error.is_store_unwritable() => {
                 tracing::warn!(
                     %error,
                     "the configured templates are put in place when the store can be written"
                 );
-                engine.core.keep_running(engine.clone().put_templates_later(configured));
+                self.core.keep_running(self.clone().put_templates_later(configured));
+                Ok(())
             }
             Err(error) => {
                 // Pools may be warming already: nothing of them must stay behind.
-                let _ = engine.shutdown_now().await;
-                return Err(error);
+                let _ = self.shutdown_now().await;
+                Err(error)
             }
         }
-        Ok(Started { engine, recovery, reaped })
     }
-}
 
-impl Engine {
     /// Puts the configured templates in place.
     async fn put_templates(&self, configured: &ConfiguredTemplates) -> Result<(), StartError> {
         self.finish_removals().await?;

@@ -8,7 +8,7 @@ use crate::keys::Caller;
 
 /// Where files are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum WorkspacePlace {
+pub enum WorkspaceLocation {
     /// On the node's disk.
     Disk,
     /// In the memory of its sandbox, and in an archive as they were last saved.
@@ -17,7 +17,7 @@ pub enum WorkspacePlace {
     Archive,
 }
 
-impl WorkspacePlace {
+impl WorkspaceLocation {
     /// The name in the API.
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -32,7 +32,7 @@ impl WorkspacePlace {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SessionWorkspace {
     /// Where they are.
-    pub place: WorkspacePlace,
+    pub place: WorkspaceLocation,
     /// Their size as last measured, where it is known.
     pub bytes: Option<u64>,
 }
@@ -49,14 +49,14 @@ impl Engine {
         let disk = &self.core.disk;
         if disk.has(workspace) {
             let bytes = disk.usage_meter.bytes_of(workspace);
-            return Ok(Some(SessionWorkspace { place: WorkspacePlace::Disk, bytes }));
+            return Ok(Some(SessionWorkspace { place: WorkspaceLocation::Disk, bytes }));
         }
         let archived = disk.archives.as_ref().and_then(|archives| archives.get(workspace));
         if view.sandbox_id.is_some() {
-            return Ok(Some(SessionWorkspace { place: WorkspacePlace::Memory, bytes: None }));
+            return Ok(Some(SessionWorkspace { place: WorkspaceLocation::Memory, bytes: None }));
         }
         Ok(archived.map(|Archived { bytes, .. }| SessionWorkspace {
-            place: WorkspacePlace::Archive,
+            place: WorkspaceLocation::Archive,
             bytes: Some(bytes),
         }))
     }

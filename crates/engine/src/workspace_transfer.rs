@@ -12,7 +12,7 @@ use runtime::{RuntimeError, RuntimeErrorCode, Sandbox};
 use tasks::spawn_blocking;
 use workspaces::{ArchiveReader, ArchiveWriter, Size, WorkspaceError};
 
-use crate::archive::{Bounds, Packing, Pieces, UnpackError, Unpacking, Unusual, WithoutUse};
+use crate::archive::{Bounds, EngineFiles, Packing, Pieces, UnpackError, Unpacking, Unusual};
 use crate::effects::EffectError;
 use crate::workspace_disk::{Disk, failed, given_up};
 use crate::workspace_locks::Priority;
@@ -40,7 +40,7 @@ impl Disk {
         // The workspace held all of it before, and the sandbox enforces its own limit.
         let (entries, bytes) = (u64::MAX, u64::MAX);
         let bounds = Bounds { entries, bytes, unusual: Unusual::LeaveOut };
-        unpack(reader, sandbox, bounds, Metadata::AsItWas).await
+        unpack(reader, sandbox, bounds, Metadata::Restored).await
     }
 
     /// Unpacks a seed archive in a sandbox whose workspace is empty.
@@ -57,7 +57,7 @@ impl Disk {
         let opened = blocking(move || seeds.read(seed)).await?;
         // A damaged seed archive loses no files of a user, so it is not reported as lost files.
         let bounds = bounds(&sandbox.spec().limits);
-        let unpacked = unpack(opened.ok_or_else(missing)?, sandbox, bounds, Metadata::AsNew).await;
+        let unpacked = unpack(opened.ok_or_else(missing)?, sandbox, bounds, Metadata::New).await;
         unpacked.map_err(|error| error.into_runtime_error().into())
     }
 
@@ -78,7 +78,7 @@ impl Disk {
         let spared_bytes = self.spared_bytes;
         let writer = blocking(move || archives.write(id, spared_bytes)).await?;
         let claims_left = sandbox.spec().limits.workspace_bytes().saturating_mul(CLAIMED_MAX);
-        let inside = WithoutUse(Arc::clone(&sandbox));
+        let inside = EngineFiles(Arc::clone(&sandbox));
         let packing = Packing::start_for_restore(inside, WORKSPACE, USER, claims_left).await;
         let mut packing = packing.map_err(|refusal| broken(&*sandbox, refusal.cause))?;
         let written = write(&mut packing, writer, &*sandbox).await;
@@ -114,7 +114,7 @@ impl Disk {
 }
 
 async fn write(
-    packing: &mut Packing<WithoutUse>,
+    packing: &mut Packing<EngineFiles>,
     mut writer: ArchiveWriter,
     sandbox: &dyn Sandbox,
 ) -> Result<ArchiveWriter, RuntimeError> {
@@ -143,9 +143,9 @@ async fn blocking<T: Send + 'static>(
 /// Metadata of unpacked files.
 enum Metadata {
     /// As it was when they were packed.
-    AsItWas,
+    Restored,
     /// As for files that a user writes.
-    AsNew,
+    New,
 }
 
 async fn unpack(
@@ -155,11 +155,11 @@ async fn unpack(
     metadata: Metadata,
 ) -> Result<(), EffectError> {
     let decoded = Decoded { reader: Some(reader) };
-    let inside = WithoutUse(Arc::clone(&sandbox));
+    let inside = EngineFiles(Arc::clone(&sandbox));
     let unpacking = Unpacking::new(&inside, decoded, WORKSPACE, bounds);
     let unpacking = match metadata {
-        Metadata::AsItWas => unpacking.as_it_was(),
-        Metadata::AsNew => unpacking,
+        Metadata::Restored => unpacking.with_metadata(),
+        Metadata::New => unpacking,
     };
     let done = unpacking.run().await;
     done.map(|_| ()).map_err(|error| match error {

@@ -97,7 +97,7 @@ pub trait Store: Send + Sync {
 
     /// Removes sessions from such a copy: they were deleted after it was made, and their files with
     /// them.
-    async fn forget_in_backup(
+    async fn remove_from_backup(
         &self,
         copy: &Path,
         sessions: &BTreeSet<SessionId>,
@@ -107,7 +107,7 @@ pub trait Store: Send + Sync {
     }
 
     /// Notes in such a copy that the files of these workspaces are saved: they are beside it.
-    async fn saved_in_backup(
+    async fn mark_saved_in_backup(
         &self,
         copy: &Path,
         workspaces: &BTreeSet<WorkspaceId>,

@@ -8,5 +8,5 @@ mod unpack;
 
 pub use pack::{Lost, Packing};
 pub use pieces::Pieces;
-pub use sandbox_files::{Files, WithoutUse};
+pub use sandbox_files::{EngineFiles, Files};
 pub use unpack::{Bounds, UnpackError, Unpacked, Unpacking, Unusual};

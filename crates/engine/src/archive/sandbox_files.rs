@@ -44,9 +44,9 @@ impl Files for Use {
 
 /// A sandbox that the engine itself reads and writes.
 #[derive(Clone)]
-pub struct WithoutUse(pub(crate) Arc<dyn Sandbox>);
+pub struct EngineFiles(pub(crate) Arc<dyn Sandbox>);
 
-impl Files for WithoutUse {
+impl Files for EngineFiles {
     fn inside(&self) -> &dyn Inside {
         self.0.inside()
     }

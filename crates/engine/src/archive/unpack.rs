@@ -101,7 +101,7 @@ impl<'a, F: Files, P: Pieces> Unpacking<'a, F, P> {
     /// Restores an archive: permissions, times and hard links as well. Entries that a sandbox
     /// cannot have are left out.
     #[must_use]
-    pub fn as_it_was(self) -> Self {
+    pub fn with_metadata(self) -> Self {
         Self { open: Some(Vec::new()), ..self }
     }
 
@@ -240,7 +240,7 @@ impl<'a, F: Files, P: Pieces> Unpacking<'a, F, P> {
     }
 
     async fn another_name(&mut self, at: &str, target: &[u8]) -> Done<(), P> {
-        let first = format!("{}/{}", self.root, inside(target)?);
+        let first = format!("{}/{}", self.root, path_beneath(target)?);
         match self.used.within(self.used.inside().link_file(at, &first)).await {
             // Its target was left out, and so is this.
             Err(refusal) if refusal.code == ErrorCode::PathNotFound => return Ok(()),

@@ -486,7 +486,7 @@ async fn seed_archives_without_a_name_are_removed() {
     };
     let (named, forgotten) = (put("named").await.unwrap(), put("forgotten").await.unwrap());
     let (written, kept) = (put("written").await.unwrap(), put("kept").await.unwrap());
-    node.engine.hold_seeds(move || BTreeSet::from([named]));
+    node.engine.add_seed_holder(move || BTreeSet::from([named]));
     let change = node.engine.change_named("k", ALICE).await.unwrap();
     change.put("n", Some(written), "{}".to_owned()).await.unwrap();
     let all = node.engine.core.disk.seeds.clone().unwrap();

@@ -163,7 +163,7 @@ macro_rules! conformance_tests {
         )+
 
         #[test]
-        fn conformance_list_is_complete() {
+        fn no_case_is_forgotten() {
             assert_eq!($crate::conformance::CASES, &[$(stringify!($case),)+]);
         }
     };

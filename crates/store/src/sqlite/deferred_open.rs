@@ -11,7 +11,7 @@ use super::error::at;
 use super::mark::{self, Mark, MarkFile, Stop};
 use super::reader::Reader;
 use super::schema::MIGRATIONS;
-use super::writer::{Writer, brought_over};
+use super::writer::{Writer, checkpoint_and_restart};
 use super::{FILE, Shared, migrate, open, sealed_rows};
 use crate::error::{StoreError, StoreErrorCode};
 use crate::retention::Retention;

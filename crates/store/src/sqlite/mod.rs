@@ -356,7 +356,7 @@ impl Store for SqliteStore {
         on_blocking_thread(move || backup::copy(&from, &to, retention, key)).await
     }
 
-    async fn forget_in_backup(
+    async fn remove_from_backup(
         &self,
         copy: &Path,
         sessions: &BTreeSet<SessionId>,
@@ -365,7 +365,7 @@ impl Store for SqliteStore {
         on_blocking_thread(move || backup::remove_sessions(&copy, &sessions)).await
     }
 
-    async fn saved_in_backup(
+    async fn mark_saved_in_backup(
         &self,
         copy: &Path,
         workspaces: &BTreeSet<WorkspaceId>,

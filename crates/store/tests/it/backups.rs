@@ -55,7 +55,7 @@ async fn backup_can_drop_sessions_that_were_deleted_since() {
     let journal = store.backup(&place.file("copy")).await.expect("copied");
     let all: BTreeSet<_> = journal.sessions.iter().map(|session| session.id).collect();
     let deleted = BTreeSet::from([session_id(4)]);
-    store.forget_in_backup(&place.file("copy"), &deleted).await.expect("forgotten");
+    store.remove_from_backup(&place.file("copy"), &deleted).await.expect("forgotten");
 
     let elsewhere = copied(&place);
     let left = open(&elsewhere).load().await.expect("loaded").journal;
