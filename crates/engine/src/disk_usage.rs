@@ -107,7 +107,7 @@ async fn free(workspaces: &Arc<Workspaces>) -> Option<u64> {
     match spawn_blocking(move || asked.free_bytes()).await {
         Ok(Ok(free_bytes)) => return Some(free_bytes),
         Ok(Err(error)) => {
-            tracing::warn!(%error, "the free space of the workspace disk could not be read")
+            tracing::warn!(%error, "the free space of the workspace disk could not be read");
         }
         Err(error) => tracing::error!(%error, "the task that reads the free space panicked"),
     }
@@ -220,7 +220,7 @@ async fn measure_one(
         // It may have been removed meanwhile.
         Ok(Err(error)) => tracing::debug!(workspace = %id, %error, "a workspace was not measured"),
         Err(error) => {
-            tracing::error!(workspace = %id, %error, "the task that measures a workspace panicked")
+            tracing::error!(workspace = %id, %error, "the task that measures a workspace panicked");
         }
     }
 }
@@ -261,7 +261,7 @@ async fn look_for_nameless(core: &Arc<Core>, workspaces: &Arc<Workspaces>, soft:
     match looked.await {
         Ok(Ok(found)) => *core.disk.usage_meter.nameless() = found,
         Ok(Err(error)) => {
-            tracing::warn!(%error, "deleted files that are still open could not be measured")
+            tracing::warn!(%error, "deleted files that are still open could not be measured");
         }
         Err(error) => tracing::error!(%error, "the task that measures deleted open files panicked"),
     }

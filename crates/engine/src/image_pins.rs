@@ -49,7 +49,7 @@ pub(crate) fn pin(core: &Core, store: &Store) {
                     image = %id,
                     %error,
                     "an image that a template needs could not be pinned; it may be removed"
-                )
+                );
             }
         }
     }

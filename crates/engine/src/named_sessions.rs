@@ -197,7 +197,7 @@ impl Engine {
                     %session,
                     %error,
                     "a session whose creation failed could not be ended"
-                )
+                );
             }
         }
     }

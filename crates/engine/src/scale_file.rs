@@ -30,13 +30,13 @@ pub(crate) fn show(core: &Arc<Core>, instance: InstanceId, processes: u32, seen:
         match timeout(PATIENCE, sandbox.inside().show_holds(processes, seen)).await {
             Ok(Ok(())) => {}
             Ok(Err(error)) => {
-                tracing::debug!(%error, %instance, "the scale file of an instance was not updated")
+                tracing::debug!(%error, %instance, "the scale file of an instance was not updated");
             }
             Err(_) => {
                 tracing::debug!(
                     %instance,
                     "the scale file of an instance was not updated: the guest is too slow"
-                )
+                );
             }
         }
     });

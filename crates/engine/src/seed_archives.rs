@@ -245,7 +245,7 @@ pub(crate) async fn sweep(core: &Arc<Core>, seeds: &Seeds) {
         Ok(Ok(removed)) => tracing::debug!(removed, "unnamed seed archives were removed"),
         Ok(Err(error)) => tracing::warn!(%error, "unnamed seed archives could not be removed"),
         Err(error) => {
-            tracing::error!(%error, "the task that removes unnamed seed archives panicked")
+            tracing::error!(%error, "the task that removes unnamed seed archives panicked");
         }
     }
 }

@@ -411,7 +411,7 @@ impl Engine {
         match self.template(&name) {
             Some(known) if *known == template => return Ok(()),
             Some(_) => {
-                tracing::info!(template = %name, "a template was reset to its configuration")
+                tracing::info!(template = %name, "a template was reset to its configuration");
             }
             None => {}
         }
