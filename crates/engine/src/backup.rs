@@ -394,9 +394,7 @@ impl Parts {
         if self.is_there(from) {
             return Ok(());
         }
-        Err(EffectError::FilesGone(format!(
-            "there is neither a workspace {from} nor an archive of it"
-        )))
+        Err(EffectError::FilesGone(format!("neither workspace {from} nor an archive of it exists")))
     }
 }
 

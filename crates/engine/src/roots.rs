@@ -32,7 +32,7 @@ impl Roots {
             RootFs::Host => Ok(None),
             RootFs::Directory(name) => {
                 if self.directories.is_empty() {
-                    let cause = "root: no directories are served here; see native.directories";
+                    let cause = "root: this server serves no directories; see native.directories";
                     return Err(Refusal::new(ErrorCode::Unsupported, cause));
                 }
                 let (directories, wanted) = (self.directories.clone(), name.clone());
@@ -43,7 +43,7 @@ impl Roots {
                     return Ok(None);
                 }
                 let cause =
-                    format!("root: there is no directory {name:?} beneath those configured");
+                    format!("root: no directory {name:?} exists beneath native.directories");
                 Err(Refusal::new(ErrorCode::TemplateInvalid, cause))
             }
             RootFs::Image(_) if has_images(runtime) && self.images.is_none() => Ok(None),
@@ -94,7 +94,7 @@ impl Roots {
     }
 
     pub(crate) fn store(&self) -> Result<Store, Refusal> {
-        let none = || Refusal::new(ErrorCode::Unsupported, "no images are served here");
+        let none = || Refusal::new(ErrorCode::Unsupported, "this server serves no images");
         self.images.clone().ok_or_else(none)
     }
 }

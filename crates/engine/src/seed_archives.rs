@@ -268,7 +268,10 @@ fn files_of(seeds: &Seeds, seed: SeedId) -> Result<Vec<SeedFile>, Refusal> {
     let broken = |error: std::io::Error| refused(&WorkspaceError::of("read a seed", error));
     let opened = seeds.read(seed).map_err(|error| refused(&error))?;
     let Some(reader) = opened else {
-        return Err(Refusal::new(ErrorCode::InvalidArgument, format!("there is no seed {seed}")));
+        return Err(Refusal::new(
+            ErrorCode::InvalidArgument,
+            format!("seed archive {seed} does not exist"),
+        ));
     };
     let mut entries = Entries::whole(reader, Bounds::NONE);
     let mut files = Vec::new();

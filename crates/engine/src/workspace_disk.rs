@@ -113,7 +113,7 @@ impl Disk {
             return disk;
         }
         if !self.has_archive(id) {
-            let cause = format!("there is neither a workspace {id} nor an archive of it");
+            let cause = format!("neither workspace {id} nor an archive of it exists");
             return Err(EffectError::FilesGone(cause));
         }
         let (Some(new), Some(workspaces), Some(archives)) =

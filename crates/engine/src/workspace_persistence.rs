@@ -78,7 +78,7 @@ pub(crate) async fn copy(
         }
         (None, None) => {
             let Some(archives) = disk.archives.clone().filter(|all| all.get(from).is_some()) else {
-                let cause = format!("there is neither a workspace {from} nor an archive of it");
+                let cause = format!("neither workspace {from} nor an archive of it exists");
                 return Err(EffectError::FilesGone(cause));
             };
             let target = disk.locks.lock(to, Priority::Patient).await;

@@ -35,7 +35,7 @@ impl Disk {
     ) -> Result<(), EffectError> {
         let Some(archives) = self.archives.clone() else { return Ok(()) };
         let Some(reader) = blocking(move || archives.read(id)).await? else {
-            return Err(EffectError::FilesGone(format!("there is no archive of {id}")));
+            return Err(EffectError::FilesGone(format!("workspace {id} has no archive")));
         };
         // The workspace held all of it before, and the sandbox enforces its own limit.
         let (entries, bytes) = (u64::MAX, u64::MAX);
@@ -50,7 +50,7 @@ impl Disk {
         sandbox: Arc<dyn Sandbox>,
     ) -> Result<(), EffectError> {
         let missing = || {
-            let cause = format!("there is no seed {seed}");
+            let cause = format!("seed archive {seed} does not exist");
             RuntimeError::new(RuntimeErrorCode::NotFound, "begin with a seed", cause)
         };
         let seeds = self.seeds.clone().ok_or_else(missing)?;

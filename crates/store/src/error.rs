@@ -12,7 +12,7 @@ error_codes! {
         remedy: &'static str,
     }
     /// No space is left. Nothing that was written before is lost.
-    DiskFull, "disk_full", Retry::Later, "free space on the file system of the data directory; nothing is lost, and it goes on by itself";
+    DiskFull, "disk_full", Retry::Later, "free space on the file system of the data directory; nothing is lost, and the server continues by itself";
     /// Another program has locked the database and does not release it.
     Locked, "locked", Retry::Later, "end the other program that writes to shoal.db: a second server, or an open sqlite3";
     /// The database was written by a newer version of this program.
@@ -24,11 +24,11 @@ error_codes! {
     /// There is no database, though there is other data of an earlier run.
     Missing, "missing", Retry::Never, "nothing was changed: bring shoal.db back, or `shoal restore` a backup into a new data directory, or choose another directory with --data-dir; if it is gone for good, start once with `shoal serve --accept-loss`, which makes a new database and a new admin.key: sessions, keys and history are lost";
     /// The file with the key of the node is missing, and stored data was sealed with it.
-    NodeKeyMissing, "node_key_missing", Retry::Never, "put node.key back into the data directory, from where it is kept or from a backup; without it environments, command lines and messages of sessions cannot be read, and none is made in its place";
+    NodeKeyMissing, "node_key_missing", Retry::Never, "put node.key back into the data directory, from its safe copy or from a backup; without it environments, command lines and messages of sessions cannot be read, and the server makes no new one";
     /// The file with the key of the node is damaged, or belongs to another database.
-    NodeKeyWrong, "node_key_wrong", Retry::Never, "put the node.key that belongs to this shoal.db into the data directory, from where it is kept or from a backup; none is made in its place";
+    NodeKeyWrong, "node_key_wrong", Retry::Never, "put the node.key that belongs to this shoal.db into the data directory, from its safe copy or from a backup; the server makes no new one";
     /// The file system failed.
-    Io, "io", Retry::Later, "see the cause; check that the data directory exists, belongs to the server's user, and that its disk is well";
+    Io, "io", Retry::Later, "see the cause; check that the data directory exists, belongs to the server's user, and that its disk is healthy";
     /// The store was closed.
     Closed, "closed", Retry::Never, "start the server again";
 }

@@ -247,7 +247,7 @@ impl<F: Files> Packing<F> {
     async fn put(&mut self, entry: &Entry, path: String) -> Result<(), Refusal> {
         self.entries += 1;
         if self.entries > self.entries_max {
-            let cause = format!("there are more than {} files", self.entries_max);
+            let cause = format!("the directory has more than {} files", self.entries_max);
             return Err(Refusal::new(ErrorCode::TooLarge, cause));
         }
         let at = format!("{}/{path}", self.root);

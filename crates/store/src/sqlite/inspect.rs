@@ -177,7 +177,7 @@ fn judge(mark: Option<&Mark>, found: LogFound, content: &Content, boot: &str) ->
                 format!("its log cannot be used after frame {}", walk.usable)
             }
             None if mark.stop == Stop::None => "its log, shoal.db-wal, is not there".to_owned(),
-            Some(_) | None => "it may be an older copy".to_owned(),
+            Some(_) | None => "the database may be an older copy".to_owned(),
         };
         let cause = format!(
             "the database of {} bytes has the commits up to {is}, and commits up to {} were made: \
@@ -318,7 +318,14 @@ mod tests {
             ("a reader took the log along", 10, None, Stop::Held, "now", "whole"),
             ("the log that a reader kept is gone", 7, None, Stop::Held, "now", "3 are missing"),
             ("an older copy", 3, None, stopped, "now", "older by 7"),
-            ("an older copy with a log", 3, whole, stopped, "now", "it may be an older copy"),
+            (
+                "an older copy with a log",
+                3,
+                whole,
+                stopped,
+                "now",
+                "the database may be an older copy",
+            ),
             ("what an interrupted commit left", 10, damaged, ran, "now", "whole"),
             ("a power cut", 7, torn, ran, "then", "torn 3"),
             ("a power cut out of order", 7, damaged, ran, "then", "torn 3"),

@@ -64,7 +64,7 @@ pub(super) fn sequence(conn: &Connection) -> Result<u64, StoreError> {
 /// The identity that the store got when it was made.
 pub(super) fn identity(conn: &Connection) -> Result<u64, StoreError> {
     let id = conn.query_row("SELECT id FROM identity", [], |row| row.get(0));
-    id.map(i64::cast_unsigned).map_err(at("read which store it is"))
+    id.map(i64::cast_unsigned).map_err(at("read the identity of the store"))
 }
 
 /// A connection that reads.
