@@ -353,7 +353,7 @@ impl Core {
                     processes::pauses(self, sandbox, process, exit_code, (attempt, of));
                 }
                 Notice::ProcessOver { sandbox, process, end, keeps_alive } => {
-                    processes::over(self, sandbox, process, end, keeps_alive);
+                    processes::end_process(self, sandbox, process, end, keeps_alive);
                 }
                 Notice::HoldsChanged { instance, processes, seen } => {
                     scale_file::show(self, instance, processes, seen);

@@ -57,12 +57,12 @@ struct State {
     /// A restarted program that the task of the process has not taken yet.
     next: Option<Process>,
     /// The kernel decided that it has ended.
-    over: Option<Over>,
+    end: Option<DecidedEnd>,
 }
 
 /// How a process ended, as the kernel decided.
 #[derive(Debug, Clone)]
-pub(super) struct Over {
+pub(super) struct DecidedEnd {
     pub(super) end: ProcessEnd,
     /// Whether it kept its sandbox awake until it ended by itself.
     pub(super) keeps_alive: bool,
@@ -73,7 +73,7 @@ pub(super) enum Next {
     /// It was restarted.
     Program(Process),
     /// The process has ended.
-    Over(Over),
+    Ended(DecidedEnd),
 }
 
 impl Live {
@@ -94,7 +94,7 @@ impl Live {
             instance,
             log: Log::new(log_directory.is_some(), processes.unsaved_bytes()),
             writer: Mutex::new(writer),
-            state: Mutex::new(State { record, handle: Some(handle), next: None, over: None }),
+            state: Mutex::new(State { record, handle: Some(handle), next: None, end: None }),
             again,
             news: watch::Sender::new(0),
             run: watch::Sender::new(0),
@@ -157,7 +157,7 @@ impl Live {
     pub(super) fn hand(&self, program: Process, attempt: u32, now: Wall) {
         let refused = {
             let mut state = self.state();
-            if state.over.is_some() {
+            if state.end.is_some() {
                 Some(program)
             } else {
                 state.record.restarts = attempt;
@@ -171,10 +171,10 @@ impl Live {
     }
 
     /// The kernel decided that it has ended. Its task ends what still runs of it.
-    pub(super) fn is_over(&self, over: Over) {
+    pub(super) fn set_decided_end(&self, end: DecidedEnd) {
         let untaken = {
             let mut state = self.state();
-            state.over.get_or_insert(over);
+            state.end.get_or_insert(end);
             state.next.take()
         };
         drop(untaken);
@@ -198,14 +198,14 @@ impl Live {
     }
 
     /// Waits until the kernel has decided that it has ended.
-    pub(super) async fn decided_over(&self) -> Over {
-        self.until(|state| state.over.clone()).await
+    pub(super) async fn decided_end(&self) -> DecidedEnd {
+        self.until(|state| state.end.clone()).await
     }
 
     /// Waits for what follows when its program has exited.
     pub(super) async fn next(&self) -> Next {
-        self.until(|state| match (&state.over, state.next.take()) {
-            (Some(over), _) => Some(Next::Over(over.clone())),
+        self.until(|state| match (&state.end, state.next.take()) {
+            (Some(end), _) => Some(Next::Ended(end.clone())),
             (None, Some(program)) => Some(Next::Program(program)),
             (None, None) => None,
         })
@@ -232,7 +232,7 @@ impl Live {
     pub(super) fn handle(&self) -> Result<Option<ProcessHandle>, Refusal> {
         let state = self.state();
         if state.record.end.is_some() {
-            return Err(over());
+            return Err(ended_refusal());
         }
         Ok(state.handle.clone())
     }
@@ -260,7 +260,7 @@ impl Live {
     }
 
     /// Waits until it has ended for good.
-    pub(super) async fn over(&self) {
+    pub(super) async fn ended(&self) {
         // The sender lives as long as this.
         let _ = self.run.subscribe().wait_for(|run| *run == u32::MAX).await;
     }
@@ -305,12 +305,12 @@ impl Live {
         let mut stdin = self.stdin.lock().await;
         run.mark_unchanged();
         if *run.borrow() == u32::MAX {
-            return Err(over());
+            return Err(ended_refusal());
         }
         let Some(writer) = &mut *stdin else { return Err(closed()) };
         let written = tokio::select! {
             written = async { writer.write_all(bytes).await?; writer.flush().await } => written,
-            _ = run.changed() => return Err(over()),
+            _ = run.changed() => return Err(ended_refusal()),
         };
         if written.is_err() {
             *stdin = None;
@@ -336,7 +336,7 @@ impl Live {
     }
 }
 
-pub(super) fn over() -> Refusal {
+pub(super) fn ended_refusal() -> Refusal {
     Refusal::new(ErrorCode::ProcessOver, "the process has ended")
 }
 

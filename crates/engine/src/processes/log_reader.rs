@@ -38,7 +38,7 @@ enum Source {
 enum Next {
     Pieces(Vec<LogPiece>),
     Nothing,
-    Over,
+    Ended,
 }
 
 /// Reads one log.
@@ -52,7 +52,7 @@ impl Reader {
         let core = Arc::clone(core);
         let record = match entry {
             Entry::Live(live) => return Ok(Self { core, source: Source::Live(live) }),
-            Entry::Over(record) => record,
+            Entry::Ended(record) => record,
         };
         let stored = core.store.process_log(record.sandbox, record.number).await;
         let stored = stored.map_err(|error| unavailable(&error.to_string()))?;
@@ -74,7 +74,7 @@ impl Reader {
             Source::Live(live) => match live.log.look(offset, TAKEN_BYTES) {
                 Seen::Pieces(pieces) => return Next::Pieces(pieces),
                 Seen::Nothing => return Next::Nothing,
-                Seen::Over => return Next::Over,
+                Seen::Ended => return Next::Ended,
                 Seen::OnDisk => {
                     let found = self.read_back(&live.record(), offset).await;
                     if !found.is_empty() {
@@ -84,12 +84,12 @@ impl Reader {
                     return match live.log.look(live.log.first_in_memory(), TAKEN_BYTES) {
                         Seen::Pieces(pieces) => Next::Pieces(pieces),
                         Seen::OnDisk | Seen::Nothing => Next::Nothing,
-                        Seen::Over => Next::Over,
+                        Seen::Ended => Next::Ended,
                     };
                 }
             },
         };
-        if read.is_empty() { Next::Over } else { Next::Pieces(read) }
+        if read.is_empty() { Next::Ended } else { Next::Pieces(read) }
     }
 
     async fn read_back(&self, record: &ProcessRecord, offset: u64) -> Vec<LogPiece> {
@@ -140,7 +140,7 @@ impl Reader {
     async fn extent(&self) -> (u64, u64, bool) {
         match &self.source {
             Source::Live(live) => {
-                let over = live.log.is_over();
+                let over = live.log.has_ended();
                 let extent = live.log.extent();
                 (extent.first, extent.end, over)
             }
@@ -230,7 +230,7 @@ impl LogFollow {
             }
             match self.reader.next(self.next).await {
                 Next::Pieces(pieces) => self.taken = pieces.into(),
-                Next::Over => return Ok(None),
+                Next::Ended => return Ok(None),
                 Next::Nothing => {
                     if let Source::Live(live) = &self.reader.source {
                         live.log.grown(self.next).await;

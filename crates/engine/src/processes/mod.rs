@@ -27,7 +27,7 @@ pub use self::requests::{
     LogPage, LogPiece, LogQuery, LogWanted, ProcessInput, ProcessPage, ProcessQuery, ProcessRef,
     ProcessRequest,
 };
-pub(crate) use self::restarts::{over, pauses, restart};
+pub(crate) use self::restarts::{end_process, pauses, restart};
 pub(crate) use self::stop::kill_program;
 pub(crate) use self::table::Processes;
 
@@ -106,10 +106,10 @@ impl Engine {
     ) -> Result<ProcessRecord, Refusal> {
         match self.find_process(caller, sandbox, of).await? {
             Entry::Live(live) => {
-                live.over().await;
+                live.ended().await;
                 Ok(live.record())
             }
-            Entry::Over(record) => Ok(ProcessRecord::clone(&record)),
+            Entry::Ended(record) => Ok(ProcessRecord::clone(&record)),
         }
     }
 
@@ -240,7 +240,7 @@ impl Engine {
             }
         };
         match stored {
-            Some(record) if caller.sees(record.tenant) => Ok(Entry::Over(Arc::new(record))),
+            Some(record) if caller.sees(record.tenant) => Ok(Entry::Ended(Arc::new(record))),
             Some(_) | None => {
                 if !known {
                     self.check_ended(caller, sandbox).await?;
@@ -320,7 +320,7 @@ impl Engine {
                 live.handle()?;
                 Ok(live)
             }
-            Entry::Over(_) => Err(live::over()),
+            Entry::Ended(_) => Err(live::ended_refusal()),
         }
     }
 

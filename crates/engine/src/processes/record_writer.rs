@@ -96,7 +96,7 @@ pub(crate) async fn run(core: Arc<Core>) {
 
 async fn store(core: &Arc<Core>, taken: Vec<((SandboxId, u64), Unstored)>) {
     let mut processes = Vec::with_capacity(taken.len());
-    let mut over = Vec::new();
+    let mut ended = Vec::new();
     let mut removed = Vec::new();
     for ((sandbox, number), unstored) in taken {
         match unstored {
@@ -108,7 +108,7 @@ async fn store(core: &Arc<Core>, taken: Vec<((SandboxId, u64), Unstored)>) {
                 let (record, log, whole) = as_stored(core, &live);
                 let record = Arc::new(record);
                 if record.end.is_some() && whole {
-                    over.push(Arc::clone(&record));
+                    ended.push(Arc::clone(&record));
                 }
                 processes.push(ProcessChange::Put { record, log });
             }
@@ -122,7 +122,7 @@ async fn store(core: &Arc<Core>, taken: Vec<((SandboxId, u64), Unstored)>) {
         sleep(pause).await;
         pause = (pause * 2).min(LONGEST_PAUSE);
     }
-    for record in over {
+    for record in ended {
         core.processes.stored(record);
     }
     if let Some(log_directory) =

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use model::{InstanceId, ProcessEnd, ProcessId, SandboxId};
 use runtime::{RuntimeError, RuntimeErrorCode};
 
-use super::live::Over;
+use super::live::DecidedEnd;
 use crate::core::Core;
 use crate::effects;
 
@@ -29,7 +29,7 @@ pub(crate) fn pauses(
 }
 
 /// A process has ended. Its own task finishes it when the rest of its output is read.
-pub(crate) fn over(
+pub(crate) fn end_process(
     core: &Core,
     sandbox: SandboxId,
     process: ProcessId,
@@ -37,7 +37,7 @@ pub(crate) fn over(
     keeps_alive: bool,
 ) {
     if let Some(live) = core.processes.live(sandbox, process) {
-        live.is_over(Over { end, keeps_alive });
+        live.set_decided_end(DecidedEnd { end, keeps_alive });
     }
 }
 
@@ -61,7 +61,7 @@ pub(crate) async fn restart(
     let inside = effects::find(core, instance)?;
     let program = tokio::select! {
         biased;
-        _ = live.decided_over() => return refused("the process has ended"),
+        _ = live.decided_end() => return refused("the process has ended"),
         program = inside.inside().exec(spec) => program?,
     };
     live.hand(program, attempt, core.now().wall);

@@ -12,7 +12,7 @@ use runtime::{ByteReader, Exit, ExitStatus, Process, RuntimeError, RuntimeErrorC
 use tokio::io::AsyncReadExt as _;
 use tokio::time::{Instant, sleep, timeout};
 
-use super::live::{Live, Next, Over};
+use super::live::{DecidedEnd, Live, Next};
 use super::log_writer;
 use super::recovery::ended_with_server;
 use crate::core::Core;
@@ -35,8 +35,8 @@ pub(super) fn begin(core: &Arc<Core>, live: Arc<Live>, program: Process) {
             let (core, live) = (Arc::clone(&core), Arc::clone(&live));
             tasks::spawn(async move { run(&core, &live, program).await })
         };
-        let over = match running.await {
-            Ok(over) => over,
+        let decided = match running.await {
+            Ok(decided) => decided,
             Err(error) => {
                 tracing::error!(
                     process = %live.id,
@@ -47,12 +47,12 @@ pub(super) fn begin(core: &Arc<Core>, live: Arc<Live>, program: Process) {
                 give_up(&core, &live).await
             }
         };
-        finish(&core, &live, over);
+        finish(&core, &live, decided);
     });
 }
 
 /// Runs the programs of a process until the process has ended.
-async fn run(core: &Arc<Core>, live: &Arc<Live>, mut program: Process) -> Over {
+async fn run(core: &Arc<Core>, live: &Arc<Live>, mut program: Process) -> DecidedEnd {
     loop {
         let exit = drive(core, live, &mut program).await;
         live.program_ended();
@@ -63,21 +63,21 @@ async fn run(core: &Arc<Core>, live: &Arc<Live>, mut program: Process) -> Over {
         }
         program = match follows(core, live).await {
             Next::Program(program) => program,
-            Next::Over(over) => return over,
+            Next::Ended(decided) => return decided,
         };
         live.give_input(program.stdin.take()).await;
     }
 }
 
 /// A panic ended the task of a process, and its program with that.
-async fn give_up(core: &Arc<Core>, live: &Live) -> Over {
+async fn give_up(core: &Arc<Core>, live: &Live) -> DecidedEnd {
     loop {
         live.program_ended();
         report_exit(core, live, ProgramEnd::GivenUp);
         match follows(core, live).await {
             // It was about to be restarted.
             Next::Program(program) => drop(program),
-            Next::Over(over) => return over,
+            Next::Ended(decided) => return decided,
         }
     }
 }
@@ -90,7 +90,7 @@ async fn follows(core: &Core, live: &Live) -> Next {
         next = live.next() => next,
         () = core.until_halted() => {
             let end = ended_with_server(core.now().wall);
-            Next::Over(Over { end, keeps_alive: false })
+            Next::Ended(DecidedEnd { end, keeps_alive: false })
         }
     }
 }
@@ -121,7 +121,7 @@ async fn exit_report(live: &Live, exit: Result<Exit, RuntimeError>) -> Option<Pr
 /// Waits until the kernel has said why the sandbox of a process ended; false if it does not in
 /// time.
 async fn reason_is_known(live: &Live) -> bool {
-    timeout(REASON_PATIENCE, live.decided_over()).await.is_ok()
+    timeout(REASON_PATIENCE, live.decided_end()).await.is_ok()
 }
 
 /// Reads both outputs and waits until a program exits. If the process ends before, its sandbox ends
@@ -138,21 +138,21 @@ async fn drive(
     let mut exit = None;
     let mut patient = true;
     let rest = sleep(Duration::MAX);
-    let over = live.decided_over();
-    tokio::pin!(rest, over);
-    while exit.is_none() || !(first.is_over() && second.is_over()) {
+    let decided = live.decided_end();
+    tokio::pin!(rest, decided);
+    while exit.is_none() || !(first.has_ended() && second.has_ended()) {
         let bytes = tokio::select! {
             biased;
-            over = &mut over, if patient => {
+            decided = &mut decided, if patient => {
                 patient = false;
-                if over.end.reason != ProcessEndReason::SandboxEnded {
+                if decided.end.reason != ProcessEndReason::SandboxEnded {
                     break;
                 }
                 rest.as_mut().reset(Instant::now() + OUTPUT_PATIENCE);
                 continue;
             }
-            bytes = first.next(), if !first.is_over() => bytes,
-            bytes = second.next(), if !second.is_over() => {
+            bytes = first.next(), if !first.has_ended() => bytes,
+            bytes = second.next(), if !second.has_ended() => {
                 std::mem::swap(&mut first, &mut second);
                 bytes
             }
@@ -187,7 +187,7 @@ impl Output {
         Self { stderr, reader, buffer: BytesMut::new(), read_bytes: FIRST_READ_BYTES }
     }
 
-    const fn is_over(&self) -> bool {
+    const fn has_ended(&self) -> bool {
         self.reader.is_none()
     }
 
@@ -240,8 +240,8 @@ fn report_exit(core: &Arc<Core>, live: &Live, how: ProgramEnd) {
 }
 
 /// A process has ended: stores its record and wakes all that wait.
-fn finish(core: &Arc<Core>, live: &Arc<Live>, over: Over) {
-    let Over { end, keeps_alive } = over;
+fn finish(core: &Arc<Core>, live: &Arc<Live>, decided: DecidedEnd) {
+    let DecidedEnd { end, keeps_alive } = decided;
     let (status, reason) = (end.status, end.reason);
     if reason == ProcessEndReason::RestartFailed
         && let Some(cause) = &end.detail

@@ -39,7 +39,7 @@ pub(super) async fn stop(
                 // If the signal cannot be sent, the process is killed.
                 let _ = handle.signal_tree(SIGTERM).await;
             }
-            live.over().await;
+            live.ended().await;
         };
         if timeout(grace, stopped).await.is_err() {
             force(&core, &live, EndAsked::StopForced).await?;
@@ -127,10 +127,10 @@ async fn force(core: &Arc<Core>, live: &Live, how: EndAsked) -> Result<(), Refus
         };
         tokio::select! {
             biased;
-            () = live.over() => Ok(()),
+            () = live.ended() => Ok(()),
             killed = killed => {
                 killed?;
-                live.over().await;
+                live.ended().await;
                 Ok(())
             }
         }

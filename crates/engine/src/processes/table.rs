@@ -74,7 +74,7 @@ pub(super) enum Entry {
     /// It has not ended, or its end is not stored yet.
     Live(Arc<Live>),
     /// It has ended.
-    Over(Arc<ProcessRecord>),
+    Ended(Arc<ProcessRecord>),
 }
 
 /// The memory of a record.
@@ -88,14 +88,14 @@ impl Entry {
     pub(super) fn tenant(&self) -> KeyId {
         match self {
             Self::Live(live) => live.tenant,
-            Self::Over(record) => record.tenant,
+            Self::Ended(record) => record.tenant,
         }
     }
 
     pub(super) fn record(&self) -> ProcessRecord {
         match self {
             Self::Live(live) => live.record(),
-            Self::Over(record) => ProcessRecord::clone(record),
+            Self::Ended(record) => ProcessRecord::clone(record),
         }
     }
 }
@@ -240,11 +240,11 @@ impl Processes {
         let Tables { of, finished_bytes } = &mut *tables;
         let Some(table) = of.get_mut(&record.sandbox) else { return };
         if let Some(entry) = table.by_number.get_mut(&record.number) {
-            *entry = Entry::Over(record);
+            *entry = Entry::Ended(record);
         }
         while *finished_bytes > IN_MEMORY_BYTES_MAX
             && let Some((&oldest, &bytes)) = table.finished.first_key_value()
-            && matches!(table.by_number.get(&oldest), Some(Entry::Over(_)))
+            && matches!(table.by_number.get(&oldest), Some(Entry::Ended(_)))
         {
             table.finished.remove(&oldest);
             table.forget(oldest);
@@ -287,7 +287,7 @@ impl Processes {
         let running = tables.of.values().flat_map(|table| {
             table.running.iter().filter_map(|number| match table.by_number.get(number)? {
                 Entry::Live(live) => Some(Arc::clone(live)),
-                Entry::Over(_) => None,
+                Entry::Ended(_) => None,
             })
         });
         running.collect()
@@ -315,7 +315,7 @@ impl Processes {
     pub(super) fn live(&self, sandbox: SandboxId, id: ProcessId) -> Option<Arc<Live>> {
         match self.find(sandbox, &ProcessRef::Id(id)).ok()? {
             Entry::Live(live) => Some(live),
-            Entry::Over(_) => None,
+            Entry::Ended(_) => None,
         }
     }
 
@@ -346,7 +346,7 @@ impl Table {
     }
 
     fn is_idle(&self) -> bool {
-        let stored = |number| matches!(self.by_number.get(number), Some(Entry::Over(_)));
+        let stored = |number| matches!(self.by_number.get(number), Some(Entry::Ended(_)));
         self.running.is_empty() && self.starting.is_empty() && self.finished.keys().all(stored)
     }
 

@@ -106,8 +106,8 @@ async fn queued_turn_ends_with_its_client_if_configured() {
         let id = node.engine.create_session(ALICE, asked).await.unwrap().id;
         let mut first = node.engine.start_turn(ALICE, id, say("sleep 20")).await.unwrap();
         let queue = || TurnRequest { when_busy: WhenBusy::Queue, ..say("echo late") };
-        let told = node.engine.start_turn(ALICE, id, queue()).await.unwrap();
-        assert!(told.queued);
+        let received = node.engine.start_turn(ALICE, id, queue()).await.unwrap();
+        assert!(received.queued);
         let engine = node.engine.clone();
         let mut untold =
             Box::pin(async move { engine.start_turn(ALICE, id, queue()).await.map(|_| ()) });
@@ -115,8 +115,8 @@ async fn queued_turn_ends_with_its_client_if_configured() {
         assert!(untold.as_mut().poll(&mut cx).is_pending());
         sleep(Duration::from_secs(1)).await;
         assert_eq!(node.engine.session(ALICE, id).unwrap().queued_turns, 2);
-        let turn = told.turn;
-        drop((told, untold));
+        let turn = received.turn;
+        drop((received, untold));
         sleep(Duration::from_secs(1)).await;
         let session = node.engine.session(ALICE, id).unwrap();
         assert_eq!(session.turn, Some(first.turn), "the turn before goes on");

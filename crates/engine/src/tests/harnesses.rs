@@ -76,19 +76,19 @@ async fn harness_has_the_session_settings_at_once_after_a_change_and_in_the_next
     for harness in every_kind() {
         let node = node(harness.clone()).await;
         let session = node.engine.create_session(ALICE, asked()).await.unwrap().id;
-        let told = said(&whole(&node, session, "env TOKEN; config").await);
-        assert!(told.contains("mine") && told.contains("m1"), "{harness:?}: {told}");
+        let received = said(&whole(&node, session, "env TOKEN; config").await);
+        assert!(received.contains("mine") && received.contains("m1"), "{harness:?}: {received}");
         let config = Some(r#"{"model":"m2"}"#.into());
         let update = SessionUpdate { config, ..SessionUpdate::default() };
         node.engine.update_session(ALICE, session, update).await.unwrap();
-        let told = said(&whole(&node, session, "config").await);
-        assert!(told.contains("m2") && !told.contains("m1"), "{harness:?}: {told}");
+        let received = said(&whole(&node, session, "config").await);
+        assert!(received.contains("m2") && !received.contains("m1"), "{harness:?}: {received}");
         let sandbox = node.engine.session(ALICE, session).unwrap().sandbox_id.unwrap();
         let view = node.engine.sandbox(ALICE, sandbox).unwrap();
         node.runtime.crash(view.instance.unwrap(), false);
         node.settle().await;
-        let told = said(&whole(&node, session, "env TOKEN; config").await);
-        assert!(told.contains("mine") && told.contains("m2"), "{harness:?}: {told}");
+        let received = said(&whole(&node, session, "env TOKEN; config").await);
+        assert!(received.contains("mine") && received.contains("m2"), "{harness:?}: {received}");
     }
 }
 
@@ -98,15 +98,15 @@ async fn harness_that_dies_ends_its_turn_at_once_and_the_next_message_works() {
         let node = node(harness.clone()).await;
         let session = node.engine.create_session(ALICE, asked()).await.unwrap().id;
         for breaking in ["say a; die 3", "garbage", "fail no luck"] {
-            let told = timeout(Duration::from_secs(1), whole(&node, session, breaking)).await;
-            let told = told.expect("within a second");
-            let end = end(&told);
+            let received = timeout(Duration::from_secs(1), whole(&node, session, breaking)).await;
+            let received = received.expect("within a second");
+            let end = end(&received);
             assert_eq!(end["outcome"], "failed", "{harness:?} {breaking}: {end}");
             assert!(end["error"]["message"].is_string(), "{end}");
-            let names: Vec<_> = told.iter().map(|piece| &*piece.name).collect();
+            let names: Vec<_> = received.iter().map(|piece| &*piece.name).collect();
             assert!(names.ends_with(&["error", "turn_ended"]), "{names:?}");
-            let told = whole(&node, session, "say again").await;
-            assert_eq!(end_of(&told), "completed", "{harness:?} after {breaking}");
+            let received = whole(&node, session, "say again").await;
+            assert_eq!(end_of(&received), "completed", "{harness:?} after {breaking}");
         }
     }
 }
@@ -135,8 +135,8 @@ async fn abort_reaches_a_harness_that_listens_and_one_that_does_not() {
                     last = Some(piece);
                 }
                 assert_eq!(end_of(&[last.unwrap()]), "aborted");
-                let told = whole(&node, session, "say on").await;
-                assert_eq!(end_of(&told), "completed", "{harness:?} {script} {keep}");
+                let received = whole(&node, session, "say on").await;
+                assert_eq!(end_of(&received), "completed", "{harness:?} {script} {keep}");
             }
         }
     }

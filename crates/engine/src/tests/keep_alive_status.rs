@@ -101,7 +101,7 @@ async fn keep_alive_change_is_published_with_its_reason_to_its_key_only() {
     node.engine.stop_keeping_awake(ALICE, sandbox, 0).await.unwrap();
     node.settle().await;
     let page = node.store.events(&EventQuery::after(0, 1_000)).await.unwrap();
-    let told: Vec<_> = page
+    let received: Vec<_> = page
         .events
         .iter()
         .filter_map(|stored| {
@@ -114,7 +114,7 @@ async fn keep_alive_change_is_published_with_its_reason_to_its_key_only() {
         })
         .collect();
     assert_eq!(
-        told,
+        received,
         [(Wakefulness::Awake, "process_started", false), (Wakefulness::Auto, "stopped", true)]
     );
 }
@@ -125,7 +125,7 @@ async fn keep_alive_observers_see_every_change() {
     let heard = Arc::new(Mutex::new(Vec::new()));
     let hears = Arc::clone(&heard);
     node.engine.observe(move |observed| {
-        let told = match observed {
+        let received = match observed {
             Observed::Started(record) => format!("started {}", record.name),
             Observed::Ended(record) => format!("ended {}: {}", record.name, record.end.is_some()),
             Observed::Released { processes, after_ms, .. } => {
@@ -133,7 +133,7 @@ async fn keep_alive_observers_see_every_change() {
             }
             Observed::ReleasedOne(record) => format!("released {}", record.name),
         };
-        hears.lock().unwrap().push(told);
+        hears.lock().unwrap().push(received);
     });
     node.engine.stop_keeping_awake(ALICE, sandbox, 0).await.unwrap();
     start(&node, sandbox, "dev", 0).await;

@@ -114,12 +114,12 @@ async fn named_document_changes_at_once_get_separate_versions_also_if_clients_le
         let polls = if n % 2 == 0 { u32::MAX } else { n };
         deploying.spawn(async move { cut(polls, deploy(&node)).await });
     }
-    let told: Vec<_> = deploying.join_all().await.into_iter().flatten().collect();
-    assert!(told.len() >= 12, "{}", told.len());
-    let mut versions: Vec<_> = told.iter().map(|(version, _)| *version).collect();
+    let received: Vec<_> = deploying.join_all().await.into_iter().flatten().collect();
+    assert!(received.len() >= 12, "{}", received.len());
+    let mut versions: Vec<_> = received.iter().map(|(version, _)| *version).collect();
     versions.sort_unstable();
     versions.dedup();
-    assert_eq!(versions.len(), told.len(), "none was given twice");
+    assert_eq!(versions.len(), received.len(), "none was given twice");
     node.settle().await;
     let last = found(&node, "a").await.unwrap().parse::<u64>().unwrap();
     assert!(last >= *versions.last().unwrap());

@@ -105,10 +105,10 @@ async fn health_reports_a_missing_container_engine_if_a_template_needs_it() {
     let node = node().await;
     node.docker.pretend_trouble(Some("the engine does not answer"));
     node.runtime.pretend_trouble(None);
-    let told = degraded(&node);
-    assert_eq!(told.len(), 1, "{told:?}");
-    assert_eq!(told[0].what, "runtime docker");
-    assert!(told[0].cause.contains("does not answer"));
+    let received = degraded(&node);
+    assert_eq!(received.len(), 1, "{received:?}");
+    assert_eq!(received[0].what, "runtime docker");
+    assert!(received[0].cause.contains("does not answer"));
     let up: Vec<_> =
         node.engine.runtimes().into_iter().map(|(kind, why)| (kind, why.is_none())).collect();
     assert_eq!(up, [(RuntimeKind::Fake, true), (RuntimeKind::Docker, false)]);

@@ -55,8 +55,8 @@ async fn a_pool_without_its_image_is_degraded_says_why_and_recovers() {
     assert!(pool.degraded, "{pool:?}");
     assert!(pool.last_failure.unwrap().contains(cause));
     let health = node.engine.health();
-    let told = health.degraded.iter().find(|one| one.what == "pool boxed").unwrap();
-    assert!(told.cause.contains(cause), "{told:?}");
+    let received = health.degraded.iter().find(|one| one.what == "pool boxed").unwrap();
+    assert!(received.cause.contains(cause), "{received:?}");
     let asked =
         CheckoutRequest { policy: CheckoutPolicy::FailFast, ..CheckoutRequest::of(name("boxed")) };
     let refused = node.engine.checkout(ALICE, asked).await.map(|_| ()).unwrap_err();

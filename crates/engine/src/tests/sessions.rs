@@ -77,19 +77,19 @@ async fn turn_pieces_are_sent_to_the_end_and_read_again_from_the_store() {
     node.settle().await;
     let session = node.session().await;
     let mut started = node.send(session, "echo hi").await.unwrap();
-    let told = rest(&mut started.follow).await;
+    let received = rest(&mut started.follow).await;
     let expected = ["sandbox_active", "turn_started", "output", "result", "turn_ended"];
-    assert_eq!(names(&told), expected);
-    assert_eq!(data(&told[2])["text"], "hi\n");
-    let end = data(&told[4]);
+    assert_eq!(names(&received), expected);
+    assert_eq!(data(&received[2])["text"], "hi\n");
+    let end = data(&received[4]);
     assert_eq!((&end["outcome"], &end["error"]), (&"completed".into(), &Value::Null));
     assert_eq!(end["result"]["exit_code"], 0);
-    let seqs: Vec<_> = told.iter().map(|piece| piece.seq).collect();
+    let seqs: Vec<_> = received.iter().map(|piece| piece.seq).collect();
     assert_eq!(seqs, [1, 2, 3, 4, 5]);
     for after in 0..=4 {
         let follow = node.engine.follow_turn(ALICE, session, started.turn, after).await;
         let again = rest(&mut follow.unwrap()).await;
-        assert_eq!(again, told[after as usize..], "after {after}");
+        assert_eq!(again, received[after as usize..], "after {after}");
     }
     let turns = node.engine.turns(ALICE, session, 0, 10).await.unwrap();
     assert_eq!(turns.len(), 1);
@@ -112,15 +112,15 @@ async fn turns_run_one_at_a_time_and_queued_ones_in_order() {
         assert!(started.queued);
         later.push(started);
     }
-    let told = rest(&mut first.follow).await;
-    assert_eq!(data(&told[2])["text"], "one\n");
-    let mut previous = told.last().unwrap().at;
+    let received = rest(&mut first.follow).await;
+    assert_eq!(data(&received[2])["text"], "one\n");
+    let mut previous = received.last().unwrap().at;
     for (mut started, text) in later.into_iter().zip(["two\n", "three\n"]) {
-        let told = rest(&mut started.follow).await;
-        assert_eq!(names(&told)[..2], ["sandbox_active", "turn_started"], "{told:?}");
-        assert_eq!(data(&told[2])["text"], text);
-        assert!(told[0].at >= previous, "it began after the end of the one before");
-        previous = told.last().unwrap().at;
+        let received = rest(&mut started.follow).await;
+        assert_eq!(names(&received)[..2], ["sandbox_active", "turn_started"], "{received:?}");
+        assert_eq!(data(&received[2])["text"], text);
+        assert!(received[0].at >= previous, "it began after the end of the one before");
+        previous = received.last().unwrap().at;
     }
 }
 
@@ -137,8 +137,8 @@ async fn abort_answers_after_the_turn_has_ended_and_the_next_message_gets_anothe
         |event: &&LifecycleEvent| matches!(event, LifecycleEvent::SandboxTerminated { .. });
     let happened = node.happened(session).await;
     assert_eq!(happened.iter().filter(terminated).count(), 1, "{happened:?}");
-    let told = node.whole(session, "echo again").await;
-    assert_eq!(outcome(&told), "completed");
+    let received = node.whole(session, "echo again").await;
+    assert_eq!(outcome(&received), "completed");
     let after = node.engine.session(ALICE, session).unwrap();
     assert!(after.generation > before.generation);
 }
@@ -167,8 +167,8 @@ async fn turn_continues_without_its_client_unless_configured_otherwise() {
     let turn = started.turn;
     drop(started);
     let mut follow = node.engine.follow_turn(ALICE, session, turn, 2).await.unwrap();
-    let told = rest(&mut follow).await;
-    assert_eq!((names(&told)[0], &*outcome(&told)), ("output", "completed"));
+    let received = rest(&mut follow).await;
+    assert_eq!((names(&received)[0], &*outcome(&received)), ("output", "completed"));
 
     let asked = SessionRequest {
         on_disconnect: OnDisconnect::Abort,
@@ -195,12 +195,12 @@ async fn turn_that_a_server_crash_interrupts_has_one_clear_end() {
     let node = node.kill_and_start().await;
     for after in [0, 1, seen] {
         let mut follow = node.engine.follow_turn(ALICE, session, turn, after).await.unwrap();
-        let told = rest(&mut follow).await;
-        assert_eq!(outcome(&told), "interrupted");
-        let ends = told.iter().filter(|piece| &*piece.name == "turn_ended").count();
+        let received = rest(&mut follow).await;
+        assert_eq!(outcome(&received), "interrupted");
+        let ends = received.iter().filter(|piece| &*piece.name == "turn_ended").count();
         assert_eq!(ends, 1);
-        assert!(told.iter().all(|piece| piece.seq > after), "{told:?}");
-        assert_eq!(data(told.last().unwrap())["error"]["code"], "interrupted");
+        assert!(received.iter().all(|piece| piece.seq > after), "{received:?}");
+        assert_eq!(data(received.last().unwrap())["error"]["code"], "interrupted");
     }
     assert_eq!(node.engine.session(ALICE, session).unwrap().status, SessionStatus::Paused);
     assert_eq!(outcome(&node.whole(session, "echo on").await), "completed");

@@ -350,8 +350,8 @@ async fn state_loss_is_reported_and_the_session_goes_on() {
             disk.archives.as_ref().unwrap().remove(workspace).unwrap();
         }
         node.engine.resume_session(ALICE, session).await.unwrap();
-        let told = node.whole(session, "echo hi").await;
-        assert_eq!(outcome(&told), "completed", "{template}");
+        let received = node.whole(session, "echo hi").await;
+        assert_eq!(outcome(&received), "completed", "{template}");
         assert_eq!(node.lost(session).await, [TerminatedReason::Crash], "{template}");
         assert_ne!(node.engine.session(ALICE, session).unwrap().workspace, Some(workspace));
     }
@@ -460,12 +460,12 @@ async fn session_begins_with_its_seed_archive_only_once() {
         assert_eq!(read, files);
         let asked = SessionRequest { seed: Some(seed), ..SessionRequest::of(name(template)) };
         let session = node.engine.create_session(ALICE, asked.clone()).await.unwrap().id;
-        let told = node.said(session, "cat CLAUDE.md agent/main.py; rm CLAUDE.md").await;
-        assert_eq!(told, "be kindprint(1)", "{template} {pool_size}");
+        let received = node.said(session, "cat CLAUDE.md agent/main.py; rm CLAUDE.md").await;
+        assert_eq!(received, "be kindprint(1)", "{template} {pool_size}");
         node.engine.stop_session(ALICE, session).await.unwrap();
         node.engine.resume_session(ALICE, session).await.unwrap();
-        let told = node.said(session, "cat agent/main.py; cat CLAUDE.md").await;
-        assert_eq!(told, "print(1)", "{template} {pool_size}");
+        let received = node.said(session, "cat agent/main.py; cat CLAUDE.md").await;
+        assert_eq!(received, "print(1)", "{template} {pool_size}");
 
         // While a session names it, it stays.
         tokio::time::sleep(Duration::from_mins(30)).await;

@@ -27,7 +27,7 @@ pub struct TurnFollow {
     live: Option<Arc<Live>>,
     after: u64,
     read: VecDeque<TurnPiece>,
-    over: bool,
+    ended: bool,
     /// The request that started the turn, if its client is the follower.
     client: Option<RequestId>,
 }
@@ -36,8 +36,8 @@ impl TurnFollow {
     pub(crate) fn new(core: &Arc<Core>, session: SessionId, turn: TurnId, after: u64) -> Self {
         let core = Arc::clone(core);
         let live = core.turns.live(turn);
-        let (read, over, client) = (VecDeque::new(), false, None);
-        Self { core, session, turn, live, after, read, over, client }
+        let (read, ended, client) = (VecDeque::new(), false, None);
+        Self { core, session, turn, live, after, read, ended, client }
     }
 
     /// The follower is the client that started the turn, which may have to end with that client.
@@ -62,7 +62,7 @@ impl TurnFollow {
     /// The next piece; the last one is `turn_ended`. None after it, or if the server stops.
     pub async fn next(&mut self) -> Result<Option<TurnPiece>, Refusal> {
         loop {
-            if self.over {
+            if self.ended {
                 return Ok(None);
             }
             if let Some(piece) = self.take_read() {
@@ -77,8 +77,8 @@ impl TurnFollow {
                     self.after = piece.seq;
                     return Ok(Some(piece));
                 }
-                Seen::Over(end) => {
-                    self.over = true;
+                Seen::Ended(end) => {
+                    self.ended = true;
                     return Ok(Some(end));
                 }
                 // Pieces that retention deleted are skipped.
@@ -92,7 +92,7 @@ impl TurnFollow {
                         _ = stopped.wait_for(|stopped| *stopped) => {
                             // Pieces that came before the stop are sent before the end of the
                             // stream.
-                            self.over = matches!(live.log.look(self.after), Seen::Nothing);
+                            self.ended = matches!(live.log.look(self.after), Seen::Nothing);
                         }
                     }
                 }
@@ -123,14 +123,14 @@ impl TurnFollow {
         loop {
             let record = self.core.store.turn(self.turn).await;
             let record = record.map_err(|error| unavailable(&error.to_string()))?;
-            self.over = record.is_none();
+            self.ended = record.is_none();
             let Some(record) = record else { return Ok(None) };
             if let Some(end) = &record.end {
                 // Pieces may have been stored since the last look.
                 if self.read_back().await? {
                     return Ok(self.take_read());
                 }
-                self.over = true;
+                self.ended = true;
                 return Ok(Some(end_piece(self.session, self.turn, end, self.after)));
             }
             if !timeout_at(deadline, written.changed()).await.is_ok_and(|changed| changed.is_ok()) {
@@ -143,7 +143,7 @@ impl TurnFollow {
 impl Drop for TurnFollow {
     fn drop(&mut self) {
         if let Some(request) = self.client.take()
-            && !self.over
+            && !self.ended
         {
             self.core.notify(Event::ClientGone { request });
         }

@@ -28,7 +28,7 @@ struct State {
     /// The watch of its instance, from when a harness there gets it until its task begins.
     end_watch: Option<EndWatch>,
     /// Followers see its end.
-    over: bool,
+    ended: bool,
 }
 
 /// Stops a task that runs a turn.
@@ -41,7 +41,7 @@ struct TaskHandle {
 
 impl Live {
     pub(crate) fn new(turn: TurnId, input: Arc<str>) -> Arc<Self> {
-        let state = State { input: Some(input), work: None, end_watch: None, over: false };
+        let state = State { input: Some(input), work: None, end_watch: None, ended: false };
         let (began, log) = (Instant::now(), TurnLog::new(turn));
         Arc::new(Self { turn, began, log, state: Mutex::new(state) })
     }
@@ -98,12 +98,12 @@ impl Live {
 
     /// Followers see its end from now on.
     pub(super) fn end_shown(&self) {
-        self.state().over = true;
+        self.state().ended = true;
     }
 
     /// Nothing of it is left: followers see its end, and no task runs it.
     pub(super) fn is_finished(&self) -> bool {
         let state = self.state();
-        state.over && state.work.is_none()
+        state.ended && state.work.is_none()
     }
 }

@@ -62,7 +62,7 @@ pub(crate) enum Seen {
     /// Nothing yet.
     Nothing,
     /// The turn has ended, and this was its end.
-    Over(TurnPiece),
+    Ended(TurnPiece),
 }
 
 impl TurnLog {
@@ -232,7 +232,7 @@ impl TurnLog {
     pub(crate) fn look(&self, after: u64) -> Seen {
         let log = self.log();
         if after >= log.shown_seq() {
-            return log.end.clone().map_or(Seen::Nothing, Seen::Over);
+            return log.end.clone().map_or(Seen::Nothing, Seen::Ended);
         }
         let first = log.recent.front().map_or(u64::MAX, |piece| piece.seq);
         match after.checked_sub(first.saturating_sub(1)) {
@@ -300,7 +300,7 @@ mod tests {
             }
             Seen::Stored => "stored",
             Seen::Nothing => "nothing",
-            Seen::Over(_) => "over",
+            Seen::Ended(_) => "ended",
         }
     }
 
@@ -326,7 +326,7 @@ mod tests {
         assert!(!live.add(Wall(3), "output", "late".into(), true), "nothing after the end");
         assert_eq!(seen(&live, 3), "nothing", "an end is shown when it is stored");
         live.ended(TurnPiece { seq: 4, at: Wall(2), name: "turn_ended".into(), data: "".into() });
-        assert_eq!((seen(&live, 0), seen(&live, 3)), ("piece", "over"));
+        assert_eq!((seen(&live, 0), seen(&live, 3)), ("piece", "ended"));
     }
 
     #[test]
@@ -349,7 +349,7 @@ mod tests {
         live.written(second);
         assert_eq!((seen(&live, 1), seen(&live, 2)), ("piece", "nothing"));
         live.ended(TurnPiece { seq: 3, at: Wall(2), name: "turn_ended".into(), data: "".into() });
-        assert_eq!((seen(&live, 1), seen(&live, 2)), ("piece", "over"));
+        assert_eq!((seen(&live, 1), seen(&live, 2)), ("piece", "ended"));
     }
 
     #[test]

@@ -43,9 +43,10 @@ pub(crate) fn begin(
         return Err(RuntimeError::new(RuntimeErrorCode::System, "start a turn", cause));
     };
     let (stop, done) = live.work_begins();
-    let over = TaskEnd { core: Arc::clone(core), live, _done: done };
+    let task_end = TaskEnd { core: Arc::clone(core), live, _done: done };
     tasks::spawn(async move {
-        let of = TurnTask { core: &over.core, live: &over.live, end_watch, instance, session };
+        let of =
+            TurnTask { core: &task_end.core, live: &task_end.live, end_watch, instance, session };
         of.run(&stop).await;
     });
     Ok(())

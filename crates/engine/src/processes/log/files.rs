@@ -60,7 +60,7 @@ struct LogUsage {
 struct Share {
     bytes: u64,
     /// Logs of ended processes, and the size of each.
-    over: BTreeMap<(SandboxId, u64), u64>,
+    ended: BTreeMap<(SandboxId, u64), u64>,
 }
 
 impl LogUsage {
@@ -73,7 +73,7 @@ impl LogUsage {
         self.bytes = self.bytes.saturating_sub(bytes);
         if let Some(share) = self.of.get_mut(&whose) {
             share.bytes = share.bytes.saturating_sub(bytes);
-            if share.bytes == 0 && share.over.is_empty() {
+            if share.bytes == 0 && share.ended.is_empty() {
                 self.of.remove(&whose);
             }
         }
@@ -81,7 +81,7 @@ impl LogUsage {
 
     /// The owner of the log of an ended process.
     fn owner(&self, place: (SandboxId, u64)) -> Option<u128> {
-        let found = self.of.iter().find(|(_, share)| share.over.contains_key(&place));
+        let found = self.of.iter().find(|(_, share)| share.ended.contains_key(&place));
         found.map(|(whose, _)| *whose)
     }
 
@@ -99,9 +99,9 @@ impl LogUsage {
         let much = self
             .of
             .iter()
-            .filter(|(whose, share)| !share.over.is_empty() && self.has_much(**whose, all_bytes));
+            .filter(|(whose, share)| !share.ended.is_empty() && self.has_much(**whose, all_bytes));
         let (_, most) = much.max_by_key(|(_, share)| share.bytes)?;
-        most.over.keys().next().copied()
+        most.ended.keys().next().copied()
     }
 }
 
@@ -115,7 +115,7 @@ impl LogDirectory {
             let mut usage = log_directory.usage();
             usage.add(sandbox.as_u128(), bytes);
             let share = usage.of.entry(sandbox.as_u128()).or_default();
-            share.over.insert((sandbox, number), bytes);
+            share.ended.insert((sandbox, number), bytes);
         }
         Ok(log_directory)
     }
@@ -168,7 +168,7 @@ impl LogDirectory {
         let bytes = self.size(place.0, place.1);
         let mut usage = self.usage();
         let share = usage.of.entry(record.tenant.as_u128()).or_default();
-        share.over.insert(place, bytes);
+        share.ended.insert(place, bytes);
     }
 
     /// Removes a log.
@@ -183,7 +183,7 @@ impl LogDirectory {
         let mut usage = self.usage();
         if let Some(whose) = usage.owner(place) {
             if let Some(share) = usage.of.get_mut(&whose) {
-                share.over.remove(&place);
+                share.ended.remove(&place);
             }
             if removed {
                 usage.subtract(whose, bytes);
@@ -429,7 +429,7 @@ mod tests {
     fn process_logs_of_the_largest_owner_go_first_running_or_ended() {
         let mut usage = LogUsage::default();
         usage.add(BOB, 10);
-        usage.of.entry(BOB).or_default().over.insert((sandbox(2), 1), 10);
+        usage.of.entry(BOB).or_default().ended.insert((sandbox(2), 1), 10);
         assert_eq!(usage.next_to_go(100), None, "there is room");
         usage.add(ALICE, 200);
         assert_eq!(
@@ -438,8 +438,8 @@ mod tests {
             "all logs of the first owner are being written, and the second has little"
         );
         assert!(usage.has_much(ALICE, 100) && !usage.has_much(BOB, 100));
-        usage.of.entry(ALICE).or_default().over.insert((sandbox(1), 7), 5);
-        usage.of.entry(ALICE).or_default().over.insert((sandbox(1), 3), 5);
+        usage.of.entry(ALICE).or_default().ended.insert((sandbox(1), 7), 5);
+        usage.of.entry(ALICE).or_default().ended.insert((sandbox(1), 3), 5);
         assert_eq!(usage.next_to_go(100), Some((sandbox(1), 3)));
         assert_eq!(usage.owner((sandbox(2), 1)), Some(BOB));
     }

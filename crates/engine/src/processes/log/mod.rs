@@ -52,7 +52,7 @@ struct State {
     on_disk: bool,
     lost_bytes: u64,
     followers: usize,
-    over: bool,
+    ended: bool,
 }
 
 /// What [`Log::look`] finds from an offset on.
@@ -64,7 +64,7 @@ pub(super) enum Seen {
     /// Nothing yet.
     Nothing,
     /// Nothing, and nothing will come.
-    Over,
+    Ended,
 }
 
 /// Pieces to save, and the length of the output before the first.
@@ -86,7 +86,7 @@ impl Log {
             on_disk: false,
             lost_bytes: 0,
             followers: 0,
-            over: false,
+            ended: false,
         };
         Self { state: Mutex::new(state), all_unsaved, changed: Notify::new() }
     }
@@ -125,7 +125,7 @@ impl Log {
 
     /// Nothing comes any more.
     pub(super) fn close(&self) {
-        self.state().over = true;
+        self.state().ended = true;
         self.changed.notify_waiters();
     }
 
@@ -133,8 +133,8 @@ impl Log {
         self.state().extent
     }
 
-    pub(super) fn is_over(&self) -> bool {
-        self.state().over
+    pub(super) fn has_ended(&self) -> bool {
+        self.state().ended
     }
 
     /// How many bytes could not be saved.
@@ -274,7 +274,7 @@ impl Log {
     pub(super) fn look(&self, offset: u64, max_bytes: usize) -> Seen {
         let state = self.state();
         if offset >= state.extent.end {
-            return if state.over { Seen::Over } else { Seen::Nothing };
+            return if state.ended { Seen::Ended } else { Seen::Nothing };
         }
         let recent_first = state.recent.front().map_or(state.extent.end, |piece| piece.offset);
         if offset < recent_first && state.on_disk {
@@ -317,7 +317,7 @@ impl Log {
             changed.as_mut().enable();
             {
                 let state = self.state();
-                if state.extent.end > offset || state.over {
+                if state.extent.end > offset || state.ended {
                     return;
                 }
             }
