@@ -186,11 +186,11 @@ pub(crate) async fn round(core: &Arc<Core>, workspaces: &Arc<Workspaces>, urgenc
     });
     let (order, cheap) = core.disk.usage_meter.order(all);
     for (index, id) in order.into_iter().enumerate() {
-        let is_over = match urgency {
+        let is_time_up = match urgency {
             Urgency::None => index > cheap && began.elapsed() > interval(core),
             Urgency::Short => began.elapsed() > URGENT,
         };
-        if is_over {
+        if is_time_up {
             break;
         }
         measure_one(core, workspaces, id, soft.get(&id).copied(), urgency).await;

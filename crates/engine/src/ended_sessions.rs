@@ -66,11 +66,11 @@ impl Engine {
         caller: Caller,
     ) -> Result<Vec<Arc<str>>, Refusal> {
         let all = documents::all(&self.core, kind, caller.key).await?;
-        let is_over = |document: &Document| {
+        let has_ended = |document: &Document| {
             let id: Option<SessionId> = document.name.parse().ok();
             id.is_some_and(|id| self.session(caller, id).is_err())
         };
-        let over = all.into_iter().filter(is_over);
-        Ok(over.map(|document| document.body).collect())
+        let ended = all.into_iter().filter(has_ended);
+        Ok(ended.map(|document| document.body).collect())
     }
 }

@@ -255,8 +255,8 @@ impl Engine {
             return Ok(());
         }
         let alone = self.core.named_documents.lock(&key.kind, key.tenant, None).await?;
-        let is_over = !self.session_lives(caller, session);
-        if is_over && is_left(written(&self.core, key).await?) {
+        let has_ended = !self.session_lives(caller, session);
+        if has_ended && is_left(written(&self.core, key).await?) {
             self.core.write_names(alone, vec![key.removed()], None).await?;
         }
         Ok(())

@@ -147,11 +147,11 @@ impl Use {
     /// The refusal that a failure of the runtime means for the caller.
     async fn explain_error(&self, error: RuntimeError) -> Refusal {
         use RuntimeErrorCode as Code;
-        let over = matches!(
+        let sandbox_ended = matches!(
             error.code,
             Code::SandboxGone | Code::OutOfMemory | Code::LauncherLost | Code::SandboxUnknown
         );
-        if over && let Some(refusal) = self.gone().await {
+        if sandbox_ended && let Some(refusal) = self.gone().await {
             return refusal;
         }
         Refusal::from(error)

@@ -37,7 +37,7 @@ pub struct Packing<F> {
     entries_max: u64,
     ready: Vec<u8>,
     restorable: Option<Restorable>,
-    is_over: bool,
+    is_complete: bool,
 }
 
 /// What an archive for a restore needs besides.
@@ -132,7 +132,7 @@ impl<F: Files> Packing<F> {
             entries_max,
             ready: Vec::new(),
             restorable: None,
-            is_over: false,
+            is_complete: false,
         })
     }
 
@@ -175,10 +175,10 @@ impl<F: Files> Packing<F> {
     /// The next bytes; none at the end. After an error there are none.
     pub async fn next_piece(&mut self) -> io::Result<Option<Vec<u8>>> {
         loop {
-            if self.ready.len() >= PIECE_BYTES || self.is_over && !self.ready.is_empty() {
+            if self.ready.len() >= PIECE_BYTES || self.is_complete && !self.ready.is_empty() {
                 return Ok(Some(std::mem::take(&mut self.ready)));
             }
-            if self.is_over {
+            if self.is_complete {
                 return Ok(None);
             }
             if self.file.is_some() {
@@ -457,6 +457,6 @@ impl<F: Files> Packing<F> {
             written.write(&mut self.ready);
         }
         end(&mut self.ready);
-        self.is_over = true;
+        self.is_complete = true;
     }
 }
