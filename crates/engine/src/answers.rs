@@ -1,5 +1,5 @@
-//! Answers to those who wait, and what becomes of an answer that nobody takes: whoever asked may
-//! go away at any moment, and what was granted to them is then given back.
+//! Answers to requests, and what happens to an answer that no caller takes: a client may disconnect
+//! at any moment, and the engine then gives back what the kernel granted.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,46 +9,46 @@ use model::{Refusal, RequestId, SessionId, TurnChange, TurnId};
 use tokio::sync::oneshot;
 
 use crate::core::{Attached, Core, unavailable};
-use crate::gone::{Gone, Stay};
+use crate::instance_ends::{EndWatch, InstanceEnds};
 
 /// How long a request waits for a journal that cannot be written.
-pub(crate) const TROUBLE_PATIENCE: Duration = Duration::from_secs(2);
+pub(crate) const JOURNAL_PATIENCE: Duration = Duration::from_secs(2);
 
 /// What the kernel answers.
 pub(crate) type Answer = Result<Reply, Refusal>;
 
-/// An answer on its way.
-pub(crate) struct Given {
+/// An answer on its way to its caller.
+pub(crate) struct DeliveredAnswer {
     pub(crate) answer: Answer,
-    /// A caller that gets a use is in the instance from now on, also before it reads the answer.
-    pub(crate) stay: Option<Stay>,
+    /// A caller that gets a use watches its instance from now on, also before it reads the answer.
+    pub(crate) end_watch: Option<EndWatch>,
 }
 
 /// Where an answer goes.
 pub(crate) struct Waiter {
-    sender: oneshot::Sender<Given>,
+    sender: oneshot::Sender<DeliveredAnswer>,
 }
 
 impl Waiter {
-    pub(crate) fn new() -> (Self, oneshot::Receiver<Given>) {
+    pub(crate) fn new() -> (Self, oneshot::Receiver<DeliveredAnswer>) {
         let (sender, receiver) = oneshot::channel();
         (Self { sender }, receiver)
     }
 
-    /// Gives the answer; if nobody is there, what the kernel must be told.
-    pub(crate) fn give(self, answer: Answer, gone: &Gone) -> Option<Event> {
-        let stay = match &answer {
-            Ok(Reply::Granted(grant)) => Some(gone.enter(grant.instance)),
+    /// Sends the answer. If the caller is gone, returns the event for the kernel.
+    pub(crate) fn give(self, answer: Answer, ends: &InstanceEnds) -> Option<Event> {
+        let end_watch = match &answer {
+            Ok(Reply::Granted(grant)) => Some(ends.watch(grant.instance)),
             Ok(_) | Err(_) => None,
         };
-        let given = Given { answer, stay };
-        self.sender.send(given).err().and_then(|given| nobody_took(given.answer))
+        let delivered = DeliveredAnswer { answer, end_watch };
+        self.sender.send(delivered).err().and_then(|delivered| undelivered(delivered.answer))
     }
 }
 
-/// What follows from an answer that no caller took. (A use and a read end with the guard of the caller
-/// that asked.)
-pub(crate) fn nobody_took(answer: Answer) -> Option<Event> {
+/// The event that follows from an answer that no caller took. (A use and a read end with their
+/// guard.)
+pub(crate) fn undelivered(answer: Answer) -> Option<Event> {
     match answer {
         Ok(Reply::CheckedOut(checked_out)) => {
             Some(Event::LeaseReturned { lease: checked_out.lease })
@@ -75,34 +75,34 @@ pub(crate) fn nobody_took(answer: Answer) -> Option<Event> {
     }
 }
 
-/// A request that waits for its answer. Dropped, the kernel is told that its client is gone, or
-/// what was granted is given back.
-pub(crate) struct Asked {
+/// A request that waits for its answer. If it is dropped, the kernel learns that the client is
+/// gone, or gets back what it granted.
+pub(crate) struct PendingRequest {
     core: Arc<Core>,
     request: RequestId,
-    receiver: oneshot::Receiver<Given>,
+    receiver: oneshot::Receiver<DeliveredAnswer>,
     answered: bool,
     /// The turn that was sent with it.
     put: Option<(SessionId, TurnId)>,
 }
 
-impl Drop for Asked {
+impl Drop for PendingRequest {
     fn drop(&mut self) {
         if self.answered {
             return;
         }
         if self.core.forget_waiter(self.request) {
-            self.core.tell(Event::ClientGone { request: self.request });
+            self.core.notify(Event::ClientGone { request: self.request });
             return;
         }
         self.receiver.close();
-        let Ok(Given { answer, .. }) = self.receiver.try_recv() else { return };
+        let Ok(DeliveredAnswer { answer, .. }) = self.receiver.try_recv() else { return };
         let begun = matches!(answer, Ok(Reply::TurnStarted(_) | Reply::TurnQueued { .. }));
         if begun {
-            // It may be wished that the turn ends with its client.
-            self.core.tell(Event::ClientGone { request: self.request });
-        } else if let Some(event) = nobody_took(answer) {
-            self.core.tell(event);
+            // The turn may have to end with its client.
+            self.core.notify(Event::ClientGone { request: self.request });
+        } else if let Some(event) = undelivered(answer) {
+            self.core.notify(event);
         }
     }
 }
@@ -118,60 +118,61 @@ impl Core {
         self.ask_with(request, event, None).await
     }
 
-    /// The same, with something that is written down with it.
+    /// The same, with something that is committed with it.
     pub(crate) async fn ask_with(
         self: &Arc<Self>,
         request: RequestId,
         event: Event,
         attached: Option<Attached>,
     ) -> Answer {
-        self.begin_asking(request, event, attached)?.answer().await
+        self.begin_request(request, event, attached)?.answer().await
     }
 
-    /// The same, and the answer is waited for later. The decision is made when this returns.
-    pub(crate) fn begin_asking(
+    /// The same, but the answer is awaited later. The decision is made when this returns.
+    pub(crate) fn begin_request(
         self: &Arc<Self>,
         request: RequestId,
         event: Event,
         attached: Option<Attached>,
-    ) -> Result<Asked, Refusal> {
+    ) -> Result<PendingRequest, Refusal> {
         let put = attached.as_ref().and_then(put);
-        if let Err(refusal) = self.refuse_in_trouble() {
+        if let Err(refusal) = self.refuse_if_journal_fails() {
             if let Some((_, turn)) = put {
                 self.turns.forget(turn);
             }
             return Err(refusal);
         }
         let (waiter, receiver) = Waiter::new();
-        let asked = Asked { core: Arc::clone(self), request, receiver, answered: false, put };
+        let pending =
+            PendingRequest { core: Arc::clone(self), request, receiver, answered: false, put };
         self.decide(event, Some((request, waiter)), attached);
-        Ok(asked)
+        Ok(pending)
     }
 }
 
-impl Asked {
+impl PendingRequest {
     pub(crate) async fn answer(self) -> Answer {
-        self.given().await.answer
+        self.delivered().await.answer
     }
 
-    /// The answer, and with a grant the stay in its instance.
-    pub(crate) async fn given(mut self) -> Given {
+    /// The answer, and with a grant the watch for the end of its instance.
+    pub(crate) async fn delivered(mut self) -> DeliveredAnswer {
         let core = Arc::clone(&self.core);
-        let given = tokio::select! {
+        let delivered = tokio::select! {
             biased;
-            given = &mut self.receiver => given,
-            cause = core.trouble.lasting(TROUBLE_PATIENCE) => {
+            delivered = &mut self.receiver => delivered,
+            cause = core.journal_health.failed_for(JOURNAL_PATIENCE) => {
                 if let Some((session, turn)) = self.put {
-                    // Whoever is told to send it again must not be answered twice.
-                    core.tell(Event::TurnWithdrawn { session, turn });
+                    // The client will send the turn again, and must not get two answers.
+                    core.notify(Event::TurnWithdrawn { session, turn });
                 }
-                return Given { answer: Err(unavailable(&cause)), stay: None };
+                return DeliveredAnswer { answer: Err(unavailable(&cause)), end_watch: None };
             }
         };
         self.answered = true;
-        given.unwrap_or_else(|_| Given {
+        delivered.unwrap_or_else(|_| DeliveredAnswer {
             answer: Err(unavailable("the engine has stopped")),
-            stay: None,
+            end_watch: None,
         })
     }
 }

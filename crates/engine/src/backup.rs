@@ -1,10 +1,10 @@
-//! A backup, as the bytes of a tar archive: the files of every session as an archive each, the files
-//! that sessions begin with, then the database. It is made while everything goes on.
+//! A backup, as a stream of tar bytes: the files of every session as one archive each, the seed
+//! archives, then the database. The node keeps working meanwhile.
 //!
-//! The database is copied first and sent last. Every session in the copy has its files in the backup,
-//! as they were then or later: they are taken as a fork takes them. A session that is deleted in
-//! between, or was still being created, is taken out of the copy, so that none is there by half. Keys
-//! are none of this: whoever may read their files adds them.
+//! The database is copied first and sent last. Every session in the copy has its files in the
+//! backup, as of the copy or later; they are read as for a fork. A session that is deleted in
+//! between, or was still being created, is removed from the copy, so that none is incomplete. Keys
+//! are not included: an operator who may read their files adds them.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -36,46 +36,45 @@ use crate::boxed;
 use crate::core::Core;
 use crate::documents::refused as store_refused;
 use crate::effects::EffectError;
-use crate::keeping;
+use crate::workspace_persistence;
 
-/// The member that says that everything before it is all there is.
+/// The member that marks the backup as complete.
 const COMPLETE: &str = "complete.json";
-/// The member that says why it ends too early.
+/// The member that says why the backup is incomplete.
 const FAILED: &str = "failed.json";
 
-/// Pieces on their way to whoever takes them.
+/// Pieces that may wait for the client.
 const PIECES: usize = 4;
 const PIECE_BYTES: usize = 256 << 10;
 
-/// How often the files of a session are tried to be read, and how long one try may take.
+/// How often the files of a session are tried, and how long one try may take.
 const TRIES: u32 = 8;
 const TRY: Duration = Duration::from_mins(30);
 const PAUSE: Duration = Duration::from_millis(250);
 
-/// Ids of archives that are made for a backup and go with it begin with this. Those of sessions never
-/// do: they begin with the time.
+/// Ids of archives that are made for a backup and removed after it begin with this. Those of
+/// sessions never do: they begin with the time.
 const SPOOL: u128 = 0x6261_636b_7570_0000 << 64;
 
-/// Whether an archive was made for a backup, by its id: what a killed server left of one is worth
-/// nothing.
+/// Whether an archive was made for a backup, by its id: if a killed server left one, it is useless.
 pub(crate) fn is_spool(id: WorkspaceId) -> bool {
     id.as_u128() >> 64 == SPOOL >> 64
 }
 
-/// A backup that is being made. Dropped, it is given up.
+/// A backup in progress. It is given up when this is dropped.
 #[derive(Debug)]
 pub struct Backup {
     pieces: Receiver<Bytes>,
 }
 
 impl Backup {
-    /// The next bytes; none at the end. What fails is said in the last member.
+    /// The next bytes; none at the end. A failure is reported in the last member.
     pub async fn next(&mut self) -> Option<Bytes> {
         self.pieces.recv().await
     }
 }
 
-/// What a backup is made of where no server runs.
+/// What a backup needs where no server runs.
 #[derive(Clone)]
 pub struct StoppedNode {
     /// Its store.
@@ -84,7 +83,7 @@ pub struct StoppedNode {
     pub workspaces: Arc<Workspaces>,
     /// Its archives.
     pub archives: Archives,
-    /// Files that sessions begin with.
+    /// Its seed archives.
     pub seeds: Seeds,
 }
 
@@ -95,7 +94,7 @@ impl std::fmt::Debug for StoppedNode {
 }
 
 impl StoppedNode {
-    /// Begins a backup. Nobody else may use any of it.
+    /// Begins a backup. Nothing else may use the node's files meanwhile.
     #[boxed]
     pub async fn backup(self) -> Result<Backup, Refusal> {
         let Self { store, workspaces, archives, seeds } = self;
@@ -112,12 +111,12 @@ impl StoppedNode {
 }
 
 impl Engine {
-    /// Begins a backup of everything that outlives this server, but its keys.
+    /// Begins a backup of everything that outlives this server, except its keys.
     #[boxed]
     pub async fn backup(&self) -> Result<Backup, Refusal> {
         let disk = &self.core.disk;
         let Some(archives) = disk.archives.clone() else {
-            let cause = "this node has no place for archives";
+            let cause = "this node has no directory for archives";
             return Err(Refusal::new(ErrorCode::Unsupported, cause));
         };
         let Ok(alone) = Arc::clone(&disk.backing_up).try_lock_owned() else {
@@ -146,19 +145,19 @@ struct Parts {
     _alone: Option<OwnedMutexGuard<()>>,
 }
 
-/// A file that is removed when it was used.
+/// A file that is removed after its use.
 struct Spooled(PathBuf);
 
 impl Drop for Spooled {
     fn drop(&mut self) {
-        // What stays goes at the next start.
+        // A file that stays is removed at the next start.
         let _ = std::fs::remove_file(&self.0);
     }
 }
 
-/// Why a backup ends too early.
+/// Why a backup ends early.
 enum Stopped {
-    /// Nobody takes it any more.
+    /// The client is gone.
     Unwanted,
     Failed(Refusal),
 }
@@ -169,14 +168,14 @@ impl From<Refusal> for Stopped {
     }
 }
 
-/// Seeds, held open: one that is removed meanwhile can still be read.
+/// Seed archives, held open: one that is removed meanwhile can still be read.
 type OpenSeeds = BTreeMap<SeedId, (String, File)>;
 
 impl Parts {
     async fn begin(self) -> Result<Backup, Refusal> {
         let copy = Spooled(self.archives.spool(&format!("backup-{:016x}.db", random()?)));
-        // Those that are named now, and those that come to be named until the database is copied:
-        // who stores a seed has minutes to name it.
+        // The archives that are named now, and those that are named until the database is copied: a
+        // stored archive has minutes to get its name.
         let mut seeds = OpenSeeds::new();
         seeds = self.open_seeds(seeds).await?;
         let journal = self.store.backup(&copy.0).await.map_err(|error| store_refused(&error))?;
@@ -188,7 +187,7 @@ impl Parts {
                 Ok(()) | Err(Stopped::Unwanted) => return,
                 Err(Stopped::Failed(refusal)) => refusal,
             };
-            tracing::error!(refusal = %stopped, "a backup was given up");
+            tracing::error!(cause = %stopped, "a backup failed; its last member says why");
             let code = stopped.code.as_str();
             let said = json!({ "code": code, "cause": stopped.cause }).to_string();
             let _ = members.bytes(FAILED, said.as_bytes()).await;
@@ -232,11 +231,11 @@ impl Parts {
                 None => gone.extend(session),
             }
         }
-        // Files in memory were packed as they are now: the copy has to say that they are saved.
+        // Files in memory were packed as they are now: the copy must say that they are saved.
         let mut saved = in_memory_of(journal);
         saved.retain(|id| taken.contains(id));
         if !saved.is_empty() {
-            let noted = self.store.saved_in_backup(&copy.0, &saved).await;
+            let noted = self.store.mark_saved_in_backup(&copy.0, &saved).await;
             noted.map_err(|error| store_refused(&error))?;
         }
         for (name, file) in seeds.into_values() {
@@ -244,7 +243,7 @@ impl Parts {
         }
         let (deleted, missing) = self.judge(gone, journal).await?;
         if !deleted.is_empty() {
-            let forgotten = self.store.forget_in_backup(&copy.0, &deleted).await;
+            let forgotten = self.store.remove_from_backup(&copy.0, &deleted).await;
             forgotten.map_err(|error| store_refused(&error))?;
         }
         let database = File::open(&copy.0).map_err(|error| unreadable(&error))?;
@@ -258,13 +257,14 @@ impl Parts {
         members.end().await
     }
 
-    /// What a backup must have the files of, and whose they are. All archives are of sessions.
+    /// The workspaces that a backup must contain, and their sessions. All archives belong to
+    /// sessions.
     fn needed(&self, journal: &Journal) -> BTreeMap<WorkspaceId, Option<SessionId>> {
         let archives = self.archives.list().into_keys().filter(|id| !is_spool(*id));
         let mut needed: BTreeMap<_, _> = archives.map(|id| (id, None)).collect();
         for record in &journal.sandboxes {
             match record.owner {
-                // What is in memory may never have been saved, and is there all the same.
+                // Files in memory may never have been saved, and exist all the same.
                 Owner::Session(session) if record.has_files || record.instance.is_some() => {
                     needed.insert(record.workspace, Some(session));
                 }
@@ -285,8 +285,8 @@ impl Parts {
         needed
     }
 
-    /// Of sessions whose files are gone: those that are left out of the backup, and those that go
-    /// on without files.
+    /// Of the sessions whose files are gone: those that are left out of the backup, and those that
+    /// stay without files.
     async fn judge(
         &self,
         gone: Vec<SessionId>,
@@ -312,10 +312,10 @@ impl Parts {
             let incarnation = || self.workspaces.as_ref().and_then(|all| all.incarnation(id));
             let before = incarnation();
             let to = WorkspaceId::from_u128(SPOOL | u128::from(random()?));
-            // What is made for it goes, whatever becomes of this.
+            // Removed whatever happens next.
             let spooled = SpooledArchive { archives: self.archives.clone(), id: to };
             match timeout(TRY, self.copy(id, to)).await {
-                // One that lost its name meanwhile was being taken apart while it was read.
+                // If the workspace was renamed meanwhile, it was being removed while it was read.
                 Ok(Ok(())) if incarnation() == before => {
                     let archives = self.archives.clone();
                     let file = blocking(move || archives.open_file(to)).await?;
@@ -323,9 +323,9 @@ impl Parts {
                     if file.is_some() {
                         return Ok(file);
                     }
-                    why = "what was packed is gone".into();
+                    why = "the packed archive is gone".into();
                 }
-                Ok(Ok(())) => why = "they were moved while they were read".into(),
+                Ok(Ok(())) => why = "the files were moved while they were read".into(),
                 Ok(Err(EffectError::FilesGone(cause))) => {
                     if !self.is_there(id) {
                         return Ok(None);
@@ -349,7 +349,7 @@ impl Parts {
                     why = error.to_string().into();
                 }
                 Ok(Err(error @ EffectError::NeedsGuest)) => why = error.to_string().into(),
-                Err(_) => why = "it takes too long".into(),
+                Err(_) => why = "reading them took too long".into(),
             }
         }
         let cause = format!("the files of workspace {id} could not be read: {why}");
@@ -369,10 +369,12 @@ impl Parts {
     async fn copy(&self, from: WorkspaceId, to: WorkspaceId) -> Result<(), EffectError> {
         if let Some(core) = &self.live {
             let template = in_memory()?;
-            let copied = keeping::read(core, from, to, &template).await;
+            let copied = workspace_persistence::read(core, from, to, &template).await;
             return match copied {
-                // By now the kernel knows that, and lets it run first.
-                Err(EffectError::NeedsGuest) => keeping::read(core, from, to, &template).await,
+                // By now the kernel knows that the guest is needed, and thaws it first.
+                Err(EffectError::NeedsGuest) => {
+                    workspace_persistence::read(core, from, to, &template).await
+                }
                 copied => copied,
             };
         }
@@ -387,19 +389,17 @@ impl Parts {
             workspaces.pack(from, &mut writer, &mut |_| true)?;
             writer.finish().map(|_| ())
         });
-        let copied = copied.await.map_err(|error| crate::disk::given_up(&error))?;
-        copied.map_err(|error| crate::disk::failed(&error))?;
+        let copied = copied.await.map_err(|error| crate::workspace_disk::given_up(&error))?;
+        copied.map_err(|error| crate::workspace_disk::failed(&error))?;
         if self.is_there(from) {
             return Ok(());
         }
-        Err(EffectError::FilesGone(format!(
-            "there is neither a workspace {from} nor an archive of it"
-        )))
+        Err(EffectError::FilesGone(format!("neither workspace {from} nor an archive of it exists")))
     }
 }
 
-/// Whether a session is there and not being ended. Its files go before its record does, so a record
-/// alone says nothing.
+/// Whether a session exists and is not being ended. Its files go before its record does, so a
+/// record alone is no proof.
 fn goes_on(id: SessionId, journal: &Journal) -> bool {
     let is_ended = |record: &SandboxRecord| {
         record.owner == Owner::Session(id) && record.ending == Some(EndCause::SessionEnded)
@@ -413,14 +413,14 @@ fn was_starting(id: SessionId, journal: &Journal) -> bool {
     journal.sessions.iter().any(|it| it.id == id && it.status == SessionStatus::Starting)
 }
 
-/// Workspaces whose files go with the processes of a sandbox.
+/// Workspaces whose files are lost with the sandbox.
 fn in_memory_of(journal: &Journal) -> BTreeSet<WorkspaceId> {
     let live = journal.sandboxes.iter().filter(|record| record.instance.is_some());
     let in_memory = live.filter(|record| !record.traits.workspace_survives);
     in_memory.map(|record| record.workspace).collect()
 }
 
-/// An archive that goes when it was used.
+/// An archive that is removed after its use.
 struct SpooledArchive {
     archives: Archives,
     id: WorkspaceId,
@@ -428,12 +428,12 @@ struct SpooledArchive {
 
 impl Drop for SpooledArchive {
     fn drop(&mut self) {
-        // What stays goes at the next start.
+        // An archive that stays is removed at the next start.
         let _ = self.archives.remove(self.id);
     }
 }
 
-/// A template whose workspaces are archives while nothing runs: a copy for it is one.
+/// A template with workspaces in memory: a copy for it is an archive.
 fn in_memory() -> Result<Template, RuntimeError> {
     let name = TemplateName::new("backup").map_err(|error| {
         RuntimeError::new(RuntimeErrorCode::Invalid, "name a copy", error.to_string())
@@ -443,7 +443,7 @@ fn in_memory() -> Result<Template, RuntimeError> {
     Ok(template)
 }
 
-/// Writes members of a tar archive to whoever takes it.
+/// Sends members of a tar archive to the client.
 struct Members {
     to: Sender<Bytes>,
 }

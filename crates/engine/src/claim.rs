@@ -1,4 +1,4 @@
-//! What a caller may bind to a sandbox: checked before anything is taken for it.
+//! Settings that a caller binds to a sandbox, checked before anything is reserved for it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ pub(crate) fn settings(
     Ok(Some(Arc::new(ClaimSettings { env, labels, ..ClaimSettings::default() })))
 }
 
-/// The same for a session, which may say more.
+/// The same for a session, which has more settings.
 pub(crate) fn session_settings(
     env: BTreeMap<String, String>,
     labels: BTreeMap<String, String>,
@@ -32,13 +32,13 @@ pub(crate) fn session_settings(
     seed: Option<SeedId>,
 ) -> Result<Option<Arc<ClaimSettings>>, Refusal> {
     check_env(&env)?;
-    check_words(Some(&labels), config.as_ref())?;
+    check_settings(Some(&labels), config.as_ref())?;
     let settings = ClaimSettings { env, labels, config, seed, ..ClaimSettings::default() };
     Ok((!settings.is_empty()).then(|| Arc::new(settings)))
 }
 
-/// Checks what may be changed about a session.
-pub(crate) fn check_words(
+/// Checks the changeable settings of a session.
+pub(crate) fn check_settings(
     labels: Option<&BTreeMap<String, String>>,
     config: Option<&Arc<str>>,
 ) -> Result<(), Refusal> {
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_to_bind_binds_nothing_and_nonsense_is_named() {
+    fn claim_without_settings_is_none_and_an_invalid_one_names_the_field() {
         assert_eq!(settings(map(&[]), map(&[])).unwrap(), None);
         let bound = settings(map(&[("A", "1=2")]), map(&[("team", "x")])).unwrap().unwrap();
         assert_eq!(bound.env, map(&[("A", "1=2")]));

@@ -1,8 +1,7 @@
-//! The two clocks of a node: one that only goes forward, for waits, and the one on the wall, for
-//! what is written down and for how long something lasts. Only here is a clock read. The first stands
-//! still while nothing can be written down: what was decided has not begun then, and must not be
-//! found to take too long. The second is that of the run: somebody who sets the machine's time must
-//! not end leases, nor let anything live longer.
+//! The two clocks of a node: a monotonic one for waits, and the wall clock for records and
+//! lifetimes. Only this module reads a clock. The monotonic clock stands still while the journal
+//! cannot be written: effects that have not begun must not time out. The wall clock is that of the
+//! run: setting the machine's time must neither end leases nor prolong them.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -14,16 +13,16 @@ use tokio::time::Instant;
 
 use crate::core::Core;
 
-/// Where the time on the wall comes from.
+/// The source of wall time.
 #[derive(Clone, Default)]
 pub enum WallClock {
-    /// The machine: its wall clock at the start, and from then on the time since it was started, which
-    /// goes on while it sleeps.
+    /// The machine: its wall clock at the start, plus the time since then, which includes the time
+    /// in which the machine slept.
     #[default]
     System,
-    /// This moment at the start, and in step with the other clock from then on: for tests.
+    /// This moment at the start, then in step with the monotonic clock: for tests.
     Steady(Wall),
-    /// A machine that somebody made up: for tests.
+    /// A made-up machine: for tests.
     Machine(Arc<dyn Fn() -> MachineClocks + Send + Sync>),
 }
 
@@ -38,7 +37,7 @@ impl std::fmt::Debug for WallClock {
 }
 
 impl WallClock {
-    /// What the clocks of the machine show; none where there is none.
+    /// The clocks of the machine; none where there is none.
     fn machine(&self) -> Option<MachineClocks> {
         match self {
             Self::System => Some(machine_clocks()),
@@ -62,56 +61,56 @@ pub(crate) struct Clock {
     began: Instant,
     wall: WallClock,
     run: RunClock,
-    rest: Arc<watch::Sender<Rest>>,
+    pauses: Arc<watch::Sender<Pauses>>,
 }
 
-/// When the clock stood still.
+/// When the monotonic clock stood still.
 #[derive(Debug, Clone, Copy, Default)]
-struct Rest {
-    /// In all, before.
+struct Pauses {
+    /// The sum of earlier pauses.
     past_ms: u64,
-    /// Since when it does, as time since the start.
+    /// Since when it stands still, as time since the start.
     since_ms: Option<u64>,
 }
 
 impl Clock {
     pub(crate) fn new(wall: WallClock) -> Self {
         let run = RunClock::begun(wall.machine().unwrap_or_default());
-        Self { began: Instant::now(), wall, run, rest: Arc::default() }
+        Self { began: Instant::now(), wall, run, pauses: Arc::default() }
     }
 
-    /// Stops the clock, if it goes.
-    pub(crate) fn rest(&self) {
+    /// Stops the monotonic clock, if it runs.
+    pub(crate) fn pause(&self) {
         let now_ms = millis(self.uptime());
-        self.rest.send_if_modified(|rest| {
-            let goes = rest.since_ms.is_none();
-            rest.since_ms.get_or_insert(now_ms);
+        self.pauses.send_if_modified(|pauses| {
+            let goes = pauses.since_ms.is_none();
+            pauses.since_ms.get_or_insert(now_ms);
             goes
         });
     }
 
-    /// Lets the clock go on, if it stands still.
-    pub(crate) fn go_on(&self) {
+    /// Lets the monotonic clock run again.
+    pub(crate) fn resume(&self) {
         let now_ms = millis(self.uptime());
-        self.rest.send_if_modified(|rest| match rest.since_ms.take() {
+        self.pauses.send_if_modified(|pauses| match pauses.since_ms.take() {
             Some(since_ms) => {
-                rest.past_ms += now_ms.saturating_sub(since_ms);
+                pauses.past_ms += now_ms.saturating_sub(since_ms);
                 true
             }
             None => false,
         });
     }
 
-    /// Whether the clock stands still.
-    pub(crate) fn is_at_rest(&self) -> bool {
-        self.rest.borrow().since_ms.is_some()
+    /// Whether the monotonic clock stands still.
+    pub(crate) fn is_paused(&self) -> bool {
+        self.pauses.borrow().since_ms.is_some()
     }
 
-    /// Waits until the clock goes.
-    pub(crate) async fn goes(&self) {
-        let mut rest = self.rest.subscribe();
+    /// Waits until the monotonic clock runs.
+    pub(crate) async fn until_running(&self) {
+        let mut pauses = self.pauses.subscribe();
         // The sender lives as long as this.
-        let _ = rest.wait_for(|rest| rest.since_ms.is_none()).await;
+        let _ = pauses.wait_for(|pauses| pauses.since_ms.is_none()).await;
     }
 
     pub(crate) fn uptime(&self) -> Duration {
@@ -119,9 +118,9 @@ impl Clock {
     }
 
     pub(crate) fn now(&self) -> Now {
-        let rest = *self.rest.borrow();
+        let pauses = *self.pauses.borrow();
         let up_ms = millis(self.uptime());
-        let mono = Mono(rest.since_ms.unwrap_or(up_ms).saturating_sub(rest.past_ms));
+        let mono = Mono(pauses.since_ms.unwrap_or(up_ms).saturating_sub(pauses.past_ms));
         let wall = match &self.wall {
             WallClock::System => self.run.wall(machine_clocks()),
             WallClock::Machine(clocks) => self.run.wall(clocks()),
@@ -130,51 +129,54 @@ impl Clock {
         Now { mono, wall }
     }
 
-    /// By how much the machine's time was set since the start, and for how long the machine slept.
-    fn gone_astray(&self) -> Option<Astray> {
+    /// By how much the machine's time was set since the start, and how long the machine slept.
+    fn deviation(&self) -> Option<Deviation> {
         let now = self.wall.machine()?;
         let since_start_ms = self.run.wall(now).since(self.run.began());
         let slept_ms = since_start_ms.saturating_sub(millis(self.uptime()));
-        Some(Astray { set_by_ms: self.run.ahead_ms(now), slept_ms })
+        Some(Deviation { set_by_ms: self.run.ahead_ms(now), slept_ms })
     }
 
-    /// When a moment of the kernel's comes. The far future is as good as never.
+    /// The instant of a moment of the kernel. The far future is as good as never.
     pub(crate) fn instant(&self, at: Mono) -> Instant {
         const FAR: Duration = Duration::from_hours(30 * 365 * 24);
-        let past_ms = self.rest.borrow().past_ms;
+        let past_ms = self.pauses.borrow().past_ms;
         self.began + Duration::from_millis(at.0.saturating_add(past_ms)).min(FAR)
     }
 }
 
 /// How the clocks of the machine differ from those of the run.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-struct Astray {
+struct Deviation {
     set_by_ms: i64,
     slept_ms: u64,
 }
 
-/// How often the clocks of the machine are looked at.
+/// How often the clocks of the machine are compared.
 const LOOK: Duration = Duration::from_secs(10);
 /// Less than this is drift.
 const DRIFT_MS: u64 = 1_000;
 
-/// Looks at the clocks of the machine for as long as the engine lives. A machine that slept is told to
-/// the kernel, whose timers stood still meanwhile; one whose time was set is told to people, because
-/// the times that are shown go by the old one until the next start.
+/// Compares the clocks for as long as the engine lives. If the machine slept, the kernel is
+/// notified, because its timers stood still meanwhile. If the machine's time was set, a warning is
+/// logged, because shown times follow the old one until the next start.
 pub(crate) async fn watch(core: Arc<Core>) {
-    let Some(mut known) = core.clock.gone_astray() else { return };
+    let Some(mut known) = core.clock.deviation() else { return };
     loop {
         tokio::time::sleep(LOOK).await;
-        let Some(now) = core.clock.gone_astray() else { return };
+        let Some(now) = core.clock.deviation() else { return };
         if now.slept_ms > known.slept_ms + DRIFT_MS {
-            tracing::info!(slept_ms = now.slept_ms - known.slept_ms, "the machine slept");
-            core.tell(Event::Ticked);
+            tracing::info!(
+                slept_ms = now.slept_ms - known.slept_ms,
+                "the machine was suspended; lifetimes are checked now"
+            );
+            core.notify(Event::Ticked);
         }
         if now.set_by_ms.abs_diff(known.set_by_ms) > DRIFT_MS {
             tracing::warn!(
                 ahead_ms = now.set_by_ms,
-                "the time of the machine was set: leases and lifetimes are not shortened or \
-                 lengthened by it, and times that are shown go by the old one until the next start"
+                "the machine's time was set: leases and lifetimes are not affected, and shown \
+                 times follow the old time until the next start"
             );
         }
         known = now;
@@ -192,7 +194,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn a_machine_whose_time_is_set_changes_nothing_and_one_that_slept_does() {
+    async fn wall_clock_ignores_a_set_time_and_counts_a_suspend() {
         let machine = Arc::new(Mutex::new(MachineClocks { boot_ms: 77, wall: Wall(1_000_000) }));
         let read = Arc::clone(&machine);
         let clock = Clock::new(WallClock::Machine(Arc::new(move || *read.lock().unwrap())));
@@ -200,14 +202,18 @@ mod tests {
         assert_eq!(clock.now().wall, Wall(1_000_000));
         set(&|clocks| clocks.wall = clocks.wall.plus(3_600_000));
         assert_eq!(clock.now(), Now { mono: Mono(0), wall: Wall(1_000_000) });
-        let astray = |set_by_ms, slept_ms| Some(Astray { set_by_ms, slept_ms });
-        assert_eq!(clock.gone_astray(), astray(3_600_000, 0));
+        let astray = |set_by_ms, slept_ms| Some(Deviation { set_by_ms, slept_ms });
+        assert_eq!(clock.deviation(), astray(3_600_000, 0));
         set(&|clocks| clocks.wall = Wall(5));
         assert_eq!(clock.now().wall, Wall(1_000_000));
-        assert_eq!(clock.gone_astray(), astray(-999_995, 0));
+        assert_eq!(clock.deviation(), astray(-999_995, 0));
         set(&|clocks| (clocks.boot_ms, clocks.wall) = (77 + 60_000, Wall(1_060_000)));
-        assert_eq!(clock.now(), Now { mono: Mono(0), wall: Wall(1_060_000) }, "it slept");
-        assert_eq!(clock.gone_astray(), astray(0, 60_000));
+        assert_eq!(
+            clock.now(),
+            Now { mono: Mono(0), wall: Wall(1_060_000) },
+            "the machine was suspended"
+        );
+        assert_eq!(clock.deviation(), astray(0, 60_000));
     }
 
     #[test]
@@ -219,7 +225,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_steady_wall_goes_in_step_and_moments_come_when_they_should() {
+    async fn steady_wall_clock_keeps_step_and_moments_come_in_time() {
         let clock = Clock::new(WallClock::Steady(Wall(1_000)));
         let at = clock.instant(Mono(250));
         tokio::time::sleep_until(at).await;
@@ -228,18 +234,18 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_clock_at_rest_stands_still_and_moments_come_later_by_that() {
+    async fn paused_clock_stands_still_and_moments_come_later_by_that() {
         let clock = Clock::new(WallClock::Steady(Wall(1_000)));
         let rested = Duration::from_millis(700);
         tokio::time::sleep(Duration::from_millis(100)).await;
-        clock.rest();
-        clock.rest();
+        clock.pause();
+        clock.pause();
         tokio::time::sleep(rested).await;
         assert_eq!(clock.now(), Now { mono: Mono(100), wall: Wall(1_800) });
         let before = clock.instant(Mono(250));
-        clock.go_on();
-        clock.go_on();
-        clock.goes().await;
+        clock.resume();
+        clock.resume();
+        clock.until_running().await;
         assert_eq!(clock.now().mono, Mono(100));
         assert_eq!(clock.instant(Mono(250)), before + rested);
         tokio::time::sleep_until(clock.instant(Mono(250))).await;

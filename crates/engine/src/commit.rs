@@ -1,5 +1,5 @@
-//! Writes down what was decided: all decisions that are queued in one transaction, over and over
-//! until it works. Only then is anything of them done or said, in the order of the decisions.
+//! Commits decisions: all that are queued in one transaction, retried until it succeeds. Their
+//! effects and answers go out only after that, in the order of the decisions.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,15 +8,15 @@ use store::Batch;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::core::{Core, Decision};
-use crate::log;
+use crate::decision_log;
 
 /// The most decisions in one transaction.
 const GROUP_MAX: usize = 512;
-/// What turns and documents may have said in one transaction, and the last of them more.
+/// Bytes of turns and documents in one transaction; the last of them may exceed it.
 const GROUP_BYTES_MAX: usize = 4 * 1024 * 1024;
-/// What was decided waits for a commit that takes longer, and time must not run out meanwhile.
+/// While a commit takes longer, the clock of deadlines stands still.
 const SLUGGISH: Duration = Duration::from_millis(250);
-/// A commit that takes longer is told as trouble, while it goes on.
+/// A commit that takes longer makes the journal unhealthy until it ends.
 const SLOW: Duration = Duration::from_secs(5);
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
@@ -25,7 +25,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 pub(crate) async fn run(core: Arc<Core>) {
     loop {
         core.to_commit.notified().await;
-        // Whoever is ready to decide now shares the transaction.
+        // Decisions that are ready now share the transaction.
         tokio::task::yield_now().await;
         loop {
             let mut decisions = core.take_queued(GROUP_MAX, GROUP_BYTES_MAX);
@@ -36,8 +36,8 @@ pub(crate) async fn run(core: Arc<Core>) {
             if !batch.is_empty() {
                 commit(&core, &batch).await;
                 core.metrics.decided(decisions.len());
-                log::written(&core, &batch);
-                core.named.changed(&batch.documents);
+                decision_log::written(&core, &batch);
+                core.named_documents.changed(&batch.documents);
             }
             core.written(decisions);
         }
@@ -62,24 +62,26 @@ async fn commit(core: &Core, batch: &Batch) {
         let write = core.store.commit(batch);
         tokio::pin!(write);
         let written = loop {
-            let patience = if core.clock.is_at_rest() { SLOW } else { SLUGGISH };
+            let patience = if core.clock.is_paused() { SLOW } else { SLUGGISH };
             match timeout(patience, &mut write).await {
                 Ok(written) => break written,
-                Err(_) if patience == SLUGGISH => core.clock.rest(),
-                Err(_) => core.trouble.begins("writing the journal takes very long"),
+                Err(_) if patience == SLUGGISH => core.clock.pause(),
+                Err(_) => {
+                    core.journal_health.failed("a commit of the journal takes longer than 5 s")
+                }
             }
         };
         match written {
             Ok(()) => break,
             Err(error) => {
-                core.clock.rest();
-                core.trouble.begins(&format!("{error} ({})", error.remedy()));
+                core.clock.pause();
+                core.journal_health.failed(&format!("{error} ({})", error.remedy()));
             }
         }
         sleep(pause).await;
         pause = (pause * 2).min(LONGEST_PAUSE);
     }
-    core.clock.go_on();
-    core.trouble.ends();
+    core.clock.resume();
+    core.journal_health.recovered();
     core.metrics.committed(began.elapsed());
 }

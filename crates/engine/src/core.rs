@@ -1,6 +1,6 @@
 //! The kernel behind its lock, and the one way in: [`Core::ask`] for requests that are answered,
-//! [`Core::tell`] for news. What the kernel decides is queued in the order of its decisions; what
-//! is to be written down is committed before anything of it is done or said.
+//! [`Core::notify`] for events without an answer. Decisions are queued in order. Whatever a
+//! decision journals is committed before any of its effects, answers or events goes out.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -14,62 +14,63 @@ use store::Store;
 use tokio::sync::{Notify, Semaphore, oneshot, watch};
 use tokio::task::AbortHandle;
 
-use crate::answers::{Answer, Given, Waiter, nobody_took};
+use crate::answers::{Answer, DeliveredAnswer, Waiter, undelivered};
 use crate::clock::Clock;
-use crate::disk::Disk;
-use crate::gone::Gone;
 use crate::harnesses::Harnesses;
+use crate::image_pins::ImagePins;
+use crate::instance_ends::InstanceEnds;
+use crate::journal_health::JournalHealth;
+use crate::keep_alive_observers::Observers;
 use crate::keys::Keyring;
 use crate::lanes::Lanes;
 use crate::metrics::Metrics;
 use crate::mounts::Mounts;
-use crate::named::Named;
-use crate::names::{NameChange, Names};
-use crate::needed::Needed;
-use crate::observing::Observers;
-use crate::processes::{self, Processes, Shelf};
+use crate::named_documents::NamedDocuments;
+use crate::processes::{self, LogDirectory, Processes};
 use crate::roots::Roots;
 use crate::runtimes::Runtimes;
-use crate::scale;
-use crate::seeds::Sowing;
-use crate::states::{Changed, States};
-use crate::trouble::Trouble;
-use crate::turns::{Live, TurnNews, Turns};
+use crate::scale_file;
+use crate::seed_archives::SeedHolders;
+use crate::session_names::{NameChange, Names};
+use crate::transitions::{NewTransitions, Transitions};
+use crate::turns::{Live, TurnUpdates, Turns};
 use crate::uploads::Uploads;
+use crate::workspace_disk::Disk;
 
 /// Imports at once: each takes two threads and the disk.
 const IMPORTS_MAX: usize = 2;
 
-/// What everything of an engine shares.
+/// State that every part of the engine shares.
 pub(crate) struct Core {
     pub(crate) clock: Clock,
     pub(crate) store: Arc<dyn Store>,
     pub(crate) runtimes: Runtimes,
     pub(crate) roots: Roots,
     pub(crate) mounts: Mounts,
-    /// Images that templates need.
-    pub(crate) needed: Needed,
-    /// As many imports as may go on at once.
+    /// Images that templates still need.
+    pub(crate) image_pins: ImagePins,
+    /// One permit per import that may run at once.
     pub(crate) imports: Arc<Semaphore>,
     pub(crate) disk: Disk,
-    /// What is kept under names.
-    pub(crate) named: Named,
-    /// Who hears what keeps sandboxes awake.
+    /// Documents by name, and their locks.
+    pub(crate) named_documents: NamedDocuments,
+    /// Dialects that log what keeps sandboxes awake.
     pub(crate) observers: Observers,
-    /// Large files that come in parts.
+    /// Large files that arrive in parts.
     pub(crate) uploads: Uploads,
-    /// Who holds which seeds.
-    pub(crate) sowing: Sowing,
+    /// Requests that are about to name a seed archive.
+    pub(crate) seed_holders: SeedHolders,
     pub(crate) scan_interval_ms: u64,
     pub(crate) metrics: Metrics,
     pub(crate) keyring: Keyring,
-    pub(crate) trouble: Trouble,
-    /// Why what is configured could not be put in place after a start without space on the disk.
-    pub(crate) not_begun: OnceLock<String>,
-    /// The last changes of states.
-    pub(crate) states: States,
-    /// What is in which instance, to hear that it is over.
-    pub(crate) gone: Gone,
+    pub(crate) journal_health: JournalHealth,
+    /// Why the configured templates could not be put in place after a start without space on the
+    /// disk.
+    pub(crate) templates_failed: OnceLock<String>,
+    /// The latest state transitions.
+    pub(crate) transitions: Transitions,
+    /// Uses and turns that wait for the end of their instance.
+    pub(crate) instance_ends: InstanceEnds,
     /// Turns in progress.
     pub(crate) turns: Turns,
     pub(crate) harnesses: Harnesses,
@@ -78,52 +79,52 @@ pub(crate) struct Core {
     /// How many of them may run in one sandbox.
     pub(crate) max_processes: usize,
     pub(crate) shutdown_grace_ms: u64,
-    /// There is something to commit.
+    /// Wakes the commit task.
     pub(crate) to_commit: Notify,
-    /// The timer must look again.
+    /// Wakes the timer before its time.
     pub(crate) timer_early: Notify,
-    /// When the timer wakes by itself.
+    /// When the timer wakes next by itself.
     timer_at: AtomicU64,
-    /// The number of the last event that is stored.
+    /// The number of the last stored event.
     pub(crate) last_event: watch::Sender<u64>,
-    /// Nothing is left, and the server may exit.
+    /// True when nothing is left and the server may exit.
     pub(crate) stopped: watch::Sender<bool>,
     state: Mutex<State>,
     halted: AtomicBool,
-    /// What runs for as long as the engine lives.
+    /// Tasks that run for as long as the engine lives.
     tasks: Mutex<Vec<AbortHandle>>,
     ids: AtomicU64,
     id_base: u64,
 }
 
-/// What is behind the lock.
+/// State behind the kernel's lock.
 pub(crate) struct State {
     pub(crate) kernel: Kernel,
     pub(crate) lanes: Lanes,
     pub(crate) names: Names,
-    /// Decisions that are not written down yet, in order.
+    /// Decisions that are not committed yet, in order.
     queue: VecDeque<Decision>,
-    /// Some that were taken out of the queue are being written down.
+    /// Some decisions were taken from the queue and are being committed.
     committing: bool,
     next_event: u64,
     waiting: BTreeMap<RequestId, Waiter>,
 }
 
-/// What the kernel decided upon one event.
+/// What the kernel decided on one event.
 #[derive(Default)]
 pub(crate) struct Decision {
     pub(crate) journal: Vec<JournalEntry>,
     pub(crate) events: Vec<StoredEvent>,
-    pub(crate) turns: TurnNews,
+    pub(crate) turns: TurnUpdates,
     pub(crate) documents: Vec<DocumentChange>,
     effects: Vec<Effect>,
     notices: Vec<Notice>,
-    states: Changed,
-    /// Who gets the answer that the kernel gave at once.
+    transitions: NewTransitions,
+    /// The answer that the kernel gave at once, and its receiver.
     reply: Option<(Waiter, Answer)>,
 }
 
-/// What is written with a decision besides what the kernel says, if the kernel accepts the event.
+/// Written in the same transaction as the decision, if the kernel accepts the event.
 pub(crate) enum Attached {
     Turn(Box<TurnChange>),
     Name(Box<NameChange>),
@@ -142,7 +143,7 @@ pub(crate) struct Parts {
     pub(crate) scan_interval_ms: u64,
     pub(crate) keyring: Keyring,
     pub(crate) last_event: u64,
-    pub(crate) process_logs: Option<Arc<Shelf>>,
+    pub(crate) process_logs: Option<Arc<LogDirectory>>,
     pub(crate) max_processes: usize,
     pub(crate) shutdown_grace_ms: u64,
     pub(crate) id_base: u64,
@@ -165,20 +166,20 @@ impl Core {
             runtimes: parts.runtimes,
             roots: parts.roots,
             mounts: parts.mounts,
-            needed: Needed::default(),
+            image_pins: ImagePins::default(),
             imports: Arc::new(Semaphore::new(IMPORTS_MAX)),
             disk: parts.disk,
-            named: Named::default(),
+            named_documents: NamedDocuments::default(),
             observers: Observers::default(),
             uploads: Uploads::default(),
-            sowing: Sowing::default(),
+            seed_holders: SeedHolders::default(),
             scan_interval_ms: parts.scan_interval_ms,
             metrics: Metrics::default(),
             keyring: parts.keyring,
-            trouble: Trouble::default(),
-            not_begun: OnceLock::new(),
-            states: States::default(),
-            gone: Gone::default(),
+            journal_health: JournalHealth::default(),
+            templates_failed: OnceLock::new(),
+            transitions: Transitions::default(),
+            instance_ends: InstanceEnds::default(),
             turns: Turns::default(),
             harnesses: Harnesses::default(),
             processes: Processes::new(parts.process_logs),
@@ -197,46 +198,46 @@ impl Core {
         }
     }
 
-    /// A mistake in the middle of a decision leaves a kernel that nobody may trust. What is written
-    /// down is right, so the process ends here, and the next start goes on from there.
+    /// A panic in the middle of a decision leaves a kernel that must not be trusted. The journal is
+    /// right, so the process aborts here and the next start recovers from the journal.
     pub(crate) fn state(&self) -> MutexGuard<'_, State> {
-        self.state
-            .lock()
-            .unwrap_or_else(|_| give_up("the kernel was left in the middle of a decision"))
+        self.state.lock().unwrap_or_else(|_| {
+            abort("panic while the kernel lock was held: its state may be inconsistent")
+        })
     }
 
     pub(crate) fn now(&self) -> Now {
         self.clock.now()
     }
 
-    /// Runs something for as long as the engine lives.
+    /// Runs a task for as long as the engine lives.
     pub(crate) fn keep_running(&self, task: impl Future<Output = ()> + Send + 'static) {
         let task = tokio::spawn(task);
         self.tasks.lock().unwrap_or_else(PoisonError::into_inner).push(task.abort_handle());
         tokio::spawn(async move {
             if task.await.is_err_and(|error| error.is_panic()) {
-                give_up("a part that every decision needs ended by a mistake");
+                abort("panic in a task that every decision needs");
             }
         });
     }
 
-    /// Stops committing, keeping time and hearing of deaths: nothing happens from now on.
+    /// Stops committing, the timer and the watch for deaths: nothing happens from now on.
     pub(crate) fn halt(&self) {
         for task in self.tasks.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
             task.abort();
         }
         self.halted.store(true, Ordering::SeqCst);
-        self.trouble.stops();
+        self.journal_health.stopped();
     }
 
-    /// Whether nothing happens any more.
+    /// Whether the engine has stopped.
     pub(crate) fn is_halted(&self) -> bool {
         self.halted.load(Ordering::Relaxed)
     }
 
-    /// Waits until nothing happens any more.
+    /// Waits until the engine has stopped.
     pub(crate) async fn until_halted(&self) {
-        self.trouble.until(|| self.is_halted()).await;
+        self.journal_health.until(|| self.is_halted()).await;
     }
 
     /// A number that no other request, use or run has.
@@ -250,14 +251,13 @@ impl Core {
         look(&self.state().kernel)
     }
 
-    /// News, of which nobody waits for an answer.
-    pub(crate) fn tell(self: &Arc<Self>, event: Event) {
+    /// Applies an event for which no caller waits.
+    pub(crate) fn notify(self: &Arc<Self>, event: Event) {
         self.decide(event, None, None);
     }
 
-    /// Lets the kernel decide, and gives the answer to `waiter`: at once, when the decision is
-    /// written down, or when the kernel has one. What is attached is written with the decision, unless
-    /// the kernel refuses.
+    /// Lets the kernel decide, and answers `waiter`: at once, after the commit, or when the kernel
+    /// has an answer. `attached` is committed with the decision, unless the kernel refuses.
     pub(crate) fn decide(
         self: &Arc<Self>,
         event: Event,
@@ -282,14 +282,14 @@ impl Core {
                 state.queue.push_back(decision);
                 self.to_commit.notify_one();
             } else {
-                let untaken = self.carry_on(&mut state, decision);
-                todo.extend(untaken.into_iter().map(|event| (event, None)));
+                let undelivered_events = self.carry_on(&mut state, decision);
+                todo.extend(undelivered_events.into_iter().map(|event| (event, None)));
             }
         }
         self.wake_timer(&state);
     }
 
-    /// What the kernel left to be done when it was made.
+    /// Queues what the kernel decided while it was restored.
     pub(crate) fn take_first_decision(&self) {
         let mut state = self.state();
         let wall = self.clock.now().wall;
@@ -298,7 +298,7 @@ impl Core {
         self.to_commit.notify_one();
     }
 
-    /// Some of the decisions that are to be written down next.
+    /// Takes the next decisions to commit.
     pub(crate) fn take_queued(&self, at_most: usize, bytes_max: usize) -> Vec<Decision> {
         let mut state = self.state();
         let mut bytes = 0;
@@ -312,47 +312,51 @@ impl Core {
         state.queue.drain(..n).collect()
     }
 
-    /// These decisions are written down: does and says what follows from them.
+    /// Carries out decisions that are committed.
     pub(crate) fn written(self: &Arc<Self>, decisions: Vec<Decision>) {
-        let mut untaken = Vec::new();
+        let mut undelivered_events = Vec::new();
         {
             let mut state = self.state();
             for decision in decisions {
-                untaken.extend(self.carry_on(&mut state, decision));
+                undelivered_events.extend(self.carry_on(&mut state, decision));
             }
             state.committing = false;
         }
-        for event in untaken {
-            self.tell(event);
+        for event in undelivered_events {
+            self.notify(event);
         }
     }
 
-    /// Starts the effects and gives the answers of a decision that is written down. Gives back
-    /// what must be told because nobody took an answer.
+    /// Starts the effects and sends the answers of a committed decision. Returns the events that
+    /// follow from answers that no caller took.
     fn carry_on(self: &Arc<Self>, state: &mut State, decision: Decision) -> Vec<Event> {
-        let mut untaken = Vec::new();
-        if let Some(live) = self.turns.tell(&self.metrics, decision.turns) {
+        let mut undelivered_events = Vec::new();
+        if let Some(live) = self.turns.show(&self.metrics, decision.turns) {
             self.queue_pieces(state, &live);
         }
-        self.states.show(decision.states);
+        self.transitions.show(decision.transitions);
         if let Some((waiter, answer)) = decision.reply {
-            untaken.extend(waiter.give(answer, &self.gone));
+            undelivered_events.extend(waiter.give(answer, &self.instance_ends));
         }
         for notice in decision.notices {
             match notice {
                 Notice::Answer { request, result } => match state.waiting.remove(&request) {
-                    Some(waiter) => untaken.extend(waiter.give(result, &self.gone)),
-                    None => untaken.extend(nobody_took(result)),
+                    Some(waiter) => {
+                        undelivered_events.extend(waiter.give(result, &self.instance_ends))
+                    }
+                    None => undelivered_events.extend(undelivered(result)),
                 },
-                Notice::InstanceOver { instance, cause } => self.gone.over(instance, cause),
+                Notice::InstanceOver { instance, cause } => {
+                    self.instance_ends.report(instance, cause)
+                }
                 Notice::ProcessRests { sandbox, process, exit_code, attempt, of } => {
-                    processes::rests(self, sandbox, process, exit_code, (attempt, of));
+                    processes::pauses(self, sandbox, process, exit_code, (attempt, of));
                 }
                 Notice::ProcessOver { sandbox, process, end, keeps_alive } => {
-                    processes::over(self, sandbox, process, end, keeps_alive);
+                    processes::end_process(self, sandbox, process, end, keeps_alive);
                 }
                 Notice::HoldsChanged { instance, processes, seen } => {
-                    scale::show(self, instance, processes, seen);
+                    scale_file::show(self, instance, processes, seen);
                 }
                 Notice::ShutdownComplete => {
                     self.stopped.send_replace(true);
@@ -361,32 +365,32 @@ impl Core {
         }
         for effect in decision.effects {
             if let Action::StartTurn { instance, turn, .. } = &effect.action {
-                self.turns.enters(*turn, self.gone.enter(*instance));
+                self.turns.enters(*turn, self.instance_ends.watch(*instance));
             }
             state.lanes.add(self, effect);
         }
-        untaken
+        undelivered_events
     }
 
-    /// Has the pieces of a turn stored, together with whatever else is written then.
+    /// Has the pieces of a turn stored with the next commit.
     pub(crate) fn save_pieces(&self, live: &Arc<Live>) {
         self.queue_pieces(&mut self.state(), live);
     }
 
     fn queue_pieces(&self, state: &mut State, live: &Arc<Live>) {
-        if let Some(turns) = TurnNews::unsaved(live) {
+        if let Some(turns) = TurnUpdates::unsaved(live) {
             state.queue.push_back(Decision { turns, ..Decision::default() });
             self.to_commit.notify_one();
         }
     }
 
-    /// Writes documents after all that was decided before, and answers when they are written; nothing
-    /// if a name has changed with its session since `seen` was read.
+    /// Commits documents after all earlier decisions, and answers when they are committed. Does
+    /// nothing if a name has changed with its session since `seen` was read.
     pub(crate) fn queue_documents(
         &self,
         documents: Vec<DocumentChange>,
         seen: Option<u64>,
-    ) -> Option<oneshot::Receiver<Given>> {
+    ) -> Option<oneshot::Receiver<DeliveredAnswer>> {
         let (waiter, receiver) = Waiter::new();
         let mut state = self.state();
         if seen.is_some_and(|seen| seen != state.names.followed()) {
@@ -398,25 +402,25 @@ impl Core {
         Some(receiver)
     }
 
-    /// Nobody waits for the answer to a request any more. True if there was none yet.
+    /// The caller no longer waits for its answer. True if there was none yet.
     pub(crate) fn forget_waiter(&self, request: RequestId) -> bool {
         self.state().waiting.remove(&request).is_some()
     }
 
-    /// Requests are refused while nothing can be written down.
-    pub(crate) fn refuse_in_trouble(&self) -> Result<(), Refusal> {
+    /// Requests are refused while the journal cannot be written.
+    pub(crate) fn refuse_if_journal_fails(&self) -> Result<(), Refusal> {
         if self.is_halted() {
             let cause = "the server has stopped";
             return Err(Refusal::new(ErrorCode::ShuttingDown, cause).retry_after(5_000));
         }
-        self.trouble.now().map_or(Ok(()), |cause| Err(unavailable(&cause)))
+        self.journal_health.failure().map_or(Ok(()), |cause| Err(unavailable(&cause)))
     }
 
-    /// The moment at which the timer is to wake; it says so before it sleeps.
+    /// When the timer must wake; the timer announces it before it sleeps.
     pub(crate) fn timer_sleeps_until(&self) -> Mono {
         let state = self.state();
         let at = state.kernel.next_wake().unwrap_or(Mono::NEVER);
-        // Under the lock: whoever decides afterwards sees until when the timer sleeps.
+        // Under the lock, so that every later decision sees until when the timer sleeps.
         self.timer_at.store(at.0, Ordering::SeqCst);
         drop(state);
         at
@@ -431,9 +435,9 @@ impl Core {
     }
 }
 
-/// Ends the process at once, as `kill -9` would: every start is made for that.
-fn give_up(why: &str) -> ! {
-    tracing::error!(why, "the server ends at once; start it again");
+/// Ends the process at once, as `kill -9` would: every start recovers from that.
+fn abort(why: &str) -> ! {
+    tracing::error!(why, "the server aborts; restart it to recover from the journal");
     std::process::abort()
 }
 
@@ -456,11 +460,11 @@ impl State {
         let effects = std::mem::take(&mut out.effects);
         let notices = std::mem::take(&mut out.notices);
         let mut events = Vec::with_capacity(published.len());
-        let mut turns = TurnNews::default();
+        let mut turns = TurnUpdates::default();
         let mut documents = Vec::new();
         match attached {
-            Some(Attached::Turn(turn)) => turns.asked(*turn),
-            // What was over before the event was is not changed by it.
+            Some(Attached::Turn(turn)) => turns.add_requested(*turn),
+            // A session that had ended before the event is not changed by it.
             Some(Attached::Name(name)) if matches!(reply, Ok(Reply::Pending)) => {
                 self.names.begin(*name, &mut documents);
             }
@@ -468,15 +472,15 @@ impl State {
         }
         self.names.follow(&journal, &mut documents);
         for one in published {
-            known.hear(&mut turns, at, &one.event, &self.kernel);
+            known.apply(&mut turns, at, &one.event, &self.kernel);
             let number = self.next_event;
             self.next_event += 1;
             events.push(StoredEvent { number, at, tenant: one.tenant, event: one.event });
         }
-        let mut states = Changed::default();
-        // Drained, so that the kernel keeps the room: almost every use has changes.
+        let mut transitions = NewTransitions::default();
+        // Drained, so that the kernel keeps the allocation: almost every use has transitions.
         for one in self.kernel.outbox().transitions.drain(..) {
-            states.add(self.next_event - 1, at, one);
+            transitions.add(self.next_event - 1, at, one);
         }
         let reply = match (waiter, reply) {
             (None, _) => None,
@@ -486,15 +490,15 @@ impl State {
             }
             (Some((_, waiter)), reply) => Some((waiter, reply)),
         };
-        Decision { journal, events, turns, documents, effects, notices, states, reply }
+        Decision { journal, events, turns, documents, effects, notices, transitions, reply }
     }
 
-    /// Decisions before this one are not carried out yet.
+    /// Earlier decisions are not carried out yet.
     fn is_behind(&self) -> bool {
         self.committing || !self.queue.is_empty()
     }
 
-    /// How many decisions wait to be written down.
+    /// How many decisions wait for a commit.
     pub(crate) fn backlog(&self) -> usize {
         self.queue.len()
     }
@@ -508,7 +512,7 @@ impl Decision {
             || !self.documents.is_empty()
     }
 
-    /// What turns and documents say.
+    /// How many bytes turns and documents add.
     fn bytes(&self) -> usize {
         self.turns.bytes + self.documents.iter().map(DocumentChange::bytes).sum::<usize>()
     }

@@ -1,5 +1,5 @@
-//! Documents: what the store keeps beside the journal, by kind, key and name. They are bounded here;
-//! what they say is the affair of who wrote them. Dialects reach them by `named` only.
+//! Documents: JSON records beside the journal, by kind, key and name. This module bounds them and
+//! does not interpret them. Dialects reach them through `named_documents` only.
 
 use model::{Document, ErrorCode, KeyId, Refusal};
 use store::{DocumentQuery, DocumentsSize, StoreError};
@@ -26,7 +26,7 @@ pub(crate) async fn all(core: &Core, kind: &str, tenant: KeyId) -> Result<Vec<Do
     core.store.documents(&of(kind, tenant)).await.map_err(|error| refused(&error))
 }
 
-/// How many documents of a kind belong to a key, and how much they are; or those of a name.
+/// How many documents of a kind a key has, and their bytes; or those of one name.
 pub(crate) async fn size(
     core: &Core,
     kind: &str,
@@ -37,7 +37,7 @@ pub(crate) async fn size(
     core.store.documents_size(&query).await.map_err(|error| refused(&error))
 }
 
-/// Refuses what is too much for one document.
+/// Refuses a document that is too large.
 pub(crate) fn check(document: &Document) -> Result<(), Refusal> {
     if document.name.len() > NAME_BYTES_MAX || document.body.len() > BODY_BYTES_MAX {
         let cause = format!(
@@ -48,7 +48,7 @@ pub(crate) fn check(document: &Document) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// Forgets a document; whether there was one.
+/// Removes a document; whether there was one.
 pub(crate) async fn remove(
     core: &Core,
     kind: &str,
@@ -60,13 +60,13 @@ pub(crate) async fn remove(
     removed.map(|count| count > 0).map_err(|error| refused(&error))
 }
 
-/// Forgets all documents of a key.
-pub(crate) async fn forget_all_of(core: &Core, tenant: KeyId) -> Result<(), Refusal> {
+/// Removes all documents of a key.
+pub(crate) async fn remove_all_of(core: &Core, tenant: KeyId) -> Result<(), Refusal> {
     let query = DocumentQuery { tenant: Some(tenant), ..DocumentQuery::default() };
     let size = core.store.documents_size(&query).await.map_err(|error| refused(&error))?;
     if size.count > 0 {
         core.store.remove_documents(&query).await.map_err(|error| refused(&error))?;
-        core.named.forget_all();
+        core.named_documents.forget_all();
     }
     Ok(())
 }

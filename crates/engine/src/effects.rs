@@ -1,5 +1,5 @@
-//! Carries out one effect against the runtimes, until it is done or its deadline passes, and says
-//! how it ended. It tries once: whether to try again is the kernel's decision.
+//! Carries out one effect against the runtimes until it is done or its deadline passes, and reports
+//! its outcome. It tries once: the kernel decides about another try.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,19 +7,19 @@ use std::time::Duration;
 use harness::HarnessError;
 use kernel::{Action, Effect, Failure, FailureKind, Launch, Outcome};
 use model::template::RuntimeKind;
-use model::{ClaimSettings, InstanceId, Refusal};
+use model::{ClaimSettings, InstanceId, Refusal, SandboxId};
 use runtime::{ExecSpec, LaunchSpec, RunLimits, RuntimeError, RuntimeErrorCode, Sandbox};
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout_at};
 
 use crate::core::Core;
-use crate::{keeping, processes, turns};
+use crate::{processes, turns, workspace_persistence};
 
 /// Carries out an effect.
 pub(crate) async fn carry_out(core: &Arc<Core>, effect: Effect, give_up: &Notify) -> Outcome {
     let began = Instant::now();
     let deadline = core.clock.instant(effect.deadline);
-    // Afterwards it may be gone.
+    // After the effect the instance may be gone.
     let runtime = runtime_of(core, &effect.action);
     match timeout_at(deadline, act(core, &effect, give_up)).await {
         Ok(Ok(())) => {
@@ -27,7 +27,8 @@ pub(crate) async fn carry_out(core: &Arc<Core>, effect: Effect, give_up: &Notify
             Outcome::Done
         }
         Ok(Err(error)) => {
-            tracing::debug!(%error, action = word(&effect.action), "an effect failed");
+            let (sandbox, action) = (effect.id.sandbox, action_name(&effect.action));
+            tracing::debug!(%sandbox, action, %error, "an effect failed");
             core.metrics.effect_failed(&effect.action, runtime);
             if matches!(effect.action, Action::RestartProcess { .. }) {
                 not_restarted(error.into_runtime_error())
@@ -36,14 +37,15 @@ pub(crate) async fn carry_out(core: &Arc<Core>, effect: Effect, give_up: &Notify
             }
         }
         Err(_) => {
-            tracing::warn!(action = word(&effect.action), "an effect was not done in time");
+            let (sandbox, action) = (effect.id.sandbox, action_name(&effect.action));
+            tracing::warn!(%sandbox, action, "an effect did not end before its deadline");
             core.metrics.effect_failed(&effect.action, runtime);
             Outcome::TimedOut
         }
     }
 }
 
-/// In which runtime something is done, if it is in one.
+/// The runtime in which an action happens, if it happens in one.
 fn runtime_of(core: &Core, action: &Action) -> Option<RuntimeKind> {
     match action {
         Action::Launch(launch) => Some(launch.template.runtime),
@@ -67,29 +69,29 @@ fn runtime_of(core: &Core, action: &Action) -> Option<RuntimeKind> {
     }
 }
 
-/// The outcome of an effect that ended by a mistake of ours.
-pub(crate) fn mistaken(error: &tokio::task::JoinError) -> Outcome {
-    tracing::error!(%error, "an effect was given up");
-    let detail = format!("a mistake of the server: {error}").into();
+/// The outcome of an effect whose task panicked.
+pub(crate) fn panicked(sandbox: SandboxId, error: &tokio::task::JoinError) -> Outcome {
+    tracing::error!(%sandbox, %error, "an effect panicked; the kernel counts it as failed");
+    let detail = format!("internal error: {error}").into();
     Outcome::Failed(Failure { kind: FailureKind::Trouble, detail })
 }
 
 /// Why an effect was not done.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum EffectError {
-    /// What the runtime said, or somebody in its words.
+    /// The runtime refused, or other code reports in its terms.
     #[error(transparent)]
     Runtime(#[from] RuntimeError),
-    /// Files that were to be there are not, or cannot be read.
+    /// Files that should exist do not, or cannot be read.
     #[error("the files are gone: {0}")]
     FilesGone(String),
-    /// Only the guest reaches the files, and it was not said that it runs. Nothing was done.
+    /// Only the guest reaches the files, and the kernel did not say that it runs. Nothing was done.
     #[error("only the guest of the sandbox can reach the files")]
     NeedsGuest,
 }
 
 impl EffectError {
-    /// In the words of a runtime, where it makes no difference that files are gone.
+    /// As a runtime error, where it makes no difference that files are gone.
     pub(crate) fn into_runtime_error(self) -> RuntimeError {
         match self {
             Self::Runtime(error) => error,
@@ -124,27 +126,29 @@ async fn act(core: &Arc<Core>, effect: &Effect, give_up: &Notify) -> Result<(), 
             tokio::select! {
                 launched = self::launch(core, launch) => launched,
                 () = give_up.notified() => {
-                    let cause = "its end was asked for before it was ready";
+                    let cause = "the sandbox was asked to end before it was ready";
                     Err(RuntimeError::new(RuntimeErrorCode::LaunchFailed, "launch", cause).into())
                 }
             }
         }
         Action::ArchiveWorkspace { workspace } => {
             tokio::select! {
-                archived = keeping::archive(core, *workspace) => archived,
-                () = give_up.notified() => Err(unsupported("its end was asked for").into()),
+                archived = workspace_persistence::archive(core, *workspace) => archived,
+                () = give_up.notified() => {
+                    Err(unsupported("the workspace is to be deleted").into())
+                }
             }
         }
         Action::Persist { instance, workspace, guest_awake } => {
-            keeping::persist(core, *instance, *workspace, *guest_awake).await
+            workspace_persistence::persist(core, *instance, *workspace, *guest_awake).await
         }
         Action::CopyWorkspace { from, instance, guest_awake, to, template } => {
-            let source = keeping::Source {
+            let source = workspace_persistence::Source {
                 workspace: *from,
                 instance: *instance,
                 guest_awake: *guest_awake,
             };
-            keeping::copy(core, source, *to, template).await
+            workspace_persistence::copy(core, source, *to, template).await
         }
         Action::Claim { instance, settings, .. } => {
             claim(core, *instance, settings.as_deref()).await
@@ -159,7 +163,7 @@ async fn act(core: &Arc<Core>, effect: &Effect, give_up: &Notify) -> Result<(), 
         Action::Kill { instance, workspace } => {
             core.runtimes.kill(*instance).await?;
             core.harnesses.forget(*instance);
-            // One in memory is gone by now.
+            // A workspace in memory is gone by now.
             match workspace {
                 Some(workspace) => Ok(core.disk.remove(*workspace).await?),
                 None => Ok(()),
@@ -167,7 +171,7 @@ async fn act(core: &Arc<Core>, effect: &Effect, give_up: &Notify) -> Result<(), 
         }
         Action::DeleteWorkspace { workspace } => Ok(core.disk.remove(*workspace).await?),
         Action::Wipe { instance } => {
-            // Nor may whoever comes next read what it wrote.
+            // The next user must not read what this harness wrote.
             core.harnesses.forget(*instance);
             Ok(find(core, *instance)?.wipe().await?)
         }
@@ -201,7 +205,7 @@ async fn launch(core: &Core, launch: &Launch) -> Result<(), EffectError> {
     let root = core.roots.of(template.runtime, &template.root).await?;
     let mounts = core.mounts.of(template).await?;
     let began = Instant::now();
-    let beginning = core.disk.begin(launch).await.inspect_err(|_| {
+    let prepared = core.disk.prepare(launch).await.inspect_err(|_| {
         if launch.restore {
             core.metrics.restore_failed();
         }
@@ -210,21 +214,21 @@ async fn launch(core: &Core, launch: &Launch) -> Result<(), EffectError> {
         instance: launch.instance,
         root,
         limits: template.limits,
-        workspace: beginning.source,
+        workspace: prepared.source,
         aliases: template.workspace.alias_names(),
         mounts,
         settings: launch.settings.clone(),
         ready_timeout: Duration::from_millis(template.ready_timeout_ms),
     };
     let sandbox = runtime.launch(spec).await?;
-    if beginning.unpack {
-        let back = core.disk.bring_back(launch.workspace, Arc::clone(&sandbox)).await;
+    if prepared.unpack {
+        let back = core.disk.unpack_archive(launch.workspace, Arc::clone(&sandbox)).await;
         back.inspect_err(|_| core.metrics.restore_failed())?;
     }
     if launch.restore {
         core.metrics.restored(began.elapsed());
     } else if let Some(seed) = launch.settings.as_ref().and_then(|settings| settings.seed) {
-        core.disk.sow(seed, Arc::clone(&sandbox)).await?;
+        core.disk.unpack_seed(seed, Arc::clone(&sandbox)).await?;
     }
     if template.harness.program().is_some_and(|program| program.prewarm) {
         let ready = core.harnesses.prewarm(core, sandbox, template).await;
@@ -233,7 +237,7 @@ async fn launch(core: &Core, launch: &Launch) -> Result<(), EffectError> {
     Ok(())
 }
 
-/// Binds what is to be bound, which proves that the sandbox answers.
+/// Binds the caller's settings, which proves that the sandbox answers.
 async fn claim(
     core: &Core,
     instance: InstanceId,
@@ -243,8 +247,8 @@ async fn claim(
     let Some(settings) = settings else { return Ok(sandbox.inside().ping().await?) };
     sandbox.claim(settings, None).await?;
     match settings.seed {
-        // Whoever is claimed has never been anybody's.
-        Some(seed) => core.disk.sow(seed, sandbox).await,
+        // A claimed sandbox never had another user, so its workspace is empty.
+        Some(seed) => core.disk.unpack_seed(seed, sandbox).await,
         None => Ok(()),
     }
 }
@@ -258,13 +262,13 @@ async fn probe(core: &Core, instance: InstanceId, effect: &Effect) -> Result<(),
     if ran.exit.success() {
         return Ok(());
     }
-    let cause = "a trivial command did not end well";
+    let cause = "the command `true` failed in the sandbox";
     Err(RuntimeError::new(RuntimeErrorCode::Protocol, "probe", cause))
 }
 
 pub(crate) fn find(core: &Core, instance: InstanceId) -> Result<Arc<dyn Sandbox>, RuntimeError> {
     core.runtimes.sandbox(instance).ok_or_else(|| {
-        RuntimeError::new(RuntimeErrorCode::SandboxGone, "find a sandbox", "it is over")
+        RuntimeError::new(RuntimeErrorCode::SandboxGone, "find a sandbox", "the sandbox has ended")
     })
 }
 
@@ -297,7 +301,7 @@ fn outcome_of(error: &RuntimeError) -> Outcome {
     Outcome::Failed(Failure { kind, detail: error.to_string().into() })
 }
 
-/// A program was not started again. Its user reads why, as after a start that failed.
+/// A program was not restarted. Its user reads the cause, as after a failed start.
 fn not_restarted(error: RuntimeError) -> Outcome {
     let outcome = outcome_of(&error);
     if let Outcome::Failed(Failure { kind, .. }) = outcome
@@ -309,8 +313,8 @@ fn not_restarted(error: RuntimeError) -> Outcome {
     outcome
 }
 
-/// The word for an action in logs and metrics.
-pub(crate) const fn word(action: &Action) -> &'static str {
+/// The name of an action in logs and metrics.
+pub(crate) const fn action_name(action: &Action) -> &'static str {
     match action {
         Action::Launch(_) => "launch",
         Action::Claim { .. } => "claim",

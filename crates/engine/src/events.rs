@@ -1,4 +1,5 @@
-//! The history as callers read it: by number, only what is theirs, and a way to wait for more.
+//! The event history as callers read it: by number, only their own, and with a way to wait for
+//! more.
 
 use store::{EventPage, EventQuery};
 use tokio::sync::watch;
@@ -13,14 +14,14 @@ use crate::keys::Caller;
 /// The most events in one page.
 const PAGE_MAX: u32 = 1_000;
 
-/// Waits for events to be stored. Who reads slowly misses nothing: it only tells that there are
-/// more, and the store has them.
+/// Waits for events to be stored. A slow reader misses nothing: this only says that there are more,
+/// and the store has them.
 pub struct EventWatch {
     last: watch::Receiver<u64>,
 }
 
 impl EventWatch {
-    /// The number of the last event that is stored.
+    /// The number of the last stored event.
     pub fn last(&self) -> u64 {
         *self.last.borrow()
     }
@@ -32,7 +33,7 @@ impl EventWatch {
 }
 
 impl Engine {
-    /// Part of the history: what the caller may see of it.
+    /// A page of the history, as far as the caller may see it.
     #[boxed]
     pub async fn events(&self, caller: Caller, query: EventQuery) -> Result<EventPage, Refusal> {
         let tenant = match caller.role {

@@ -1,6 +1,6 @@
-//! The programs that answer turns, one per sandbox at most: started when a turn or a session wants
-//! it, bound to its session, started again if it died. What they write to their own output is kept
-//! for whoever wants to know, as far as it fits.
+//! The harness programs that answer turns, at most one per sandbox: started for a turn or session,
+//! bound to the session, restarted if they died. The last lines of their own output are kept in
+//! memory.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -22,19 +22,19 @@ use crate::keys::Caller;
 const LINES_MAX: usize = 10_000;
 /// The longest line.
 const LINE_MAX: usize = 64 * 1024;
-/// And the most bytes of them.
+/// The most bytes of all lines of one harness.
 const LINE_BYTES_MAX: usize = 1024 * 1024;
 
-/// A line that a harness wrote to its own output.
+/// A line of a harness's own output.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LogLine {
     /// Its number: later lines have higher ones, also those of other harnesses.
     pub index: u64,
-    /// When it came.
+    /// When it arrived.
     pub at: Wall,
-    /// Where it was written to.
+    /// The stream it was written to.
     pub stream: LogStream,
-    /// What it says.
+    /// Its text.
     pub text: String,
 }
 
@@ -42,14 +42,14 @@ pub struct LogLine {
 #[derive(Default)]
 pub(crate) struct Harnesses {
     all: Mutex<BTreeMap<InstanceId, Arc<One>>>,
-    /// The number of the next line of any of them: who reads on after the sandbox of a session was
-    /// replaced misses nothing.
+    /// The number of the next line of any harness, so that a reader misses nothing when the sandbox
+    /// of a session is replaced.
     next_line: Arc<AtomicU64>,
 }
 
 /// The harness of one sandbox.
 struct One {
-    /// Held while it is being started or bound.
+    /// Locked while the harness is being started or bound.
     link: tokio::sync::Mutex<Option<Linked>>,
     logs: Arc<Ring>,
 }
@@ -73,12 +73,12 @@ impl Harnesses {
         Arc::clone(self.all().entry(instance).or_insert_with(fresh))
     }
 
-    /// A sandbox is over or was wiped, and its harness with it.
+    /// A sandbox has ended or was wiped, and its harness with it.
     pub(crate) fn forget(&self, instance: InstanceId) {
         self.all().remove(&instance);
     }
 
-    /// Starts the harness of a sandbox that nobody has yet.
+    /// Starts the harness of a sandbox that no user has yet.
     pub(crate) async fn prewarm(
         &self,
         core: &Core,
@@ -95,7 +95,7 @@ impl Harnesses {
         Ok(())
     }
 
-    /// The harness of a sandbox for whoever holds it, started if need be.
+    /// The harness of a sandbox for a use that holds it, started if need be.
     pub(crate) async fn hold(&self, core: &Arc<Core>, grant: &Grant) -> Result<Held, HarnessError> {
         let owner = core.read(|kernel| kernel.sandbox(grant.sandbox).map(|view| view.owner));
         for is_last in [false, true] {
@@ -105,7 +105,7 @@ impl Harnesses {
                 Some(Owner::Nobody) | None => return Err(HarnessError::sandbox_gone()),
             };
             match link.hold().await {
-                // It died unheard of, and another one is started.
+                // It died without notice: start another.
                 Err(error) if error.code == HarnessErrorCode::Died && !is_last => {}
                 held => return held,
             }
@@ -113,9 +113,8 @@ impl Harnesses {
         Err(HarnessError::sandbox_gone())
     }
 
-    /// The harness of a leased sandbox, bound to nothing. One that was started before anybody had
-    /// the sandbox knows nothing of what its user bound to it: where that is anything, another one
-    /// is started in its place.
+    /// The harness of a leased sandbox, bound to no session. A prewarmed harness does not know what
+    /// its user bound to the sandbox: if there is anything, it is replaced by a new one.
     async fn leased(
         &self,
         core: &Arc<Core>,
@@ -138,7 +137,7 @@ impl Harnesses {
             return Ok(linked.insert(found).link.clone());
         }
         let binding = Binding {
-            // A lease is the conversation of whoever has it.
+            // A lease is the conversation of its holder.
             session: SessionId::from_u128(lease.as_u128()),
             sandbox: grant.sandbox,
             generation: grant.generation,
@@ -153,8 +152,8 @@ impl Harnesses {
         Ok(linked.insert(Linked { link, session: None }).link.clone())
     }
 
-    /// The harness of a session's sandbox, bound to it and ready for a turn, and what it is to be
-    /// told with one.
+    /// The harness of a session's sandbox, bound to it and ready for a turn, and the configuration
+    /// to send with a turn.
     pub(crate) async fn ready(
         &self,
         core: &Arc<Core>,
@@ -241,7 +240,7 @@ impl Logs for Ring {
 }
 
 impl Engine {
-    /// What the harness of a session wrote to its output after a line; nothing while it has none.
+    /// What the harness of a session wrote after a line; empty if it has none.
     pub fn session_logs(
         &self,
         caller: Caller,

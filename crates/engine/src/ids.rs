@@ -1,4 +1,4 @@
-//! Ids that nobody had before: the time, and random bits.
+//! Unique ids: the time, and random bits.
 
 use model::{ErrorCode, Refusal, Wall};
 use uuid::Uuid;

@@ -1,5 +1,5 @@
-//! Images of this node: what the store does, off the threads that serve, and what only the engine
-//! knows: which templates use an image.
+//! Images of this node. The image store does the work, off the threads that serve requests; the
+//! engine adds which templates use an image.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -17,20 +17,20 @@ use tokio::time::timeout;
 use crate::Engine;
 use crate::boxed;
 use crate::core::Core;
-use crate::needed::{self, needs};
+use crate::disk_guard::{DiskGuard, no_room};
+use crate::image_pins::{self, needed_image};
 use crate::roots::in_background;
-use crate::sparing::{Sparing, no_room};
 
-/// Longest import, with all that follows when its archive is here.
+/// The longest import, from its first byte to its end.
 const IMPORT_MAX: Duration = Duration::from_hours(2);
 
-/// An image is to be imported.
+/// An image to import.
 pub struct ImageRequest {
-    /// What it will be called.
+    /// Its name from now on.
     pub name: ImageName,
-    /// Which one, if its archive has several.
+    /// Which image, if the archive has several.
     pub reference: Option<String>,
-    /// The archive. It may block.
+    /// The archive. Reading it may block.
     pub archive: Box<dyn Read + Send>,
 }
 
@@ -41,7 +41,7 @@ pub struct ImageRemoved {
     pub id: ImageId,
     /// The names that it lost.
     pub names: Vec<ImageName>,
-    /// What went with them.
+    /// What was deleted with them.
     pub collected: Collected,
 }
 
@@ -62,16 +62,16 @@ impl Engine {
         in_background(move || store.get(&reference)).await?.map_err(ImageError::into)
     }
 
-    /// Imports an image. What had its name before and is used by nothing is removed.
+    /// Imports an image. The image that had its name before is removed if nothing uses it.
     #[boxed]
     pub async fn import_image(&self, request: ImageRequest) -> Result<Image, Refusal> {
         let store = self.core.roots.store()?;
         let place = Arc::clone(&self.core.imports).try_acquire_owned().map_err(|_| {
-            let cause = "as many images are being imported as can be at once";
+            let cause = "as many images are being imported as the server allows at once";
             Refusal::new(ErrorCode::Overloaded, cause).retry_after(10_000)
         })?;
         let core = Arc::clone(&self.core);
-        let wanted = Wanted::default();
+        let wanted = ImportCaller::default();
         let called_off = Arc::clone(&wanted.0);
         let outcome = in_background(move || {
             let imported = import(&core, &store, request, called_off);
@@ -79,7 +79,7 @@ impl Engine {
             imported
         });
         let outcome = timeout(IMPORT_MAX, outcome).await.map_err(|_| {
-            Refusal::new(ErrorCode::DeadlineExceeded, "the import took longer than any may")
+            Refusal::new(ErrorCode::DeadlineExceeded, "the import took longer than two hours")
         })?;
         let outcome = outcome?;
         self.core.metrics.imported(match &outcome {
@@ -91,8 +91,8 @@ impl Engine {
         Ok(image)
     }
 
-    /// Forgets a name, or all names of an image that is given by its id, and removes what nothing
-    /// uses any more. What a template names stays.
+    /// Removes a name, or all names of an image given by its id, and deletes what nothing uses.
+    /// What a template names stays.
     #[boxed]
     pub async fn remove_image(
         &self,
@@ -100,10 +100,10 @@ impl Engine {
         force: bool,
     ) -> Result<ImageRemoved, Refusal> {
         let (core, store) = (Arc::clone(&self.core), self.core.roots.store()?);
-        let alone = Arc::clone(&core.needed.changes).lock_owned().await;
+        let alone = Arc::clone(&core.image_pins.changes).lock_owned().await;
         let reference = reference.to_owned();
         let removed = in_background(move || {
-            // Also if nobody waits for it any more.
+            // Held also if the caller goes away.
             let _alone = alone;
             remove(&core, &store, &reference, force)
         });
@@ -112,7 +112,7 @@ impl Engine {
         Ok(removed)
     }
 
-    /// Counts images for those who watch. That it cannot be done is told when somebody asks.
+    /// Updates the image metrics. If that fails, the next request for images says why.
     pub(crate) async fn look_at_images(&self) {
         if self.core.roots.images.is_some() {
             let _ = self.images().await;
@@ -127,11 +127,11 @@ impl Engine {
     }
 }
 
-/// Whoever waits for an import. When he goes away, in whatever way, it is called off.
+/// The caller of an import. The import is called off when this is dropped.
 #[derive(Default)]
-struct Wanted(Arc<AtomicBool>);
+struct ImportCaller(Arc<AtomicBool>);
 
-impl Drop for Wanted {
+impl Drop for ImportCaller {
     fn drop(&mut self) {
         self.0.store(true, Ordering::Relaxed);
     }
@@ -146,7 +146,7 @@ fn import(
     let reference = request.reference;
     let options = ImportOptions { reference, called_off, ..ImportOptions::default() };
     let is_short = || core.disk.is_short();
-    let source = Source::Stream(Box::new(Sparing::new(request.archive, is_short)));
+    let source = Source::Stream(Box::new(DiskGuard::new(request.archive, is_short)));
     let ran_short = Cell::new(false);
     let mut watch = |_: &_| {
         ran_short.set(is_short());
@@ -155,8 +155,8 @@ fn import(
     let imported = store.import(source, &request.name, &options, &mut watch);
     let Imported { id, .. } =
         imported.map_err(|error| if ran_short.get() { no_room() } else { error })?;
-    // Its name may have been that of an image which a template needs, and now needs no more.
-    needed::hold(core, store);
+    // Its name may have been that of an image which a template needed until now.
+    image_pins::pin(core, store);
     collect(store);
     store.get(&id.to_string())
 }
@@ -167,10 +167,10 @@ fn remove(
     reference: &str,
     force: bool,
 ) -> Result<ImageRemoved, Refusal> {
-    needed::hold(core, store);
+    image_pins::pin(core, store);
     let (going, names) = (store.find(reference)?, store.get(reference)?.names.len());
     for template in core.read(Kernel::templates) {
-        if needs(&template, store).is_some_and(|needed| is_lost(&needed, &going, names)) {
+        if needed_image(&template, store).is_some_and(|needed| is_lost(&needed, &going, names)) {
             let cause = format!("template {} uses image {reference}", template.name);
             return Err(Refusal::new(ErrorCode::ImageInUse, cause));
         }
@@ -179,17 +179,19 @@ fn remove(
     Ok(ImageRemoved { id: removed.id, names: removed.names, collected: collect(store) })
 }
 
-/// What cannot be collected now is collected the next time.
+/// What cannot be deleted now is deleted the next time.
 fn collect(store: &Store) -> Collected {
     let collected = store.collect_garbage_if_idle().unwrap_or_else(|error| {
-        tracing::warn!(%error, "images without a name were not removed");
+        tracing::warn!(
+            %error,
+            "images without a name could not be deleted; the next import or removal tries again"
+        );
         None
     });
     collected.unwrap_or_default()
 }
 
-/// Whether what a template needs could not be found any more without what is going. That image has
-/// so many names.
+/// Whether a template would no longer find its image. The image that goes has so many names.
 fn is_lost(needed: &Resolved, going: &Resolved, names: usize) -> bool {
     let by_name = match (&needed.name, &going.name) {
         (_, None) => true,
@@ -204,7 +206,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_template_loses_the_name_it_has_or_the_last_one() {
+    fn image_removal_is_refused_for_the_name_of_a_template_or_the_last_name() {
         let resolved = |byte: u8, name: Option<&str>| Resolved {
             id: ImageId::from_bytes([byte; 32]),
             name: name.map(|name| ImageName::new(name).unwrap()),

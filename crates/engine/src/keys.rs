@@ -1,5 +1,5 @@
-//! Keys: who calls, and what they see. A key is 256 random bits, so a plain hash of it is as good
-//! as the key is; only that hash is kept. What belongs to one key is invisible to another.
+//! Keys: who calls, and what they may see. A key is 256 random bits, so a plain hash of it is as
+//! good as the key; only the hash is stored. What belongs to one key is invisible to another.
 
 use std::sync::{Arc, PoisonError, RwLock};
 
@@ -11,13 +11,13 @@ use crate::boxed;
 use crate::core::unavailable;
 use crate::{Engine, documents};
 
-/// What every key begins with, so that one is recognised where it should not be.
+/// The prefix of every key, so that a leaked key is recognised.
 const PREFIX: &str = "shoal_";
 /// The most keys, revoked ones included.
 const KEYS_MAX: usize = 10_000;
 const NAME_MAX: usize = 100;
 
-/// Who asks.
+/// Who calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Caller {
     /// Their key.
@@ -30,15 +30,15 @@ impl Caller {
     /// The server itself, which sees everything.
     pub const SERVER: Self = Self { key: KeyId::NIL, role: Role::Admin };
 
-    /// Whether what belongs to a key is visible.
+    /// Whether this caller may see what belongs to a key.
     pub fn sees(self, tenant: KeyId) -> bool {
         self.role == Role::Admin || self.key == tenant
     }
 }
 
-/// A key that was just made: the only time that it is told.
+/// A new key: the only time that its secret is shown.
 pub struct NewKey {
-    /// What is kept of it.
+    /// What is stored of it.
     pub record: KeyRecord,
     /// The key itself.
     pub secret: String,
@@ -66,7 +66,7 @@ impl Keyring {
         }
     }
 
-    /// Every key is compared, each in constant time: how long it takes says nothing.
+    /// Every key is compared, each in constant time: the duration reveals nothing.
     fn find(&self, secret: &str, now: Wall) -> Option<Caller> {
         let hash = hash(secret);
         let keys = self.keys.read().unwrap_or_else(PoisonError::into_inner);
@@ -88,7 +88,7 @@ fn hash(secret: &str) -> [u8; 32] {
 }
 
 impl Engine {
-    /// Who has this key, if it is one that works.
+    /// The caller with this key, if the key is valid.
     pub fn authenticate(&self, secret: &str) -> Option<Caller> {
         self.core.keyring.find(secret, self.now().wall)
     }
@@ -98,7 +98,7 @@ impl Engine {
         self.core.keyring.all()
     }
 
-    /// Makes a key. It is told once, and only its hash is kept.
+    /// Makes a key. Its secret is shown once; only its hash is stored.
     #[boxed]
     pub async fn create_key(
         &self,
@@ -134,7 +134,7 @@ impl Engine {
             revoked_at: None,
         };
         self.write_key(&record).await?;
-        tracing::info!(key = %record.id, name, role = %role, "a key was made");
+        tracing::info!(key = %record.id, name, role = %role, "a key was created");
         Ok(NewKey { record, secret })
     }
 
@@ -149,12 +149,12 @@ impl Engine {
             self.write_key(&record).await?;
             tracing::info!(key = %id, name = record.name, "a key was revoked");
         }
-        // What it wrote down is nobody's any more. Asked for again, it is tried again; and what
-        // was being written meanwhile goes when seeds are looked through.
-        documents::forget_all_of(&self.core, id).await
+        // Its documents belong to no key now. A repeated request tries again, and the sweep of seed
+        // archives removes documents that were being written meanwhile.
+        documents::remove_all_of(&self.core, id).await
     }
 
-    /// Goes on to its end also if whoever asked goes away: what is written counts here too.
+    /// Runs to its end even if the caller goes away: a stored key must be known here too.
     async fn write_key(&self, record: &KeyRecord) -> Result<(), Refusal> {
         let (core, record) = (Arc::clone(&self.core), record.clone());
         let writing = tasks::spawn(async move {

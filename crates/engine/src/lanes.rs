@@ -1,5 +1,5 @@
-//! Keeps effects in order: those on one instance, one workspace or one process are carried out one
-//! after another, everything else at the same time. A lane exists while it has something to do.
+//! Keeps effects in order: effects on one instance, workspace or process run one after another, all
+//! others at the same time. A lane exists while it has effects.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -19,16 +19,16 @@ enum Lane {
     Process(ProcessId),
 }
 
-/// What is done after what.
+/// The lanes that have effects.
 #[derive(Default)]
 pub(crate) struct Lanes {
     busy: BTreeMap<Lane, Waiting>,
 }
 
-/// What a lane does next.
+/// The effects of one lane that wait.
 struct Waiting {
     effects: VecDeque<Effect>,
-    /// Makes a launch or an archive in progress give up: its end is wanted.
+    /// Makes a launch or an archive in progress give up, because its end is wanted.
     give_up: Arc<Notify>,
 }
 
@@ -61,11 +61,11 @@ impl Lanes {
 async fn run(core: Arc<Core>, lane: Lane, mut effect: Effect, give_up: Arc<Notify>) {
     loop {
         let id = effect.id;
-        // In a task of its own: a mistake in one effect must not hold up those after it.
+        // In a task of its own: a panic in one effect must not hold up the next ones.
         let (of, stop) = (Arc::clone(&core), Arc::clone(&give_up));
         let task = tokio::spawn(async move { effects::carry_out(&of, effect, &stop).await });
-        let outcome = task.await.unwrap_or_else(|error| effects::mistaken(&error));
-        core.tell(Event::EffectEnded { id, outcome });
+        let outcome = task.await.unwrap_or_else(|error| effects::panicked(id.sandbox, &error));
+        core.notify(Event::EffectEnded { id, outcome });
         match core.state().lanes.next(lane) {
             Some(next) => effect = next,
             None => return,
@@ -88,10 +88,10 @@ fn lane_of(action: &Action) -> Lane {
         | Action::StopTurn { instance, .. }
         | Action::KillProcess { instance, .. }
         | Action::Kill { instance, .. } => Lane::Instance(*instance),
-        // It is like a use, which nothing that is done to a sandbox waits for.
+        // Like a use: no other effect on the sandbox waits for it.
         Action::RestartProcess { process, .. } => Lane::Process(*process),
         Action::CopyWorkspace { to, .. } => Lane::Workspace(*to),
-        // Nothing that is done in a sandbox waits until its files are durable.
+        // No other effect on the sandbox waits until its files are durable.
         Action::Persist { workspace, .. }
         | Action::ArchiveWorkspace { workspace }
         | Action::DeleteWorkspace { workspace } => Lane::Workspace(*workspace),

@@ -1,5 +1,5 @@
-//! Checkouts and leases. A checkout that nobody waits for any more holds nothing, and a lease whose
-//! answer was not taken is returned.
+//! Checkouts and leases. A checkout whose client is gone holds nothing, and a lease whose answer no
+//! client took is returned.
 
 use std::collections::BTreeMap;
 use std::ops::Deref;
@@ -19,22 +19,22 @@ use crate::{Engine, claim};
 /// The longest that a caller may wait: ten minutes.
 const WAIT_MS_MAX: u64 = 600_000;
 
-/// What is asked for.
+/// A checkout request.
 #[derive(Debug, Clone)]
 pub struct CheckoutRequest {
     /// Of which template.
     pub template: TemplateName,
-    /// What programs find in their environment.
+    /// Environment of its programs.
     pub env: BTreeMap<String, String>,
-    /// What the caller finds it by.
+    /// Labels by which the caller finds it.
     pub labels: BTreeMap<String, String>,
-    /// How long it is to last; the template's value if not given.
+    /// How long the lease lasts; the template's value if not given.
     pub ttl_ms: Option<u64>,
-    /// How long to wait; the node's value if not given.
+    /// How long to wait for a sandbox; the node's value if not given.
     pub wait_ms: Option<u64>,
-    /// How far to go for it.
+    /// Which ways to get a sandbox are allowed.
     pub policy: CheckoutPolicy,
-    /// The id of the lease, where a repeated request is to be recognised by it.
+    /// The id of the lease, where a repeated request must be recognised.
     pub lease: Option<LeaseId>,
 }
 
@@ -53,7 +53,7 @@ impl CheckoutRequest {
     }
 }
 
-/// A lease that was granted. Dropped before it is kept, it is returned.
+/// A granted lease. It is returned if this is dropped before `keep`.
 pub struct HandedOut {
     core: Arc<Core>,
     checked_out: Option<CheckedOut>,
@@ -61,10 +61,10 @@ pub struct HandedOut {
 }
 
 impl HandedOut {
-    /// The caller has it now, and must return it.
+    /// The caller has the lease now, and must return it.
     pub fn keep(mut self) -> CheckedOut {
         let checked_out = self.checked_out.take();
-        checked_out.unwrap_or_else(|| unreachable!("it is taken once, by value"))
+        checked_out.unwrap_or_else(|| unreachable!("a lease is taken once, by value"))
     }
 
     /// The sandbox, as it was handed out.
@@ -77,20 +77,20 @@ impl Deref for HandedOut {
     type Target = CheckedOut;
 
     fn deref(&self) -> &CheckedOut {
-        self.checked_out.as_ref().unwrap_or_else(|| unreachable!("it is there until it is kept"))
+        self.checked_out.as_ref().unwrap_or_else(|| unreachable!("the lease is there until `keep`"))
     }
 }
 
 impl Drop for HandedOut {
     fn drop(&mut self) {
         if let Some(checked_out) = self.checked_out.take() {
-            self.core.tell(Event::LeaseReturned { lease: checked_out.lease });
+            self.core.notify(Event::LeaseReturned { lease: checked_out.lease });
         }
     }
 }
 
 impl Engine {
-    /// A sandbox for exclusive use.
+    /// Checks out a sandbox for exclusive use.
     pub async fn checkout(
         &self,
         caller: Caller,
@@ -136,7 +136,7 @@ impl Engine {
         let Reply::CheckedOut(checked_out) = reply else { return Err(unexpected(&reply)) };
         let lease = checked_out.lease;
         let Some(view) = core.read(|kernel| kernel.lease(lease)) else {
-            // It ended between the decision and now.
+            // The lease ended between the decision and now.
             return Err(self.lease(caller, lease).err().unwrap_or_else(|| gone(lease)));
         };
         Ok(HandedOut { core: Arc::clone(core), checked_out: Some(checked_out), view })
@@ -155,7 +155,7 @@ impl Engine {
         })
     }
 
-    /// Gives a sandbox back. One that crashed meanwhile is given back too.
+    /// Returns a sandbox; also one that crashed meanwhile.
     pub async fn return_lease(&self, caller: Caller, lease: LeaseId) -> Result<(), Refusal> {
         let began = Instant::now();
         self.check_lease(caller, lease)?;
@@ -165,7 +165,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Gives a lease more time.
+    /// Extends a lease.
     #[boxed]
     pub async fn renew_lease(
         &self,
@@ -178,7 +178,7 @@ impl Engine {
         self.lease(caller, lease)
     }
 
-    /// Gives the lease of a sandbox more time.
+    /// Extends the lease of a sandbox.
     #[boxed]
     pub async fn renew_sandbox(
         &self,

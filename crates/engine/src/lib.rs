@@ -1,5 +1,5 @@
-//! The imperative shell around the kernel. It turns requests into events, writes down what the
-//! kernel decides, then carries out the effects and gives the answers; it keeps time and passes on
+//! The imperative shell around the kernel. It turns requests into events, commits what the kernel
+//! decides, then carries out the effects and sends the answers; it runs the timer and reports
 //! deaths. It decides nothing about a sandbox's life, and never names a concrete runtime or store.
 //!
 //! Data flows one way: a request becomes an event ([`Engine`]), the kernel decides (`core`), the
@@ -14,54 +14,54 @@ mod clock;
 mod commit;
 mod core;
 mod deaths;
-mod disk;
+mod decision_log;
+mod disk_guard;
+mod disk_usage;
 mod documents;
 mod effects;
+mod ended_sessions;
 mod events;
-mod explain;
-mod gone;
 mod harnesses;
 mod ids;
+mod image_pins;
 mod images;
-mod keeping;
+mod instance_ends;
+mod journal_health;
+mod keep_alive_observers;
+mod keep_alive_status;
 mod keys;
 mod lanes;
 mod leases;
-mod log;
-mod losses;
 mod lost_found;
-mod making;
-mod measuring;
 mod metrics;
 mod mounts;
-mod moving;
-mod named;
+mod named_documents;
 mod named_sessions;
-mod names;
-mod needed;
-mod observing;
-mod past;
+mod node_health;
 mod pools;
 mod processes;
-mod rest;
 mod roots;
 mod runtimes;
 mod sandboxes;
-mod scale;
-mod seeds;
+mod scale_file;
+mod seed_archives;
+mod session_creation;
+mod session_names;
 mod sessions;
 mod shutdown;
-mod sparing;
 mod start;
-mod states;
+mod state_loss;
 mod templates;
 mod timer;
-mod trouble;
+mod transitions;
 mod turns;
 mod uploads;
 mod uses;
-mod whereabouts;
-mod works;
+mod workspace_disk;
+mod workspace_location;
+mod workspace_locks;
+mod workspace_persistence;
+mod workspace_transfer;
 
 #[cfg(test)]
 mod tests;
@@ -76,22 +76,21 @@ use std::sync::Arc;
 pub use crate::backup::{Backup, StoppedNode};
 pub use crate::clock::WallClock;
 pub use crate::events::EventWatch;
-pub use crate::explain::{Degraded, Health};
 pub use crate::harnesses::LogLine;
 pub use crate::images::{ImageRemoved, ImageRequest};
+pub use crate::keep_alive_observers::Observed;
+pub use crate::keep_alive_status::SandboxStatusReport;
 pub use crate::keys::{Caller, NewKey};
 pub use crate::leases::{CheckoutRequest, HandedOut};
-pub use crate::losses::with_losses;
 pub use crate::metrics::Metrics;
 pub use crate::mounts::Mounts;
-pub use crate::named::{NAMED_BYTES_MAX, NAMED_MAX, NamedChange, NamedError};
+pub use crate::named_documents::{NAMED_BYTES_MAX, NAMED_MAX, NamedChange, NamedError};
 pub use crate::named_sessions::NamedSession;
-pub use crate::observing::Observed;
+pub use crate::node_health::{Degraded, Health};
 pub use crate::processes::{
     LogFollow, LogPage, LogPiece, LogQuery, LogWanted, ProcessInput, ProcessLogs, ProcessPage,
     ProcessQuery, ProcessRef, ProcessRequest,
 };
-pub use crate::rest::SandboxStatusReport;
 pub use crate::roots::Roots;
 pub use crate::runtimes::Runtimes;
 pub use crate::sessions::{
@@ -99,12 +98,13 @@ pub use crate::sessions::{
     StartedTurn, TurnRequest,
 };
 pub use crate::start::{EngineConfig, StartError, Started, Strays};
-pub use crate::states::{StatesFound, StatesQuery, StatesWatch};
+pub use crate::state_loss::with_losses;
 pub use crate::templates::Put;
+pub use crate::transitions::{StatesFound, StatesQuery, StatesWatch};
 pub use crate::turns::{TurnFollow, turn_error};
 pub use crate::uploads::{UPLOAD_PARTS_MAX, Upload, UploadError, UploadPart, UploadPartWriter};
 pub use crate::uses::Use;
-pub use crate::whereabouts::{SessionWorkspace, WorkspacePlace};
+pub use crate::workspace_location::{SessionWorkspace, WorkspaceLocation};
 pub use ::images::Image;
 pub use harness::{HarnessError, HarnessErrorCode, Held, HeldInput, HeldOutput, LogStream};
 pub use kernel::{
@@ -126,7 +126,7 @@ use crate::core::Core;
 #[derive(Clone)]
 pub struct Engine {
     core: Arc<Core>,
-    /// The last handle takes the engine with it.
+    /// The engine stops when the last handle is dropped.
     _alive: Arc<Alive>,
 }
 

@@ -1,5 +1,5 @@
-//! Files that no record names: what was put aside at the start is told, counted, and removed after a
-//! time if one is configured. Nothing else removes it.
+//! Files that no record names: what the start put aside is logged and counted, and removed after a
+//! configured time. Nothing else removes it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,28 +9,32 @@ use tokio::time::sleep;
 use workspaces::LostFound;
 
 use crate::core::Core;
-use crate::disk::Settled;
+use crate::workspace_disk::StrayReport;
 
-/// How often it is looked.
+/// How often lost+found is counted and cleaned.
 const LOOK: Duration = Duration::from_mins(10);
 
-/// Says what a start found.
-pub(crate) fn tell(settled: Settled, lost_found: Option<&LostFound>) {
-    let Settled { kept, removed, left } = settled;
+/// Logs what the start found.
+pub(crate) fn log_strays(settled: StrayReport, lost_found: Option<&LostFound>) {
+    let StrayReport { kept, removed, left } = settled;
     if kept > 0 {
         let place = lost_found.map(|lost| lost.path().display().to_string()).unwrap_or_default();
         tracing::warn!(
             kept,
             place,
-            "workspaces and archives that no record names were moved to lost+found: is this an older \
-             copy of the database? `shoal clean --lost-found` removes them"
+            "workspaces and archives that no record names were moved to lost+found: is this an \
+             older copy of the database? `shoal clean --lost-found` removes them"
         );
     }
     if removed > 0 {
-        tracing::info!(removed, "workspaces that no record names were removed, archives included");
+        tracing::info!(removed, "workspaces and archives that no record names were removed");
     }
     if left > 0 {
-        tracing::warn!(left, "workspaces that no record names stay where they are");
+        tracing::warn!(
+            left,
+            "workspaces and archives that no record names stay in place: lost+found is on \
+             another file system"
+        );
     }
 }
 
@@ -53,9 +57,9 @@ async fn remove_older(core: &Core, keep: Duration) {
         Ok(removed) => {
             tracing::info!(
                 removed,
-                "what was in lost+found for longer than it is kept was removed"
+                "files older than the configured time were removed from lost+found"
             );
         }
-        Err(error) => tracing::warn!(%error, "lost+found was not emptied"),
+        Err(error) => tracing::warn!(%error, "old files in lost+found could not be removed"),
     }
 }

@@ -1,5 +1,5 @@
-//! What is counted and timed. Counting is all that happens here: whoever serves the numbers
-//! registers them and reads the gauges from the engine's answers.
+//! Counters and times. This module only counts: the server registers them and reads gauges from the
+//! engine.
 
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
@@ -54,8 +54,8 @@ struct ByCode {
     code: &'static str,
 }
 
-/// What is done to files alone, or to what is gone already, is done in no runtime.
-fn word_of(runtime: Option<RuntimeKind>) -> &'static str {
+/// Actions on files, or on instances that are gone, belong to no runtime.
+fn runtime_name(runtime: Option<RuntimeKind>) -> &'static str {
     runtime.map_or("none", RuntimeKind::as_str)
 }
 
@@ -129,38 +129,38 @@ impl Default for Metrics {
 }
 
 impl Metrics {
-    /// Makes them readable under their names.
+    /// Registers all metrics under their names.
     pub fn register(&self, registry: &mut Registry) {
-        let acquire = "Time from asking for a sandbox to having it, by path";
+        let acquire = "Time from the request for a sandbox to its hand-out, by path";
         registry.register("shoal_acquire_seconds", acquire, self.acquire.clone());
-        let give_back = "Time to take a sandbox back, by what becomes of it";
+        let give_back = "Time to return a sandbox, by what happens to it";
         registry.register("shoal_return_seconds", give_back, self.give_back.clone());
         let exec = "Time of a command from grant to end, by outcome";
         registry.register("shoal_exec_seconds", exec, self.exec.clone());
         let effects =
             "Time to carry out an effect, by runtime: launch, claim, wipe, prove, kill and others";
         registry.register("shoal_effect_seconds", effects, self.effects.clone());
-        let failed = "Effects that failed or were not done in time, by runtime";
+        let failed = "Effects that failed or missed their deadline, by runtime";
         registry.register("shoal_effects_failed", failed, self.effects_failed.clone());
         let ended = "Sandboxes that ended, by reason and exact cause";
         registry.register("shoal_sandboxes_ended", ended, self.ended.clone());
         let refused = "Checkouts that were refused, by code";
         registry.register("shoal_checkouts_refused", refused, self.refused.clone());
-        let commit = "Time to write a group of decisions down";
+        let commit = "Time to commit a group of decisions";
         registry.register("shoal_commit_seconds", commit, self.commit.clone());
-        let decisions = "Decisions that were written down";
+        let decisions = "Decisions that were committed";
         registry.register("shoal_decisions", decisions, self.decisions.clone());
-        let images = "Images in the store, when it was last looked at";
+        let images = "Images in the store, when last counted";
         registry.register("shoal_images", images, self.images.clone());
-        let bytes = "Bytes of files in all layers of the store, when it was last looked at";
+        let bytes = "Bytes of files in all layers of the image store, when last counted";
         registry.register("shoal_image_bytes", bytes, self.image_bytes.clone());
         let imports = "Imports of images that ended, by outcome";
         registry.register("shoal_image_imports", imports, self.imports.clone());
         let workspaces = "Workspaces on disk";
         registry.register("shoal_workspaces", workspaces, self.workspaces.clone());
-        let bytes = "What workspaces on disk take, when they were last measured";
+        let bytes = "Bytes of workspaces on disk, when last measured";
         registry.register("shoal_workspace_bytes", bytes, self.workspace_bytes.clone());
-        let free = "What is free on the disk of the workspaces";
+        let free = "Free bytes on the workspace disk";
         registry.register("shoal_disk_free_bytes", free, self.disk_free_bytes.clone());
         let scan = "Time to measure all workspaces on disk once";
         registry.register("shoal_workspace_scan_seconds", scan, self.workspace_scan.clone());
@@ -168,25 +168,25 @@ impl Metrics {
         registry.register("shoal_lost_found", lost, self.lost_found.clone());
         let archives = "Archives of workspaces";
         registry.register("shoal_archives", archives, self.archives.clone());
-        let bytes = "What archives of workspaces take on disk";
+        let bytes = "Bytes of archives of workspaces";
         registry.register("shoal_archive_bytes", bytes, self.archive_bytes.clone());
-        let restore = "Time to start a sandbox on files that a session left, with those files";
+        let restore = "Time to launch a sandbox with the saved files of a session";
         registry.register("shoal_restore_seconds", restore, self.restore.clone());
-        let failed = "Sandboxes that could not start on the files that a session left";
+        let failed = "Launches that failed to restore the saved files of a session";
         registry.register("shoal_restores_failed", failed, self.restores_failed.clone());
-        let turn = "Time of a turn from being asked for to its end, by outcome";
+        let turn = "Time from the request for a turn to its end, by outcome";
         registry.register("shoal_turn_seconds", turn, self.turn.clone());
-        let first = "Time from asking for a turn to the first word of the harness";
+        let first = "Time from the request for a turn to the first output of the harness";
         registry.register("shoal_turn_first_event_seconds", first, self.turn_first.clone());
         let started = "Processes that were started";
         registry.register("shoal_processes_started", started, self.processes_started.clone());
         let ended = "Processes that ended, by reason";
         registry.register("shoal_processes_ended", ended, self.processes_ended.clone());
-        let running = "Processes that run";
+        let running = "Running processes";
         registry.register("shoal_processes_running", running, self.processes_running.clone());
-        let bytes = "Bytes of the output of processes that were written to the disk";
+        let bytes = "Bytes of process output that were written to the disk";
         registry.register("shoal_process_log_bytes", bytes, self.log_bytes.clone());
-        let lost = "Bytes of the output of processes that could not be kept";
+        let lost = "Bytes of process output that could not be stored";
         registry.register("shoal_process_log_lost_bytes", lost, self.log_lost_bytes.clone());
     }
 
@@ -247,12 +247,12 @@ impl Metrics {
         runtime: Option<RuntimeKind>,
         took: Duration,
     ) {
-        let by = ByAction { action: effects::word(action), runtime: word_of(runtime) };
+        let by = ByAction { action: effects::action_name(action), runtime: runtime_name(runtime) };
         self.effects.get_or_create(&by).observe(took.as_secs_f64());
     }
 
     pub(crate) fn effect_failed(&self, action: &Action, runtime: Option<RuntimeKind>) {
-        let by = ByAction { action: effects::word(action), runtime: word_of(runtime) };
+        let by = ByAction { action: effects::action_name(action), runtime: runtime_name(runtime) };
         self.effects_failed.get_or_create(&by).inc();
     }
 
@@ -294,12 +294,12 @@ impl Metrics {
         self.archive_bytes.set(bytes.cast_signed());
     }
 
-    /// A sandbox is there with the files that a session left.
+    /// A sandbox was launched with the files of a session.
     pub(crate) fn restored(&self, took: Duration) {
         self.restore.observe(took.as_secs_f64());
     }
 
-    /// The files that a session left could not be brought back.
+    /// The files of a session could not be restored.
     pub(crate) fn restore_failed(&self) {
         self.restores_failed.inc();
     }

@@ -1,8 +1,8 @@
-//! What of the host templates may show: only what lies beneath directories that are configured, after
-//! every link in its name is followed. It is looked at when a template is put, so that a wrong one is
-//! refused there, and again for every launch: a name may lead elsewhere by then. Where the engine of
-//! a runtime sees other paths than we do, we cannot look, and its paths are taken at their word,
-//! beneath directories that are configured for that.
+//! Which directories of the host templates may mount: only those beneath configured directories,
+//! after every link is resolved. A mount is checked when a template is put, so that a wrong one is
+//! refused there, and again for every launch, because links may change. Where a Docker engine sees
+//! other paths than this server, they cannot be checked: they must lie beneath directories
+//! configured for that engine.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -13,23 +13,23 @@ use runtime::{RuntimeError, RuntimeErrorCode};
 
 use crate::roots::in_background;
 
-/// Of which directories something may be shown.
+/// The directories beneath which templates may mount.
 #[derive(Debug, Clone, Default)]
 pub struct Mounts {
-    /// Beneath which of this machine; none if nothing may be shown.
+    /// On this machine; none if nothing may be mounted.
     pub roots: Vec<PathBuf>,
-    /// Beneath which of the machine of a Docker engine, where templates say how it sees something.
+    /// On the machine of a Docker engine, where templates say how that engine sees a path.
     pub docker_roots: Vec<PathBuf>,
 }
 
 impl Mounts {
-    /// Refuses what could not be shown.
+    /// Refuses what could not be mounted.
     pub(crate) async fn check(&self, template: &Template) -> Result<(), Refusal> {
         if template.mounts.is_empty() {
             return Ok(());
         }
         if self.roots.is_empty() {
-            let cause = "mounts: nothing of the host is shown here; see mounts.roots";
+            let cause = "mounts: this server mounts nothing of the host; see mounts.roots";
             return Err(Refusal::new(ErrorCode::Unsupported, cause));
         }
         let (known, runtime, mounts) = (self.clone(), template.runtime, template.mounts.clone());
@@ -37,7 +37,7 @@ impl Mounts {
         found.map(|_| ()).map_err(|cause| Refusal::new(ErrorCode::TemplateInvalid, cause))
     }
 
-    /// What a sandbox is to be shown, by where it really is.
+    /// What a sandbox gets mounted, with every link resolved.
     pub(crate) async fn of(&self, template: &Template) -> Result<Vec<Mount>, RuntimeError> {
         if template.mounts.is_empty() {
             return Ok(Vec::new());
@@ -51,7 +51,7 @@ impl Mounts {
 
     /// Blocks.
     fn find(&self, runtime: RuntimeKind, mounts: &[Mount]) -> Result<Vec<Mount>, String> {
-        // One that is gone, or not there yet, has nothing to show.
+        // A configured directory that does not exist has nothing to mount.
         let roots: Vec<_> = self.roots.iter().filter_map(|root| root.canonicalize().ok()).collect();
         let found = mounts.iter().enumerate().map(|(at, mount)| {
             let host_path = self.find_one(runtime, &roots, mount);
@@ -82,9 +82,9 @@ impl Mounts {
             Ok(real) if is_beneath(&real, roots) => real
                 .into_os_string()
                 .into_string()
-                .map_err(|_| format!("host_path: {shown} leads to a name that is no text")),
+                .map_err(|_| format!("host_path: {shown} leads to a path that is not valid UTF-8")),
             Ok(_) => Err(format!("host_path: {shown} is not beneath mounts.roots")),
-            // Somebody said how the engine sees it: it need not be here.
+            // The template says how the Docker engine sees it: it need not exist here.
             Err(error)
                 if error.kind() == io::ErrorKind::NotFound && mount.docker_host_path.is_some() =>
             {
@@ -94,7 +94,7 @@ impl Mounts {
                     Err(format!("host_path: {shown} is not beneath mounts.roots"))
                 }
             }
-            // That something elsewhere exists or not is nobody's business.
+            // A refusal must not tell whether a path outside of the roots exists.
             Err(_) if !is_beneath(Path::new(shown), &self.roots) => {
                 Err(format!("host_path: {shown} is not beneath mounts.roots"))
             }
@@ -103,7 +103,7 @@ impl Mounts {
     }
 }
 
-/// By whole names.
+/// By whole path components.
 fn is_beneath(path: &Path, roots: &[PathBuf]) -> bool {
     roots.iter().any(|root| path.starts_with(root))
 }

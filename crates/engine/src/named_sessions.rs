@@ -1,6 +1,6 @@
-//! Sessions with names. A name is written in the transaction that writes its session for the first
-//! time, and goes in the one that ends it, where the session is ended by its name. Where it ends
-//! otherwise, the name stays and leads to a session that has ended, until it is used again.
+//! Sessions with names. A name is committed with the first record of its session. Ending the
+//! session by its name removes the name in the same transaction. If the session ends otherwise, the
+//! name stays and leads to an ended session until it is used again.
 
 use std::sync::Arc;
 
@@ -13,15 +13,15 @@ use serde_json::Value;
 use store::{DocumentQuery, Store, StoreError};
 use tokio::sync::OwnedMutexGuard;
 
-use crate::answers::TROUBLE_PATIENCE;
+use crate::answers::JOURNAL_PATIENCE;
 use crate::boxed;
 use crate::core::{Core, unavailable};
 use crate::documents;
-use crate::named::{self, NamedError, refuse_too_much, to_the_end};
-use crate::names::{self, NameChange, NameKey, Names, Seen};
+use crate::named_documents::{self, NamedError, refuse_too_much, run_to_completion};
+use crate::session_names::{self, NameChange, NameKey, Names, Seen};
 use crate::{Caller, Engine, SessionRequest, Use};
 
-/// Sandboxes that a session had before: what ran in them can still be asked.
+/// How many earlier sandboxes of a session are remembered: their processes can still be read.
 const BEFORE_MAX: usize = 8;
 
 /// A session with a name.
@@ -31,13 +31,13 @@ pub struct NamedSession {
     pub name: String,
     /// The session, which may have ended.
     pub session: SessionId,
-    /// As its maker described it.
+    /// The description by its creator.
     pub object: Value,
-    /// When it was made.
+    /// When it was created.
     pub created_at: Wall,
-    /// When it was described last.
+    /// When the description last changed.
     pub updated_at: Wall,
-    /// The sandboxes that it had, the latest first.
+    /// The sandboxes that it had, latest first.
     #[serde(default)]
     pub sandboxes: Vec<SandboxId>,
 }
@@ -53,7 +53,7 @@ impl NamedSession {
     fn read(document: &Document) -> Result<Self, Refusal> {
         serde_json::from_str(&document.body).map_err(|error| {
             let name = &document.name;
-            let cause = format!("what is written down of {name:?} fits no more: {error}");
+            let cause = format!("the stored name {name:?} cannot be decoded: {error}");
             Refusal::new(ErrorCode::Internal, cause)
         })
     }
@@ -64,7 +64,7 @@ fn key(kind: &str, tenant: KeyId, name: &str) -> NameKey {
 }
 
 impl Engine {
-    /// The session of a name. One that is still being made is not seen.
+    /// The session of a name. A session that is still being created is not visible.
     #[boxed]
     pub async fn named_session(
         &self,
@@ -83,7 +83,7 @@ impl Engine {
         }
     }
 
-    /// All sessions with names of a kind that a key has, by name.
+    /// All named sessions of a kind that a key has, by name.
     #[boxed]
     pub async fn named_sessions(
         &self,
@@ -103,13 +103,14 @@ impl Engine {
         Ok(all)
     }
 
-    /// Whether a session is there for a caller, and has not ended.
+    /// Whether a session exists for a caller and has not ended.
     pub fn session_lives(&self, caller: Caller, session: SessionId) -> bool {
         self.session(caller, session).is_ok_and(|view| view.status != SessionStatus::Ended)
     }
 
-    /// Makes a session under a name, or gives the one that has the name already; whether it was made.
-    /// Many who ask at once make one. It is made to the end, also if its caller goes away.
+    /// Creates a session under a name, or returns the one that has the name; and whether it was
+    /// created. Concurrent callers create one session. The creation is finished even if its caller
+    /// goes away.
     #[boxed]
     pub async fn create_named_session(
         &self,
@@ -119,11 +120,12 @@ impl Engine {
         object: Value,
         asked: SessionRequest,
     ) -> Result<(Arc<NamedSession>, bool), NamedError> {
-        // Who waits for a name waits for the store, too.
-        self.core.refuse_in_trouble()?;
+        // A caller that waits for a name waits for the store, too.
+        self.core.refuse_if_journal_fails()?;
         let (engine, key) = (self.clone(), key(kind, caller.key, name));
-        to_the_end(async move {
-            let _alone = engine.core.named.lock(kind, key.tenant, Some(&key.name)).await?;
+        run_to_completion(async move {
+            let _alone =
+                engine.core.named_documents.lock(kind, key.tenant, Some(&key.name)).await?;
             let before = written(&engine.core, &key).await?;
             match before {
                 Some(there) if engine.session_lives(caller, there.session) => Ok((there, false)),
@@ -133,7 +135,7 @@ impl Engine {
         .await
     }
 
-    /// Makes the session of a name that has none. The caller is alone with the name.
+    /// Creates the session of a name that has none. The caller holds the lock of the name.
     async fn make_named(
         &self,
         caller: Caller,
@@ -147,20 +149,20 @@ impl Engine {
         let named = NamedSession { name, session, object, created_at, updated_at, sandboxes };
         let document = named.document(&key)?;
         let begun = {
-            let alone = self.core.named.lock(&key.kind, key.tenant, None).await?;
+            let alone = self.core.named_documents.lock(&key.kind, key.tenant, None).await?;
             refuse_too_much(&self.core, &document).await?;
-            let before = named::find(&self.core, &key).await?;
+            let before = named_documents::find(&self.core, &key).await?;
             let before = before.map(|kept| kept.document.clone());
             let change = NameChange::Making { session, document, before };
             let begun = self.begin_session(caller, session, asked, Some(change))?;
-            // What is counted next includes this one.
+            // So that the next count includes this one.
             self.core.hold_until_written(alone);
             begun
         };
         let made = match begun.ready(self, caller).await {
             Ok(view) => view,
             Err(refusal) => {
-                // Who asks for the name next finds what was there before.
+                // The next caller of the name finds what was there before.
                 self.give_up_named(session).await;
                 return Err(refusal.into());
             }
@@ -173,24 +175,34 @@ impl Engine {
         match noted {
             Ok(noted) => Ok(noted.unwrap_or_else(|| Arc::new(named))),
             Err(error) => {
-                tracing::debug!(%session, ?error, "the sandbox of a name is noted when it is used");
+                tracing::debug!(
+                    %session,
+                    ?error,
+                    "the sandbox of a named session will be recorded at its next use"
+                );
                 Ok(Arc::new(named))
             }
         }
     }
 
-    /// Ends a session that could not be made. Its name goes with it.
+    /// Ends a session that could not be created. Its name goes with it.
     async fn give_up_named(&self, session: SessionId) {
         let request = self.core.request();
         let event = Event::SessionEndRequested { request, session };
         match self.core.ask(request, event).await {
             Ok(_) => {}
             Err(refusal) if refusal.code == ErrorCode::SessionUnknown => {}
-            Err(error) => tracing::warn!(%session, %error, "a session was made and not ended"),
+            Err(error) => {
+                tracing::warn!(
+                    %session,
+                    %error,
+                    "a session whose creation failed could not be ended"
+                );
+            }
         }
     }
 
-    /// Describes the session of a name otherwise; none if there is no such name.
+    /// Changes the description of a named session; none if there is no such name.
     #[boxed]
     pub async fn update_named_session(
         &self,
@@ -207,8 +219,8 @@ impl Engine {
         .await
     }
 
-    /// Ends the session of a name, and the name with it. Gives what it was; none if there is no such
-    /// name.
+    /// Ends the session of a name and removes the name. Returns what it was; none if there is no
+    /// such name.
     #[boxed]
     pub async fn end_named_session(
         &self,
@@ -230,7 +242,7 @@ impl Engine {
         Ok(Some(named))
     }
 
-    /// Removes the name of a session that was over already, unless another session has it by now.
+    /// Removes the name of a session that had already ended, unless another session has it by now.
     async fn remove_name_of_ended(
         &self,
         caller: Caller,
@@ -242,15 +254,15 @@ impl Engine {
         if !is_left(written(&self.core, key).await?) {
             return Ok(());
         }
-        let alone = self.core.named.lock(&key.kind, key.tenant, None).await?;
-        let is_over = !self.session_lives(caller, session);
-        if is_over && is_left(written(&self.core, key).await?) {
+        let alone = self.core.named_documents.lock(&key.kind, key.tenant, None).await?;
+        let has_ended = !self.session_lives(caller, session);
+        if has_ended && is_left(written(&self.core, key).await?) {
             self.core.write_names(alone, vec![key.removed()], None).await?;
         }
         Ok(())
     }
 
-    /// Begins to use the session of a name, which wakes it, and notes the sandbox that it has.
+    /// Begins to use the session of a name, which wakes it, and records its sandbox.
     #[boxed]
     pub async fn use_named_session(
         &self,
@@ -275,7 +287,7 @@ impl Engine {
         sandbox: SandboxId,
     ) -> Result<Option<Arc<NamedSession>>, NamedError> {
         self.change_named_session(key, |now| {
-            // It may have been removed or made again meanwhile.
+            // The name may have been removed or created again meanwhile.
             if now.session != session || now.sandboxes.first() == Some(&sandbox) {
                 return None;
             }
@@ -287,15 +299,15 @@ impl Engine {
         .await
     }
 
-    /// Writes the session of a name again, as `change` says; as it is if that says nothing.
+    /// Changes the stored entry of a name with `change`; leaves it if `change` returns none.
     async fn change_named_session(
         &self,
         key: &NameKey,
         change: impl Fn(&NamedSession) -> Option<NamedSession> + Send + Sync,
     ) -> Result<Option<Arc<NamedSession>>, NamedError> {
         loop {
-            self.core.refuse_in_trouble()?;
-            let alone = self.core.named.lock(&key.kind, key.tenant, None).await?;
+            self.core.refuse_if_journal_fails()?;
+            let alone = self.core.named_documents.lock(&key.kind, key.tenant, None).await?;
             let seen = self.core.state().names.followed();
             let Some(now) = written(&self.core, key).await? else { return Ok(None) };
             let Some(changed) = change(&now) else { return Ok(Some(now)) };
@@ -309,9 +321,9 @@ impl Engine {
     }
 }
 
-/// The session of a name as it is written, also one that is being made.
+/// The session of a name as it is stored, also one that is being created.
 async fn written(core: &Core, key: &NameKey) -> Result<Option<Arc<NamedSession>>, Refusal> {
-    let Some(kept) = named::find(core, key).await? else { return Ok(None) };
+    let Some(kept) = named_documents::find(core, key).await? else { return Ok(None) };
     if let Some(named) = kept.session.get() {
         return Ok(Some(Arc::clone(named)));
     }
@@ -320,26 +332,26 @@ async fn written(core: &Core, key: &NameKey) -> Result<Option<Arc<NamedSession>>
 }
 
 impl Core {
-    /// Keeps the right to change names until everything that was decided is written, so that the
-    /// task that has it next reads all of it.
+    /// Keeps the right to change names until all earlier decisions are committed, so that the next
+    /// holder reads all of them.
     fn hold_until_written(&self, alone: OwnedMutexGuard<()>) {
         let Some(receiver) = self.queue_documents(Vec::new(), None) else { return };
         tasks::spawn(async move {
-            // An engine that has stopped drops the other end.
+            // An engine that has stopped drops the sender.
             let _ = receiver.await;
             drop(alone);
         });
     }
 
     /// Writes names, unless some have changed with their sessions since `seen` was read; whether it
-    /// did. What was begun is written also if no caller waits for it.
+    /// did. A write that has begun is committed even if its caller goes away.
     async fn write_names(
         &self,
         alone: OwnedMutexGuard<()>,
         changes: Vec<DocumentChange>,
         seen: Option<u64>,
     ) -> Result<bool, Refusal> {
-        self.refuse_in_trouble()?;
+        self.refuse_if_journal_fails()?;
         let Some(receiver) = self.queue_documents(changes, seen) else { return Ok(false) };
         let writing = tasks::spawn(async move {
             let written = receiver.await;
@@ -352,18 +364,19 @@ impl Core {
                 Ok(true) => Ok(true),
                 Ok(false) | Err(_) => Err(unavailable("the engine has stopped")),
             },
-            cause = self.trouble.lasting(TROUBLE_PATIENCE) => Err(unavailable(&cause)),
+            cause = self.journal_health.failed_for(JOURNAL_PATIENCE) => Err(unavailable(&cause)),
         }
     }
 }
 
-/// The names of sessions that an earlier run was ending. What names another session by now, or cannot
-/// be read, is passed over, and its note removed.
+/// The names whose sessions an earlier run was ending. A note about another session's name, or one
+/// that cannot be read, is skipped and removed.
 pub(crate) async fn left_over(store: &dyn Store) -> Result<Names, StoreError> {
-    let query = DocumentQuery { kind: Some(names::ENDING.to_owned()), ..DocumentQuery::default() };
+    let query =
+        DocumentQuery { kind: Some(session_names::ENDING.to_owned()), ..DocumentQuery::default() };
     let mut ending = Vec::new();
     for note in store.documents(&query).await? {
-        if let Some((session, key)) = names::noted(&note) {
+        if let Some((session, key)) = session_names::noted(&note) {
             let query = DocumentQuery {
                 kind: Some(key.kind.clone()),
                 tenant: Some(key.tenant),
@@ -379,13 +392,16 @@ pub(crate) async fn left_over(store: &dyn Store) -> Result<Names, StoreError> {
         let Document { kind, tenant, name, .. } = note;
         let query = DocumentQuery { kind: Some(kind), tenant: Some(tenant), name: Some(name) };
         if let Err(error) = store.remove_documents(&query).await {
-            tracing::warn!(%error, "a note of an earlier run was not removed");
+            tracing::warn!(
+                %error,
+                "the note of an earlier run about a session that it was ending could not be removed"
+            );
         }
     }
     Ok(Names::left_over(ending))
 }
 
-/// Goes on ending the sessions that an earlier run was ending by their names.
+/// Continues to end the sessions that an earlier run was ending by their names.
 pub(crate) fn go_on_ending(core: &Arc<Core>) {
     let ending = core.state().names.ending();
     for (session, _) in ending {
@@ -393,7 +409,7 @@ pub(crate) fn go_on_ending(core: &Arc<Core>) {
         match known {
             Some(view) if view.status != SessionStatus::Ended => {
                 let request = core.request();
-                core.tell(Event::SessionEndRequested { request, session });
+                core.notify(Event::SessionEndRequested { request, session });
             }
             // Its sandbox is still being removed, and the name goes with the session.
             Some(_) => {}

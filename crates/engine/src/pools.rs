@@ -1,11 +1,11 @@
-//! Pools: what they hold, and how they are resized, drained and removed.
+//! Pools: their numbers, and how they are resized, drained and removed.
 
 use kernel::{Event, Kernel};
 use model::stats::PoolStats;
 use model::{ErrorCode, Refusal, TemplateName};
 
 use crate::boxed;
-use crate::{Engine, needed};
+use crate::{Engine, image_pins};
 
 impl Engine {
     /// All pools, by the names of their templates.
@@ -18,7 +18,7 @@ impl Engine {
         self.core.read(|kernel| kernel.pool_stats(template))
     }
 
-    /// Changes how many sandboxes a pool keeps and allows; what is not given stays.
+    /// Changes the size or maximum of a pool; what is not given stays.
     #[boxed]
     pub async fn resize_pool(
         &self,
@@ -36,7 +36,7 @@ impl Engine {
         self.known_pool(template)
     }
 
-    /// Lets a pool hand out nothing and keep nothing idle.
+    /// Drains a pool: it hands out nothing and keeps nothing idle.
     #[boxed]
     pub async fn drain_pool(&self, template: &TemplateName) -> Result<PoolStats, Refusal> {
         let event = Event::PoolDrained { template: template.clone() };
@@ -44,7 +44,7 @@ impl Engine {
         self.known_pool(template)
     }
 
-    /// Lets a drained pool work again.
+    /// Lets a drained pool hand out sandboxes again.
     #[boxed]
     pub async fn resume_pool(&self, template: &TemplateName) -> Result<PoolStats, Refusal> {
         let event = Event::PoolResumed { template: template.clone() };
@@ -52,14 +52,14 @@ impl Engine {
         self.known_pool(template)
     }
 
-    /// Removes a pool with its template. Done when nothing of it is left. By force also what is
-    /// checked out, or being launched.
+    /// Removes a pool and its template; done when nothing of it is left. With `force` also
+    /// sandboxes that are in use or being launched.
     #[boxed]
     pub async fn destroy_pool(&self, template: &TemplateName, force: bool) -> Result<(), Refusal> {
         let request = self.core.request();
         let event = Event::PoolDestroyed { request, template: template.clone(), force };
         self.core.ask(request, event).await?;
-        needed::hold_now(&self.core).await;
+        image_pins::pin_now(&self.core).await;
         Ok(())
     }
 

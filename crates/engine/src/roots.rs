@@ -1,7 +1,7 @@
-//! Root filesystems that templates name. A name is looked up when a template is put, so that a wrong
-//! one is refused there, and again for every launch: an image may get another name meanwhile. Where a
-//! runtime has images of its own, one that the store does not know is none of our business: whether
-//! it has it or can get it is found out by launching, and the pool says what became of that.
+//! Root filesystems that templates name. A name is looked up when a template is put, so that a
+//! wrong one is refused there, and again for every launch, because names may change. Where a
+//! runtime has images of its own, a name that our store does not know is left to the runtime: the
+//! launch shows whether it has the image, and the pool reports a failure.
 
 use std::path::PathBuf;
 
@@ -16,12 +16,13 @@ use tasks::spawn_blocking;
 pub struct Roots {
     /// The image store, if there is one.
     pub images: Option<Store>,
-    /// Beneath which directories are roots as they are.
+    /// Directories whose subdirectories can be used as roots.
     pub directories: Vec<PathBuf>,
 }
 
 impl Roots {
-    /// Refuses what could not be launched. An image is held until whoever asked is done with it.
+    /// Refuses a root that could not be launched. The image is pinned until the caller drops the
+    /// result.
     pub(crate) async fn check(
         &self,
         runtime: RuntimeKind,
@@ -31,7 +32,7 @@ impl Roots {
             RootFs::Host => Ok(None),
             RootFs::Directory(name) => {
                 if self.directories.is_empty() {
-                    let cause = "root: no directories are served here; see native.directories";
+                    let cause = "root: this server serves no directories; see native.directories";
                     return Err(Refusal::new(ErrorCode::Unsupported, cause));
                 }
                 let (directories, wanted) = (self.directories.clone(), name.clone());
@@ -42,7 +43,7 @@ impl Roots {
                     return Ok(None);
                 }
                 let cause =
-                    format!("root: there is no directory {name:?} beneath those configured");
+                    format!("root: no directory {name:?} exists beneath native.directories");
                 Err(Refusal::new(ErrorCode::TemplateInvalid, cause))
             }
             RootFs::Image(_) if has_images(runtime) && self.images.is_none() => Ok(None),
@@ -57,7 +58,7 @@ impl Roots {
         }
     }
 
-    /// A root filesystem as a runtime knows it.
+    /// A root filesystem in the terms of a runtime.
     pub(crate) async fn of(
         &self,
         runtime: RuntimeKind,
@@ -93,12 +94,12 @@ impl Roots {
     }
 
     pub(crate) fn store(&self) -> Result<Store, Refusal> {
-        let none = || Refusal::new(ErrorCode::Unsupported, "no images are served here");
+        let none = || Refusal::new(ErrorCode::Unsupported, "this server serves no images");
         self.images.clone().ok_or_else(none)
     }
 }
 
-/// Whether a runtime has images of its own, and knows how to get others.
+/// Whether a runtime has images of its own and can fetch others.
 const fn has_images(runtime: RuntimeKind) -> bool {
     match runtime {
         RuntimeKind::Docker => true,
@@ -120,12 +121,12 @@ fn not_found(refusal: &Refusal) -> RuntimeError {
     RuntimeError::new(RuntimeErrorCode::RootUnknown, "find the image", cause)
 }
 
-/// Runs what blocks where it may.
+/// Runs blocking work off the threads that serve requests.
 pub(crate) async fn in_background<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, Refusal> {
     spawn_blocking(work).await.map_err(|error| {
-        tracing::error!(%error, "work on images was given up");
-        Refusal::new(ErrorCode::Internal, "a mistake of the server ended it")
+        tracing::error!(%error, "work on images panicked");
+        Refusal::new(ErrorCode::Internal, "internal error: work on images panicked")
     })
 }

@@ -1,4 +1,4 @@
-//! The runtimes of a node, by the word with which templates choose them.
+//! The runtimes of a node, by the name with which templates choose them.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,9 +12,9 @@ use runtime::{Runtime, RuntimeError, Sandbox};
 #[derive(Clone, Default)]
 pub struct Runtimes {
     all: Vec<(RuntimeKind, Arc<dyn Runtime>)>,
-    /// Those that there could be, and why they are not here.
+    /// Runtimes that are not available, and why.
     missing: Vec<(RuntimeKind, String)>,
-    /// Those in which a workspace on disk was tried in vain, and why.
+    /// Runtimes whose trial of a workspace on disk failed, and why.
     without_disk: Vec<(RuntimeKind, String)>,
 }
 
@@ -24,7 +24,7 @@ impl Runtimes {
         Self::default()
     }
 
-    /// These and one more.
+    /// Adds a runtime.
     #[must_use]
     pub fn with(mut self, kind: RuntimeKind, runtime: Arc<dyn Runtime>) -> Self {
         self.all.retain(|(known, _)| *known != kind);
@@ -32,28 +32,28 @@ impl Runtimes {
         self
     }
 
-    /// One that cannot be used, and why: whoever asks for it is told.
+    /// Adds a runtime that is not available; requests for it are refused with the reason.
     #[must_use]
     pub fn without(mut self, kind: RuntimeKind, why: impl Into<String>) -> Self {
         self.missing.push((kind, why.into()));
         self
     }
 
-    /// One in which a workspace on disk was tried in vain, and why: templates that leave open where
-    /// their workspaces are have them in memory.
+    /// Notes that the trial of a workspace on disk failed in a runtime: templates that leave the
+    /// kind of workspace open get one in memory.
     #[must_use]
     pub fn without_disk(mut self, kind: RuntimeKind, why: impl Into<String>) -> Self {
         self.without_disk.push((kind, why.into()));
         self
     }
 
-    /// Those in which workspaces on disk were tried in vain.
-    pub(crate) fn disk_tried_in_vain(&self) -> BTreeMap<RuntimeKind, String> {
+    /// The runtimes whose trial of workspaces on disk failed.
+    pub(crate) fn failed_disk_trials(&self) -> BTreeMap<RuntimeKind, String> {
         self.without_disk.iter().cloned().collect()
     }
 
-    /// Those that cannot use workspaces on disk.
-    pub(crate) fn unable_of_disk(&self) -> BTreeMap<RuntimeKind, String> {
+    /// The runtimes that cannot use workspaces on disk.
+    pub(crate) fn without_disk_support(&self) -> BTreeMap<RuntimeKind, String> {
         let unable = self.all.iter().filter(|(_, runtime)| !runtime.capabilities().disk_workspaces);
         unable.map(|(kind, _)| (*kind, in_memory_only(*kind))).collect()
     }
@@ -62,8 +62,8 @@ impl Runtimes {
         self.all.iter().map(|(_, runtime)| runtime)
     }
 
-    /// All of them, with what keeps each from working.
-    pub(crate) fn troubles(&self) -> Vec<(RuntimeKind, Option<String>)> {
+    /// All runtimes, with the reason why one does not work.
+    pub(crate) fn failures(&self) -> Vec<(RuntimeKind, Option<String>)> {
         self.all.iter().map(|(kind, runtime)| (*kind, runtime.trouble())).collect()
     }
 
@@ -82,15 +82,15 @@ impl Runtimes {
         })
     }
 
-    /// A sandbox that is alive, in whichever runtime.
+    /// A live sandbox, in whichever runtime.
     pub(crate) fn sandbox(&self, instance: InstanceId) -> Option<Arc<dyn Sandbox>> {
         self.iter().find_map(|runtime| runtime.sandbox(instance))
     }
 
-    /// What the engine of a runtime calls a sandbox that is alive.
+    /// The id of a live sandbox in the engine of its runtime.
     pub(crate) fn container_id(&self, kind: RuntimeKind, instance: InstanceId) -> Option<String> {
         match kind {
-            // There is no engine, and this is asked at every checkout.
+            // There is no engine, and every checkout asks this.
             RuntimeKind::Native => None,
             RuntimeKind::Docker
             | RuntimeKind::Runc
@@ -101,18 +101,18 @@ impl Runtimes {
         }
     }
 
-    /// In which runtime a sandbox is, if it is alive.
+    /// The runtime of a live sandbox.
     pub(crate) fn kind_of(&self, instance: InstanceId) -> Option<RuntimeKind> {
         let home = self.all.iter().find(|(_, runtime)| runtime.sandbox(instance).is_some());
         home.map(|(kind, _)| *kind)
     }
 
-    /// Removes whatever has this label. A label that an earlier run used may be known nowhere.
+    /// Removes the instance with this label. A label of an earlier run may be unknown to all.
     pub(crate) async fn kill(&self, instance: InstanceId) -> Result<(), RuntimeError> {
         if let Some(home) = self.iter().find(|runtime| runtime.sandbox(instance).is_some()) {
             return home.kill(instance).await;
         }
-        // One that fails must not keep the others from being asked.
+        // A runtime that fails must not keep the others from being asked.
         let mut failed = Ok(());
         for runtime in self.iter() {
             failed = failed.and(runtime.kill(instance).await);

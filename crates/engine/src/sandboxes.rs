@@ -1,4 +1,4 @@
-//! Sandboxes by their id: seen by those they belong to, and gone with a reason.
+//! Sandboxes by id: visible to their key, and once ended, refused with the reason.
 
 use kernel::{Event, Reply, SandboxView};
 use model::why::Why;
@@ -23,18 +23,18 @@ impl Engine {
         })
     }
 
-    /// What the engine of its runtime calls a sandbox, where that is something people know.
+    /// The id of a sandbox in the engine of its runtime, where operators know it.
     pub fn container_id(&self, view: &SandboxView) -> Option<String> {
         self.core.runtimes.container_id(view.runtime, view.instance?)
     }
 
-    /// The reason for which a sandbox is gone that only the store remembers.
+    /// Why a sandbox ended of which only the store has a tombstone.
     pub(crate) async fn ended_long_ago(&self, caller: Caller, id: SandboxId) -> Option<Refusal> {
         let ended = self.core.store.ended(id).await.ok().flatten()?;
         caller.sees(ended.tenant).then(|| Refusal::sandbox_gone(ended.cause))
     }
 
-    /// All that the caller may see, in the order of their ids.
+    /// All sandboxes that the caller may see, by id.
     pub fn sandboxes(&self, caller: Caller) -> Vec<SandboxView> {
         let mut all = self.core.read(kernel::Kernel::sandboxes);
         all.retain(|view| caller.sees(view.tenant));
@@ -42,7 +42,7 @@ impl Engine {
         all
     }
 
-    /// Why a sandbox is as it is, or why it is no more.
+    /// Why a sandbox is in its state, or why it ended.
     #[boxed]
     pub async fn why(&self, caller: Caller, id: SandboxId) -> Result<Why, Refusal> {
         let now = self.now();
@@ -60,7 +60,7 @@ impl Engine {
         }
     }
 
-    /// Ends a sandbox, whatever it is doing. Done when it is gone.
+    /// Ends a sandbox, whatever it is doing; done when it is gone.
     #[boxed]
     pub async fn delete_sandbox(&self, caller: Caller, id: SandboxId) -> Result<(), Refusal> {
         self.check_sandbox(caller, id)?;
@@ -69,7 +69,7 @@ impl Engine {
         self.core.ask(request, event).await.map(|_| ())
     }
 
-    /// Stops everything in a sandbox from running until it is used again.
+    /// Freezes a sandbox until it is used again.
     #[boxed]
     pub async fn freeze(&self, caller: Caller, id: SandboxId) -> Result<SandboxView, Refusal> {
         self.check_sandbox(caller, id)?;
@@ -78,7 +78,7 @@ impl Engine {
         self.sandbox(caller, id)
     }
 
-    /// Lets a sandbox run again.
+    /// Thaws a sandbox.
     #[boxed]
     pub async fn thaw(&self, caller: Caller, id: SandboxId) -> Result<SandboxView, Refusal> {
         self.check_sandbox(caller, id)?;
@@ -100,7 +100,10 @@ fn unknown(id: SandboxId) -> Refusal {
     Refusal::new(ErrorCode::SandboxUnknown, format!("no sandbox {id} is known"))
 }
 
-/// The kernel answered a question that was not asked.
+/// The kernel gave an answer of the wrong kind.
 pub(crate) fn unexpected(reply: &Reply) -> Refusal {
-    Refusal::new(ErrorCode::Internal, format!("an answer that makes no sense here: {reply:?}"))
+    Refusal::new(
+        ErrorCode::Internal,
+        format!("internal error: the kernel gave an unexpected answer: {reply:?}"),
+    )
 }

@@ -1,5 +1,5 @@
-//! Sessions: conversations that outlive their sandboxes. What happens to one is the kernel's
-//! decision; here it is asked, and answered with the session as it is then.
+//! Sessions: conversations that outlive their sandboxes. The kernel decides what happens to one;
+//! this module asks it, and answers with the session as it is then.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,35 +16,35 @@ use crate::boxed;
 use crate::core::{Attached, Core, unavailable};
 use crate::ids::fresh_uuid;
 use crate::keys::Caller;
-use crate::losses;
-use crate::making::Unknown;
-use crate::names::NameChange;
 use crate::sandboxes::unexpected;
-use crate::turns::{Live, TurnFollow, Unexpected};
+use crate::session_creation::UndeliveredSession;
+use crate::session_names::NameChange;
+use crate::state_loss;
+use crate::turns::{Live, TurnFollow, TurnRefused};
 use crate::{Engine, claim};
 
-/// The most that one message may say.
+/// The largest message.
 pub const INPUT_BYTES_MAX: usize = 8 * 1024 * 1024;
 const PAGE_MAX: u32 = 1_000;
 
-/// A session that is asked for.
+/// A session to create.
 #[derive(Debug, Clone)]
 pub struct SessionRequest {
     /// Of which template.
     pub template: TemplateName,
-    /// Its id, where a repeated request is to be recognised by it.
+    /// Its id, where a repeated request must be recognised.
     pub session: Option<SessionId>,
-    /// What programs find in their environment.
+    /// Environment of its programs.
     pub env: BTreeMap<String, String>,
-    /// What the caller finds it by.
+    /// Labels by which the caller finds it.
     pub metadata: BTreeMap<String, String>,
-    /// What its harness is told besides, as a JSON object.
+    /// Configuration for its harness, as a JSON object.
     pub config: Option<Arc<str>>,
-    /// The files that it begins with.
+    /// The seed archive that it begins with.
     pub seed: Option<SeedId>,
     /// How long it may be idle; the template's value if not given.
     pub idle_timeout_ms: Option<u64>,
-    /// What becomes of a turn whose client goes away.
+    /// What happens to a turn whose client disconnects.
     pub on_disconnect: OnDisconnect,
 }
 
@@ -64,48 +64,47 @@ impl SessionRequest {
     }
 }
 
-/// Which sessions are wanted, newest first.
+/// Which sessions to list, newest first.
 #[derive(Debug, Clone, Default)]
 pub struct SessionQuery {
     /// Only those in this status.
     pub status: Option<SessionStatus>,
     /// Only those of this template.
     pub template: Option<TemplateName>,
-    /// Only those that have all of these words.
+    /// Only those with all of these labels.
     pub metadata: Vec<(String, String)>,
-    /// Only those that are older than one that was made then and has this id, whether that is
-    /// still there or not.
+    /// Only those older than a session with this time and id, whether that still exists or not.
     pub after: Option<(Wall, SessionId)>,
     /// At most so many.
     pub limit: u32,
 }
 
-/// Some sessions.
+/// A page of sessions.
 #[derive(Debug, Clone, Default)]
 pub struct SessionPage {
     /// Those that were asked for.
     pub sessions: Vec<SessionView>,
-    /// Where the next page goes on, if there may be more.
+    /// Where the next page begins, if there may be more.
     pub next: Option<(Wall, SessionId)>,
 }
 
-/// What is to be changed about a session.
+/// Changes to a session.
 #[derive(Debug, Clone, Default)]
 pub struct SessionUpdate {
-    /// The words it is found by from now on.
+    /// Its labels from now on.
     pub metadata: Option<BTreeMap<String, String>>,
-    /// What its harness is told from its next turn on, as JSON; nothing if it is `null`.
+    /// Configuration for its harness from its next turn on, as JSON; none if `null`.
     pub config: Option<Arc<str>>,
 }
 
 /// A message to a session.
 #[derive(Debug, Clone)]
 pub struct TurnRequest {
-    /// What is said, as JSON.
+    /// The message, as JSON.
     pub input: Arc<str>,
     /// What to do if another turn is in progress.
     pub when_busy: WhenBusy,
-    /// Its id, where a repeated request is to be recognised by it.
+    /// Its id, where a repeated request must be recognised.
     pub turn: Option<TurnId>,
 }
 
@@ -113,23 +112,23 @@ pub struct TurnRequest {
 pub struct StartedTurn {
     /// Its id.
     pub turn: TurnId,
-    /// Whether it waits for others before it.
+    /// Whether it waits for earlier turns.
     pub queued: bool,
-    /// What it gives, from the beginning.
+    /// Its pieces, from the beginning.
     pub follow: TurnFollow,
 }
 
-/// What an abort found.
+/// The result of an abort.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Aborted {
-    /// The turn that was called off, if there was one.
+    /// The aborted turn, if there was one.
     pub turn: Option<TurnId>,
-    /// Whether the sandbox lives on.
+    /// Whether the sandbox still lives.
     pub sandbox_kept: bool,
 }
 
 impl Engine {
-    /// Makes a session. Done when it has a sandbox, and its harness is ready.
+    /// Creates a session; done when it has a sandbox and its harness is ready.
     #[boxed]
     pub async fn create_session(
         &self,
@@ -143,23 +142,23 @@ impl Engine {
         self.begin_session(caller, session, asked, None)?.ready(self, caller).await
     }
 
-    /// An id that had turns is never given to another session: they are still there.
+    /// An id that had turns is never given to another session: the turns are still stored.
     async fn refuse_used_session(&self, id: SessionId) -> Result<SessionId, Refusal> {
         let found = self.core.store.turns(&TurnQuery { session: id, after: 0, limit: 1 }).await;
         if found.map_err(|error| unavailable(&error.to_string()))?.is_empty() {
             return Ok(id);
         }
-        let cause = format!("session {id} exists already, or did");
+        let cause = format!("session {id} exists or existed");
         Err(Refusal::new(ErrorCode::IdConflict, cause))
     }
 
-    /// A session; also one that has ended, as long as it is remembered.
+    /// A session; also one that has ended, while its record is known.
     pub fn session(&self, caller: Caller, id: SessionId) -> Result<SessionView, Refusal> {
         self.check_session(caller, id)?;
         self.core.read(|kernel| kernel.session(id)).ok_or_else(ended)
     }
 
-    /// Some of the sessions that the caller may see, newest first.
+    /// Sessions that the caller may see, newest first.
     pub fn sessions(&self, caller: Caller, query: &SessionQuery) -> SessionPage {
         let tenant = match caller.role {
             Role::Admin => None,
@@ -179,13 +178,13 @@ impl Engine {
         SessionPage { sessions, next }
     }
 
-    /// How many sessions there are in each status.
+    /// How many sessions are in each status.
     pub fn sessions_by_status(&self) -> [(SessionStatus, u32); SessionStatus::ALL.len()] {
         let counts = self.core.read(kernel::Kernel::sessions_by_status);
         std::array::from_fn(|index| (SessionStatus::ALL[index], counts[index]))
     }
 
-    /// Changes what a session is found by, or what its harness is told.
+    /// Changes the labels of a session, or the configuration of its harness.
     #[boxed]
     pub async fn update_session(
         &self,
@@ -194,14 +193,14 @@ impl Engine {
         update: SessionUpdate,
     ) -> Result<SessionView, Refusal> {
         self.check_session(caller, id)?;
-        claim::check_words(update.metadata.as_ref(), update.config.as_ref())?;
+        claim::check_settings(update.metadata.as_ref(), update.config.as_ref())?;
         let SessionUpdate { metadata: labels, config } = update;
         let event = Event::SessionChanged { session: id, labels, config };
         self.core.ask(self.core.request(), event).await?;
         self.session(caller, id)
     }
 
-    /// Sets a session aside: nothing of it runs until it is used again.
+    /// Pauses a session: nothing of it runs until it is used again.
     #[boxed]
     pub async fn pause_session(
         &self,
@@ -214,7 +213,7 @@ impl Engine {
         self.session(caller, id)
     }
 
-    /// Lets a session go on. Done when it has a sandbox, and its harness is ready.
+    /// Resumes a session; done when it has a sandbox and its harness is ready.
     #[boxed]
     pub async fn resume_session(
         &self,
@@ -225,7 +224,7 @@ impl Engine {
         let request = self.core.request();
         let reply = self.core.ask(request, Event::ResumeRequested { request, session: id }).await?;
         let Reply::SessionReady(ready) = reply else { return Err(unexpected(&reply)) };
-        losses::note(ready.lost());
+        state_loss::note(ready.lost());
         self.ready_harness(caller, id).await?;
         self.session(caller, id)
     }
@@ -243,7 +242,7 @@ impl Engine {
         self.session(caller, id)
     }
 
-    /// Ends a session. Done when nothing of it runs. That it has ended already is done too.
+    /// Ends a session; done when nothing of it runs. Ending an ended session succeeds too.
     #[boxed]
     pub async fn end_session(
         &self,
@@ -253,7 +252,7 @@ impl Engine {
         self.end_session_with(caller, id, None).await
     }
 
-    /// The same, and its name goes with it if one is given.
+    /// The same, and removes its name with it if one is given.
     pub(crate) async fn end_session_with(
         &self,
         caller: Caller,
@@ -268,7 +267,7 @@ impl Engine {
         self.core.ask_with(request, event, name).await?;
         let seed = before.as_ref().and_then(|view| view.claim.as_ref()?.seed);
         if seed.is_some() {
-            self.core.sowing.unname();
+            self.core.seed_holders.unname();
         }
         let now = self.core.read(|kernel| kernel.session(id));
         Ok(now.or(before.map(|view| SessionView {
@@ -279,7 +278,7 @@ impl Engine {
         })))
     }
 
-    /// Makes another session with the files and the history of this one.
+    /// Creates a session with the files and the history of this one.
     #[boxed]
     pub async fn fork_session(
         &self,
@@ -290,24 +289,24 @@ impl Engine {
         let session = self.fresh_session()?;
         let request = self.core.request();
         let event = Event::ForkRequested { request, parent: id, session };
-        let unknown = Unknown { core: &self.core, session };
+        let unknown = UndeliveredSession { core: &self.core, session };
         match self.core.ask(request, event).await {
             Ok(_) => {}
             Err(refusal) => {
-                unknown.becomes_known();
+                unknown.delivered();
                 return Err(refusal);
             }
         }
         let view = self.session(caller, session)?;
-        unknown.becomes_known();
-        // What the parent lost and had not reported, the copy lacks too.
+        unknown.delivered();
+        // What the parent lost and had not reported is missing in the copy too.
         for of in [id, session] {
-            losses::note(self.core.read(|kernel| kernel.unreported_loss_of(of)));
+            state_loss::note(self.core.read(|kernel| kernel.unreported_loss_of(of)));
         }
         Ok(view)
     }
 
-    /// Calls off the turn in progress. Done when it is over.
+    /// Aborts the turn in progress; done when the turn has ended.
     #[boxed]
     pub async fn abort_session(
         &self,
@@ -323,7 +322,7 @@ impl Engine {
         Ok(Aborted { turn, sandbox_kept })
     }
 
-    /// Sends a message. Done when the turn has started, or waits for those before it.
+    /// Sends a message; done when the turn has started, or is queued.
     #[boxed]
     pub async fn start_turn(
         &self,
@@ -344,13 +343,13 @@ impl Engine {
         };
         let live = Live::new(turn, Arc::clone(&asked.input));
         self.core.turns.expect(&live).map_err(|why| match why {
-            Unexpected::Known => sent_already(turn),
-            Unexpected::TooMuch => {
-                let cause = "messages that wait for their turn take too much memory";
+            TurnRefused::Known => sent_already(turn),
+            TurnRefused::TooMuch => {
+                let cause = "queued messages take too much memory";
                 Refusal::new(ErrorCode::TurnQueueFull, cause).retry_after(1_000)
             }
         })?;
-        let expected = Expected { core: &self.core, turn };
+        let expected = ExpectedTurn { core: &self.core, turn };
         if asked.turn.is_some() {
             self.refuse_known_turn(turn).await?;
         }
@@ -368,12 +367,12 @@ impl Engine {
         let event = Event::TurnRequested { request, session: id, turn, when_busy: asked.when_busy };
         let follow = TurnFollow::new(&self.core, id, turn, 0);
         // From here on the kernel says what becomes of it.
-        expected.goes_on();
+        expected.accepted();
         let put = Attached::Turn(Box::new(TurnChange::Put(record)));
         let reply = self.core.ask_with(request, event, Some(put)).await?;
         let queued = matches!(reply, Reply::TurnQueued { .. });
         if let Reply::TurnStarted(ready) = &reply {
-            losses::note(ready.lost());
+            state_loss::note(ready.lost());
         } else if !queued {
             return Err(unexpected(&reply));
         }
@@ -388,7 +387,7 @@ impl Engine {
         }
     }
 
-    /// Follows a turn from a piece on, whether it is in progress or over.
+    /// Follows a turn from a piece on, whether it is in progress or has ended.
     #[boxed]
     pub async fn follow_turn(
         &self,
@@ -397,8 +396,8 @@ impl Engine {
         turn: TurnId,
         after: u64,
     ) -> Result<TurnFollow, Refusal> {
-        // Looked for first: one that ends meanwhile is in the store by then. One that begins
-        // meanwhile is found by looking again.
+        // In memory first: a turn that ends meanwhile is in the store by then. A turn that begins
+        // meanwhile is found by the second look.
         let follow = TurnFollow::new(&self.core, id, turn, after);
         let record = self.turn(caller, id, turn).await?;
         match record.end {
@@ -407,7 +406,7 @@ impl Engine {
         }
     }
 
-    /// A turn as it is written down.
+    /// A turn as it is stored.
     #[boxed]
     pub async fn turn(
         &self,
@@ -426,7 +425,7 @@ impl Engine {
         }
     }
 
-    /// Whether an environment could be one of a session, for who keeps some for later.
+    /// Whether an environment would be valid for a session, for a dialect that stores it for later.
     pub fn check_env(&self, env: &BTreeMap<String, String>) -> Result<(), Refusal> {
         claim::check_env(env)
     }
@@ -445,7 +444,7 @@ impl Engine {
             let found = self.core.store.turns(&query).await;
             let mut found = found.map_err(|error| unavailable(&error.to_string()))?;
             let Some(last) = found.last().map(|record| record.number) else {
-                // Of a session that is remembered no more, its history may still be there.
+                // The history of a session may outlive its record.
                 return if query.after > 0 && query.after == after {
                     Ok(found)
                 } else {
@@ -475,18 +474,18 @@ impl Engine {
         found.map_err(|error| unavailable(&error.to_string()))
     }
 
-    /// Waits until the harness of a session is ready, where there is a program to wait for.
+    /// Waits until the harness of a session is ready, if the harness is a program.
     pub(crate) async fn ready_harness(&self, caller: Caller, id: SessionId) -> Result<(), Refusal> {
         let template = self.session(caller, id)?.template;
         let has_program = self.template(&template).is_some_and(|it| it.harness.program().is_some());
         if !has_program {
             return Ok(());
         }
-        // A use holds the sandbox while its harness starts.
+        // The use keeps the sandbox while its harness starts.
         let held = self.use_session(caller, id, UseKind::Read).await?;
         let ready = self.core.harnesses.ready(&self.core, held.grant().instance, id);
         match held.while_there(ready).await {
-            // Somebody speaks with it, so it is there.
+            // A harness that is busy is ready.
             Err(refusal) if refusal.code == ErrorCode::HarnessBusy => Ok(()),
             ready => ready.map(drop),
         }
@@ -501,19 +500,19 @@ impl Engine {
     }
 }
 
-/// A turn that is about to be asked for. Dropped, it is not.
-struct Expected<'a> {
+/// A turn that is about to be sent. If this is dropped, it was not sent.
+struct ExpectedTurn<'a> {
     core: &'a Core,
     turn: TurnId,
 }
 
-impl Expected<'_> {
-    fn goes_on(self) {
+impl ExpectedTurn<'_> {
+    fn accepted(self) {
         std::mem::forget(self);
     }
 }
 
-impl Drop for Expected<'_> {
+impl Drop for ExpectedTurn<'_> {
     fn drop(&mut self) {
         self.core.turns.forget(self.turn);
     }

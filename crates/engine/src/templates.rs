@@ -1,4 +1,4 @@
-//! Templates: taken only if what they ask for exists on this node.
+//! Templates: accepted only if this node has what they ask for.
 
 use std::sync::Arc;
 
@@ -8,17 +8,17 @@ use model::{ErrorCode, NetworkPolicy, Placed, Refusal, Template, TemplateName};
 use runtime::Runtime;
 
 use crate::boxed;
-use crate::{Engine, needed};
+use crate::{Engine, image_pins};
 
 /// The most templates.
 const TEMPLATES_MAX: usize = 1_000;
 
-/// What became of a template.
+/// What happened to a template.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Put {
     /// It is new.
     Created,
-    /// It took the place of another.
+    /// It replaced one of the same name.
     Replaced,
 }
 
@@ -33,7 +33,7 @@ impl Engine {
         self.core.read(|kernel| kernel.template(name))
     }
 
-    /// The same, for who needs it.
+    /// The same, or a refusal.
     pub fn known_template(&self, name: &TemplateName) -> Result<Arc<Template>, Refusal> {
         self.template(name).ok_or_else(|| {
             Refusal::new(ErrorCode::TemplateUnknown, format!("no template {name} is served"))
@@ -44,25 +44,25 @@ impl Engine {
     #[boxed]
     pub async fn put_template(&self, template: Template) -> Result<Put, Refusal> {
         let name = template.name.clone();
-        let put = self.put_quietly(template).await?;
+        let put = self.put_unlogged(template).await?;
         if let Some(template) = self.template(&name) {
-            say_placed(&template, &self.placed(&template)?);
+            log_placement(&template, &self.placed(&template)?);
         }
         Ok(put)
     }
 
-    /// Where the files of a template's workspaces are on this node, and how their size is kept.
+    /// Where the files of a template's workspaces are on this node, and how their size is limited.
     pub fn placed(&self, template: &Template) -> Result<Placed, Refusal> {
         self.core.disk.placed(template)
     }
 
-    /// The same, before anything is said of it.
-    pub(crate) async fn put_quietly(&self, template: Template) -> Result<Put, Refusal> {
+    /// The same without the log line.
+    pub(crate) async fn put_unlogged(&self, template: Template) -> Result<Put, Refusal> {
         template
             .validate()
             .map_err(|invalid| Refusal::new(ErrorCode::TemplateInvalid, invalid.to_string()))?;
         refuse_unserved(&template)?;
-        let _alone = self.core.needed.changes.lock().await;
+        let _alone = self.core.image_pins.changes.lock().await;
         let runtime = self.core.runtimes.of(template.runtime)?;
         if let Some(cause) = refused_by(&**runtime, &template) {
             return Err(Refusal::new(ErrorCode::Unsupported, cause));
@@ -77,7 +77,7 @@ impl Engine {
         }
         let event = Event::TemplatePut { template: Arc::new(template), traits };
         self.core.ask(self.core.request(), event).await?;
-        needed::hold_now(&self.core).await;
+        image_pins::pin_now(&self.core).await;
         Ok(if known { Put::Replaced } else { Put::Created })
     }
 }
@@ -91,43 +91,44 @@ impl Engine {
     ) -> Result<(RuntimeTraits, Placed), Refusal> {
         let placed = self.placed(template)?;
         let disk = placed.disk();
-        // What is in memory goes with the process.
+        // A workspace in memory goes with the sandbox.
         let workspace_survives = traits.workspace_survives && disk.is_some();
         Ok((RuntimeTraits { workspace_survives, disk, ..traits }, placed))
     }
 }
 
-/// Says where files are if that is weaker than what could be expected.
-pub(crate) fn say_placed(template: &Template, placed: &Placed) {
+/// Logs where files are; warns if that is weaker than the template might expect.
+pub(crate) fn log_placement(template: &Template, placed: &Placed) {
     let (name, why) = (&template.name, placed.why.as_deref().unwrap_or_default());
     match (placed.kind, placed.limit, template.workspace.limit) {
         (WorkspaceKind::Memory, ..) if placed.why.is_some() => {
             tracing::warn!(
-                %name,
+                template = %name,
                 why,
-                "workspaces are in memory: a crash takes what was not saved"
+                "workspaces of a template are in memory: a crash loses what was not saved"
             );
         }
         (WorkspaceKind::Disk, WorkspaceLimit::Soft, Some(WorkspaceLimit::Hard)) => {
             tracing::warn!(
-                %name,
+                template = %name,
                 why,
-                "workspaces get a soft limit: a hard one cannot be kept here (`shoal doctor` says why)"
+                "workspaces of a template get a soft limit: this node cannot enforce a hard one; \
+                 see `shoal doctor`"
             );
         }
         (WorkspaceKind::Memory | WorkspaceKind::Disk, ..) => {
             tracing::debug!(
-                %name,
+                template = %name,
                 kind = placed.kind.as_str(),
                 limit = placed.limit.as_str(),
                 why,
-                "where files of workspaces are"
+                "where the workspaces of a template are"
             );
         }
     }
 }
 
-/// What a runtime cannot do for a template, if there is anything.
+/// What a runtime cannot do for a template, if anything.
 fn refused_by(runtime: &dyn Runtime, template: &Template) -> Option<String> {
     let capabilities = runtime.capabilities();
     if !capabilities.aliases && !template.workspace.aliases.is_empty() {
@@ -137,7 +138,7 @@ fn refused_by(runtime: &dyn Runtime, template: &Template) -> Option<String> {
     capabilities.refuses(&template.limits).or_else(|| runtime.refuses(template))
 }
 
-/// What would be ignored is refused.
+/// A setting that would be ignored is refused.
 fn refuse_unserved(template: &Template) -> Result<(), Refusal> {
     let unserved = |cause: &'static str| Err(Refusal::new(ErrorCode::Unsupported, cause));
     match template.network {

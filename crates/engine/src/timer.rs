@@ -1,5 +1,4 @@
-//! Keeps time for the kernel: tells it when a moment comes that it asked for. What is due then is
-//! the kernel's affair.
+//! Wakes the kernel at its next alarm. The kernel decides what is due.
 
 use std::sync::Arc;
 
@@ -7,10 +6,10 @@ use kernel::Event;
 
 use crate::core::Core;
 
-/// Keeps time for as long as the engine lives.
+/// Runs for as long as the engine lives.
 pub(crate) async fn run(core: Arc<Core>) {
     loop {
-        core.clock.goes().await;
+        core.clock.until_running().await;
         let at = core.timer_sleeps_until();
         if at > core.now().mono {
             tokio::select! {
@@ -18,8 +17,8 @@ pub(crate) async fn run(core: Arc<Core>) {
                 () = core.timer_early.notified() => continue,
             }
         }
-        core.tell(Event::Ticked);
-        // A kernel that wants to be woken at once, again and again, must not keep others out.
+        core.notify(Event::Ticked);
+        // A kernel whose alarms are always due must not starve other tasks.
         tokio::task::yield_now().await;
     }
 }

@@ -1,6 +1,6 @@
-//! Large files that come in parts, in any order and at once. Parts are files of the sandbox until they
-//! are put together, so they count against its own disk. How many may be open, and when one that is
-//! not completed expires, is decided here.
+//! Large files that arrive in parts, in any order and concurrently. Parts are files in the sandbox
+//! until they are joined, so they count against its disk. This module decides how many uploads may
+//! be open and when an incomplete one expires.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -14,7 +14,7 @@ use tokio::io::AsyncWriteExt as _;
 use crate::boxed;
 use crate::{Caller, Engine, Use};
 
-/// Where parts are until they are put together.
+/// Where parts are until they are joined.
 const PLACE: &str = "/workspace/.shoal-uploads";
 /// The highest number that a part may have.
 pub const UPLOAD_PARTS_MAX: u32 = 10_000;
@@ -22,20 +22,20 @@ pub const UPLOAD_PARTS_MAX: u32 = 10_000;
 const UPLOADS_MAX: usize = 4_096;
 const UPLOADS_OF_KEY_MAX: usize = 256;
 const UPLOADS_OF_SANDBOX_MAX: usize = 64;
-/// How many that are left over are looked at each time.
+/// How many leftover uploads are listed each time.
 const LISTED_MAX: u32 = 1_000;
 const EXPIRES_MS: u64 = 24 * 3600 * 1000;
 
-/// An upload that is not complete.
+/// An incomplete upload.
 #[derive(Debug, Clone)]
 pub struct Upload {
     by: Caller,
     sandbox: SandboxId,
     /// Where the file will be.
     pub path: String,
-    /// The permissions that it will have.
+    /// The permissions of the file.
     pub mode: Option<u32>,
-    /// When it was begun.
+    /// When it began.
     pub began: Wall,
     /// The parts that have arrived, by number.
     pub parts: BTreeMap<u32, UploadPart>,
@@ -44,7 +44,7 @@ pub struct Upload {
 /// A part that has arrived.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UploadPart {
-    /// What its contents are known by.
+    /// Identifies its contents.
     pub etag: String,
     /// Its bytes.
     pub size: u64,
@@ -52,16 +52,16 @@ pub struct UploadPart {
     pub at: Wall,
 }
 
-/// Why an upload does not go on.
+/// Why an upload cannot continue.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum UploadError {
     /// The sandbox has no upload of this id.
     Unknown,
-    /// It cannot be put together from no parts.
+    /// An upload without parts cannot be completed.
     NoParts,
     /// A part has not arrived.
     Missing(u32),
-    /// A part that arrived is another one.
+    /// A part has another etag than the client says.
     OtherEtag(u32),
     /// Anything else.
     Refused(Refusal),
@@ -73,7 +73,7 @@ impl From<Refusal> for UploadError {
     }
 }
 
-/// Uploads that are not complete, by id.
+/// Incomplete uploads, by id.
 #[derive(Default)]
 pub(crate) struct Uploads(Mutex<BTreeMap<String, Upload>>);
 
@@ -86,7 +86,7 @@ impl Uploads {
         self.all().get(id).filter(|upload| upload.sandbox == sandbox).cloned()
     }
 
-    /// Begins one, unless there are too many. Those of sandboxes that are no more do not count.
+    /// Begins one, unless there are too many. Uploads of ended sandboxes do not count.
     fn begin(
         &self,
         id: &str,
@@ -104,7 +104,7 @@ impl Uploads {
             || of_one >= UPLOADS_OF_SANDBOX_MAX
             || of_key >= UPLOADS_OF_KEY_MAX
         {
-            let cause = "too many uploads are not complete: complete or abort some";
+            let cause = "too many uploads are incomplete: complete or abort some";
             return Err(Refusal::new(ErrorCode::LimitReached, cause));
         }
         all.insert(id.to_owned(), upload);
@@ -112,7 +112,7 @@ impl Uploads {
     }
 }
 
-/// An upload without a place for its parts. Dropped, it is none.
+/// An upload whose directory does not exist yet. The upload is removed when this is dropped.
 struct Placeless<'a> {
     uploads: &'a Uploads,
     id: &'a str,
@@ -157,7 +157,7 @@ fn fresh_id() -> Result<String, Refusal> {
 }
 
 impl Engine {
-    /// Begins an upload of a file to a sandbox that is in use; gives its id.
+    /// Begins an upload of a file to a sandbox in use; returns its id.
     #[boxed]
     pub async fn begin_upload(
         &self,
@@ -180,7 +180,7 @@ impl Engine {
         Ok(id)
     }
 
-    /// Removes what is left of uploads that expired, or that a server before this one began.
+    /// Removes the parts of uploads that expired, or that an earlier server began.
     async fn remove_expired_uploads(&self, used: &Use) {
         let Ok(page) = used.list_files(PLACE, None, LISTED_MAX).await else { return };
         let now = i64::try_from(self.now().wall.0).unwrap_or(i64::MAX);
@@ -188,13 +188,13 @@ impl Engine {
             let id = String::from_utf8_lossy(&entry.name);
             let is_old = now.saturating_sub(entry.modified_ms) > EXPIRES_MS.cast_signed();
             if is_old && self.core.uploads.of(&id, used.sandbox()).is_none() {
-                // It is tried again when another upload begins.
+                // Tried again when another upload begins.
                 let _ = used.remove(&directory(&id), true).await;
             }
         }
     }
 
-    /// An upload of a sandbox that is not complete. Who asks must know that the sandbox is theirs.
+    /// An incomplete upload of a sandbox. The caller must own the sandbox.
     pub fn upload(&self, sandbox: SandboxId, id: &str) -> Option<Upload> {
         self.core.uploads.of(id, sandbox)
     }
@@ -226,7 +226,7 @@ impl Engine {
         Ok(UploadPartWriter { engine, used, id, number, writer, digest, size: 0 })
     }
 
-    /// Puts parts together in the order of their numbers, each as it is named by its etag.
+    /// Joins parts in the order of their numbers, each checked by its etag.
     #[boxed]
     pub async fn complete_upload(
         &self,
@@ -258,7 +258,7 @@ impl Engine {
         Ok(upload)
     }
 
-    /// Gives an upload up.
+    /// Aborts an upload.
     #[boxed]
     pub async fn abort_upload(&self, used: &Use, id: &str) -> Result<(), UploadError> {
         if self.upload(used.sandbox(), id).is_none() {
@@ -268,18 +268,22 @@ impl Engine {
         Ok(())
     }
 
-    /// Removes the parts, and the place for all parts if it is empty.
+    /// Removes the parts, and the directory of all parts if it is empty.
     async fn forget_upload(&self, used: &Use, id: &str) {
         self.core.uploads.all().remove(id);
         if let Err(refusal) = used.remove(&directory(id), true).await {
-            tracing::debug!(%refusal, "parts of an upload are left");
+            tracing::debug!(
+                sandbox = %used.sandbox(),
+                cause = %refusal,
+                "the parts of an upload could not be removed"
+            );
         }
-        // Others may have parts there.
+        // Other uploads may have parts there.
         let _ = used.remove(PLACE, false).await;
     }
 }
 
-/// Whether a sandbox is only not there.
+/// Whether a refusal only says that the sandbox is gone.
 fn is_gone(refusal: &Refusal) -> bool {
     [ErrorCode::SandboxUnknown, ErrorCode::SandboxGone].contains(&refusal.code)
 }
@@ -296,7 +300,7 @@ impl UploadPartWriter<'_> {
         }
     }
 
-    /// The part is whole.
+    /// The part is complete.
     pub async fn finish(self) -> Result<UploadPart, UploadError> {
         self.used.finish_file(self.writer).await?;
         let (etag, at) = (etag(&self.digest.finalize()), self.engine.now().wall);
@@ -309,7 +313,7 @@ impl UploadPartWriter<'_> {
     }
 }
 
-/// As many digits as clients of other systems know it with.
+/// As many digits as clients of other systems expect.
 fn etag(digest: &[u8]) -> String {
     digest.iter().take(16).fold(String::new(), |mut text, byte| {
         // Writing to a string cannot fail.
@@ -355,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn one_key_takes_no_places_of_others_and_what_is_gone_takes_none() {
+    fn upload_limit_is_per_key_and_ignores_ended_sandboxes() {
         let uploads = Uploads::default();
         for n in 0..UPLOADS_OF_KEY_MAX {
             assert!(begin(&uploads, &n.to_string(), upload(n as u128, 0)));
@@ -368,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn all_keys_together_have_so_many() {
+    fn upload_limit_of_all_keys_together() {
         let uploads = Uploads::default();
         for n in 0..UPLOADS_MAX {
             let sandbox = (n / UPLOADS_OF_SANDBOX_MAX) as u128 * 1_000;
@@ -378,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn an_etag_looks_like_one() {
+    fn upload_etag_has_the_expected_form() {
         assert_eq!(etag(&Sha256::digest(b"")), "e3b0c44298fc1c149afbf4c8996fb924");
     }
 }

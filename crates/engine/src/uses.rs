@@ -1,5 +1,5 @@
-//! A use of a sandbox: from when it is granted until it is dropped, nothing takes the sandbox away.
-//! What goes wrong in it is told exactly: whoever's sandbox was taken or died learns why, at once.
+//! A use of a sandbox: from its grant until it is dropped, the kernel does not take the sandbox
+//! away. If the sandbox ends all the same, the caller learns at once why.
 
 use std::future::Future;
 use std::io;
@@ -17,38 +17,38 @@ use runtime::{
 use tokio::time::Instant;
 
 use crate::Engine;
-use crate::answers::Given;
+use crate::answers::DeliveredAnswer;
 use crate::boxed;
 use crate::core::Core;
-use crate::gone::Stay;
+use crate::instance_ends::EndWatch;
 use crate::keys::Caller;
-use crate::losses;
 use crate::sandboxes::unexpected;
+use crate::state_loss;
 
-/// A use that was asked for. Dropped, it is over, however far it came.
-struct Hold {
+/// A requested use. The use ends when this is dropped, however far it came.
+struct UseGuard {
     core: Arc<Core>,
     use_id: UseId,
 }
 
-impl Hold {
+impl UseGuard {
     fn new(core: &Arc<Core>) -> Self {
         Self { core: Arc::clone(core), use_id: UseId::from_u128(core.fresh_id()) }
     }
 }
 
-impl Drop for Hold {
+impl Drop for UseGuard {
     fn drop(&mut self) {
-        self.core.tell(Event::UseEnded { use_id: self.use_id });
+        self.core.notify(Event::UseEnded { use_id: self.use_id });
     }
 }
 
-/// A use in progress. Dropped, it is over.
+/// A use in progress. It ends when this is dropped.
 pub struct Use {
-    hold: Hold,
+    guard: UseGuard,
     grant: Grant,
     sandbox: Arc<dyn Sandbox>,
-    stay: Stay,
+    end_watch: EndWatch,
 }
 
 impl Engine {
@@ -65,7 +65,7 @@ impl Engine {
         begin(&self.core, UseTarget::Sandbox(id), kind).await
     }
 
-    /// Begins to use whatever sandbox a session has, or gets for it.
+    /// Begins to use the sandbox that a session has, or gets for this use.
     #[boxed]
     pub async fn use_session(
         &self,
@@ -78,27 +78,28 @@ impl Engine {
     }
 }
 
-/// Begins a use of whatever is meant.
+/// Begins a use of a sandbox or session.
 pub(crate) async fn begin(
     core: &Arc<Core>,
     target: UseTarget,
     kind: UseKind,
 ) -> Result<Use, Refusal> {
-    let hold = Hold::new(core);
+    let guard = UseGuard::new(core);
     let request = core.request();
-    let use_id = hold.use_id;
+    let use_id = guard.use_id;
     let event = Event::UseRequested { request, target, use_id, kind };
-    let Given { answer, stay } = core.begin_asking(request, event, None)?.given().await;
-    let (grant, stay) = match (answer?, stay) {
-        (Reply::Granted(grant), Some(stay)) => (grant, stay),
+    let DeliveredAnswer { answer, end_watch } =
+        core.begin_request(request, event, None)?.delivered().await;
+    let (grant, end_watch) = match (answer?, end_watch) {
+        (Reply::Granted(grant), Some(end_watch)) => (grant, end_watch),
         (reply, _) => return Err(unexpected(&reply)),
     };
-    losses::note(grant.lost);
+    state_loss::note(grant.lost);
     if let Some(sandbox) = core.runtimes.sandbox(grant.instance) {
-        return Ok(Use { hold, grant, sandbox, stay });
+        return Ok(Use { guard, grant, sandbox, end_watch });
     }
-    // It died, and the kernel is about to say so.
-    Err(stay.reason().await.unwrap_or_else(|| crashed("it is over")))
+    // The instance died, and the kernel is about to report it.
+    Err(end_watch.reason().await.unwrap_or_else(|| crashed("the sandbox has ended")))
 }
 
 impl Use {
@@ -113,20 +114,20 @@ impl Use {
     }
 
     pub(crate) const fn core(&self) -> &Arc<Core> {
-        &self.hold.core
+        &self.guard.core
     }
 
-    /// What is in the sandbox. Calls of it are waited for by [`Self::within`].
+    /// The inside of the sandbox. Wait for its calls with [`Self::within`].
     pub(crate) fn inside(&self) -> &dyn Inside {
         self.sandbox.inside()
     }
 
-    /// What is done at once must not be done for a use that is over.
+    /// Synchronous calls must not act for a use that has ended.
     fn check(&self) -> Result<(), Refusal> {
-        self.stay.refusal().map_or(Ok(()), Err)
+        self.end_watch.refusal().map_or(Ok(()), Err)
     }
 
-    /// Waits for something that is done in the sandbox, for as long as that is there.
+    /// Waits for a call into the sandbox, for as long as the sandbox exists.
     pub(crate) async fn within<T>(
         &self,
         doing: impl Future<Output = Result<T, RuntimeError>>,
@@ -135,7 +136,7 @@ impl Use {
         let done = tokio::select! {
             biased;
             done = doing => done,
-            refusal = self.stay.over() => return Err(refusal),
+            refusal = self.end_watch.ended() => return Err(refusal),
         };
         match done {
             Ok(value) => Ok(value),
@@ -143,14 +144,14 @@ impl Use {
         }
     }
 
-    /// What a failure of the runtime means for the caller.
+    /// The refusal that a failure of the runtime means for the caller.
     async fn explain_error(&self, error: RuntimeError) -> Refusal {
         use RuntimeErrorCode as Code;
-        let over = matches!(
+        let sandbox_ended = matches!(
             error.code,
             Code::SandboxGone | Code::OutOfMemory | Code::LauncherLost | Code::SandboxUnknown
         );
-        if over && let Some(refusal) = self.gone().await {
+        if sandbox_ended && let Some(refusal) = self.gone().await {
             return refusal;
         }
         Refusal::from(error)
@@ -161,7 +162,7 @@ impl Use {
         self.sandbox.spec().limits
     }
 
-    /// Waits for the harness of the sandbox, for as long as that is there.
+    /// Waits for the harness of the sandbox, for as long as the sandbox exists.
     pub(crate) async fn while_there<T>(
         &self,
         ready: impl Future<Output = Result<T, HarnessError>>,
@@ -170,7 +171,7 @@ impl Use {
         let ready = tokio::select! {
             biased;
             ready = ready => ready,
-            refusal = self.stay.over() => return Err(refusal),
+            refusal = self.end_watch.ended() => return Err(refusal),
         };
         match ready {
             Err(error) if error.code == HarnessErrorCode::SandboxGone => {
@@ -180,20 +181,20 @@ impl Use {
         }
     }
 
-    /// The harness of the sandbox, ready to be spoken with. It is to be let go before the use is
-    /// over, which must be one of the harness.
+    /// The harness of the sandbox, held for this use, which must be of kind harness. Let it go
+    /// before the use ends.
     #[boxed]
     pub async fn hold_harness(&self) -> Result<Held, Refusal> {
         let core = self.core();
         self.while_there(core.harnesses.hold(core, &self.grant)).await
     }
 
-    /// Why the sandbox is gone, if it is, or will be in a moment.
+    /// Why the sandbox has ended, if it has or is about to.
     pub async fn gone(&self) -> Option<Refusal> {
-        self.stay.reason().await
+        self.end_watch.reason().await
     }
 
-    /// Runs a program to its end and keeps its output.
+    /// Runs a program until it exits and collects its output.
     pub async fn run(&self, spec: ExecSpec, limits: RunLimits) -> Result<Collected, Refusal> {
         let began = Instant::now();
         let ran = self.within(self.inside().run(spec, limits)).await;
@@ -201,9 +202,9 @@ impl Use {
         ran
     }
 
-    /// Counts a program that was started here and is over; what `run` ran is counted already.
+    /// Counts a program that was started here and has exited; `run` counts its own.
     pub fn executed(&self, well: bool, took: Duration) {
-        self.hold.core.metrics.executed(well, took);
+        self.guard.core.metrics.executed(well, took);
     }
 
     /// Starts a program.
@@ -227,13 +228,13 @@ impl Use {
         self.within(self.inside().read_file(path, offset, length)).await
     }
 
-    /// Begins to write a file, which has its name once the writer is finished.
+    /// Begins to write a file, which gets its name when the writer is finished.
     #[boxed]
     pub async fn write_file(&self, path: &str, mode: Option<u32>) -> Result<FileWriter, Refusal> {
         self.within(self.inside().write_file(path, mode)).await
     }
 
-    /// A file is whole: gives it its name.
+    /// Gives a completely written file its name.
     #[boxed]
     pub async fn finish_file(&self, writer: FileWriter) -> Result<Entry, Refusal> {
         self.within(writer.finish()).await
@@ -274,7 +275,7 @@ impl Use {
         self.within(self.inside().link_file(path, target)).await
     }
 
-    /// Changes permissions, and when something was last written in milliseconds since 1970.
+    /// Changes permissions and the time of the last write (milliseconds since 1970).
     #[boxed]
     pub async fn set_about(
         &self,
@@ -315,35 +316,35 @@ impl Use {
         self.within(self.inside().watch(query)).await
     }
 
-    /// The next change that a watch of this use tells of; none when what it watches is gone.
+    /// The next change that a watch reports; none when the watched directory is gone.
     pub async fn next_change(&self, watch: &mut FileWatch) -> Result<Option<FileChange>, Refusal> {
         self.within(watch.next()).await
     }
 
-    /// Which ports are listened on inside.
+    /// The ports on which programs in the sandbox listen.
     #[boxed]
     pub async fn ports(&self) -> Result<Vec<Port>, Refusal> {
         self.within(self.inside().ports()).await
     }
 
-    /// Sockets of a program inside and of everything that descends from it.
+    /// Sockets of a program in the sandbox and of all its descendants.
     #[boxed]
     pub async fn sockets(&self, pid: u32) -> Result<Vec<Socket>, Refusal> {
         self.within(self.inside().sockets(pid)).await
     }
 
-    /// Connects to a port inside. The use must be kept for as long as the connection.
+    /// Connects to a port in the sandbox. Keep the use for as long as the connection.
     #[boxed]
     pub async fn dial(&self, port: u16) -> Result<Box<dyn Duplex>, Refusal> {
         self.within(self.inside().dial(port)).await
     }
 
-    /// Why the sandbox is gone, once it is.
+    /// Waits until the sandbox has ended, and says why.
     pub async fn broken(&self) -> Refusal {
-        self.stay.over().await
+        self.end_watch.ended().await
     }
 
-    /// What an error of a stream of bytes means for the caller.
+    /// The refusal that an error of a byte stream means for the caller.
     pub async fn explain(&self, error: io::Error) -> Refusal {
         self.explain_error(RuntimeError::from_io("move bytes", error)).await
     }

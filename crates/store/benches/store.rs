@@ -1,5 +1,5 @@
-//! What a commit costs, by what it is made of: of one decision, as an idle server writes them, and
-//! of many, as a busy one does.
+//! The cost of a commit, by its contents: of one decision, as on an idle server, and of many, as on
+//! a busy one.
 
 use std::hint::black_box;
 use std::path::{Path, PathBuf};
@@ -116,8 +116,7 @@ fn ended(n: u64) -> Ended {
     }
 }
 
-/// Decisions one after the other: checkouts, and returns in which one sandbox takes the place of
-/// another.
+/// Decisions one after the other: checkouts, and returns in which one sandbox replaces another.
 #[derive(Default)]
 struct Decisions {
     n: u64,

@@ -1,5 +1,5 @@
-//! What a store must do, and what is passed to and fro. `store::conformance` says it again, as
-//! tests.
+//! The contract of a store, and the types of its calls. `store::conformance` has the same contract
+//! as tests.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -16,17 +16,16 @@ use model::{
 
 use crate::error::{StoreError, StoreErrorCode};
 
-/// Keeps what the kernel is rebuilt from, the history, and the keys. Any future may be dropped at
-/// any await: what it was to write is then there as a whole or not at all.
+/// Stores what the kernel is restored from, the history, and the keys. Any future may be dropped at
+/// any await: what it was writing is then stored completely or not at all.
 #[async_trait]
 pub trait Store: Send + Sync {
-    /// Everything that a kernel is rebuilt from, and the number of the last event.
+    /// Everything that a kernel is restored from, and the number of the last event.
     async fn load(&self) -> Result<Loaded, StoreError>;
 
     /// Writes all of it or nothing. What was written when this returns survives `kill -9`. After a
-    /// failure nothing of it is there, and the same batch may be given again; so may one whose
-    /// future was dropped, as long as no other was given since: of the history in it nothing is
-    /// there twice.
+    /// failure nothing of it is stored, and the same batch may be committed again; so may one whose
+    /// future was dropped, as long as no other was committed since: no event of it is stored twice.
     async fn commit(&self, batch: &Batch) -> Result<(), StoreError>;
 
     /// Events after a number, oldest first.
@@ -35,36 +34,37 @@ pub trait Store: Send + Sync {
     /// All keys, revoked ones too, in the order of their ids.
     async fn keys(&self) -> Result<Vec<KeyRecord>, StoreError>;
 
-    /// Writes a key down, in place of the one with the same id if there is one.
+    /// Stores a key, in place of the one with the same id if there is one.
     async fn put_key(&self, key: &KeyRecord) -> Result<(), StoreError>;
 
     /// Documents, in the order of their kinds, keys and names.
     async fn documents(&self, query: &DocumentQuery) -> Result<Vec<Document>, StoreError>;
 
-    /// How many documents a query asks for, and how much they are, without reading them.
+    /// How many documents a query selects, and their bytes, without reading them.
     async fn documents_size(&self, query: &DocumentQuery) -> Result<DocumentsSize, StoreError>;
 
-    /// The files that documents name.
+    /// The seed archives that documents name.
     async fn document_seeds(&self) -> Result<BTreeSet<SeedId>, StoreError>;
 
-    /// Writes a document down, in place of the one of its kind, key and name if there is one.
+    /// Stores a document, in place of the one of its kind, key and name if there is one.
     async fn put_document(&self, document: &Document) -> Result<(), StoreError>;
 
-    /// Forgets the documents that a query asks for; how many there were.
+    /// Removes the documents that a query selects; how many there were.
     async fn remove_documents(&self, query: &DocumentQuery) -> Result<u64, StoreError>;
 
-    /// How a sandbox ended the last time, also where the kernel remembers it no more.
+    /// The tombstone of a sandbox, also where the kernel no longer has it.
     async fn ended(&self, sandbox: SandboxId) -> Result<Option<Ended>, StoreError>;
 
-    /// A turn, as long as it is kept.
+    /// A turn, as long as it is stored.
     async fn turn(&self, turn: TurnId) -> Result<Option<TurnRecord>, StoreError>;
 
-    /// Turns of a session, oldest first, with their numbers. Fewer than asked for do not mean that
-    /// there are no more: a page that has become large ends there. An empty one means it.
+    /// Turns of a session, oldest first, with their numbers. A page with fewer than the limit does
+    /// not mean that there are no others: a page that has become large ends early. An empty page
+    /// means it.
     async fn turns(&self, query: &TurnQuery) -> Result<Vec<TurnRecord>, StoreError>;
 
-    /// What a turn gave after a number, in order and without its end. Pages end as those of turns
-    /// do. Nothing if the turn is not known.
+    /// The pieces of a turn after a number, in order and without its end. Pages end as those of
+    /// turns do. None if the turn is not known.
     async fn pieces(
         &self,
         turn: TurnId,
@@ -72,32 +72,32 @@ pub trait Store: Send + Sync {
         limit: u32,
     ) -> Result<Vec<TurnPiece>, StoreError>;
 
-    /// A process, as long as it is kept; the latest of those that are meant.
+    /// A process, as long as it is stored; the latest that matches.
     async fn process(&self, key: &ProcessKey) -> Result<Option<ProcessRecord>, StoreError>;
 
-    /// Processes of a sandbox, the latest first. Pages end as those of turns do.
+    /// Processes of a sandbox, latest first. Pages end as those of turns do.
     async fn processes(&self, query: &ProcessesQuery) -> Result<Vec<ProcessRecord>, StoreError>;
 
-    /// What a process wrote, if that was given with it.
+    /// The output of a process, if it was stored with it.
     async fn process_log(
         &self,
         sandbox: SandboxId,
         number: u64,
     ) -> Result<Option<Vec<u8>>, StoreError>;
 
-    /// Processes that are not over, in no particular order.
+    /// Processes that have not ended, in no particular order.
     async fn unfinished_processes(&self, limit: u32) -> Result<Vec<ProcessRecord>, StoreError>;
 
     /// Copies everything, as of one moment and while it is in use, into a new file that a store can
-    /// be opened from later with the same key. Says which records are in the copy.
+    /// be opened from later with the same key. Returns the records in the copy.
     async fn backup(&self, to: &Path) -> Result<Journal, StoreError> {
         let _ = to;
         Err(StoreError::new(StoreErrorCode::Io, "a store in memory has no file to copy"))
     }
 
-    /// Forgets sessions in such a copy: they were deleted after it was made, and their files with
+    /// Removes sessions from such a copy: they were deleted after it was made, and their files with
     /// them.
-    async fn forget_in_backup(
+    async fn remove_from_backup(
         &self,
         copy: &Path,
         sessions: &BTreeSet<SessionId>,
@@ -107,7 +107,7 @@ pub trait Store: Send + Sync {
     }
 
     /// Notes in such a copy that the files of these workspaces are saved: they are beside it.
-    async fn saved_in_backup(
+    async fn mark_saved_in_backup(
         &self,
         copy: &Path,
         workspaces: &BTreeSet<WorkspaceId>,
@@ -116,33 +116,33 @@ pub trait Store: Send + Sync {
         Err(StoreError::new(StoreErrorCode::Io, "a store in memory has no file to copy"))
     }
 
-    /// How it is, besides what is in it. At once, and without the disk.
+    /// Its condition, apart from its contents. At once, and without reading the disk.
     fn condition(&self) -> Condition {
         Condition::default()
     }
 
-    /// Brings everything to rest and closes. Later calls fail, except this one.
+    /// Finishes everything and closes. Later calls fail, except this one.
     async fn close(&self) -> Result<(), StoreError>;
 }
 
-/// How a store is, besides what is in it.
+/// The condition of a store, apart from its contents.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Condition {
     /// Bytes of the database on the disk; 0 where there is none.
     pub database_bytes: u64,
-    /// Bytes of it that are in use. The rest is written over before it grows.
+    /// Bytes of it that are in use. The rest is reused before the file grows.
     pub used_bytes: u64,
     /// Bytes of its log.
     pub log_bytes: u64,
-    /// What history may make it grow to.
+    /// The size to which the history may make it grow.
     pub bound_bytes: u64,
     /// Commits that were missing when it was opened.
     pub lost_commits: u64,
-    /// It can be read only, until there is space on the disk.
+    /// It can only be read, until there is space on the disk.
     pub waits_for_space: bool,
 }
 
-/// What a start begins with.
+/// What a start loads.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Loaded {
     /// The records.
@@ -151,21 +151,20 @@ pub struct Loaded {
     pub last_event: u64,
 }
 
-/// What is written in one transaction: the changes and events of one decision or of many, in their
-/// order.
+/// What is written in one transaction: the changes and events of one or many decisions, in order.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Batch {
     /// Changes of records.
     pub entries: Vec<JournalEntry>,
-    /// Events, with numbers that grow, above all that were written before.
+    /// Events, with growing numbers, above all that were written before.
     pub events: Vec<StoredEvent>,
-    /// Changes of turns. What speaks of a turn that is not there, or gives what it has already, is
-    /// passed over. A fork copies the latest that are over, at most [`crate::FORKED_TURNS_MAX`] and
-    /// at most [`crate::FORKED_BYTES_MAX`] of them.
+    /// Changes of turns. A change of an unknown turn, or of what is stored already, is skipped. A
+    /// fork copies the latest ended turns, at most [`crate::FORKED_TURNS_MAX`] and at most
+    /// [`crate::FORKED_BYTES_MAX`] of them.
     pub turns: Vec<TurnChange>,
-    /// Changes of processes. That one is forgotten that is not there is passed over.
+    /// Changes of processes. Removing an unknown one is skipped.
     pub processes: Vec<ProcessChange>,
-    /// Changes of documents, in order. That one is removed that is not there is passed over.
+    /// Changes of documents, in order. Removing an unknown one is skipped.
     pub documents: Vec<DocumentChange>,
 }
 
@@ -196,23 +195,23 @@ pub struct TurnQuery {
 pub struct ProcessKey {
     /// Its sandbox.
     pub sandbox: SandboxId,
-    /// And what it is known by.
+    /// How it is identified.
     pub by: ProcessBy,
 }
 
-/// What a process is known by.
+/// How a process is identified.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ProcessBy {
     /// Its id.
     Id(ProcessId),
-    /// Its process id inside.
+    /// Its process id in the sandbox.
     Pid(u32),
     /// Its name.
     Name(String),
 }
 
 impl ProcessKey {
-    /// Whether a process is one of those.
+    /// Whether a process matches.
     pub fn takes(&self, record: &ProcessRecord) -> bool {
         record.sandbox == self.sandbox
             && match &self.by {
@@ -234,16 +233,16 @@ pub struct ProcessesQuery {
     pub limit: u32,
 }
 
-/// What documents take together.
+/// The size of documents together.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct DocumentsSize {
     /// How many there are.
     pub count: u64,
-    /// Bytes of all they say.
+    /// Bytes of their bodies.
     pub bytes: u64,
 }
 
-/// Which documents: all, or only those that are so.
+/// Which documents: all, or only those that match.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct DocumentQuery {
     /// Of this kind.
@@ -255,7 +254,7 @@ pub struct DocumentQuery {
 }
 
 impl DocumentQuery {
-    /// Whether a document is one of those.
+    /// Whether a document matches.
     pub fn takes(&self, document: &Document) -> bool {
         self.kind.as_ref().is_none_or(|kind| *kind == document.kind)
             && self.tenant.is_none_or(|tenant| tenant == document.tenant)
@@ -284,7 +283,7 @@ impl EventQuery {
         Self { after, limit, sandbox: None, session: None, tenant: None }
     }
 
-    /// Whether an event is one of those.
+    /// Whether an event matches.
     pub fn takes(&self, stored: &StoredEvent) -> bool {
         stored.number > self.after
             && self.sandbox.is_none_or(|sandbox| stored.event.sandbox() == Some(sandbox))
@@ -293,20 +292,20 @@ impl EventQuery {
     }
 }
 
-/// Some events, and what there is besides.
+/// A page of events, and the extent of the history.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EventPage {
-    /// Those that were asked for, oldest first.
+    /// The selected events, oldest first.
     pub events: Vec<StoredEvent>,
-    /// The number of the oldest event that is still kept, whoever's it is; one more than `last` if
-    /// none is.
+    /// The number of the oldest stored event, of any key; one more than `last` if none is stored.
     pub oldest: u64,
-    /// The number of the last event, whoever's it is; 0 if there never was one.
+    /// The number of the last event, of any key; 0 if there never was one.
     pub last: u64,
 }
 
 impl EventPage {
-    /// Whether events after `after` were forgotten, so that whoever read up to there missed some.
+    /// Whether retention deleted events after `after`, so that a reader that got so far missed
+    /// some.
     pub const fn forgot_since(&self, after: u64) -> bool {
         after.saturating_add(1) < self.oldest
     }

@@ -1,19 +1,19 @@
-//! Where the journal of the kernel and the history are kept: the trait [`Store`] and its
-//! implementations, and the suite that each of them must pass.
+//! The store of the kernel's journal and of the history: the trait [`Store`], its implementations,
+//! and the suite that each of them must pass.
 //!
-//! A store decides nothing. It takes whole batches, has all of one or nothing of it, and gives
-//! back what it was given. Everything in it is bounded: records by those who make them, the
-//! history by [`Retention`].
+//! A store decides nothing. It takes whole batches, has all of one or nothing of it, and returns
+//! what was stored. Everything in it is bounded: records by the kernel, the history by
+//! [`Retention`].
 
 #[cfg(feature = "conformance")]
 pub mod conformance;
 mod contract;
 pub mod error;
-mod forgetting;
 pub mod memory;
 mod node_key;
 mod processes;
 mod retention;
+mod retention_selection;
 pub mod sqlite;
 mod turns;
 

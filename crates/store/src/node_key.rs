@@ -1,6 +1,6 @@
-//! The file with the key of a node: a line of text beside the database, for its owner alone. It is
-//! made at the first start and never again: where something may be sealed with a key that is not
-//! there, a new one would make that unreadable for good.
+//! The file with the key of a node: a line of text beside the database, readable by its owner only.
+//! It is made at the first start and never again: if a key is missing, a new one would make sealed
+//! data unreadable for good.
 
 use std::fs::{self, File};
 use std::io::{self, Read as _, Write as _};
@@ -13,18 +13,18 @@ use sealing::{NodeKey, SECRET_BYTES};
 /// The name of the file in the data directory.
 pub const NODE_KEY_FILE: &str = "node.key";
 
-/// What the line begins with.
+/// The prefix of the line.
 const MARK: &str = "shoal-node-key-v1";
 /// More than the line ever has.
 const BYTES_MAX: u64 = 256;
 
-/// The key in a directory, if there is a file with one. A file that cannot be read as a key is an
-/// error: it is never taken for none.
+/// The key in a directory, if there is a file with one. A file that is not a valid key is an error,
+/// never treated as absent.
 pub fn read_node_key(directory: &Path) -> Result<Option<NodeKey>, StoreError> {
     let path = directory.join(NODE_KEY_FILE);
     let mut text = String::new();
     let read = File::open(&path).and_then(|file| {
-        // A key that others can read is none.
+        // A key that others can read is not accepted.
         if file.metadata()?.permissions().mode() & 0o077 != 0 {
             file.set_permissions(fs::Permissions::from_mode(0o600))?;
         }
@@ -42,7 +42,7 @@ pub fn read_node_key(directory: &Path) -> Result<Option<NodeKey>, StoreError> {
     parsed(&text).map(Some).ok_or_else(|| garbled(&path))
 }
 
-/// Makes a key and its file: whole and on the disk when this returns, or not there.
+/// Makes a key and its file: complete and on the disk when this returns, or absent.
 pub(crate) fn make_node_key(directory: &Path) -> Result<NodeKey, StoreError> {
     let (path, beside) = (directory.join(NODE_KEY_FILE), directory.join(".node.key.new"));
     let mut secret = [0; SECRET_BYTES];
@@ -51,7 +51,7 @@ pub(crate) fn make_node_key(directory: &Path) -> Result<NodeKey, StoreError> {
     })?;
     let key = NodeKey::from_secret(&secret);
     let write = || -> io::Result<()> {
-        // What a run that was killed here left.
+        // Left by a run that was killed here.
         match fs::remove_file(&beside) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             Ok(()) | Err(_) => {}
@@ -71,7 +71,7 @@ pub(crate) fn make_node_key(directory: &Path) -> Result<NodeKey, StoreError> {
     Ok(key)
 }
 
-/// The key that a line says. Its id is in there too, so that a changed line is found out.
+/// The key in a line. The line has its id too, so that a changed line is detected.
 fn parsed(text: &str) -> Option<NodeKey> {
     let mut words = text.split_ascii_whitespace();
     let (mark, id, secret) = (words.next()?, words.next()?, words.next()?);
@@ -83,7 +83,7 @@ fn parsed(text: &str) -> Option<NodeKey> {
 }
 
 fn garbled(path: &Path) -> StoreError {
-    let cause = format!("{} is there and has no key in it that can be read", path.display());
+    let cause = format!("{} exists and has no valid key in it", path.display());
     StoreError::new(StoreErrorCode::NodeKeyWrong, cause)
 }
 
@@ -132,10 +132,10 @@ mod tests {
     }
 
     #[test]
-    fn a_key_reads_back_and_is_its_owners_alone() {
+    fn node_key_reads_back_and_is_private_to_its_owner() {
         let directory = Directory::new("made");
         assert!(read_node_key(&directory.0).unwrap().is_none());
-        // What a run that was killed left.
+        // Left by a run that was killed.
         fs::write(directory.0.join(".node.key.new"), "half").unwrap();
         let made = make_node_key(&directory.0).unwrap();
         let file = directory.0.join(NODE_KEY_FILE);
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn a_changed_file_is_refused_and_not_taken_for_none() {
+    fn node_key_file_that_was_changed_is_refused_and_not_treated_as_absent() {
         let directory = Directory::new("changed");
         make_node_key(&directory.0).unwrap();
         let file = directory.0.join(NODE_KEY_FILE);

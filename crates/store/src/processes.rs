@@ -1,17 +1,17 @@
-//! What all stores agree on about processes: how much one takes, and to which moment its age is
-//! counted.
+//! What all stores share about processes: the size of one, and the moment against which its age
+//! counts.
 
 use model::Wall;
 use model::process::{ProcessChange, ProcessRecord};
 
 use crate::turns::text_bytes;
 
-/// How much a process takes: its record, and what is kept of its output beside it.
+/// The size of a process: its record, and its output beside it.
 pub(crate) fn process_bytes(record: &ProcessRecord, log_bytes: u64) -> u64 {
     text_bytes(record) + log_bytes
 }
 
-/// The latest moment that changes speak of.
+/// The latest moment in the changes.
 pub(crate) fn latest(changes: &[ProcessChange]) -> Wall {
     let at = |change: &ProcessChange| match change {
         ProcessChange::Put { record, .. } => {

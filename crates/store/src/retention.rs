@@ -1,38 +1,37 @@
-//! How much of the past is kept. The present is never forgotten.
+//! How much of the past is stored. Retention never deletes the present.
 
 use std::time::Duration;
 
-/// How much of the past is kept.
+/// How much of the past is stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Retention {
-    /// Events. At least one is always kept, since the last one says where numbering goes on.
+    /// Events. At least one always stays, since the last one says where numbering continues.
     pub events: u32,
-    /// Ends of sandboxes.
+    /// Tombstones of sandboxes.
     pub ends: u32,
-    /// How many of those ends a kernel is given at start.
+    /// How many of those tombstones a kernel is given at the start.
     pub remembered_ends: u32,
-    /// Turns that are over, of all sessions together. What is too many is taken from the key that
-    /// has most, those that ended first first; one that is not over is never forgotten.
+    /// Ended turns of all sessions together. Above this, the key with the largest share loses those
+    /// that ended first; a turn that has not ended is never deleted.
     pub turns: u32,
-    /// How long after its end a turn is kept, counted when others come.
+    /// How long after its end a turn stays, checked when others are stored.
     pub turns_age: Duration,
-    /// How much all turns that are over may take together, in bytes, as they are written down. What
-    /// is too much is taken from the key that has most. What a fork copied counts again.
+    /// The bytes of all ended turns together, as they are stored. Above this, the key with the
+    /// largest share loses turns. What a fork copied counts again.
     pub turn_bytes: u64,
-    /// Processes that are over, of all sandboxes together. As with turns, what is too many is taken
-    /// from the key that has most, and one that is not over is never forgotten.
+    /// Ended processes of all sandboxes together. As with turns, the key with the largest share
+    /// loses some, and a process that has not ended is never deleted.
     pub processes: u32,
-    /// How long after its end a process is kept, counted when others come.
+    /// How long after its end a process stays, checked when others are stored.
     pub processes_age: Duration,
-    /// How much all processes that are over may take together, with what is kept of their output
-    /// beside their records.
+    /// The bytes of all ended processes together, with the output beside their records.
     pub process_bytes: u64,
-    /// What the history may make a database on disk grow to, in bytes. Before it is that large, what
-    /// takes most is forgotten first: turns, processes, events or ends. Records never are.
+    /// The size in bytes to which the history may make a database on disk grow. Near that size, the
+    /// largest part goes first: turns, processes, events or tombstones. Records never do.
     pub database_bytes: u64,
 }
 
-/// How much of one kind of thing is kept.
+/// The limits of one kind of history.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Bounds {
     pub(crate) count: u64,
@@ -58,33 +57,33 @@ impl Default for Retention {
 }
 
 impl Retention {
-    /// How many more events than asked for may be there, since it is cheaper to forget some at once.
-    /// Besides, what came in one batch may stay until all of it can go.
+    /// How many events above the limit may be stored, since it is cheaper to delete some at once.
+    /// Besides, the events of one batch may stay until all of them can go.
     pub fn slack_events(self) -> u64 {
         slack(u64::from(self.events))
     }
 
-    /// How many turns are kept.
+    /// The limits of turns.
     pub(crate) fn turn_bounds(self) -> Bounds {
         Bounds { count: self.turns.into(), bytes: self.turn_bytes, age: self.turns_age }
     }
 
-    /// How many processes are kept.
+    /// The limits of processes.
     pub(crate) fn process_bounds(self) -> Bounds {
         Bounds { count: self.processes.into(), bytes: self.process_bytes, age: self.processes_age }
     }
 
-    /// How many events may be there before the oldest are forgotten.
+    /// How many events may be stored before the oldest are deleted.
     pub(crate) fn events_kept(self) -> usize {
         self.events.max(1) as usize
     }
 }
 
-/// How many above a limit are let be.
+/// How many above a limit are tolerated.
 pub(crate) fn slack(limit: u64) -> u64 {
     (limit / 64).clamp(1, MOST_AT_ONCE)
 }
 
-/// Forgetting many at once is cheaper for each than forgetting one, and this many take a fraction
-/// of a millisecond.
+/// Deleting many at once is cheaper for each than deleting one, and this many take a fraction of a
+/// millisecond.
 pub(crate) const MOST_AT_ONCE: u64 = 128;

@@ -1,5 +1,5 @@
-//! What all stores agree on about turns: how much one takes, what a fork copies and how that is
-//! called, and where a page ends.
+//! What all stores share about turns: the size of one, what a fork copies and the ids of the
+//! copies, and where a page ends.
 
 use std::io;
 
@@ -7,39 +7,39 @@ use model::turn::{PIECES_BEHIND_MAX, TurnChange, TurnEnd, TurnPiece, TurnRecord}
 use model::{SessionId, TurnId, Wall};
 use serde::Serialize;
 
-/// The most turns that a fork copies: the latest that are over.
+/// The most turns that a fork copies: the latest ended ones.
 pub const FORKED_TURNS_MAX: u32 = 1_000;
 
-/// The most that a fork copies, in bytes: of turns without what they gave, which is shared.
+/// The most bytes that a fork copies: of turns without their pieces, which are shared.
 pub const FORKED_BYTES_MAX: u64 = 16 << 20;
 
-/// A page that says this much ends there, however many were asked for.
+/// A page of this size ends there, whatever the limit.
 pub(crate) const PAGE_BYTES: usize = 4 << 20;
 
-/// How much a piece takes: its line.
+/// The size of a piece: its line.
 pub(crate) fn piece_bytes(piece: &TurnPiece) -> u64 {
     text_bytes(piece) + 1
 }
 
-/// How much a turn takes without its pieces: what was sent, as it is written down.
+/// The size of a turn without its pieces: its message, as it is stored.
 pub(crate) fn put_bytes(record: &TurnRecord) -> u64 {
-    // What became of it is written beside it, and its number is the place where it is.
+    // Its outcome is stored beside it, and its number is its row.
     text_bytes(&TurnRecord { number: 0, started: None, end: None, ..record.clone() })
 }
 
-/// How much the end of a turn takes.
+/// The size of the end of a turn.
 pub(crate) fn end_bytes(end: &TurnEnd) -> u64 {
     text_bytes(end)
 }
 
-/// How much a record says from which a page is made.
+/// The size of a record in a page.
 pub(crate) fn shown_bytes(record: &TurnRecord) -> u64 {
     let text = |text: &Option<_>| text.as_deref().map_or(0, str::len);
     let end = record.end.as_ref().map_or(0, |end| text(&end.result) + text(&end.error));
     (record.input.len() + end) as u64
 }
 
-/// How long a value is as text.
+/// The length of a value as text.
 pub(crate) fn text_bytes(value: &impl Serialize) -> u64 {
     struct Count(u64);
     impl io::Write for Count {
@@ -53,13 +53,12 @@ pub(crate) fn text_bytes(value: &impl Serialize) -> u64 {
         }
     }
     let mut count = Count(0);
-    // Counting cannot fail, and what cannot be written takes nothing.
+    // Counting cannot fail, and a value that cannot be encoded has no size.
     let _ = serde_json::to_writer(&mut count, value);
     count.0
 }
 
-/// How many of the turns that are over, the latest first, a fork copies, by how much each takes
-/// without its pieces.
+/// How many ended turns, latest first, a fork copies, by the size of each without its pieces.
 pub(crate) fn forked(latest_first: impl Iterator<Item = u64>) -> usize {
     let mut bytes = 0_u64;
     let fits = latest_first.take(FORKED_TURNS_MAX as usize).take_while(|more| {
@@ -69,14 +68,14 @@ pub(crate) fn forked(latest_first: impl Iterator<Item = u64>) -> usize {
     fits.count()
 }
 
-/// The end with the number that it has in a turn whose last piece has this one.
+/// The end, with its number in a turn whose last piece has this one.
 pub(crate) fn numbered(end: &TurnEnd, last_piece: u64) -> TurnEnd {
     let past = last_piece.saturating_add(PIECES_BEHIND_MAX).saturating_add(1);
     TurnEnd { seq: if end.seq > 0 { end.seq } else { past }, ..end.clone() }
 }
 
-/// What a turn is called in a session that was forked. Nobody gives ids here: it follows from the
-/// two that are known, with the time of the new session in front.
+/// The id of a turn in a forked session. It follows from the two known ids, with the time of the
+/// new session in front, so that no caller has to choose it.
 pub(crate) fn forked_id(turn: TurnId, to: SessionId) -> TurnId {
     const TIME: u128 = !0 << 80;
     const MARKS: u128 = (0xf << 76) | (0x3 << 62);
@@ -99,7 +98,7 @@ const fn mix(value: u64) -> u64 {
     value ^ (value >> 31)
 }
 
-/// The latest moment that changes speak of: what the age of a turn is counted to.
+/// The latest moment in the changes, against which the age of a turn counts.
 pub(crate) fn latest(changes: &[TurnChange]) -> Wall {
     let at = |change: &TurnChange| match change {
         TurnChange::Put(record) => Some(record.created_at),
@@ -118,7 +117,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ids_of_forked_turns_are_new_and_their_own() {
+    fn forked_turns_have_new_and_distinct_ids() {
         let session = |n: u128| SessionId::from_u128((0x0198_0000_0000 << 80) | (7 << 76) | n);
         let mut seen = BTreeSet::new();
         for to in 0..50 {
@@ -134,12 +133,12 @@ mod tests {
     }
 
     #[test]
-    fn a_fork_copies_the_latest_that_fit() {
+    fn fork_copies_the_latest_turns_that_fit() {
         let half = FORKED_BYTES_MAX / 2;
         for (what, turns, expected) in [
             ("none", vec![], 0),
-            ("just so much", vec![half, half], 2),
-            ("one byte too much", vec![half, half + 1], 1),
+            ("exactly the limit", vec![half, half], 2),
+            ("one byte above the limit", vec![half, half + 1], 1),
             ("nothing after a gap", vec![1, FORKED_BYTES_MAX, 1], 1),
             ("too many", vec![1; 2_000], 1_000),
             ("too much to count", vec![1, u64::MAX, 1], 1),
@@ -149,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_counted_is_what_is_written() {
+    fn turn_size_is_the_size_of_what_is_stored() {
         let piece =
             TurnPiece { seq: 12, at: Wall(5), name: "message".into(), data: "{\"a\":1}\n".into() };
         let line = format!("{}\n", serde_json::to_string(&piece).unwrap());

@@ -1,8 +1,7 @@
-//! Puts an archive together while it is sent: directories are listed and files read by the guest,
-//! a little at a time. Links stay links. What cannot be put in (pipes, devices, sockets, files that
-//! cannot be read, names that are not UTF-8) is left out and named in a remark. An archive from which
-//! everything is to come back has more in it: what its owner closed is opened for a moment, and other
-//! names of a file are names of it again.
+//! Packs an archive while it is sent: the guest lists directories and reads files, a little at a
+//! time. Links stay links. What cannot be packed (pipes, devices, sockets, unreadable files, names
+//! that are not UTF-8) is left out and named in a remark. An archive for a restore has more in it:
+//! files that their owner closed are opened for a moment, and hard links stay hard links.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt::Write as _;
@@ -14,17 +13,17 @@ use runtime::{Entry, EntryKind, FileReader, Page};
 use tar_stream::{Kind, Written, end, padding};
 use tokio::io::AsyncReadExt as _;
 
-use super::inside::Files;
+use super::sandbox_files::Files;
 
 const LIST: u32 = 500;
 const READ_BYTES: usize = 128 * 1024;
-/// Headers are collected until there are so many bytes of them.
+/// Headers are collected up to this many bytes.
 const PIECE_BYTES: usize = 32 * 1024;
-/// How many of those that are left out are named in one remark.
+/// How many left-out files one remark names.
 const NAMED_MAX: usize = 100;
 const DEPTH_MAX: usize = 256;
 
-/// An archive that is being put together.
+/// An archive that is being packed.
 pub struct Packing<F> {
     used: F,
     root: String,
@@ -37,26 +36,26 @@ pub struct Packing<F> {
     entries: u64,
     entries_max: u64,
     ready: Vec<u8>,
-    keeping: Option<Keeping>,
-    is_over: bool,
+    restorable: Option<Restorable>,
+    is_complete: bool,
 }
 
-/// What is needed for an archive from which everything is to come back.
-struct Keeping {
+/// What an archive for a restore needs besides.
+struct Restorable {
     owner: (u32, u32),
-    /// The first name of each file that has more than one.
+    /// The first name of each file with several hard links.
     first_names: BTreeMap<u64, String>,
-    /// What files may still claim to hold.
+    /// The bytes that files may still claim to have.
     claims_left: u64,
     lost: Lost,
 }
 
-/// What will not come back.
+/// Files that a restore will miss.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Lost {
-    /// How much.
+    /// How many.
     pub count: u64,
-    /// The first of it.
+    /// The path of the first.
     pub first: String,
 }
 
@@ -86,7 +85,7 @@ impl Directory {
     }
 }
 
-/// What an owner needs to read something, and does not have.
+/// Whether the owner lacks the permission to read it.
 const fn is_closed(entry: &Entry) -> bool {
     match entry.kind {
         EntryKind::Directory => entry.mode & 0o500 != 0o500,
@@ -95,7 +94,7 @@ const fn is_closed(entry: &Entry) -> bool {
     }
 }
 
-/// What an owner may set of permissions.
+/// Permissions that an owner may set.
 const fn settable(mode: u32) -> u32 {
     mode & 0o1777
 }
@@ -104,12 +103,12 @@ const fn opened(mode: u32) -> u32 {
     settable(mode) | 0o500
 }
 
-/// What is to be had of something that was listed.
+/// The result of reading something that was listed.
 enum Look<T> {
     At(T),
-    /// It went meanwhile.
+    /// It was removed meanwhile.
     Gone,
-    /// It is not for us.
+    /// The sandbox user may not read it.
     Closed,
 }
 
@@ -118,7 +117,7 @@ fn last_name(page: &Page) -> Option<Vec<u8>> {
 }
 
 impl<F: Files> Packing<F> {
-    /// Begins with a directory; that it is none is told at once.
+    /// Begins with a directory; refused at once if it is none.
     pub async fn start(used: F, root: &str, entries_max: u64) -> Result<Self, Refusal> {
         let page = used.within(used.inside().list_files(root, None, LIST)).await?;
         Ok(Self {
@@ -132,14 +131,14 @@ impl<F: Files> Packing<F> {
             entries: 0,
             entries_max,
             ready: Vec::new(),
-            keeping: None,
-            is_over: false,
+            restorable: None,
+            is_complete: false,
         })
     }
 
-    /// Begins an archive from which everything is to come back, as this user's. Files may claim to
-    /// hold so many bytes: a few that are mostly holes would keep us reading zeros for hours.
-    pub async fn start_to_keep(
+    /// Begins an archive for a restore, with this user as the owner. Files may claim to have so
+    /// many bytes: a few sparse files would otherwise take hours to read.
+    pub async fn start_for_restore(
         used: F,
         root: &str,
         user: u32,
@@ -152,7 +151,7 @@ impl<F: Files> Packing<F> {
         }
         let mut packing = Self::start(used, root, u64::MAX).await?;
         packing.open[0].closed = closed;
-        packing.keeping = Some(Keeping {
+        packing.restorable = Some(Restorable {
             owner: (user, user),
             first_names: BTreeMap::new(),
             claims_left,
@@ -162,23 +161,24 @@ impl<F: Files> Packing<F> {
         Ok(packing)
     }
 
-    /// How many things could not be put in.
+    /// How many entries were left out.
     pub fn left_out(&self) -> u64 {
         self.left_out_in_all
     }
 
-    /// What of that was to come back. Pipes and sockets are nothing without who uses them.
+    /// Those of them that a restore will miss. Pipes and sockets are useless without their
+    /// programs.
     pub fn lost(&self) -> Lost {
-        self.keeping.as_ref().map(|keeping| keeping.lost.clone()).unwrap_or_default()
+        self.restorable.as_ref().map(|restorable| restorable.lost.clone()).unwrap_or_default()
     }
 
-    /// The next bytes; none at the end. After an error there are no more.
+    /// The next bytes; none at the end. After an error there are none.
     pub async fn next_piece(&mut self) -> io::Result<Option<Vec<u8>>> {
         loop {
-            if self.ready.len() >= PIECE_BYTES || self.is_over && !self.ready.is_empty() {
+            if self.ready.len() >= PIECE_BYTES || self.is_complete && !self.ready.is_empty() {
                 return Ok(Some(std::mem::take(&mut self.ready)));
             }
-            if self.is_over {
+            if self.is_complete {
                 return Ok(None);
             }
             if self.file.is_some() {
@@ -189,7 +189,7 @@ impl<F: Files> Packing<F> {
         }
     }
 
-    /// Some of the file that is being put in.
+    /// Some bytes of the current file.
     async fn read(&mut self) -> io::Result<()> {
         let Some(file) = &mut self.file else { return Ok(()) };
         if file.left > 0 {
@@ -197,7 +197,7 @@ impl<F: Files> Packing<F> {
             let mut limited = (&mut file.reader).take(file.left.min(READ_BYTES as u64));
             let read = limited.read_buf(&mut buffer).await?;
             if read == 0 {
-                // Its size is in the archive already.
+                // The archive has its size already.
                 return Err(io::Error::other("a file became shorter while it was read"));
             }
             file.left -= read as u64;
@@ -247,7 +247,7 @@ impl<F: Files> Packing<F> {
     async fn put(&mut self, entry: &Entry, path: String) -> Result<(), Refusal> {
         self.entries += 1;
         if self.entries > self.entries_max {
-            let cause = format!("there are more than {} files", self.entries_max);
+            let cause = format!("the directory has more than {} files", self.entries_max);
             return Err(Refusal::new(ErrorCode::TooLarge, cause));
         }
         let at = format!("{}/{path}", self.root);
@@ -255,7 +255,7 @@ impl<F: Files> Packing<F> {
             EntryKind::Other => self.leave_out(path),
             EntryKind::Link => {
                 let target = entry.target.as_deref().unwrap_or_default();
-                if self.keeping.is_some() && std::str::from_utf8(target).is_err() {
+                if self.restorable.is_some() && std::str::from_utf8(target).is_err() {
                     self.lose(path);
                 } else {
                     self.write(Kind::Symlink, entry, &path, 0, target);
@@ -314,14 +314,14 @@ impl<F: Files> Packing<F> {
             }
         };
         let size = reader.entry.size;
-        if let Some(keeping) = &mut self.keeping {
-            let Some(claims_left) = keeping.claims_left.checked_sub(size) else {
+        if let Some(restorable) = &mut self.restorable {
+            let Some(claims_left) = restorable.claims_left.checked_sub(size) else {
                 self.lose(path);
                 return Ok(());
             };
-            keeping.claims_left = claims_left;
+            restorable.claims_left = claims_left;
             if let Some(shared) = reader.entry.shared {
-                keeping.first_names.insert(shared, path.clone());
+                restorable.first_names.insert(shared, path.clone());
             }
         }
         self.write(Kind::File, entry, &path, size, b"");
@@ -329,13 +329,13 @@ impl<F: Files> Packing<F> {
         Ok(())
     }
 
-    /// The name by which a file is in the archive already.
+    /// The path by which a file is in the archive already.
     fn known_as(&self, entry: &Entry) -> Option<String> {
-        self.keeping.as_ref()?.first_names.get(&entry.shared?).cloned()
+        self.restorable.as_ref()?.first_names.get(&entry.shared?).cloned()
     }
 
-    /// A file that is gone or closed to the user is no reason to give up the rest. One whose path is
-    /// too long to be named is none either where everything is kept that can be.
+    /// A missing or unreadable file does not fail the rest. Neither does a path that is too long in
+    /// an archive for a restore.
     fn look<T>(&self, result: Result<T, Refusal>) -> Result<Look<T>, Refusal> {
         let unreadable = [ErrorCode::PathDenied, ErrorCode::PathWrongKind];
         match result {
@@ -343,7 +343,7 @@ impl<F: Files> Packing<F> {
             Err(refusal) if refusal.code == ErrorCode::PathNotFound => Ok(Look::Gone),
             Err(refusal) if unreadable.contains(&refusal.code) => Ok(Look::Closed),
             Err(refusal)
-                if self.keeping.is_some() && refusal.code == ErrorCode::InvalidArgument =>
+                if self.restorable.is_some() && refusal.code == ErrorCode::InvalidArgument =>
             {
                 Ok(Look::Closed)
             }
@@ -351,9 +351,9 @@ impl<F: Files> Packing<F> {
         }
     }
 
-    /// Lets the owner read what is closed even to him, and says what it was like.
+    /// Lets the owner read a closed file or directory, and returns its earlier permissions.
     async fn open_up(&mut self, entry: &Entry, at: &str) -> Result<Option<u32>, Refusal> {
-        if self.keeping.is_none() || !is_closed(entry) {
+        if self.restorable.is_none() || !is_closed(entry) {
             return Ok(None);
         }
         let set = self.used.inside().set_about(at, Some(opened(entry.mode)), None);
@@ -364,18 +364,18 @@ impl<F: Files> Packing<F> {
         })
     }
 
-    /// Closes it again.
+    /// Restores the permissions.
     async fn close(&mut self, at: &str, mode: u32) -> Result<(), Refusal> {
         let set = self.used.inside().set_about(at, Some(settable(mode)), None);
         let set = self.used.within(set).await;
         self.look(set).map(|_| ())
     }
 
-    /// Leaves everything as it was, when there will be no more.
+    /// Restores all permissions when packing stops early.
     pub async fn give_up(mut self) {
         while let Some(directory) = self.open.pop() {
             if let Some(mode) = directory.closed {
-                // Whoever gives up has told why already.
+                // The caller has reported the cause already.
                 if self.close(&directory.place(&self.root), mode).await.is_err() {
                     return;
                 }
@@ -399,18 +399,18 @@ impl<F: Files> Packing<F> {
         written.write(&mut self.ready);
     }
 
-    /// Whose everything in it is: nobody's in particular, unless it is to come back.
+    /// The owner of all entries: the user for a restore, else root.
     fn owner(&self) -> (u32, u32) {
-        self.keeping.as_ref().map_or((0, 0), |keeping| keeping.owner)
+        self.restorable.as_ref().map_or((0, 0), |restorable| restorable.owner)
     }
 
-    /// Leaves out what will be missed.
+    /// Leaves out a file that a restore will miss.
     fn lose(&mut self, path: String) {
-        if let Some(keeping) = &mut self.keeping {
-            if keeping.lost.count == 0 {
-                keeping.lost.first.clone_from(&path);
+        if let Some(restorable) = &mut self.restorable {
+            if restorable.lost.count == 0 {
+                restorable.lost.first.clone_from(&path);
             }
-            keeping.lost.count += 1;
+            restorable.lost.count += 1;
         }
         self.leave_out(path);
     }
@@ -440,9 +440,9 @@ impl<F: Files> Packing<F> {
 
     fn end(&mut self) {
         if let comment @ Some(_) = self.remark()
-            && self.keeping.is_none()
+            && self.restorable.is_none()
         {
-            // A remark needs an entry to be about: the directory itself does no harm.
+            // A remark needs an entry: the directory itself does no harm.
             let written = Written {
                 kind: Kind::Directory,
                 path: b"./",
@@ -457,6 +457,6 @@ impl<F: Files> Packing<F> {
             written.write(&mut self.ready);
         }
         end(&mut self.ready);
-        self.is_over = true;
+        self.is_complete = true;
     }
 }

@@ -7,14 +7,14 @@ use super::unpack::UnpackError;
 
 /// Where the bytes of an archive come from.
 pub trait Pieces: Send {
-    /// What may go wrong.
+    /// Why bytes did not arrive.
     type Error: Send;
 
     /// The next bytes, never empty; none at the end.
     fn next_piece(&mut self) -> impl Future<Output = Result<Option<Bytes>, Self::Error>> + Send;
 }
 
-/// The bytes, and those of them that nobody has taken yet.
+/// The bytes, and those of them that are not consumed yet.
 pub(super) struct Source<P> {
     pieces: P,
     ready: BytesMut,
@@ -25,7 +25,7 @@ impl<P: Pieces> Source<P> {
         Self { pieces, ready: BytesMut::new() }
     }
 
-    /// Gets some more; false at the end.
+    /// Reads more; false at the end.
     async fn more(&mut self) -> Result<bool, UnpackError<P::Error>> {
         match self.pieces.next_piece().await {
             Ok(Some(piece)) => {
@@ -58,7 +58,7 @@ impl<P: Pieces> Source<P> {
         Ok(self.ready.split_to(self.ready.len().min(most)).freeze())
     }
 
-    /// Passes over so many bytes.
+    /// Skips so many bytes.
     pub(super) async fn skip(&mut self, mut count: u64) -> Result<(), UnpackError<P::Error>> {
         while count > 0 {
             count -= self.piece(count).await?.len() as u64;
@@ -66,8 +66,8 @@ impl<P: Pieces> Source<P> {
         Ok(())
     }
 
-    /// Reads what follows the end of the archive, if that is little: a connection can be used again
-    /// then, and whatever checks the whole has seen it all.
+    /// Reads what follows the end of the archive, if it is little: then the connection can be used
+    /// again, and a checksum over the whole has seen all of it.
     pub(super) async fn drain(mut self, most: usize) -> Result<(), UnpackError<P::Error>> {
         let mut read = 0;
         while read <= most && self.more().await? {

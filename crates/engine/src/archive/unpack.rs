@@ -1,32 +1,31 @@
-//! Takes an archive apart, entry by entry, and has the guest write what is in it. An entry that
-//! points out of its directory, or is no file, directory or link, is refused by name; what came
-//! before it stays.
+//! Unpacks an archive entry by entry; the guest writes the files. An entry that points out of its
+//! directory, or is no file, directory or link, is refused by name; earlier entries stay.
 
 use model::{ErrorCode, Refusal};
 use tar_stream::{Bounds as Format, Decoder, Entry, Kind, Step, TarError, padding};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
-use super::inside::Files;
 use super::pieces::{Pieces, Source};
+use super::sandbox_files::Files;
 
 const COPY_BYTES: usize = 64 * 1024;
 
-/// The permissions that a sandbox can be given for files, and for directories.
+/// The permissions that files and directories in a sandbox can have.
 const FILE_SETTABLE: u32 = 0o1777;
 const DIRECTORY_SETTABLE: u32 = 0o3777;
 
-/// How much an archive may bring.
+/// The limits of an archive.
 #[derive(Debug, Clone, Copy)]
 pub struct Bounds {
     /// Entries.
     pub entries: u64,
     /// Bytes of all files together.
     pub bytes: u64,
-    /// What becomes of what a sandbox cannot be given.
+    /// What happens to entries that a sandbox cannot have.
     pub unusual: Unusual,
 }
 
-/// What becomes of pipes, devices and the like in an archive.
+/// What happens to pipes, devices and the like in an archive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unusual {
     /// The archive is refused.
@@ -35,7 +34,7 @@ pub enum Unusual {
     LeaveOut,
 }
 
-/// What came out of an archive.
+/// What was unpacked.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Unpacked {
     /// Regular files.
@@ -48,18 +47,18 @@ pub struct Unpacked {
     pub bytes: u64,
 }
 
-/// Why an archive was not taken apart.
+/// Why an archive was not unpacked.
 #[derive(Debug)]
 pub enum UnpackError<E> {
-    /// It is too much, or no archive, or one with something in it that may not be.
+    /// The archive is too large, invalid, or has a forbidden entry.
     Archive(Refusal),
-    /// The sandbox did not take what is in it.
+    /// The sandbox refused a file.
     Files(Refusal),
     /// Its bytes did not arrive.
     Source(E),
 }
 
-/// An archive that is being taken apart.
+/// An archive that is being unpacked.
 pub struct Unpacking<'a, F, P> {
     used: &'a F,
     source: Source<P>,
@@ -68,20 +67,20 @@ pub struct Unpacking<'a, F, P> {
     bounds: Bounds,
     seen: u64,
     done: Unpacked,
-    /// Directories on the way to the last entry, if they are to become what they were.
-    open: Option<Vec<Above>>,
+    /// Directories on the path of the last entry, if their metadata is restored.
+    open: Option<Vec<OpenDirectory>>,
 }
 
-/// A directory about which the last word is said when everything in it is there.
-struct Above {
+/// A directory whose metadata is set when all its entries are there.
+struct OpenDirectory {
     at: String,
     mode: u32,
     modified_ms: i64,
 }
 
-/// What an entry is to become.
+/// What an entry becomes.
 #[derive(Debug, PartialEq, Eq)]
-enum Wanted {
+enum EntryKind {
     File,
     Directory,
     Link,
@@ -91,7 +90,7 @@ enum Wanted {
 type Done<T, P> = Result<T, UnpackError<<P as Pieces>::Error>>;
 
 impl<'a, F: Files, P: Pieces> Unpacking<'a, F, P> {
-    /// Of these bytes, into this directory.
+    /// Unpacks these bytes into this directory.
     pub fn new(used: &'a F, pieces: P, root: &'a str, bounds: Bounds) -> Self {
         let source = Source::of(pieces);
         let (done, decoder) = (Unpacked::default(), Decoder::new(Format::NONE));
@@ -99,14 +98,14 @@ impl<'a, F: Files, P: Pieces> Unpacking<'a, F, P> {
         Self { used, source, decoder, root, bounds, seen: 0, done, open: None }
     }
 
-    /// Of an archive from which everything is to come back: permissions and times as well, and other
-    /// names of a file as such. What cannot be given to a sandbox is left out.
+    /// Restores an archive: permissions, times and hard links as well. Entries that a sandbox
+    /// cannot have are left out.
     #[must_use]
-    pub fn as_it_was(self) -> Self {
+    pub fn with_metadata(self) -> Self {
         Self { open: Some(Vec::new()), ..self }
     }
 
-    /// Takes it apart.
+    /// Unpacks everything.
     pub async fn run(mut self) -> Done<Unpacked, P> {
         self.used
             .within(
@@ -143,7 +142,7 @@ impl<'a, F: Files, P: Pieces> Unpacking<'a, F, P> {
         }
     }
 
-    /// Puts an entry where it belongs, and goes past its contents.
+    /// Unpacks an entry, and reads past its contents.
     async fn put(&mut self, entry: &Entry) -> Done<(), P> {
         let shown = String::from_utf8_lossy(&entry.path).into_owned();
         let about = |error: UnpackError<P::Error>| error.about(&shown);
@@ -154,15 +153,15 @@ impl<'a, F: Files, P: Pieces> Unpacking<'a, F, P> {
             }
             Err(refused) => return Err(about(refused)),
         };
-        if self.open.is_some() && !can_be_told(&wanted, entry) {
+        if self.open.is_some() && !has_text_names(&wanted, entry) {
             return self.pass_over(entry).await;
         }
-        let inside = inside(&entry.path).map_err(about)?;
+        let inside = path_beneath(&entry.path).map_err(about)?;
         if inside.is_empty() {
-            if wanted != Wanted::Directory {
+            if wanted != EntryKind::Directory {
                 return Err(about(broken("no name")));
             }
-            // The directory itself, which is there.
+            // The directory itself, which exists.
             let at = self.root.to_owned();
             self.enter(at, entry);
             return self.pass_over(entry).await;
@@ -170,11 +169,11 @@ impl<'a, F: Files, P: Pieces> Unpacking<'a, F, P> {
         let at = format!("{}/{inside}", self.root);
         self.leave(&at).await.map_err(about)?;
         let put = match wanted {
-            Wanted::File => return self.file(&at, entry).await.map_err(about),
-            Wanted::Directory => self.directory(at, entry).await,
-            Wanted::Link => self.link(&at, &entry.target).await,
-            Wanted::Copy if self.open.is_some() => self.another_name(&at, &entry.target).await,
-            Wanted::Copy => self.copy(&at, entry).await,
+            EntryKind::File => return self.file(&at, entry).await.map_err(about),
+            EntryKind::Directory => self.directory(at, entry).await,
+            EntryKind::Link => self.link(&at, &entry.target).await,
+            EntryKind::Copy if self.open.is_some() => self.another_name(&at, &entry.target).await,
+            EntryKind::Copy => self.copy(&at, entry).await,
         };
         put.map_err(about)?;
         self.pass_over(entry).await
@@ -191,17 +190,17 @@ impl<'a, F: Files, P: Pieces> Unpacking<'a, F, P> {
         Ok(())
     }
 
-    /// Everything that follows is in this directory, until something else comes.
+    /// Later entries are in this directory, until another path comes.
     fn enter(&mut self, at: String, entry: &Entry) {
         if let Some(open) = &mut self.open {
             let (mode, modified_ms) = (entry.mode & DIRECTORY_SETTABLE, modified_ms(entry));
-            open.push(Above { at, mode, modified_ms });
+            open.push(OpenDirectory { at, mode, modified_ms });
         }
     }
 
-    /// Says the last word about directories that this is not in.
+    /// Sets the metadata of directories that this path is not in.
     async fn leave(&mut self, at: &str) -> Done<(), P> {
-        let is_left = |above: &mut Above| {
+        let is_left = |above: &mut OpenDirectory| {
             !at.strip_prefix(above.at.as_str()).is_some_and(|rest| rest.starts_with('/'))
         };
         while let Some(above) = self.open.as_mut().and_then(|open| open.pop_if(is_left)) {
@@ -219,7 +218,7 @@ impl<'a, F: Files, P: Pieces> Unpacking<'a, F, P> {
     async fn file(&mut self, at: &str, entry: &Entry) -> Done<(), P> {
         let size = entry.size;
         self.count(size)?;
-        // What runs as its owner does so nowhere here.
+        // Set-user-id bits have no effect in a sandbox.
         let mode = if self.open.is_some() { entry.mode & FILE_SETTABLE } else { entry.mode };
         let mut writer = self.used.within(self.used.inside().write_file(at, Some(mode))).await?;
         let mut left = size;
@@ -241,9 +240,9 @@ impl<'a, F: Files, P: Pieces> Unpacking<'a, F, P> {
     }
 
     async fn another_name(&mut self, at: &str, target: &[u8]) -> Done<(), P> {
-        let first = format!("{}/{}", self.root, inside(target)?);
+        let first = format!("{}/{}", self.root, path_beneath(target)?);
         match self.used.within(self.used.inside().link_file(at, &first)).await {
-            // It was left out, and so is this.
+            // Its target was left out, and so is this.
             Err(refusal) if refusal.code == ErrorCode::PathNotFound => return Ok(()),
             linked => linked?,
         }
@@ -254,10 +253,10 @@ impl<'a, F: Files, P: Pieces> Unpacking<'a, F, P> {
     async fn link(&mut self, at: &str, target: &[u8]) -> Done<(), P> {
         let target = text(target)?;
         if target.is_empty() {
-            return Err(broken("a link to nowhere"));
+            return Err(broken("a link without a target"));
         }
         match self.used.within(self.used.inside().make_link(at, target)).await {
-            // As with files, the new one takes the place of the old one.
+            // As with files, the new one replaces the old one.
             Err(refusal) if refusal.code == ErrorCode::PathExists => {
                 self.used.within(self.used.inside().remove(at, false)).await?;
                 self.used.within(self.used.inside().make_link(at, target)).await?;
@@ -268,9 +267,9 @@ impl<'a, F: Files, P: Pieces> Unpacking<'a, F, P> {
         Ok(())
     }
 
-    /// Another name of a file that came before becomes a copy of it.
+    /// A hard link to an earlier file becomes a copy of it.
     async fn copy(&mut self, at: &str, entry: &Entry) -> Done<(), P> {
-        let from = format!("{}/{}", self.root, inside(&entry.target)?);
+        let from = format!("{}/{}", self.root, path_beneath(&entry.target)?);
         let mut reader = self.used.within(self.used.inside().read_file(&from, 0, None)).await?;
         self.count(reader.entry.size)?;
         let mut writer =
@@ -302,7 +301,7 @@ impl<'a, F: Files, P: Pieces> Unpacking<'a, F, P> {
 }
 
 impl<E> UnpackError<E> {
-    /// The same about an entry.
+    /// Adds the name of the entry.
     fn about(self, entry: &str) -> Self {
         let about = |mut refusal: Refusal| {
             refusal.cause = format!("{entry:?}: {}", refusal.cause).into();
@@ -316,7 +315,7 @@ impl<E> UnpackError<E> {
     }
 }
 
-/// What the guest, or whoever uses it, refuses.
+/// A refusal by the guest, or by the use.
 impl<E> From<Refusal> for UnpackError<E> {
     fn from(refusal: Refusal) -> Self {
         Self::Files(refusal)
@@ -341,18 +340,18 @@ fn broken<E>(cause: &'static str) -> UnpackError<E> {
     TarError::Broken(cause.into()).into()
 }
 
-/// Archives of ours have whole seconds, so nothing finer is set.
+/// Our archives have whole seconds, so nothing finer is set.
 fn modified_ms(entry: &Entry) -> i64 {
     entry.modified.0.saturating_mul(1000)
 }
 
-fn wanted<E>(entry: &Entry) -> Result<Wanted, UnpackError<E>> {
+fn wanted<E>(entry: &Entry) -> Result<EntryKind, UnpackError<E>> {
     match entry.kind {
         Kind::File if entry.sparse.is_some() => Err(broken("a sparse file")),
-        Kind::File => Ok(Wanted::File),
-        Kind::Directory => Ok(Wanted::Directory),
-        Kind::Hardlink => Ok(Wanted::Copy),
-        Kind::Symlink => Ok(Wanted::Link),
+        Kind::File => Ok(EntryKind::File),
+        Kind::Directory => Ok(EntryKind::Directory),
+        Kind::Hardlink => Ok(EntryKind::Copy),
+        Kind::Symlink => Ok(EntryKind::Link),
         Kind::Device => Err(broken("a device")),
         Kind::Fifo => Err(broken("a named pipe")),
         Kind::Other(_) => Err(broken("neither a file, a directory nor a link")),
@@ -364,18 +363,18 @@ fn text<E>(bytes: &[u8]) -> Result<&str, UnpackError<E>> {
     if text.contains('\0') { Err(broken("a name with a zero byte in it")) } else { Ok(text) }
 }
 
-/// Whether a guest can be told of it: it knows names as text.
-fn can_be_told(wanted: &Wanted, entry: &Entry) -> bool {
+/// Whether a guest can write it: it takes names as text only.
+fn has_text_names(wanted: &EntryKind, entry: &Entry) -> bool {
     let is_text = |bytes: &[u8]| text::<()>(bytes).is_ok();
     is_text(&entry.path)
         && match wanted {
-            Wanted::File | Wanted::Directory => true,
-            Wanted::Link | Wanted::Copy => !entry.target.is_empty() && is_text(&entry.target),
+            EntryKind::File | EntryKind::Directory => true,
+            EntryKind::Link | EntryKind::Copy => !entry.target.is_empty() && is_text(&entry.target),
         }
 }
 
-/// The path of an entry, beneath its directory whatever it says.
-fn inside<E>(path: &[u8]) -> Result<String, UnpackError<E>> {
+/// The path of an entry, always beneath its directory.
+fn path_beneath<E>(path: &[u8]) -> Result<String, UnpackError<E>> {
     let path = text(path)?;
     if path.starts_with('/') {
         return Err(broken("an absolute path"));
@@ -398,7 +397,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_path_stays_beneath_its_directory() {
+    fn unpack_keeps_a_path_beneath_its_directory() {
         for (path, expected) in [
             ("a/b", Some("a/b")),
             ("./a//b/", Some("a/b")),
@@ -411,18 +410,18 @@ mod tests {
             ("a/..", None),
             ("a\0b", None),
         ] {
-            assert_eq!(inside::<()>(path.as_bytes()).ok().as_deref(), expected, "{path:?}");
+            assert_eq!(path_beneath::<()>(path.as_bytes()).ok().as_deref(), expected, "{path:?}");
         }
-        assert!(inside::<()>(b"\xff").is_err());
+        assert!(path_beneath::<()>(b"\xff").is_err());
     }
 
     #[test]
-    fn only_files_directories_and_links_are_taken() {
+    fn unpack_takes_files_directories_and_links_only() {
         for (kind, taken) in [
-            (Kind::File, Some(Wanted::File)),
-            (Kind::Directory, Some(Wanted::Directory)),
-            (Kind::Symlink, Some(Wanted::Link)),
-            (Kind::Hardlink, Some(Wanted::Copy)),
+            (Kind::File, Some(EntryKind::File)),
+            (Kind::Directory, Some(EntryKind::Directory)),
+            (Kind::Symlink, Some(EntryKind::Link)),
+            (Kind::Hardlink, Some(EntryKind::Copy)),
             (Kind::Device, None),
             (Kind::Fifo, None),
             (Kind::Other(b'Z'), None),

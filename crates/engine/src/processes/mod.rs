@@ -1,34 +1,34 @@
-//! Processes of sandboxes: programs that outlive the request that started them. They are started,
-//! followed, fed, stopped and remembered here; when they are over, started again or killed, and what
-//! they keep awake, is the kernel's decision. That something is read of them counts as nothing and
-//! thaws nothing; whatever needs the inside of a sandbox is a use of it.
+//! Processes of sandboxes: programs that outlive the request that started them. This module starts,
+//! follows, feeds and stops them, and stores their records. The kernel decides when they end, are
+//! restarted or killed, and whether they keep their sandbox awake. Reading about a process is no
+//! activity and thaws nothing; whatever needs the inside of a sandbox is a use of it.
 
-mod asked;
 mod live;
 mod log;
+mod log_reader;
+mod log_writer;
 mod names;
-mod reading;
-mod recovering;
-mod restarting;
-mod running;
-mod saving;
-mod starting;
-mod stopping;
-mod storing;
+mod record_writer;
+mod recovery;
+mod requests;
+mod restarts;
+mod runner;
+mod start;
+mod stop;
 mod table;
 
-pub use self::asked::{
+pub(crate) use self::log::files::LogDirectory;
+pub use self::log::files::ProcessLogs;
+pub use self::log_reader::LogFollow;
+pub(crate) use self::log_writer::run as save;
+pub(crate) use self::record_writer::run as store;
+pub(crate) use self::recovery::{end_left_over, store_left_over, sweep};
+pub use self::requests::{
     LogPage, LogPiece, LogQuery, LogWanted, ProcessInput, ProcessPage, ProcessQuery, ProcessRef,
     ProcessRequest,
 };
-pub use self::log::files::ProcessLogs;
-pub(crate) use self::log::files::Shelf;
-pub use self::reading::LogFollow;
-pub(crate) use self::recovering::{end_left_over, store_left_over, sweep};
-pub(crate) use self::restarting::{over, restart, rests};
-pub(crate) use self::saving::run as save;
-pub(crate) use self::stopping::kill_program;
-pub(crate) use self::storing::run as store;
+pub(crate) use self::restarts::{end_process, pauses, restart};
+pub(crate) use self::stop::kill_program;
 pub(crate) use self::table::Processes;
 
 use std::collections::BTreeSet;
@@ -46,11 +46,11 @@ use crate::core::unavailable;
 use crate::keys::Caller;
 use crate::{Engine, Use, UseKind};
 
-/// The most that records of one page say.
+/// The most bytes of records in one page.
 const PAGE_BYTES_MAX: usize = 4 * 1024 * 1024;
 
 impl Engine {
-    /// A process of a sandbox, also of one that is gone.
+    /// A process of a sandbox, also of an ended one.
     #[boxed]
     pub async fn process(
         &self,
@@ -61,7 +61,7 @@ impl Engine {
         Ok(self.shown(&self.find_process(caller, sandbox, of).await?))
     }
 
-    /// Processes of a sandbox, also of one that is gone, the latest first.
+    /// Processes of a sandbox, also of an ended one, latest first.
     #[boxed]
     pub async fn processes(
         &self,
@@ -95,8 +95,8 @@ impl Engine {
         Ok(ProcessPage { processes, more })
     }
 
-    /// Waits until a process is over for good. It may be given up at any moment. Whoever waits holds
-    /// a use of the sandbox meanwhile, or it may be frozen.
+    /// Waits until a process has ended for good; the future may be dropped at any moment. The
+    /// caller should hold a use of the sandbox meanwhile, or the sandbox may be frozen.
     #[boxed]
     pub async fn wait_process(
         &self,
@@ -106,15 +106,15 @@ impl Engine {
     ) -> Result<ProcessRecord, Refusal> {
         match self.find_process(caller, sandbox, of).await? {
             Entry::Live(live) => {
-                live.over().await;
+                live.ended().await;
                 Ok(live.record())
             }
-            Entry::Over(record) => Ok(ProcessRecord::clone(&record)),
+            Entry::Ended(record) => Ok(ProcessRecord::clone(&record)),
         }
     }
 
-    /// Asks a process and everything that descends from it to end, and kills it if it has not after
-    /// `grace_ms`. Done when it is over; whoever goes away meanwhile does not call it off.
+    /// Asks a process and all its descendants to end, and kills it if it has not after `grace_ms`.
+    /// Done when the process has ended; a client that goes away does not call it off.
     #[boxed]
     pub async fn stop_process(
         &self,
@@ -124,10 +124,10 @@ impl Engine {
         grace_ms: u64,
     ) -> Result<ProcessRecord, Refusal> {
         let (used, live) = self.use_process(caller, sandbox, of).await?;
-        stopping::stop(used, live, grace_ms).await
+        stop::stop(used, live, grace_ms).await
     }
 
-    /// Kills a process and everything that descends from it. Done when it is over.
+    /// Kills a process and all its descendants; done when it has ended.
     #[boxed]
     pub async fn kill_process(
         &self,
@@ -136,10 +136,10 @@ impl Engine {
         of: &ProcessRef,
     ) -> Result<ProcessRecord, Refusal> {
         let (used, live) = self.use_process(caller, sandbox, of).await?;
-        stopping::kill(used, live).await
+        stop::kill(used, live).await
     }
 
-    /// Sends a signal to a process, or to everything that descends from it too.
+    /// Sends a signal to a process, or also to all its descendants.
     #[boxed]
     pub async fn signal_process(
         &self,
@@ -150,11 +150,11 @@ impl Engine {
         tree: bool,
     ) -> Result<ProcessRecord, Refusal> {
         let (used, live) = self.use_process(caller, sandbox, of).await?;
-        stopping::signal(used, Arc::clone(&live), signal, tree).await?;
+        stop::signal(used, Arc::clone(&live), signal, tree).await?;
         Ok(self.shown(&Entry::Live(live)))
     }
 
-    /// Writes to the input of a process: all of it, in one piece, before what others write later.
+    /// Writes to the input of a process: all of it, in one piece, before later writes of others.
     #[boxed]
     pub async fn write_stdin(
         &self,
@@ -167,7 +167,7 @@ impl Engine {
         live.write(bytes).await
     }
 
-    /// Ends the input of a process. That it is ended is done too.
+    /// Ends the input of a process. It is no error if it has ended already.
     #[boxed]
     pub async fn close_stdin(
         &self,
@@ -195,7 +195,7 @@ impl Engine {
         }
     }
 
-    /// Part of what a process wrote.
+    /// Part of the output of a process.
     #[boxed]
     pub async fn process_log(
         &self,
@@ -205,10 +205,10 @@ impl Engine {
         query: LogQuery,
     ) -> Result<LogPage, Refusal> {
         let entry = self.find_process(caller, sandbox, of).await?;
-        reading::page(&self.core, entry, query).await
+        log_reader::page(&self.core, entry, query).await
     }
 
-    /// What a process wrote from `offset` on, and what it writes until it is over.
+    /// The output of a process from `offset` on, until the process has ended.
     #[boxed]
     pub async fn follow_log(
         &self,
@@ -240,7 +240,7 @@ impl Engine {
             }
         };
         match stored {
-            Some(record) if caller.sees(record.tenant) => Ok(Entry::Over(Arc::new(record))),
+            Some(record) if caller.sees(record.tenant) => Ok(Entry::Ended(Arc::new(record))),
             Some(_) | None => {
                 if !known {
                     self.check_ended(caller, sandbox).await?;
@@ -250,7 +250,7 @@ impl Engine {
         }
     }
 
-    /// Refuses what belongs to another key. Says whether the kernel knows the sandbox.
+    /// Refuses a sandbox of another key. Returns whether the kernel knows the sandbox.
     fn tenant_seen(&self, caller: Caller, sandbox: SandboxId) -> Result<bool, Refusal> {
         match self.core.read(|kernel| kernel.tenant_of_sandbox(sandbox)) {
             Some(_) => self.check_sandbox(caller, sandbox).map(|()| true),
@@ -258,7 +258,7 @@ impl Engine {
         }
     }
 
-    /// Refuses a sandbox of which not even the store remembers that it was the caller's.
+    /// Refuses an ended sandbox unless the store knows that it was the caller's.
     async fn check_ended(&self, caller: Caller, sandbox: SandboxId) -> Result<(), Refusal> {
         match self.ended_long_ago(caller, sandbox).await {
             Some(_) => Ok(()),
@@ -266,8 +266,8 @@ impl Engine {
         }
     }
 
-    /// Adds what only the store has to what is in memory, the latest first, up to one more than are
-    /// wanted.
+    /// Adds processes that only the store has to those in memory, latest first, up to one more than
+    /// the limit.
     async fn add_stored(
         &self,
         caller: Caller,
@@ -297,7 +297,7 @@ impl Engine {
         Ok(())
     }
 
-    /// A process that runs, and a use of its sandbox, which is thawed.
+    /// A running process, and a use of its sandbox, which is thawed.
     async fn use_process(
         &self,
         caller: Caller,
@@ -320,11 +320,12 @@ impl Engine {
                 live.handle()?;
                 Ok(live)
             }
-            Entry::Over(_) => Err(live::over()),
+            Entry::Ended(_) => Err(live::ended_refusal()),
         }
     }
 
-    /// As it is shown: whether it still keeps its sandbox awake is known to the kernel alone.
+    /// The record as callers see it: only the kernel knows whether it still keeps its sandbox
+    /// awake.
     fn shown(&self, entry: &Entry) -> ProcessRecord {
         let mut record = entry.record();
         if let Entry::Live(live) = entry

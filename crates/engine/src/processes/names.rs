@@ -1,16 +1,16 @@
-//! What processes may be called, and what they are called if nobody says. A name is never taken for
-//! a process id.
+//! Which names processes may have, and the names of those started without one. A name never looks
+//! like a process id.
 
 use model::{ErrorCode, Refusal};
 
 /// The longest name, in characters.
 const NAME_CHARS_MAX: usize = 128;
-/// How much of a made-up name is made up.
+/// How many characters of a generated name are random.
 const MADE_UP_CHARS: usize = 8;
 
 const LETTERS: &[u8; 36] = b"abcdefghijklmnopqrstuvwxyz0123456789";
 
-/// Refuses what cannot be a name.
+/// Refuses an invalid name.
 pub(super) fn check(name: &str) -> Result<(), Refusal> {
     let problem = if name.is_empty() {
         "is empty"
@@ -25,10 +25,10 @@ pub(super) fn check(name: &str) -> Result<(), Refusal> {
     } else {
         return Ok(());
     };
-    Err(Refusal::new(ErrorCode::InvalidArgument, format!("name: it {problem}")))
+    Err(Refusal::new(ErrorCode::InvalidArgument, format!("name: the name {problem}")))
 }
 
-/// A name that says nothing.
+/// A generated name.
 pub(super) fn made_up() -> Result<String, Refusal> {
     let mut bits =
         getrandom::u64().map_err(|error| Refusal::new(ErrorCode::Internal, error.to_string()))?;
@@ -46,7 +46,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_told_from_ids_and_paths() {
+    fn process_names_differ_from_ids_and_paths() {
         for (name, good) in [
             ("web", true),
             ("my server (2)", true),
@@ -66,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn made_up_names_are_names_and_differ() {
+    fn generated_process_names_are_valid_and_differ() {
         let (one, other) = (made_up().unwrap(), made_up().unwrap());
         assert_ne!(one, other);
         for name in [one, other] {

@@ -1,6 +1,6 @@
-//! Which processes there are, by sandbox: those that run, and those that ran, as far as they are in
-//! memory. Names are unique among those that run; how many run and how many are remembered is
-//! bounded, and the oldest go first. What is not here may be in the store.
+//! The processes of each sandbox that are in memory: running ones, and ended ones. Names are unique
+//! among running processes; how many run and how many ended ones stay is bounded, and the oldest go
+//! first. A process that is not here may be in the store.
 
 use std::collections::btree_map::Entry as Place;
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,39 +14,38 @@ use model::{
 use store::{ProcessesQuery, Store};
 use tokio::sync::Semaphore;
 
-use super::asked::{ProcessQuery, ProcessRef};
 use super::live::Live;
-use super::log::files::Shelf;
+use super::log::files::LogDirectory;
 use super::names;
-use super::storing::Behind;
+use super::record_writer::UnstoredChanges;
+use super::requests::{ProcessQuery, ProcessRef};
 use crate::core::unavailable;
 
-/// How many that are over are remembered of one sandbox.
+/// How many ended processes of one sandbox are kept.
 const FINISHED_MAX: usize = 2_000;
-/// What records of those that are over may take in memory, of all sandboxes together; the store has
-/// the others.
+/// The memory for records of ended processes of all sandboxes; the store has the others.
 const IN_MEMORY_BYTES_MAX: usize = 64 * 1024 * 1024;
-/// What a record takes besides its texts.
+/// The memory of a record besides its texts.
 const RECORD_BYTES: usize = 512;
-/// What may wait for programs to read it as their input, of all processes together.
+/// Input of all processes that may wait for programs to read it.
 const INPUT_BYTES_MAX: usize = 128 * 1024 * 1024;
 
 /// The processes of all sandboxes.
 pub(crate) struct Processes {
     tables: Mutex<Tables>,
-    /// What is to be stored.
-    pub(super) behind: Behind,
-    shelf: Option<Arc<Shelf>>,
-    /// What may be held as input of programs.
+    /// Changes that wait for the store.
+    pub(super) unstored: UnstoredChanges,
+    log_directory: Option<Arc<LogDirectory>>,
+    /// The room for input of programs.
     input: Arc<Semaphore>,
-    /// What waits for the disk of all logs.
+    /// Bytes of all logs that wait for the disk.
     unsaved_bytes: Arc<AtomicUsize>,
 }
 
 #[derive(Default)]
 struct Tables {
     of: BTreeMap<SandboxId, Table>,
-    /// What records of those that are over take, in all of them.
+    /// The memory of the records of ended processes, of all tables.
     finished_bytes: usize,
 }
 
@@ -61,9 +60,9 @@ struct Table {
     names: BTreeMap<Arc<str>, u64>,
     pids: BTreeMap<u32, u64>,
     running: BTreeSet<u64>,
-    /// Those that are over, and what their records take.
+    /// Ended processes, and the memory of their records.
     finished: BTreeMap<u64, usize>,
-    /// Names of those that are just being started.
+    /// Names of processes that are just being started.
     starting: BTreeSet<Arc<str>>,
     /// The store has some that are not here.
     older: bool,
@@ -72,13 +71,13 @@ struct Table {
 /// A process.
 #[derive(Clone)]
 pub(super) enum Entry {
-    /// It is not over, or that is not stored yet.
+    /// It has not ended, or its end is not stored yet.
     Live(Arc<Live>),
-    /// It is over.
-    Over(Arc<ProcessRecord>),
+    /// It has ended.
+    Ended(Arc<ProcessRecord>),
 }
 
-/// What a record takes in memory.
+/// The memory of a record.
 pub(super) fn weight(record: &ProcessRecord) -> usize {
     let cwd = record.cwd.as_ref().map_or(0, |cwd| cwd.len());
     RECORD_BYTES + record.command.len() + record.name.len() + cwd
@@ -89,27 +88,27 @@ impl Entry {
     pub(super) fn tenant(&self) -> KeyId {
         match self {
             Self::Live(live) => live.tenant,
-            Self::Over(record) => record.tenant,
+            Self::Ended(record) => record.tenant,
         }
     }
 
     pub(super) fn record(&self) -> ProcessRecord {
         match self {
             Self::Live(live) => live.record(),
-            Self::Over(record) => ProcessRecord::clone(record),
+            Self::Ended(record) => ProcessRecord::clone(record),
         }
     }
 }
 
-/// What is in memory of what was asked for.
+/// The part of a query that is in memory.
 pub(super) struct Page {
-    /// The latest first.
+    /// Latest first.
     pub(super) entries: Vec<Entry>,
     /// There may be others in the store, between and after them.
     pub(super) older: bool,
 }
 
-/// A name and a place that nobody else gets meanwhile. Dropped, they are free again.
+/// A reserved name and number. They are free again when this is dropped.
 pub(super) struct Reserved<'p> {
     processes: &'p Processes,
     sandbox: SandboxId,
@@ -117,11 +116,11 @@ pub(super) struct Reserved<'p> {
 }
 
 impl Processes {
-    pub(crate) fn new(shelf: Option<Arc<Shelf>>) -> Self {
+    pub(crate) fn new(log_directory: Option<Arc<LogDirectory>>) -> Self {
         Self {
             tables: Mutex::default(),
-            behind: Behind::default(),
-            shelf,
+            unstored: UnstoredChanges::default(),
+            log_directory,
             input: Arc::new(Semaphore::new(INPUT_BYTES_MAX)),
             unsaved_bytes: Arc::default(),
         }
@@ -131,27 +130,27 @@ impl Processes {
         self.tables.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Where logs are on the disk.
-    pub(super) fn shelf(&self) -> Option<&Shelf> {
-        self.shelf.as_deref()
+    /// The logs on the disk.
+    pub(super) fn log_directory(&self) -> Option<&LogDirectory> {
+        self.log_directory.as_deref()
     }
 
-    pub(super) fn shelf_to_share(&self) -> Option<Arc<Shelf>> {
-        self.shelf.clone()
+    pub(super) fn shared_log_directory(&self) -> Option<Arc<LogDirectory>> {
+        self.log_directory.clone()
     }
 
-    /// What may be held as input of programs.
+    /// The room for input of programs.
     pub(super) fn input(&self) -> Arc<Semaphore> {
         Arc::clone(&self.input)
     }
 
-    /// What waits for the disk of all logs.
+    /// Bytes of all logs that wait for the disk.
     pub(super) fn unsaved_bytes(&self) -> Arc<AtomicUsize> {
         Arc::clone(&self.unsaved_bytes)
     }
 
-    /// The number of the last process of a sandbox that had another life; nothing if that is known
-    /// in memory.
+    /// The number of the last process of a sandbox that had an earlier instance; none if memory has
+    /// it.
     pub(super) async fn last_of_earlier(
         &self,
         store: &dyn Store,
@@ -170,7 +169,7 @@ impl Processes {
         Ok(Some(latest.first().map_or(0, |record| record.number)))
     }
 
-    /// Takes a name and a place. A sandbox that is new here goes on with its numbers; nothing if those
+    /// Reserves a name and a number. A sandbox that is new here continues its numbers; none if they
     /// are not known.
     pub(super) fn reserve(
         &self,
@@ -191,12 +190,12 @@ impl Processes {
             (Place::Vacant(_), None) => return Ok(None),
         };
         if table.running.len() + table.starting.len() >= max_running {
-            let cause = format!("a sandbox may have {max_running} processes that run");
+            let cause = format!("a sandbox may have {max_running} running processes");
             return Err(Refusal::new(ErrorCode::LimitReached, cause));
         }
         let name: Arc<str> = match wanted {
             Some(name) if table.has_name(name) => {
-                let cause = format!("a process called {name:?} runs already");
+                let cause = format!("a process named {name:?} is already running");
                 return Err(Refusal::new(ErrorCode::ProcessNameTaken, cause));
             }
             Some(name) => name.into(),
@@ -211,14 +210,14 @@ impl Processes {
         Ok(Some(Reserved { processes: self, sandbox, name }))
     }
 
-    /// Something of a process is to be stored.
+    /// A change of a process is to be stored.
     pub(super) fn changed(&self, record: &ProcessRecord, live: &Arc<Live>) {
-        self.behind.changed(record.sandbox, record.number, live);
+        self.unstored.changed(record.sandbox, record.number, live);
     }
 
-    /// A process is over: it is remembered.
+    /// A process has ended: its record stays here.
     pub(super) fn ended(&self, record: &ProcessRecord, live: &Arc<Live>) {
-        self.behind.changed(record.sandbox, record.number, live);
+        self.unstored.changed(record.sandbox, record.number, live);
         let mut tables = self.tables();
         let Tables { of, finished_bytes } = &mut *tables;
         let Some(table) = of.get_mut(&record.sandbox) else { return };
@@ -231,7 +230,7 @@ impl Processes {
         {
             *finished_bytes -= bytes;
             table.forget(oldest);
-            self.behind.removed(record.sandbox, oldest);
+            self.unstored.removed(record.sandbox, oldest);
         }
     }
 
@@ -241,11 +240,11 @@ impl Processes {
         let Tables { of, finished_bytes } = &mut *tables;
         let Some(table) = of.get_mut(&record.sandbox) else { return };
         if let Some(entry) = table.by_number.get_mut(&record.number) {
-            *entry = Entry::Over(record);
+            *entry = Entry::Ended(record);
         }
         while *finished_bytes > IN_MEMORY_BYTES_MAX
             && let Some((&oldest, &bytes)) = table.finished.first_key_value()
-            && matches!(table.by_number.get(&oldest), Some(Entry::Over(_)))
+            && matches!(table.by_number.get(&oldest), Some(Entry::Ended(_)))
         {
             table.finished.remove(&oldest);
             table.forget(oldest);
@@ -254,11 +253,11 @@ impl Processes {
         }
     }
 
-    /// Forgets sandboxes that are gone, or have another life: the store has what is to be known.
+    /// Removes the tables of sandboxes that ended or have another instance: the store has them.
     pub(super) fn forget_gone(&self, instance_of: impl Fn(SandboxId) -> Option<InstanceId>) {
         let idle: Vec<_> = {
             let tables = self.tables();
-            let idle = tables.of.iter().filter(|(_, table)| table.is_at_rest());
+            let idle = tables.of.iter().filter(|(_, table)| table.is_idle());
             idle.map(|(sandbox, table)| (*sandbox, table.instance)).collect()
         };
         for (sandbox, instance) in idle {
@@ -267,7 +266,7 @@ impl Processes {
             }
             let mut tables = self.tables();
             if let Some(table) = tables.of.get(&sandbox)
-                && table.is_at_rest()
+                && table.is_idle()
                 && table.instance == instance
                 && let Some(gone) = tables.of.remove(&sandbox)
             {
@@ -276,19 +275,19 @@ impl Processes {
         }
     }
 
-    /// Whether nothing runs, and everything is stored.
-    pub(crate) fn are_at_rest(&self) -> bool {
+    /// Whether no process runs, and everything is stored.
+    pub(crate) fn are_idle(&self) -> bool {
         let tables = self.tables();
-        self.behind.is_empty() && tables.of.values().all(Table::is_at_rest)
+        self.unstored.is_empty() && tables.of.values().all(Table::is_idle)
     }
 
-    /// All that run.
+    /// All running processes.
     pub(super) fn running(&self) -> Vec<Arc<Live>> {
         let tables = self.tables();
         let running = tables.of.values().flat_map(|table| {
             table.running.iter().filter_map(|number| match table.by_number.get(number)? {
                 Entry::Live(live) => Some(Arc::clone(live)),
-                Entry::Over(_) => None,
+                Entry::Ended(_) => None,
             })
         });
         running.collect()
@@ -299,7 +298,7 @@ impl Processes {
         self.tables().of.get(&sandbox).is_some_and(|table| table.by_number.contains_key(&number))
     }
 
-    /// The process that is meant, if it is in memory; else whether it may be in the store.
+    /// A process, if it is in memory; else whether it may be in the store.
     pub(super) fn find(&self, sandbox: SandboxId, of: &ProcessRef) -> Result<Entry, bool> {
         let tables = self.tables();
         let Some(table) = tables.of.get(&sandbox) else { return Err(true) };
@@ -312,15 +311,15 @@ impl Processes {
         entry.ok_or(table.older)
     }
 
-    /// A process that is in memory, by its id.
+    /// A process in memory, by its id.
     pub(super) fn live(&self, sandbox: SandboxId, id: ProcessId) -> Option<Arc<Live>> {
         match self.find(sandbox, &ProcessRef::Id(id)).ok()? {
             Entry::Live(live) => Some(live),
-            Entry::Over(_) => None,
+            Entry::Ended(_) => None,
         }
     }
 
-    /// Some of a sandbox's processes.
+    /// Some processes of a sandbox.
     pub(super) fn page(&self, sandbox: SandboxId, query: &ProcessQuery, at_most: usize) -> Page {
         let before = query.before.unwrap_or(u64::MAX);
         let tables = self.tables();
@@ -339,15 +338,15 @@ impl Processes {
 }
 
 impl Table {
-    /// Whether one that runs, or is about to, has this name.
+    /// Whether a running or starting process has this name.
     fn has_name(&self, name: &str) -> bool {
         let of_latest = self.names.get(name);
         self.starting.contains(name)
             || of_latest.is_some_and(|number| self.running.contains(number))
     }
 
-    fn is_at_rest(&self) -> bool {
-        let stored = |number| matches!(self.by_number.get(number), Some(Entry::Over(_)));
+    fn is_idle(&self) -> bool {
+        let stored = |number| matches!(self.by_number.get(number), Some(Entry::Ended(_)));
         self.running.is_empty() && self.starting.is_empty() && self.finished.keys().all(stored)
     }
 
@@ -365,7 +364,7 @@ impl Table {
 }
 
 impl Reserved<'_> {
-    /// The process was started: it has its place. `make` is given its number.
+    /// The process was started: it gets its number, which `make` is given.
     pub(super) fn fill(
         self,
         instance: InstanceId,

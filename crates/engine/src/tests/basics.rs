@@ -1,4 +1,4 @@
-//! One thing at a time: what a caller gets, and what is left when they are done or gone.
+//! One thing at a time: what a caller gets, and what is left after it.
 
 use std::time::Duration;
 
@@ -29,7 +29,7 @@ async fn a_sandbox_is_handed_out_used_and_returned() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lease_that_nobody_keeps_is_returned() {
+async fn lease_that_no_caller_keeps_is_returned() {
     let node = Node::start(config()).await;
     node.settle().await;
     drop(node.checkout(ALICE).await.unwrap());
@@ -38,7 +38,7 @@ async fn a_lease_that_nobody_keeps_is_returned() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_checkout_that_is_given_up_holds_nothing() {
+async fn checkout_that_is_given_up_holds_nothing() {
     let mut config = config();
     config.templates[0].pool.pool_size = 0;
     config.templates[0].pool.max_overflow = 1;
@@ -56,7 +56,7 @@ async fn a_checkout_that_is_given_up_holds_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_belongs_to_one_key_does_not_exist_for_another() {
+async fn sandbox_of_one_key_does_not_exist_for_another() {
     let node = Node::start(config()).await;
     let lease = node.checkout(ALICE).await.unwrap().keep();
     let engine = &node.engine;
@@ -98,7 +98,7 @@ async fn a_sandbox_that_dies_says_so_at_once_and_its_return_is_accepted() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_full_disk_refuses_and_loses_nothing() {
+async fn full_disk_refuses_checkouts_and_loses_nothing() {
     let node = Node::start(config()).await;
     node.settle().await;
     let before = node.checkout(ALICE).await.unwrap().keep();
@@ -116,7 +116,7 @@ async fn a_full_disk_refuses_and_loses_nothing() {
     assert_eq!(
         node.engine.pool(&name("default")).unwrap().leased,
         1,
-        "what was refused is not held"
+        "a refused checkout holds nothing"
     );
 }
 
@@ -136,7 +136,7 @@ async fn after_a_crash_leases_are_lost_and_say_so() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stop_lets_what_runs_finish_and_leaves_nothing() {
+async fn shutdown_lets_running_work_finish_and_leaves_nothing() {
     let node = Node::start(config()).await;
     node.settle().await;
     let lease = node.checkout(ALICE).await.unwrap().keep();
@@ -188,13 +188,13 @@ async fn a_crash_while_a_pool_is_removed_does_not_keep_the_node_from_starting() 
         assert!(timeout(Duration::from_millis(100), removal).await.is_err());
         let node = node.kill_and_start().await;
         node.settle().await;
-        assert!(node.checkout(ALICE).await.is_ok(), "what is configured is there");
+        assert!(node.checkout(ALICE).await.is_ok(), "the configured template is there");
         assert_eq!(node.engine.pool(&name("default")).unwrap().pool_size, 2);
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_was_changed_stays_unless_it_is_configured() {
+async fn template_changes_survive_a_restart_unless_configured() {
     let mut config = config();
     config.first_templates = std::mem::take(&mut config.templates);
     let node = Node::start(config).await;
@@ -204,7 +204,7 @@ async fn what_was_changed_stays_unless_it_is_configured() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_ended_with_the_run_before_is_gone_with_its_reason_at_once() {
+async fn sandbox_of_the_run_before_is_gone_with_its_reason_at_once() {
     let node = Node::start(config()).await;
     let lease = node.checkout(ALICE).await.unwrap().keep();
     let session = node.engine.create_session(ALICE, SessionRequest::of(name("default"))).await;
@@ -212,7 +212,7 @@ async fn what_ended_with_the_run_before_is_gone_with_its_reason_at_once() {
     node.engine.use_session(ALICE, session, UseKind::Exec).await.unwrap();
     let slept = node.engine.session(ALICE, session).unwrap().sandbox_id.unwrap();
     let node = node.kill_and_start().await;
-    // At once, and when everything that is left was removed.
+    // At once, and after all leftovers were removed.
     for _ in 0..2 {
         let engine = &node.engine;
         let refusals = [

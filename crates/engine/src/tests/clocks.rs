@@ -1,4 +1,4 @@
-//! Clocks of the machine: setting its time ends no lease and lets none last longer; sleeping counts.
+//! Clocks of the machine: setting its time neither ends a lease nor prolongs it; a suspend counts.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
@@ -13,7 +13,7 @@ use crate::{EngineConfig, WallClock};
 const BEGAN: Wall = Wall(1_700_000_000_000);
 const HOUR_MS: i64 = 3_600_000;
 
-/// A machine that can sleep, and whose time can be set.
+/// A machine that can be suspended, and whose time can be set.
 #[derive(Clone, Default)]
 struct Machine {
     slept_ms: Arc<AtomicU64>,
@@ -36,14 +36,14 @@ impl Machine {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_machine_whose_time_is_set_ends_no_lease_and_lets_none_last_longer() {
+async fn lease_neither_ends_nor_lasts_longer_when_the_machine_time_is_set() {
     for set_by_ms in [HOUR_MS, 24 * HOUR_MS, -24 * HOUR_MS] {
         let machine = Machine::default();
         let node = Node::start(machine.config()).await;
         let lease = node.checkout(ALICE).await.unwrap().keep();
         let idle = node.engine.stats().warm;
         machine.set_by_ms.store(set_by_ms, Ordering::Relaxed);
-        // Long enough that the clocks are looked at, and that whatever is due happens.
+        // Long enough that the clocks are compared and everything due happens.
         tokio::time::sleep(Duration::from_secs(30)).await;
         node.run(ALICE, lease.sandbox, "echo hi").await.unwrap();
         assert_eq!(node.engine.stats().warm, idle, "the pool is as it was");
@@ -56,12 +56,12 @@ async fn a_machine_whose_time_is_set_ends_no_lease_and_lets_none_last_longer() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_machine_that_sleeps_lets_leases_end_soon_after_it_wakes() {
+async fn lease_ends_soon_after_a_suspended_machine_resumes() {
     let machine = Machine::default();
     let node = Node::start(machine.config()).await;
     let lease = node.checkout(ALICE).await.unwrap().keep();
     machine.slept_ms.store(3_600_000, Ordering::Relaxed);
-    // Nobody asks for anything: it is noticed all the same.
+    // Noticed although no request arrives.
     tokio::time::sleep(Duration::from_secs(15)).await;
     let gone = node.engine.sandbox(ALICE, lease.sandbox).unwrap_err();
     assert_eq!(gone.code, ErrorCode::SandboxGone);
@@ -69,7 +69,7 @@ async fn a_machine_that_sleeps_lets_leases_end_soon_after_it_wakes() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_next_run_begins_by_the_time_that_was_set() {
+async fn clock_of_the_next_run_begins_with_the_time_that_was_set() {
     let machine = Machine::default();
     let node = Node::start(machine.config()).await;
     let before = node.engine.now().wall;

@@ -1,5 +1,5 @@
-//! Sessions whose turns are answered by a program: started or bound with the session's own settings,
-//! replaced when it dies, called off when it is told to, and never waited for without end.
+//! Sessions whose turns a program answers: started or bound with the session's settings, replaced
+//! when it dies, cancelled on request, and never awaited without end.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -65,48 +65,48 @@ fn end(pieces: &[TurnPiece]) -> Value {
     serde_json::from_str(&pieces.last().unwrap().data).unwrap()
 }
 
-/// Everything that was said, as text.
+/// Everything that the harness said, as text.
 fn said(pieces: &[TurnPiece]) -> String {
     let messages = pieces.iter().filter(|piece| &*piece.name == "message");
     messages.map(|piece| piece.data.to_string()).collect()
 }
 
 #[tokio::test(start_paused = true)]
-async fn settings_of_a_session_are_there_at_once_after_a_change_and_in_its_next_sandbox() {
+async fn harness_has_the_session_settings_at_once_after_a_change_and_in_the_next_sandbox() {
     for harness in every_kind() {
         let node = node(harness.clone()).await;
         let session = node.engine.create_session(ALICE, asked()).await.unwrap().id;
-        let told = said(&whole(&node, session, "env TOKEN; config").await);
-        assert!(told.contains("mine") && told.contains("m1"), "{harness:?}: {told}");
+        let received = said(&whole(&node, session, "env TOKEN; config").await);
+        assert!(received.contains("mine") && received.contains("m1"), "{harness:?}: {received}");
         let config = Some(r#"{"model":"m2"}"#.into());
         let update = SessionUpdate { config, ..SessionUpdate::default() };
         node.engine.update_session(ALICE, session, update).await.unwrap();
-        let told = said(&whole(&node, session, "config").await);
-        assert!(told.contains("m2") && !told.contains("m1"), "{harness:?}: {told}");
+        let received = said(&whole(&node, session, "config").await);
+        assert!(received.contains("m2") && !received.contains("m1"), "{harness:?}: {received}");
         let sandbox = node.engine.session(ALICE, session).unwrap().sandbox_id.unwrap();
         let view = node.engine.sandbox(ALICE, sandbox).unwrap();
         node.runtime.crash(view.instance.unwrap(), false);
         node.settle().await;
-        let told = said(&whole(&node, session, "env TOKEN; config").await);
-        assert!(told.contains("mine") && told.contains("m2"), "{harness:?}: {told}");
+        let received = said(&whole(&node, session, "env TOKEN; config").await);
+        assert!(received.contains("mine") && received.contains("m2"), "{harness:?}: {received}");
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_harness_that_dies_ends_its_turn_at_once_and_the_next_message_works() {
+async fn harness_that_dies_ends_its_turn_at_once_and_the_next_message_works() {
     for harness in every_kind() {
         let node = node(harness.clone()).await;
         let session = node.engine.create_session(ALICE, asked()).await.unwrap().id;
         for breaking in ["say a; die 3", "garbage", "fail no luck"] {
-            let told = timeout(Duration::from_secs(1), whole(&node, session, breaking)).await;
-            let told = told.expect("within a second");
-            let end = end(&told);
+            let received = timeout(Duration::from_secs(1), whole(&node, session, breaking)).await;
+            let received = received.expect("within a second");
+            let end = end(&received);
             assert_eq!(end["outcome"], "failed", "{harness:?} {breaking}: {end}");
             assert!(end["error"]["message"].is_string(), "{end}");
-            let names: Vec<_> = told.iter().map(|piece| &*piece.name).collect();
+            let names: Vec<_> = received.iter().map(|piece| &*piece.name).collect();
             assert!(names.ends_with(&["error", "turn_ended"]), "{names:?}");
-            let told = whole(&node, session, "say again").await;
-            assert_eq!(end_of(&told), "completed", "{harness:?} after {breaking}");
+            let received = whole(&node, session, "say again").await;
+            assert_eq!(end_of(&received), "completed", "{harness:?} after {breaking}");
         }
     }
 }
@@ -116,7 +116,7 @@ fn end_of(pieces: &[TurnPiece]) -> String {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_abort_reaches_a_harness_that_listens_and_one_that_does_not() {
+async fn abort_reaches_a_harness_that_listens_and_one_that_does_not() {
     for harness in every_kind() {
         for script in ["say a; hang", "say a; deaf"] {
             for keep in [true, false] {
@@ -135,15 +135,15 @@ async fn an_abort_reaches_a_harness_that_listens_and_one_that_does_not() {
                     last = Some(piece);
                 }
                 assert_eq!(end_of(&[last.unwrap()]), "aborted");
-                let told = whole(&node, session, "say on").await;
-                assert_eq!(end_of(&told), "completed", "{harness:?} {script} {keep}");
+                let received = whole(&node, session, "say on").await;
+                assert_eq!(end_of(&received), "completed", "{harness:?} {script} {keep}");
             }
         }
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_cannot_be_started_refuses_the_session_and_leaves_nothing() {
+async fn harness_that_cannot_start_refuses_the_session_and_leaves_nothing() {
     for kind in [Harness::Jsonl as fn(HarnessProgram) -> Harness, Harness::AshBridge] {
         let node = node(kind(program("missing", false))).await;
         let refusal = node.engine.create_session(ALICE, asked()).await.unwrap_err();
@@ -156,7 +156,7 @@ async fn what_cannot_be_started_refuses_the_session_and_leaves_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_a_harness_writes_to_its_own_output_is_kept() {
+async fn harness_output_of_its_own_is_kept() {
     let node = node(Harness::Jsonl(program("jsonl", false))).await;
     let session = node.engine.create_session(ALICE, asked()).await.unwrap().id;
     whole(&node, session, "log first; log second").await;

@@ -1,4 +1,4 @@
-//! Imports that nobody waits for any more.
+//! Imports whose client is gone.
 
 use std::io::{self, Read};
 use std::path::Path;
@@ -12,7 +12,7 @@ use tokio::time::{sleep, timeout};
 use super::node::{Node, config};
 use crate::{ImageRequest, Roots};
 
-/// A file of a gigabyte that comes a little at a time.
+/// A file of a gigabyte that arrives a little at a time.
 struct Slow {
     header: io::Cursor<Vec<u8>>,
     began: UnboundedSender<()>,
@@ -46,7 +46,7 @@ fn header() -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn an_import_that_nobody_waits_for_ends() {
+async fn image_import_ends_when_its_client_is_gone() {
     let path = std::env::temp_dir().join(format!("shoal-engine-images-{}", std::process::id()));
     let _ = std::fs::remove_dir_all(&path);
     let images = Store::open(&path).unwrap();
@@ -67,6 +67,6 @@ async fn an_import_that_nobody_waits_for_ends() {
             sleep(Duration::from_millis(10)).await;
         }
     });
-    ended.await.expect("it goes on without anybody");
+    ended.await.expect("the import goes on without its client");
     std::fs::remove_dir_all(&path).unwrap();
 }

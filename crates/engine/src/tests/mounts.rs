@@ -1,4 +1,4 @@
-//! What of the host templates may show, when they are put and when they are launched.
+//! What of the host templates may mount, when they are put and when they are launched.
 
 use std::os::unix::fs::symlink;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use runtime::Runtime as _;
 use super::node::{ADMIN, Node, Place, config, name, template};
 use crate::{EngineConfig, Mounts};
 
-/// A directory with something to show, and something that is not to be shown.
+/// A directory with something to mount, and something that must not be mounted.
 fn place() -> Place {
     let place = Place::new();
     for name in ["allowed/data/deep", "allowed-not", "secret"] {
@@ -44,7 +44,7 @@ fn showing(place: &Place, runtime: RuntimeKind, path: &str, elsewhere: Option<&s
 }
 
 #[tokio::test(start_paused = true)]
-async fn only_what_lies_beneath_a_root_is_taken() {
+async fn mount_is_accepted_only_beneath_a_root() {
     let place = place();
     let node = Node::start(allowing(&place)).await;
     let fake = RuntimeKind::Fake;
@@ -94,7 +94,7 @@ async fn only_what_lies_beneath_a_root_is_taken() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn where_nothing_may_be_shown_nothing_is() {
+async fn mount_is_refused_where_no_root_is_configured() {
     let place = place();
     let node = Node::start(config()).await;
     let put = node.engine.put_template(showing(&place, RuntimeKind::Fake, "allowed/data", None));
@@ -104,7 +104,7 @@ async fn where_nothing_may_be_shown_nothing_is() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_name_that_leads_out_by_now_is_not_launched() {
+async fn mount_whose_link_leads_out_by_now_is_not_launched() {
     let place = place();
     let node = Node::start(allowing(&place)).await;
     let mut template = showing(&place, RuntimeKind::Fake, "allowed/data", None);

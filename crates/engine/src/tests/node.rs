@@ -26,7 +26,7 @@ pub(super) const BOB: Caller = Caller { key: KeyId::from_u128(0xb0b), role: Role
 pub(super) struct Node {
     pub(super) engine: Engine,
     pub(super) runtime: Arc<FakeRuntime>,
-    /// Another one, which stands for one that has images of its own.
+    /// Another runtime, which stands for one that has images of its own.
     pub(super) docker: Arc<FakeRuntime>,
     pub(super) store: Arc<MemoryStore>,
     config: EngineConfig,
@@ -35,7 +35,7 @@ pub(super) struct Node {
 
 static PLACES: AtomicU64 = AtomicU64::new(0);
 
-/// A directory that goes with the test.
+/// A directory that is removed with the test.
 pub(super) struct Place(pub(super) PathBuf);
 
 impl Place {
@@ -123,7 +123,7 @@ impl Node {
         recycle: Recycle,
         changed: impl FnOnce(Runtimes) -> Runtimes,
     ) -> Self {
-        // What is in memory is saved here, unless a test has a place of its own.
+        // Files in memory are saved here, unless a test has a directory of its own.
         let archives = || Archives::open(place.0.join("archives")).unwrap();
         config.archives.get_or_insert_with(archives);
         config.process_logs.get_or_insert_with(|| ProcessLogs {
@@ -147,26 +147,25 @@ impl Node {
         Self { engine: started.unwrap().engine, runtime, docker, store, config, place }
     }
 
-    /// What `kill -9` does: what was committed is there, and every sandbox is gone with its
-    /// launcher.
+    /// What `kill -9` does: commits survive, and every sandbox is gone with its launcher.
     pub(super) async fn kill_and_start(self) -> Self {
         self.kill_and_start_recycling(Recycle::Wipe).await
     }
 
-    /// The same, and containers are set up otherwise by then.
+    /// The same, and containers are recycled in another way by then.
     pub(super) async fn kill_and_start_recycling(self, recycle: Recycle) -> Self {
         let store = Arc::new(self.store.crash());
         self.engine.core.halt();
         Self::recycling(store, self.config, self.place, recycle).await
     }
 
-    /// The same, on a node that is set up otherwise by then.
+    /// The same, with another configuration.
     pub(super) async fn kill_and_start_with(mut self, config: EngineConfig) -> Self {
         self.config = config;
         self.kill_and_start().await
     }
 
-    /// Lets everything that is on its way arrive.
+    /// Lets everything in progress arrive.
     pub(super) async fn settle(&self) {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }

@@ -1,5 +1,5 @@
-//! Processes: started, found, followed, fed, stopped, started again, and remembered with the reason
-//! of their end.
+//! Processes: started, found, followed, fed, stopped, restarted, and stored with the reason of
+//! their end.
 
 use std::time::Duration;
 
@@ -84,7 +84,7 @@ async fn a_process_runs_on_after_the_use_that_started_it() {
     let again = start(&node, sandbox, named("true", "web")).await.unwrap();
     assert_eq!(again.number, 2, "the name is free again");
     let found = node.engine.process(ALICE, sandbox, &ProcessRef::Name("web".into())).await;
-    assert_eq!(found.unwrap().id, again.id, "the latest is meant");
+    assert_eq!(found.unwrap().id, again.id, "the latest is found");
     let page = node.engine.processes(ALICE, sandbox, &ALL).await.unwrap();
     assert_eq!(page.processes.iter().map(|one| one.number).collect::<Vec<_>>(), [2, 1]);
     assert!(!page.more);
@@ -93,7 +93,7 @@ async fn a_process_runs_on_after_the_use_that_started_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_cannot_be_started_leaves_nothing() {
+async fn process_that_cannot_start_leaves_nothing() {
     let node = Node::start(config()).await;
     let sandbox = node.checkout(ALICE).await.unwrap().keep().sandbox;
     for asked in [
@@ -109,7 +109,7 @@ async fn what_cannot_be_started_leaves_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn logs_are_read_by_output_offset_and_tail() {
+async fn process_logs_are_read_by_output_offset_and_tail() {
     let node = Node::start(config()).await;
     let sandbox = node.checkout(ALICE).await.unwrap().keep().sandbox;
     let line = "echo one; sleep 1; echo two >&2; sleep 1; echo three";
@@ -138,7 +138,7 @@ async fn logs_are_read_by_output_offset_and_tail() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_follower_gets_what_was_and_what_comes() {
+async fn process_log_follower_gets_earlier_and_new_output() {
     let node = Node::start(config()).await;
     let sandbox = node.checkout(ALICE).await.unwrap().keep().sandbox;
     let line = "echo a; echo b >&2; sleep 1; echo c; sleep 1; echo d >&2";
@@ -160,7 +160,7 @@ async fn a_follower_gets_what_was_and_what_comes() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn input_is_written_whole_and_ends() {
+async fn process_input_is_written_whole_and_ends() {
     let node = Node::start(config()).await;
     let sandbox = node.checkout(ALICE).await.unwrap().keep().sandbox;
     let asked = ProcessRequest { stdin: ProcessInput::Open, ..shell("cat") };
@@ -200,7 +200,7 @@ async fn input_is_written_whole_and_ends() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_in_memory_is_told_to_nobody_else_when_the_kernel_has_forgotten_it() {
+async fn process_in_memory_is_invisible_to_other_keys_after_the_kernel_dropped_its_sandbox() {
     let mut config = config();
     config.node.remembered_ends = 1;
     let node = Node::start(config).await;
@@ -214,7 +214,7 @@ async fn what_is_in_memory_is_told_to_nobody_else_when_the_kernel_has_forgotten_
         node.engine.return_lease(ALICE, other.lease).await.unwrap();
     }
     let (engine, sandbox) = (&node.engine, lease.sandbox);
-    assert!(engine.check_sandbox(ALICE, sandbox).is_err(), "the kernel has forgotten it");
+    assert!(engine.check_sandbox(ALICE, sandbox).is_err(), "the kernel no longer knows it");
     for of in [by(&record), ProcessRef::Pid(record.pid), ProcessRef::Name("job".to_owned())] {
         let foreign = engine.process(BOB, sandbox, &of).await.unwrap_err();
         assert_eq!(foreign.code, ErrorCode::SandboxUnknown);
@@ -228,7 +228,7 @@ async fn what_is_in_memory_is_told_to_nobody_else_when_the_kernel_has_forgotten_
 }
 
 #[tokio::test(start_paused = true)]
-async fn input_that_nobody_reads_is_bounded() {
+async fn process_input_that_is_not_read_is_bounded() {
     let node = Node::start(config()).await;
     let sandbox = node.checkout(ALICE).await.unwrap().keep().sandbox;
     let given = |bytes: usize, again: bool| ProcessRequest {
@@ -250,7 +250,7 @@ async fn input_that_nobody_reads_is_bounded() {
     let asked = ProcessRequest { stdin: ProcessInput::Open, ..shell("sleep 1000") };
     let record = start(&node, sandbox, asked).await.unwrap();
     let of = by(&record);
-    // Whoever leaves leaves at most so much behind, and what is large goes with them.
+    // A client that leaves leaves at most so much behind, and large input goes with it.
     for bytes in [10, 100_000, 100_000, 100_000, 10_000_000] {
         let bytes = Bytes::from(vec![b'x'; bytes]);
         let write = node.engine.write_stdin(ALICE, sandbox, &of, bytes);
@@ -262,7 +262,7 @@ async fn input_that_nobody_reads_is_bounded() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_signal_between_two_programs_harms_nobody() {
+async fn process_signal_between_two_programs_harms_nothing() {
     let node = Node::start(config()).await;
     let sandbox = node.checkout(ALICE).await.unwrap().keep().sandbox;
     let restart = Some(RestartPolicy { max_restarts: Some(3) });
@@ -281,7 +281,7 @@ async fn a_signal_between_two_programs_harms_nobody() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_end_says_who_wanted_it() {
+async fn process_end_says_who_wanted_it() {
     let node = Node::start(config()).await;
     let sandbox = node.checkout(ALICE).await.unwrap().keep().sandbox;
     let engine = &node.engine;
@@ -320,7 +320,7 @@ async fn an_end_says_who_wanted_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_keep_alive_process_is_killed_when_its_time_is_over() {
+async fn keep_alive_process_is_killed_at_its_timeout() {
     let node = Node::start(config()).await;
     let sandbox = node.checkout(ALICE).await.unwrap().keep().sandbox;
     let asked = ProcessRequest { keep_alive: true, timeout_ms: Some(2_000), ..shell("sleep 1000") };
@@ -356,7 +356,7 @@ async fn a_process_ends_with_its_sandbox_and_says_why() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_failure_is_started_again_as_often_as_wished() {
+async fn failed_process_is_restarted_as_often_as_configured() {
     let node = Node::start(config()).await;
     let sandbox = node.checkout(ALICE).await.unwrap().keep().sandbox;
     let restart = |max_restarts| Some(RestartPolicy { max_restarts });

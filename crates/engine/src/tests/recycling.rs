@@ -1,5 +1,5 @@
-//! Sandboxes that are wiped and handed out again: who has one knows how often that was done, and what
-//! was done is counted.
+//! Sandboxes that are wiped and handed out again: each user sees how often that happened, and the
+//! metrics count it.
 
 use kernel::UseKind;
 use model::template::{Recycle, RuntimeKind};
@@ -24,7 +24,7 @@ async fn node() -> Node {
     node
 }
 
-/// One use: which container it was, and for which time it was handed out.
+/// One use: which container it was, and which time it was handed out.
 async fn used(node: &Node) -> (String, u32) {
     let asked = CheckoutRequest::of(name("wiped"));
     let lease = node.engine.checkout(ALICE, asked).await.unwrap().keep();
@@ -47,14 +47,14 @@ fn counted(node: &Node, line: &str) -> bool {
 }
 
 #[tokio::test(start_paused = true)]
-async fn uses_are_counted_until_a_container_has_had_enough_of_them() {
+async fn recycled_container_is_replaced_after_its_allowed_uses() {
     let node = node().await;
     let (first, uses) = used(&node).await;
     assert_eq!(uses, 1);
     assert_eq!(used(&node).await, (first.clone(), 2), "it was wiped and handed out again");
     let (other, uses) = used(&node).await;
     assert_eq!(uses, 1);
-    assert_ne!(other, first, "one that was used up is not handed out");
+    assert_ne!(other, first, "a used-up container is not handed out");
     assert!(counted(&node, "shoal_effect_seconds_count{action=\"wipe\",runtime=\"docker\"} 2"));
     assert!(counted(&node, "shoal_effect_seconds_count{action=\"prove\",runtime=\"docker\"} 2"));
     let ended = "shoal_sandboxes_ended_total{reason=\"policy\",cause=\"max_uses\"} 1";
@@ -62,7 +62,7 @@ async fn uses_are_counted_until_a_container_has_had_enough_of_them() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_not_proven_clean_is_counted_and_never_handed_out() {
+async fn sandbox_not_proven_clean_is_counted_and_never_handed_out() {
     for operation in [Operation::Wipe, Operation::Prove] {
         let node = node().await;
         let cause = RuntimeError::new(RuntimeErrorCode::System, "look", "something is left");
@@ -79,7 +79,7 @@ async fn what_is_not_proven_clean_is_counted_and_never_handed_out() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_start_goes_by_how_the_runtime_is_set_up_then() {
+async fn recycling_follows_the_runtime_settings_of_each_start() {
     let mut node = node().await;
     for (recycle, again) in
         [(Recycle::Wipe, true), (Recycle::Recreate, false), (Recycle::Wipe, true)]
@@ -100,15 +100,15 @@ async fn a_start_goes_by_how_the_runtime_is_set_up_then() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_engine_that_is_away_is_told_if_anybody_needs_it() {
+async fn health_reports_a_missing_container_engine_if_a_template_needs_it() {
     let degraded = |node: &Node| node.engine.health().degraded;
     let node = node().await;
     node.docker.pretend_trouble(Some("the engine does not answer"));
     node.runtime.pretend_trouble(None);
-    let told = degraded(&node);
-    assert_eq!(told.len(), 1, "{told:?}");
-    assert_eq!(told[0].what, "runtime docker");
-    assert!(told[0].cause.contains("does not answer"));
+    let received = degraded(&node);
+    assert_eq!(received.len(), 1, "{received:?}");
+    assert_eq!(received[0].what, "runtime docker");
+    assert!(received[0].cause.contains("does not answer"));
     let up: Vec<_> =
         node.engine.runtimes().into_iter().map(|(kind, why)| (kind, why.is_none())).collect();
     assert_eq!(up, [(RuntimeKind::Fake, true), (RuntimeKind::Docker, false)]);
@@ -120,7 +120,7 @@ async fn an_engine_that_is_away_is_told_if_anybody_needs_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_use_that_is_over_reaches_nothing_of_the_next_one() {
+async fn ended_use_reaches_nothing_of_the_next_user() {
     let node = node().await;
     let asked = || CheckoutRequest::of(name("wiped"));
     let lease = node.engine.checkout(ALICE, asked()).await.unwrap().keep();

@@ -1,4 +1,4 @@
-//! What templates are launched from, by runtime, and how a pool tells that it cannot be had.
+//! What templates are launched from, by runtime, and how a pool reports a missing image.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ fn of_image(runtime: RuntimeKind, image: &str) -> Template {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_image_that_only_the_engine_may_know_is_left_to_it() {
+async fn image_that_only_the_container_engine_may_know_is_left_to_it() {
     for with_store in [false, true] {
         let place = Place::new();
         let mut config = config();
@@ -55,8 +55,8 @@ async fn a_pool_without_its_image_is_degraded_says_why_and_recovers() {
     assert!(pool.degraded, "{pool:?}");
     assert!(pool.last_failure.unwrap().contains(cause));
     let health = node.engine.health();
-    let told = health.degraded.iter().find(|one| one.what == "pool boxed").unwrap();
-    assert!(told.cause.contains(cause), "{told:?}");
+    let received = health.degraded.iter().find(|one| one.what == "pool boxed").unwrap();
+    assert!(received.cause.contains(cause), "{received:?}");
     let asked =
         CheckoutRequest { policy: CheckoutPolicy::FailFast, ..CheckoutRequest::of(name("boxed")) };
     let refused = node.engine.checkout(ALICE, asked).await.map(|_| ()).unwrap_err();
@@ -68,7 +68,7 @@ async fn a_pool_without_its_image_is_degraded_says_why_and_recovers() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_a_runtime_could_never_launch_is_refused_when_it_is_put() {
+async fn template_that_a_runtime_can_never_launch_is_refused_when_put() {
     let node = Node::start(config()).await;
     let mut template = of_image(RuntimeKind::Docker, "alpine:3");
     template.workspace.aliases = vec!["/app".to_owned()];
@@ -78,7 +78,7 @@ async fn what_a_runtime_could_never_launch_is_refused_when_it_is_put() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_runtime_that_is_not_here_is_refused_with_its_reason() {
+async fn runtime_that_is_not_available_is_refused_with_its_reason() {
     let node = Node::start(config()).await;
     let put = node.engine.put_template(of_image(RuntimeKind::Runc, "alpine:3")).await;
     let refused = put.unwrap_err();

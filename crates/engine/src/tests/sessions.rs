@@ -1,5 +1,5 @@
-//! Conversations over a runtime that can be broken at will: what is told while a turn goes on, what
-//! is there afterwards, and that nothing hangs whatever dies.
+//! Conversations over a runtime with injected faults: what a turn sends, what is stored afterwards,
+//! and that nothing hangs whatever dies.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -72,24 +72,24 @@ impl Node {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_turn_is_told_from_its_sandbox_to_its_end_and_told_again_from_the_store() {
+async fn turn_pieces_are_sent_to_the_end_and_read_again_from_the_store() {
     let node = Node::start(config()).await;
     node.settle().await;
     let session = node.session().await;
     let mut started = node.send(session, "echo hi").await.unwrap();
-    let told = rest(&mut started.follow).await;
+    let received = rest(&mut started.follow).await;
     let expected = ["sandbox_active", "turn_started", "output", "result", "turn_ended"];
-    assert_eq!(names(&told), expected);
-    assert_eq!(data(&told[2])["text"], "hi\n");
-    let end = data(&told[4]);
+    assert_eq!(names(&received), expected);
+    assert_eq!(data(&received[2])["text"], "hi\n");
+    let end = data(&received[4]);
     assert_eq!((&end["outcome"], &end["error"]), (&"completed".into(), &Value::Null));
     assert_eq!(end["result"]["exit_code"], 0);
-    let seqs: Vec<_> = told.iter().map(|piece| piece.seq).collect();
+    let seqs: Vec<_> = received.iter().map(|piece| piece.seq).collect();
     assert_eq!(seqs, [1, 2, 3, 4, 5]);
     for after in 0..=4 {
         let follow = node.engine.follow_turn(ALICE, session, started.turn, after).await;
         let again = rest(&mut follow.unwrap()).await;
-        assert_eq!(again, told[after as usize..], "after {after}");
+        assert_eq!(again, received[after as usize..], "after {after}");
     }
     let turns = node.engine.turns(ALICE, session, 0, 10).await.unwrap();
     assert_eq!(turns.len(), 1);
@@ -99,7 +99,7 @@ async fn a_turn_is_told_from_its_sandbox_to_its_end_and_told_again_from_the_stor
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_turn_at_a_time_and_those_who_wait_come_in_order() {
+async fn turns_run_one_at_a_time_and_queued_ones_in_order() {
     let node = Node::start(config()).await;
     let session = node.session().await;
     let mut first = node.send(session, "sleep 5; echo one").await.unwrap();
@@ -112,20 +112,20 @@ async fn one_turn_at_a_time_and_those_who_wait_come_in_order() {
         assert!(started.queued);
         later.push(started);
     }
-    let told = rest(&mut first.follow).await;
-    assert_eq!(data(&told[2])["text"], "one\n");
-    let mut previous = told.last().unwrap().at;
+    let received = rest(&mut first.follow).await;
+    assert_eq!(data(&received[2])["text"], "one\n");
+    let mut previous = received.last().unwrap().at;
     for (mut started, text) in later.into_iter().zip(["two\n", "three\n"]) {
-        let told = rest(&mut started.follow).await;
-        assert_eq!(names(&told)[..2], ["sandbox_active", "turn_started"], "{told:?}");
-        assert_eq!(data(&told[2])["text"], text);
-        assert!(told[0].at >= previous, "it began when the one before was over");
-        previous = told.last().unwrap().at;
+        let received = rest(&mut started.follow).await;
+        assert_eq!(names(&received)[..2], ["sandbox_active", "turn_started"], "{received:?}");
+        assert_eq!(data(&received[2])["text"], text);
+        assert!(received[0].at >= previous, "it began after the end of the one before");
+        previous = received.last().unwrap().at;
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_abort_answers_when_it_is_over_and_the_next_message_gets_another_sandbox() {
+async fn abort_answers_after_the_turn_has_ended_and_the_next_message_gets_another_sandbox() {
     let node = Node::start(config()).await;
     let session = node.session().await;
     let before = node.engine.session(ALICE, session).unwrap();
@@ -137,8 +137,8 @@ async fn an_abort_answers_when_it_is_over_and_the_next_message_gets_another_sand
         |event: &&LifecycleEvent| matches!(event, LifecycleEvent::SandboxTerminated { .. });
     let happened = node.happened(session).await;
     assert_eq!(happened.iter().filter(terminated).count(), 1, "{happened:?}");
-    let told = node.whole(session, "echo again").await;
-    assert_eq!(outcome(&told), "completed");
+    let received = node.whole(session, "echo again").await;
+    assert_eq!(outcome(&received), "completed");
     let after = node.engine.session(ALICE, session).unwrap();
     assert!(after.generation > before.generation);
 }
@@ -160,15 +160,15 @@ async fn a_sandbox_that_dies_in_the_middle_ends_the_turn_at_once_and_is_replaced
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_goes_away_loses_nothing_unless_they_wished_to() {
+async fn turn_continues_without_its_client_unless_configured_otherwise() {
     let node = Node::start(config()).await;
     let session = node.session().await;
     let started = node.send(session, "sleep 5; echo done").await.unwrap();
     let turn = started.turn;
     drop(started);
     let mut follow = node.engine.follow_turn(ALICE, session, turn, 2).await.unwrap();
-    let told = rest(&mut follow).await;
-    assert_eq!((names(&told)[0], &*outcome(&told)), ("output", "completed"));
+    let received = rest(&mut follow).await;
+    assert_eq!((names(&received)[0], &*outcome(&received)), ("output", "completed"));
 
     let asked = SessionRequest {
         on_disconnect: OnDisconnect::Abort,
@@ -183,7 +183,7 @@ async fn who_goes_away_loses_nothing_unless_they_wished_to() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_turn_that_a_crash_of_the_server_interrupts_has_one_clear_end() {
+async fn turn_that_a_server_crash_interrupts_has_one_clear_end() {
     let node = Node::start(config()).await;
     let session = node.session().await;
     let mut started = node.send(session, "echo begun; sleep 1000").await.unwrap();
@@ -195,12 +195,12 @@ async fn a_turn_that_a_crash_of_the_server_interrupts_has_one_clear_end() {
     let node = node.kill_and_start().await;
     for after in [0, 1, seen] {
         let mut follow = node.engine.follow_turn(ALICE, session, turn, after).await.unwrap();
-        let told = rest(&mut follow).await;
-        assert_eq!(outcome(&told), "interrupted");
-        let ends = told.iter().filter(|piece| &*piece.name == "turn_ended").count();
+        let received = rest(&mut follow).await;
+        assert_eq!(outcome(&received), "interrupted");
+        let ends = received.iter().filter(|piece| &*piece.name == "turn_ended").count();
         assert_eq!(ends, 1);
-        assert!(told.iter().all(|piece| piece.seq > after), "{told:?}");
-        assert_eq!(data(told.last().unwrap())["error"]["code"], "interrupted");
+        assert!(received.iter().all(|piece| piece.seq > after), "{received:?}");
+        assert_eq!(data(received.last().unwrap())["error"]["code"], "interrupted");
     }
     assert_eq!(node.engine.session(ALICE, session).unwrap().status, SessionStatus::Paused);
     assert_eq!(outcome(&node.whole(session, "echo on").await), "completed");
@@ -208,7 +208,7 @@ async fn a_turn_that_a_crash_of_the_server_interrupts_has_one_clear_end() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_fork_begins_with_the_history_of_its_parent() {
+async fn fork_begins_with_the_history_of_its_parent() {
     let node = Node::start(config()).await;
     let session = node.session().await;
     node.whole(session, "echo one").await;
@@ -255,9 +255,9 @@ async fn sessions_of_one_key_do_not_exist_for_another() {
     assert_eq!(engine.sessions(ADMIN, &query).sessions.len(), 1);
 }
 
-/// Pages go on where they were, whatever ids there are and whatever went away in between.
+/// Pages go on where they were, whatever ids there are and whatever was removed in between.
 #[tokio::test(start_paused = true)]
-async fn pages_go_on_after_a_session_that_is_gone() {
+async fn session_pages_go_on_after_a_session_that_is_gone() {
     let node = Node::start(config()).await;
     let ids = [u128::MAX - 9, 5, 1 << 90, 3, u128::MAX / 3, 4].map(SessionId::from_u128);
     for id in ids {
@@ -285,7 +285,7 @@ async fn pages_go_on_after_a_session_that_is_gone() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_ended_session_is_remembered_and_takes_nothing_more() {
+async fn ended_session_stays_known_and_accepts_nothing() {
     let node = Node::start(config()).await;
     let session = node.session().await;
     node.whole(session, "echo hi").await;
@@ -298,7 +298,7 @@ async fn an_ended_session_is_remembered_and_takes_nothing_more() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_message_that_was_sent_is_not_sent_again() {
+async fn message_with_a_known_turn_id_is_not_sent_again() {
     let node = Node::start(config()).await;
     let session = node.session().await;
     let turn = Some(TurnId::from_u128(7));
@@ -312,7 +312,7 @@ async fn a_message_that_was_sent_is_not_sent_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn much_output_is_told_whole_however_slowly_it_is_followed() {
+async fn turn_output_is_complete_however_slowly_it_is_followed() {
     let node = Node::start(config()).await;
     let session = node.session().await;
     let line = "echo 0123456789; ".repeat(3_000);

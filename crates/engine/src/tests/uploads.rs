@@ -1,10 +1,10 @@
-//! Files in parts: put together in order, given up, expired, and left by clients who go away.
+//! Files in parts: joined in order, aborted, expired, and left by clients that go away.
 
 use model::{ErrorCode, SandboxId};
 use tokio::io::AsyncReadExt as _;
 
-use super::names::cut;
 use super::node::{ALICE, Node, config};
+use super::session_names::cut;
 use crate::{UPLOAD_PARTS_MAX, UploadError, Use, UseKind};
 
 async fn write(node: &Node, used: &Use, id: &str, number: u32, text: &str) -> String {
@@ -31,7 +31,7 @@ async fn sandbox(node: &Node) -> SandboxId {
 }
 
 #[tokio::test(start_paused = true)]
-async fn parts_are_put_together_in_the_order_of_their_numbers() {
+async fn upload_parts_are_joined_in_the_order_of_their_numbers() {
     let node = Node::start(config()).await;
     let used = node.engine.use_sandbox(ALICE, sandbox(&node).await, UseKind::Files).await.unwrap();
     let (engine, path) = (&node.engine, "/workspace/a");
@@ -59,7 +59,7 @@ async fn parts_are_put_together_in_the_order_of_their_numbers() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_upload_that_is_given_up_or_of_another_sandbox_takes_no_parts() {
+async fn upload_that_is_aborted_or_of_another_sandbox_takes_no_parts() {
     let node = Node::start(config()).await;
     let used = node.engine.use_sandbox(ALICE, sandbox(&node).await, UseKind::Files).await.unwrap();
     let other = node.engine.use_sandbox(ALICE, sandbox(&node).await, UseKind::Files).await.unwrap();
@@ -76,7 +76,7 @@ async fn an_upload_that_is_given_up_or_of_another_sandbox_takes_no_parts() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_an_earlier_run_left_is_removed_and_what_is_open_is_not() {
+async fn upload_of_an_earlier_run_is_removed_and_an_open_one_is_not() {
     let node = Node::start(config()).await;
     let used = node.engine.use_sandbox(ALICE, sandbox(&node).await, UseKind::Files).await.unwrap();
     // Files of the fake runtime are older than any upload may be.
@@ -90,7 +90,7 @@ async fn what_an_earlier_run_left_is_removed_and_what_is_open_is_not() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_client_who_goes_away_before_an_upload_has_begun_leaves_none() {
+async fn upload_whose_client_leaves_before_it_begins_leaves_nothing() {
     let node = Node::start(config()).await;
     let used = node.engine.use_sandbox(ALICE, sandbox(&node).await, UseKind::Files).await.unwrap();
     let mut cuts = 0;

@@ -1,5 +1,5 @@
-//! Following a turn from any piece on: what is stored is read back, what comes is told as it comes,
-//! and the end is the last. Who follows slowly holds nobody up.
+//! Follows a turn from any piece on: stored pieces are read back, new ones are sent as they arrive,
+//! and the end is the last. A slow follower holds up no one else.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -16,10 +16,10 @@ use crate::core::{Core, unavailable};
 
 /// How many pieces are read back at once.
 const PAGE: u32 = 256;
-/// How long the end of a turn of an earlier run may take to be written down.
+/// How long the end of a turn of an earlier run may take to be stored.
 const RECOVERY_PATIENCE: Duration = Duration::from_secs(10);
 
-/// Somebody who follows a turn.
+/// A follower of a turn.
 pub struct TurnFollow {
     core: Arc<Core>,
     session: SessionId,
@@ -27,8 +27,8 @@ pub struct TurnFollow {
     live: Option<Arc<Live>>,
     after: u64,
     read: VecDeque<TurnPiece>,
-    over: bool,
-    /// The request that started the turn, if it is that client who follows.
+    ended: bool,
+    /// The request that started the turn, if its client is the follower.
     client: Option<RequestId>,
 }
 
@@ -36,11 +36,11 @@ impl TurnFollow {
     pub(crate) fn new(core: &Arc<Core>, session: SessionId, turn: TurnId, after: u64) -> Self {
         let core = Arc::clone(core);
         let live = core.turns.live(turn);
-        let (read, over, client) = (VecDeque::new(), false, None);
-        Self { core, session, turn, live, after, read, over, client }
+        let (read, ended, client) = (VecDeque::new(), false, None);
+        Self { core, session, turn, live, after, read, ended, client }
     }
 
-    /// The one who started the turn, who may have wished that it ends when they go.
+    /// The follower is the client that started the turn, which may have to end with that client.
     pub(crate) fn of_client(mut self, request: RequestId) -> Self {
         self.client = Some(request);
         self
@@ -62,7 +62,7 @@ impl TurnFollow {
     /// The next piece; the last one is `turn_ended`. None after it, or if the server stops.
     pub async fn next(&mut self) -> Result<Option<TurnPiece>, Refusal> {
         loop {
-            if self.over {
+            if self.ended {
                 return Ok(None);
             }
             if let Some(piece) = self.take_read() {
@@ -77,11 +77,11 @@ impl TurnFollow {
                     self.after = piece.seq;
                     return Ok(Some(piece));
                 }
-                Seen::Over(end) => {
-                    self.over = true;
+                Seen::Ended(end) => {
+                    self.ended = true;
                     return Ok(Some(end));
                 }
-                // Pieces that are forgotten are passed over.
+                // Pieces that retention deleted are skipped.
                 Seen::Stored if !self.read_back().await? => self.after += 1,
                 Seen::Stored => {}
                 Seen::Nothing => {
@@ -90,8 +90,9 @@ impl TurnFollow {
                         biased;
                         () = changed => {}
                         _ = stopped.wait_for(|stopped| *stopped) => {
-                            // What was told before the stop comes before the end of the stream.
-                            self.over = matches!(live.log.look(self.after), Seen::Nothing);
+                            // Pieces that came before the stop are sent before the end of the
+                            // stream.
+                            self.ended = matches!(live.log.look(self.after), Seen::Nothing);
                         }
                     }
                 }
@@ -99,7 +100,7 @@ impl TurnFollow {
         }
     }
 
-    /// Reads from the store what comes next; false if there is nothing.
+    /// Reads the next pieces from the store; false if there are none.
     async fn read_back(&mut self) -> Result<bool, Refusal> {
         let pieces = self.core.store.pieces(self.turn, self.after, PAGE).await;
         self.read = pieces.map_err(|error| unavailable(&error.to_string()))?.into();
@@ -112,7 +113,7 @@ impl TurnFollow {
         piece
     }
 
-    /// The next piece of a turn that is over, or that was interrupted by the end of an earlier run.
+    /// The next piece of a turn that has ended, or that the end of an earlier run interrupted.
     async fn next_stored(&mut self) -> Result<Option<TurnPiece>, Refusal> {
         if self.read_back().await? {
             return Ok(self.take_read());
@@ -122,18 +123,18 @@ impl TurnFollow {
         loop {
             let record = self.core.store.turn(self.turn).await;
             let record = record.map_err(|error| unavailable(&error.to_string()))?;
-            self.over = record.is_none();
+            self.ended = record.is_none();
             let Some(record) = record else { return Ok(None) };
             if let Some(end) = &record.end {
-                // Pieces may have been stored since it was looked for them.
+                // Pieces may have been stored since the last look.
                 if self.read_back().await? {
                     return Ok(self.take_read());
                 }
-                self.over = true;
+                self.ended = true;
                 return Ok(Some(end_piece(self.session, self.turn, end, self.after)));
             }
             if !timeout_at(deadline, written.changed()).await.is_ok_and(|changed| changed.is_ok()) {
-                return Err(unavailable("the end of the turn is not written down yet"));
+                return Err(unavailable("the end of the turn is not stored yet"));
             }
         }
     }
@@ -142,9 +143,9 @@ impl TurnFollow {
 impl Drop for TurnFollow {
     fn drop(&mut self) {
         if let Some(request) = self.client.take()
-            && !self.over
+            && !self.ended
         {
-            self.core.tell(Event::ClientGone { request });
+            self.core.notify(Event::ClientGone { request });
         }
     }
 }

@@ -1,6 +1,6 @@
-//! A turn that is in progress or waits for it, and everything that the engine has of it: what was
-//! sent, what it has given, and the task that works on it. It stays known until followers see its
-//! end and its task is over. This module never decides when a turn begins or ends.
+//! A turn that is in progress or queued, and everything that the engine has of it: its message, its
+//! pieces, and the task that runs it. It stays known until followers see its end and its task has
+//! ended. This module never decides when a turn begins or ends.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -9,39 +9,39 @@ use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
 use super::log::TurnLog;
-use crate::gone::Stay;
+use crate::instance_ends::EndWatch;
 
 /// A turn.
 pub(crate) struct Live {
     pub(crate) turn: TurnId,
-    /// When it was asked for.
+    /// When it was requested.
     pub(crate) began: Instant,
     pub(crate) log: TurnLog,
     state: Mutex<State>,
 }
 
 struct State {
-    /// What was sent, as JSON, until a harness has it.
+    /// Its message, as JSON, until a harness has it.
     input: Option<Arc<str>>,
-    /// The task that works on it, while there is one.
-    work: Option<Work>,
-    /// The instance that it is in, from when a harness there gets it until its task begins.
-    stay: Option<Stay>,
+    /// The task that runs it, while there is one.
+    work: Option<TaskHandle>,
+    /// The watch of its instance, from when a harness there gets it until its task begins.
+    end_watch: Option<EndWatch>,
     /// Followers see its end.
-    over: bool,
+    ended: bool,
 }
 
-/// How a task that works on a turn is stopped.
+/// Stops a task that runs a turn.
 #[derive(Clone)]
-struct Work {
+struct TaskHandle {
     stop: Arc<Notify>,
-    /// Closed when the task is over.
+    /// Closed when the task has ended.
     done: watch::Receiver<()>,
 }
 
 impl Live {
     pub(crate) fn new(turn: TurnId, input: Arc<str>) -> Arc<Self> {
-        let state = State { input: Some(input), work: None, stay: None, over: false };
+        let state = State { input: Some(input), work: None, end_watch: None, ended: false };
         let (began, log) = (Instant::now(), TurnLog::new(turn));
         Arc::new(Self { turn, began, log, state: Mutex::new(state) })
     }
@@ -50,12 +50,12 @@ impl Live {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What was sent; none once a harness has it.
+    /// Its message; none once a harness has it.
     pub(crate) fn input(&self) -> Option<Arc<str>> {
         self.state().input.clone()
     }
 
-    /// A harness has what was sent, so it is not needed here any more.
+    /// A harness has the message, so it is not needed here any more.
     pub(crate) fn forget_input(&self) {
         self.state().input = None;
     }
@@ -66,21 +66,21 @@ impl Live {
     }
 
     /// The kernel gives it to a harness in this instance.
-    pub(super) fn enters(&self, stay: Stay) {
-        self.state().stay = Some(stay);
+    pub(super) fn enters(&self, end_watch: EndWatch) {
+        self.state().end_watch = Some(end_watch);
     }
 
-    /// The instance that it is in, for the task that works on it.
-    pub(super) fn take_stay(&self) -> Option<Stay> {
-        self.state().stay.take()
+    /// The watch of its instance, for the task that runs it.
+    pub(super) fn take_end_watch(&self) -> Option<EndWatch> {
+        self.state().end_watch.take()
     }
 
-    /// A task begins to work on it: gives what the task is stopped by, and what the task drops at
-    /// its end, after [`Self::work_ended`].
+    /// A task begins to run it: returns what stops the task, and what the task drops at its end,
+    /// after [`Self::work_ended`].
     pub(super) fn work_begins(&self) -> (Arc<Notify>, watch::Sender<()>) {
         let (guard, done) = watch::channel(());
         let stop = Arc::new(Notify::new());
-        self.state().work = Some(Work { stop: Arc::clone(&stop), done });
+        self.state().work = Some(TaskHandle { stop: Arc::clone(&stop), done });
         (stop, guard)
     }
 
@@ -88,22 +88,22 @@ impl Live {
         self.state().work = None;
     }
 
-    /// Stops the task that works on it, if there is one; done when that is over.
+    /// Stops the task that runs it, if there is one; done when the task has ended.
     pub(super) async fn stop_work(&self) {
         let Some(mut work) = self.state().work.clone() else { return };
         work.stop.notify_one();
-        // Nothing is ever sent: it ends when the other end is dropped.
+        // Nothing is ever sent: it ends when the sender is dropped.
         while work.done.changed().await.is_ok() {}
     }
 
     /// Followers see its end from now on.
     pub(super) fn end_shown(&self) {
-        self.state().over = true;
+        self.state().ended = true;
     }
 
-    /// Nothing of it is left: followers see its end, and no task works on it.
+    /// Nothing of it is left: followers see its end, and no task runs it.
     pub(super) fn is_finished(&self) -> bool {
         let state = self.state();
-        state.over && state.work.is_none()
+        state.ended && state.work.is_none()
     }
 }

@@ -1,8 +1,8 @@
-//! What a turn in progress has given so far. Followers read what the harness says at once; the
-//! store follows behind, by at most [`PIECES_BEHIND_MAX`] pieces, and a harness that says more
-//! waits for it. What the kernel decided about the turn is written with that decision, and shown
-//! to followers only when it is written. What is stored may be forgotten here. A log is closed
-//! once, by the decision that ends its turn; nothing is added after that.
+//! The pieces of a turn in progress. Followers see what the harness says at once; the store follows
+//! behind, by at most [`PIECES_BEHIND_MAX`] pieces, and a harness that is further ahead waits for
+//! it. What the kernel decided about the turn is committed with that decision, and followers see it
+//! only after the commit. Stored pieces may be dropped here. A log is closed once, by the decision
+//! that ends its turn; nothing is added after that.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,20 +12,20 @@ use model::turn::PIECES_BEHIND_MAX;
 use model::{TurnChange, TurnEnd, TurnId, TurnPiece, Wall};
 use tokio::sync::Notify;
 
-/// What is kept in memory of pieces that are stored, so that who follows need not read them back.
+/// Stored pieces that stay in memory, so that followers need not read them back.
 const RECENT_BYTES_MAX: usize = 128 * 1024;
-/// What a turn may be ahead of the store.
+/// How far a turn may be ahead of the store.
 const BEHIND_BYTES_MAX: usize = 1024 * 1024;
-/// The most that is kept of one turn. What comes after it is dropped, and told so once.
+/// The most that is kept of one turn. Later pieces are dropped, and one piece says so.
 pub(crate) const TURN_BYTES_MAX: usize = 16 * 1024 * 1024;
-/// What a piece costs besides what it says.
+/// The memory of a piece besides its data.
 const PIECE_BYTES: usize = 64;
 
-/// What a turn has given.
+/// The pieces of a turn.
 pub(crate) struct TurnLog {
     turn: TurnId,
     log: Mutex<Log>,
-    /// Something was added, or stored, or the turn is over.
+    /// A piece was added or stored, or the turn has ended.
     pub(crate) changed: Notify,
 }
 
@@ -35,13 +35,13 @@ struct Log {
     /// The last pieces, without a gap.
     recent: VecDeque<TurnPiece>,
     recent_bytes: usize,
-    /// How far everything is stored.
+    /// All pieces up to this number are stored.
     stored_seq: u64,
-    /// Of `recent`, those up to here are stored or on their way.
+    /// Of `recent`, those up to this number are stored or being stored.
     sent_seq: u64,
     saving: bool,
-    /// The numbers of pieces that the kernel decided on and that are not written yet. Nothing
-    /// from the first of them on is shown.
+    /// The numbers of pieces by decisions that are not committed yet. Nothing from the first of
+    /// them on is shown.
     unwritten: VecDeque<u64>,
     behind_bytes: usize,
     given_bytes: usize,
@@ -49,7 +49,7 @@ struct Log {
     result: Option<Arc<str>>,
     error: Option<Arc<str>>,
     closed: bool,
-    /// The last piece, once it may be told.
+    /// The last piece, once it may be shown.
     end: Option<TurnPiece>,
 }
 
@@ -57,12 +57,12 @@ struct Log {
 pub(crate) enum Seen {
     /// The next piece.
     Piece(TurnPiece),
-    /// It is in the store by now.
+    /// The next piece is in the store by now.
     Stored,
     /// Nothing yet.
     Nothing,
-    /// The turn is over, and this was its end.
-    Over(TurnPiece),
+    /// The turn has ended, and this was its end.
+    Ended(TurnPiece),
 }
 
 impl TurnLog {
@@ -74,7 +74,7 @@ impl TurnLog {
         self.log.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether so much is not stored yet that whoever adds more has to wait.
+    /// Whether so much is not stored yet that the harness must wait.
     fn is_ahead(&self) -> bool {
         let log = self.log();
         !log.closed
@@ -95,8 +95,8 @@ impl TurnLog {
         }
     }
 
-    /// Adds a piece and tells it; false if the turn is over. The rest of what a turn says is
-    /// dropped when it has said too much, but for what `counts` is false.
+    /// Adds a piece and shows it; false if the turn has ended. When a turn has said too much, the
+    /// rest is dropped, except pieces with `counts` false.
     pub(crate) fn add(&self, at: Wall, name: &str, data: Arc<str>, counts: bool) -> bool {
         let mut log = self.log();
         if log.closed || counts && log.cut {
@@ -116,8 +116,8 @@ impl TurnLog {
         true
     }
 
-    /// Adds what the kernel decided about the turn: gives what is to be written with that
-    /// decision, and the number to give to [`Self::written`] then. Nothing if the turn is over.
+    /// Adds what the kernel decided about the turn: returns what is committed with that decision,
+    /// and the number for [`Self::written`] after it. Nothing if the turn has ended.
     pub(crate) fn decided(
         &self,
         at: Wall,
@@ -134,7 +134,7 @@ impl TurnLog {
         self.unsaved(&mut log)
     }
 
-    /// The decision that a piece was added by is written: it is shown from now on.
+    /// The decision of a piece is committed: the piece is shown from now on.
     pub(crate) fn written(&self, seq: u64) {
         let mut log = self.log();
         while log.unwritten.front().is_some_and(|first| *first <= seq) {
@@ -146,17 +146,17 @@ impl TurnLog {
         self.changed.notify_waiters();
     }
 
-    /// What the turn gave as its result.
+    /// The result of the turn.
     pub(crate) fn set_result(&self, result: Arc<str>) {
         self.log().result = Some(result);
     }
 
-    /// What went wrong, as JSON.
+    /// The error of the turn, as JSON.
     pub(crate) fn set_error(&self, error: Arc<str>) {
         self.log().error.get_or_insert(error);
     }
 
-    /// What is to be stored next, if nothing is being stored at the moment.
+    /// What to store next, if nothing is being stored at the moment.
     pub(crate) fn take_unsaved(&self) -> Option<(TurnChange, u64)> {
         let mut log = self.log();
         if log.saving || log.closed {
@@ -177,7 +177,7 @@ impl TurnLog {
         Some((TurnChange::Pieces { turn: self.turn, pieces }, last))
     }
 
-    /// Everything up to here is stored.
+    /// Everything up to this number is stored.
     pub(crate) fn stored(&self, seq: u64) {
         let mut log = self.log();
         log.saving = false;
@@ -187,7 +187,8 @@ impl TurnLog {
         self.changed.notify_waiters();
     }
 
-    /// The decision that ends the turn: what is to be written with it. Nothing is added any more.
+    /// The decision that ends the turn: returns what is committed with it. Nothing is added after
+    /// it.
     pub(crate) fn close(&self, at: Wall, outcome: TurnOutcome) -> Vec<TurnChange> {
         let mut log = self.log();
         log.closed = true;
@@ -204,7 +205,7 @@ impl TurnLog {
         pieces.into_iter().chain([TurnChange::Ended { turn: self.turn, end }]).collect()
     }
 
-    /// The end is written down: it may be told.
+    /// The end is committed: it may be shown.
     pub(crate) fn ended(&self, end: TurnPiece) {
         let mut log = self.log();
         log.stored_seq = log.last_seq;
@@ -214,7 +215,7 @@ impl TurnLog {
         self.changed.notify_waiters();
     }
 
-    /// Waits until the turn is over, whether or not that is told yet.
+    /// Waits until the turn has ended, whether or not followers see it yet.
     pub(crate) async fn closed(&self) {
         loop {
             let changed = self.changed.notified();
@@ -227,11 +228,11 @@ impl TurnLog {
         }
     }
 
-    /// What comes after a number.
+    /// The next piece after a number.
     pub(crate) fn look(&self, after: u64) -> Seen {
         let log = self.log();
         if after >= log.shown_seq() {
-            return log.end.clone().map_or(Seen::Nothing, Seen::Over);
+            return log.end.clone().map_or(Seen::Nothing, Seen::Ended);
         }
         let first = log.recent.front().map_or(u64::MAX, |piece| piece.seq);
         match after.checked_sub(first.saturating_sub(1)) {
@@ -299,12 +300,12 @@ mod tests {
             }
             Seen::Stored => "stored",
             Seen::Nothing => "nothing",
-            Seen::Over(_) => "over",
+            Seen::Ended(_) => "ended",
         }
     }
 
     #[test]
-    fn pieces_are_told_at_once_and_stored_behind_each_once() {
+    fn turn_pieces_are_shown_at_once_and_each_is_stored_once() {
         let live = live();
         assert_eq!(seen(&live, 0), "nothing");
         assert!(live.add(Wall(1), "output", "1".into(), true));
@@ -323,33 +324,36 @@ mod tests {
         let TurnChange::Ended { end, .. } = &ends[1] else { panic!("{ends:?}") };
         assert_eq!((end.seq, end.result.as_deref()), (4, Some("3")));
         assert!(!live.add(Wall(3), "output", "late".into(), true), "nothing after the end");
-        assert_eq!(seen(&live, 3), "nothing", "an end is told when it is stored");
+        assert_eq!(seen(&live, 3), "nothing", "an end is shown when it is stored");
         live.ended(TurnPiece { seq: 4, at: Wall(2), name: "turn_ended".into(), data: "".into() });
-        assert_eq!((seen(&live, 0), seen(&live, 3)), ("piece", "over"));
+        assert_eq!((seen(&live, 0), seen(&live, 3)), ("piece", "ended"));
     }
 
     #[test]
-    fn what_was_decided_is_shown_when_it_is_written_also_if_the_turn_is_over_by_then() {
+    fn turn_decision_is_shown_after_its_commit_also_if_the_turn_has_ended() {
         let live = live();
         let (active, first) = live.decided(Wall(1), "sandbox_active", "{}".into()).unwrap();
         let (started, second) = live.decided(Wall(1), "turn_started", "{}".into()).unwrap();
         assert_eq!((seqs(&active), seqs(&started)), (vec![1], vec![2]));
-        assert!(live.take_unsaved().is_none(), "both are written with their decisions");
+        assert!(live.take_unsaved().is_none(), "both are committed with their decisions");
         assert_eq!(seen(&live, 0), "nothing");
         live.written(first);
         assert_eq!((seen(&live, 0), seen(&live, 1)), ("piece", "nothing"));
         let ends = live.close(Wall(2), TurnOutcome::SandboxCrashed);
         let TurnChange::Ended { end, .. } = &ends[0] else { panic!("{ends:?}") };
         assert_eq!((ends.len(), end.seq), (1, 3));
-        assert!(live.decided(Wall(2), "sandbox_active", "{}".into()).is_none(), "it is over");
+        assert!(
+            live.decided(Wall(2), "sandbox_active", "{}".into()).is_none(),
+            "the turn has ended"
+        );
         live.written(second);
         assert_eq!((seen(&live, 1), seen(&live, 2)), ("piece", "nothing"));
         live.ended(TurnPiece { seq: 3, at: Wall(2), name: "turn_ended".into(), data: "".into() });
-        assert_eq!((seen(&live, 1), seen(&live, 2)), ("piece", "over"));
+        assert_eq!((seen(&live, 1), seen(&live, 2)), ("piece", "ended"));
     }
 
     #[test]
-    fn what_is_stored_is_forgotten_when_it_is_much_and_nothing_else_is() {
+    fn turn_log_drops_stored_pieces_when_they_are_many_and_no_others() {
         let live = live();
         let long: Arc<str> = "x".repeat(1000).into();
         for _ in 0..400 {
@@ -364,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn a_turn_that_says_too_much_is_cut_and_says_so_once() {
+    fn turn_output_that_is_too_large_is_cut_and_reported_once() {
         let live = live();
         let long: Arc<str> = "x".repeat(TURN_BYTES_MAX / 4).into();
         for _ in 0..10 {
@@ -376,7 +380,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_adds_waits_while_the_store_is_far_behind() {
+    async fn turn_log_makes_the_harness_wait_while_the_store_is_far_behind() {
         let live = live();
         for _ in 0..PIECES_BEHIND_MAX / 2 {
             live.room().await;

@@ -1,11 +1,11 @@
-//! Turns in progress: everything the engine has of one (`live`), what it has given so far (`log`),
-//! who follows it (`follow`), and the task that lets a harness work on it (`running`). The kernel
-//! decides when a turn begins and ends, and publishes both; this module never does either by itself.
+//! Turns in progress: everything the engine has of one (`live`), its pieces (`log`), its followers
+//! (`follow`), and the task that lets a harness work on it (`runner`). The kernel decides when a
+//! turn begins and ends, and publishes both; this module never does either by itself.
 
 mod follow;
 mod live;
 mod log;
-mod running;
+mod runner;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -15,39 +15,38 @@ use model::lifecycle::{SessionChange, TurnOutcome};
 use model::{LifecycleEvent, SessionId, TurnChange, TurnEnd, TurnId, TurnPiece, TurnStart, Wall};
 use serde_json::{Value, json};
 
-use crate::gone::Stay;
+use crate::instance_ends::EndWatch;
 use crate::metrics::Metrics;
 
 pub use self::follow::TurnFollow;
 pub(crate) use self::live::Live;
-pub(crate) use self::running::{begin, stop};
+pub(crate) use self::runner::{begin, stop};
 
-/// What messages that no harness has yet may take in memory.
+/// The memory that messages may take before a harness has them.
 const WAITING_BYTES_MAX: usize = 256 * 1024 * 1024;
 
-/// Why a turn cannot be asked for.
+/// Why a turn cannot be requested.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Unexpected {
+pub(crate) enum TurnRefused {
     Known,
     TooMuch,
 }
 
-/// The turns that are in progress or wait for it, and those that are over while a task still works
-/// on them.
+/// The turns that are in progress or queued, and ended ones while a task still runs them.
 #[derive(Default)]
 pub(crate) struct Turns {
     all: Mutex<BTreeMap<TurnId, Arc<Live>>>,
 }
 
-/// What a decision says about turns: to be written down with it, and told when it is.
+/// What a decision says about turns: committed with it, and shown after that.
 #[derive(Default)]
-pub(crate) struct TurnNews {
+pub(crate) struct TurnUpdates {
     pub(crate) changes: Vec<TurnChange>,
-    /// Pieces that are shown when the decision is written.
+    /// Pieces that are shown after the commit.
     decided: Vec<(Arc<Live>, u64)>,
     ended: Vec<(Arc<Live>, SessionId, TurnEnd)>,
     stored: Option<(Arc<Live>, u64)>,
-    /// What the pieces take.
+    /// The bytes of the pieces.
     pub(crate) bytes: usize,
 }
 
@@ -56,22 +55,22 @@ impl Turns {
         self.all.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A turn that is about to be asked for, unless there is one of the same id, or those that wait
+    /// Registers a turn that is about to be requested, unless its id is known, or queued messages
     /// take too much memory.
-    pub(crate) fn expect(&self, live: &Arc<Live>) -> Result<(), Unexpected> {
+    pub(crate) fn expect(&self, live: &Arc<Live>) -> Result<(), TurnRefused> {
         let mut all = self.all();
         if all.contains_key(&live.turn) {
-            return Err(Unexpected::Known);
+            return Err(TurnRefused::Known);
         }
         let waiting: usize = all.values().map(|live| live.waiting_bytes()).sum();
         if waiting + live.waiting_bytes() > WAITING_BYTES_MAX {
-            return Err(Unexpected::TooMuch);
+            return Err(TurnRefused::TooMuch);
         }
         all.insert(live.turn, Arc::clone(live));
         Ok(())
     }
 
-    /// A turn that was refused.
+    /// Removes a turn that was refused.
     pub(crate) fn forget(&self, turn: TurnId) {
         self.all().remove(&turn);
     }
@@ -81,19 +80,19 @@ impl Turns {
     }
 
     /// The kernel gives a turn to a harness in this instance.
-    pub(crate) fn enters(&self, turn: TurnId, stay: Stay) {
+    pub(crate) fn enters(&self, turn: TurnId, end_watch: EndWatch) {
         if let Some(live) = self.live(turn) {
-            live.enters(stay);
+            live.enters(end_watch);
         }
     }
 
-    /// Whether nothing is in progress.
+    /// Whether no turn is in progress.
     #[cfg(test)]
     pub(crate) fn is_empty(&self) -> bool {
         self.all().is_empty()
     }
 
-    /// Forgets a turn of which nothing is left, but no other one that has its id by now.
+    /// Removes a turn of which nothing is left, but not another one that has its id by now.
     fn forget_finished(&self, live: &Arc<Live>) {
         let mut all = self.all();
         if live.is_finished() && all.get(&live.turn).is_some_and(|known| Arc::ptr_eq(known, live)) {
@@ -101,10 +100,10 @@ impl Turns {
         }
     }
 
-    /// What an event of the kernel means for turns.
-    pub(crate) fn hear(
+    /// Applies an event of the kernel to turns.
+    pub(crate) fn apply(
         &self,
-        news: &mut TurnNews,
+        news: &mut TurnUpdates,
         at: Wall,
         event: &LifecycleEvent,
         kernel: &Kernel,
@@ -118,7 +117,7 @@ impl Turns {
                 }
             }
             LifecycleEvent::TurnEnded { session, turn, outcome } => {
-                self.hear_end(news, at, (*session, *turn), *outcome);
+                self.apply_end(news, at, (*session, *turn), *outcome);
             }
             LifecycleEvent::SandboxActive { session: Some(session), .. }
             | LifecycleEvent::SandboxTerminated { session: Some(session), .. } => {
@@ -143,15 +142,15 @@ impl Turns {
         }
     }
 
-    fn hear_end(
+    fn apply_end(
         &self,
-        news: &mut TurnNews,
+        news: &mut TurnUpdates,
         at: Wall,
         (session, turn): (SessionId, TurnId),
         outcome: TurnOutcome,
     ) {
         let Some(live) = self.live(turn) else {
-            // It was of an earlier run, and how far it had come is not known.
+            // A turn of an earlier run, of which it is unknown how far it came.
             let end = TurnEnd { at, outcome, seq: 0, result: None, error: None };
             news.changes.push(TurnChange::Ended { turn, end });
             return;
@@ -163,9 +162,9 @@ impl Turns {
         news.changes.extend(changes);
     }
 
-    /// A decision is in the store: tells what it says about turns. Gives back the turn whose next
-    /// pieces may be stored now.
-    pub(crate) fn tell(&self, metrics: &Metrics, news: TurnNews) -> Option<Arc<Live>> {
+    /// A decision is committed: shows what it says about turns. Returns the turn whose next pieces
+    /// may be stored now.
+    pub(crate) fn show(&self, metrics: &Metrics, news: TurnUpdates) -> Option<Arc<Live>> {
         let mut unsaved = None;
         if let Some((live, seq)) = news.stored {
             live.log.stored(seq);
@@ -184,16 +183,17 @@ impl Turns {
     }
 }
 
-impl TurnNews {
-    /// Adds a turn that is asked for.
-    pub(crate) fn asked(&mut self, turn: TurnChange) {
+impl TurnUpdates {
+    /// Adds a requested turn.
+    pub(crate) fn add_requested(&mut self, turn: TurnChange) {
         if let TurnChange::Put(record) = &turn {
             self.bytes = record.input.len();
         }
         self.changes.push(turn);
     }
 
-    /// Adds an event of the kernel as a piece of a turn: written with the decision, and shown after.
+    /// Adds an event of the kernel as a piece of a turn: committed with the decision, and shown
+    /// after.
     fn add_decided(&mut self, live: Arc<Live>, at: Wall, event: &LifecycleEvent) {
         let (name, data) = lifecycle(event);
         self.bytes += data.len();
@@ -225,8 +225,8 @@ fn lifecycle(event: &LifecycleEvent) -> (&'static str, Arc<str>) {
     (body.name(), data.into())
 }
 
-/// The last piece of a turn. A follower who has seen up to `after` gets a number that is higher.
-/// What the harness gave is passed on as it is, never parsed: it may be large and strange.
+/// The last piece of a turn. A follower that has seen up to `after` gets a higher number. The
+/// result of the harness is forwarded as it is, never parsed: it may be large and unusual.
 pub(crate) fn end_piece(session: SessionId, turn: TurnId, end: &TurnEnd, after: u64) -> TurnPiece {
     let result = end.result.as_deref().unwrap_or("null");
     let error = turn_error(end);
@@ -238,13 +238,13 @@ pub(crate) fn end_piece(session: SessionId, turn: TurnId, end: &TurnEnd, after: 
     TurnPiece { seq, at: end.at, name, data: data.into() }
 }
 
-/// What went wrong with a turn, as its last piece says it; null if nothing did.
+/// The error of a turn, as its last piece reports it; null if it has none.
 pub fn turn_error(end: &TurnEnd) -> Value {
-    let told = end.error.as_deref().and_then(|text| serde_json::from_str(text).ok());
-    told.unwrap_or_else(|| default_error(end.outcome))
+    let reported = end.error.as_deref().and_then(|text| serde_json::from_str(text).ok());
+    reported.unwrap_or_else(|| default_error(end.outcome))
 }
 
-/// What went wrong with a turn that says nothing else about it.
+/// The error of a turn whose harness reported none.
 fn default_error(outcome: TurnOutcome) -> Value {
     let (code, message) = match outcome {
         TurnOutcome::Completed => return Value::Null,

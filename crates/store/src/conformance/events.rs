@@ -1,10 +1,10 @@
-//! The history: in order, by whose it is, and bounded.
+//! The history: in order, by owner, and bounded.
 
 use std::collections::BTreeSet;
 
 use model::record::JournalEntry;
 
-use super::material::{changes, ended, event, events, key_id, sandbox_id, session_id, whole};
+use super::fixtures::{changes, ended, event, events, key_id, sandbox_id, session_id, whole};
 use super::{RETENTION, Subject, loaded, page, reopened};
 use crate::contract::{EventPage, EventQuery};
 
@@ -16,7 +16,7 @@ pub(super) async fn events_are_read_in_pages(on: &dyn Subject) {
     let store = on.open(RETENTION);
     let nothing = EventPage { events: Vec::new(), oldest: 1, last: 0 };
     assert_eq!(page(&*store, EventQuery::after(0, 10)).await, nothing);
-    assert!(!nothing.forgot_since(0), "nothing was missed by whoever read nothing");
+    assert!(!nothing.forgot_since(0), "a reader of nothing missed nothing");
     store.commit(&events(1..=7)).await.expect("written");
     store.commit(&events(8..=20)).await.expect("written");
     for (after, limit, expected) in [
@@ -36,7 +36,7 @@ pub(super) async fn events_are_read_in_pages(on: &dyn Subject) {
     assert_eq!(page(&*reopened(on, store).await, EventQuery::after(0, 100)).await, all);
 }
 
-pub(super) async fn events_are_found_by_whose_they_are(on: &dyn Subject) {
+pub(super) async fn events_are_found_by_owner(on: &dyn Subject) {
     let store = on.open(RETENTION);
     let written = events(1..=40);
     store.commit(&written).await.expect("written");
@@ -55,31 +55,31 @@ pub(super) async fn events_are_found_by_whose_they_are(on: &dyn Subject) {
                 let expected: Vec<_> = taken.take(limit as usize).cloned().collect();
                 let page = page(&*store, query).await;
                 assert_eq!(page.events, expected, "{query:?}");
-                assert_eq!((page.oldest, page.last), (1, 40), "of all, whoever's they are");
+                assert_eq!((page.oldest, page.last), (1, 40), "of all keys");
                 answers.insert(expected.len());
             }
         }
     }
-    assert!(answers.len() > 5, "the questions differ: {answers:?}");
+    assert!(answers.len() > 5, "the queries differ: {answers:?}");
 }
 
-pub(super) async fn old_events_are_forgotten(on: &dyn Subject) {
+pub(super) async fn old_events_are_deleted(on: &dyn Subject) {
     let store = on.open(RETENTION);
     let kept = u64::from(RETENTION.events);
     for last in 1..=300 {
         store.commit(&events(last..=last)).await.expect("written");
         let page = page(&*store, EventQuery::after(0, 1_000)).await;
         let there = page.events.len() as u64;
-        assert!(there >= kept.min(last), "forgotten too early: {there} of {last}");
+        assert!(there >= kept.min(last), "deleted too early: {there} of {last}");
         assert!(there <= kept + RETENTION.slack_events(), "{there} are kept");
         assert!(numbers(&page).into_iter().eq(last + 1 - there..=last), "{page:?}");
         assert_eq!((page.oldest, page.last), (last + 1 - there, last));
         assert!(!page.forgot_since(page.oldest - 1));
         assert_eq!(page.forgot_since(0), page.oldest > 1);
     }
-    // Far more than are kept, in one batch.
+    // Far more than the limit, in one batch.
     store.commit(&events(301..=600)).await.expect("written");
-    // What came together may go together, once that leaves enough.
+    // Events of one batch may go together, once that leaves enough.
     for last in 601..=600 + kept {
         store.commit(&events(last..=last)).await.expect("written");
     }
@@ -88,7 +88,7 @@ pub(super) async fn old_events_are_forgotten(on: &dyn Subject) {
     assert_eq!(page.last, 600 + kept);
 }
 
-pub(super) async fn a_batch_may_be_given_again(on: &dyn Subject) {
+pub(super) async fn batch_may_be_committed_again(on: &dyn Subject) {
     let store = on.open(RETENTION);
     store.commit(&whole(1)).await.expect("written");
     store.commit(&whole(2)).await.expect("written");
@@ -101,7 +101,7 @@ pub(super) async fn a_batch_may_be_given_again(on: &dyn Subject) {
     store.commit(&whole(2)).await.expect("written again");
     assert_eq!(loaded(&*store).await, once);
     assert_eq!(page(&*store, EventQuery::after(0, 10)).await, all);
-    // Ends have no numbers of their own.
+    // Tombstones have no numbers of their own.
     let ends = changes([JournalEntry::Ended(ended(3, 3)), JournalEntry::Ended(ended(4, 4))]);
     store.commit(&ends).await.expect("written");
     let once = loaded(&*store).await;
@@ -110,7 +110,7 @@ pub(super) async fn a_batch_may_be_given_again(on: &dyn Subject) {
     assert_eq!(loaded(&*store).await, once);
 }
 
-pub(super) async fn numbers_go_on_after_a_restart(on: &dyn Subject) {
+pub(super) async fn event_numbers_continue_after_a_restart(on: &dyn Subject) {
     let mut store = on.open(RETENTION);
     for last in [5, 60, 61, 200] {
         let first = loaded(&*store).await.last_event + 1;

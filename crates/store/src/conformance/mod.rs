@@ -1,15 +1,15 @@
-//! What every store must do, as one suite. Whoever implements [`crate::Store`] gives a [`Subject`]
-//! and gets a test per case from [`crate::conformance_tests!`]. A case panics where a promise is
-//! broken.
+//! What every store must do, as one suite. An implementation of [`crate::Store`] provides a
+//! [`Subject`] and gets a test per case from [`crate::conformance_tests!`]. A case panics where the
+//! contract is broken.
 
-mod drops;
-mod ends;
+mod cancellation;
 mod events;
-pub mod material;
+pub mod fixtures;
+mod lifecycle;
 mod processes;
 mod random;
 mod records;
-mod rest;
+mod tombstones;
 mod turns;
 
 use std::pin::Pin;
@@ -19,14 +19,13 @@ use std::time::Duration;
 use crate::contract::{EventPage, EventQuery, Loaded, Store};
 use crate::retention::Retention;
 
-/// A store to be tested: a place that is empty at first.
+/// A store to test: a place that is empty at first.
 pub trait Subject: Send + Sync {
-    /// Opens what is in that place. Whoever had it open before closed it, or is to be treated as
-    /// if it had been killed.
+    /// Opens what is in that place. The previous opener closed it, or counts as killed.
     fn open(&self, retention: Retention) -> Arc<dyn Store>;
 }
 
-/// Small enough that something is forgotten.
+/// Small enough that retention deletes something.
 const RETENTION: Retention = Retention {
     events: 40,
     ends: 12,
@@ -42,7 +41,7 @@ const RETENTION: Retention = Retention {
 
 type CaseFuture<'a> = Pin<Box<dyn Future<Output = ()> + 'a>>;
 
-/// How a case is run: most are a future, the random ones are many.
+/// How a case runs: most are one future, the random ones are many.
 enum Case {
     Once(for<'a> fn(&'a dyn Subject) -> CaseFuture<'a>),
     Often(fn(&dyn Fn() -> Box<dyn Subject>)),
@@ -64,31 +63,31 @@ macro_rules! cases {
 }
 
 cases! {
-    records: nothing_is_loaded_at_first every_kind_of_record_is_kept the_last_state_counts
-        what_was_removed_is_gone what_came_and_went_in_one_batch_was_never_there
-        records_take_the_place_of_others;
-    events: events_are_read_in_pages events_are_found_by_whose_they_are old_events_are_forgotten
-        a_batch_may_be_given_again numbers_go_on_after_a_restart;
-    ends: the_latest_ends_are_loaded_and_more_are_kept the_last_end_of_a_sandbox_counts;
-    rest: keys_are_put_and_replaced documents_are_put_replaced_found_and_removed
-        documents_of_a_batch_are_written_with_it_in_order documents_of_a_batch_may_be_given_again
-        a_closed_store_refuses_everything
-        nothing_committed_is_lost_by_a_crash parallel_commits_all_arrive;
-    turns: turns_are_kept_in_the_order_they_came what_a_turn_gave_is_read_in_pages
-        a_turn_ends_once the_end_is_numbered_past_what_may_have_been_told
-        changes_of_turns_that_are_not_there_are_passed_over turns_may_be_given_again
-        a_fork_begins_with_what_is_over a_fork_copies_so_many_and_no_more
-        a_fork_copies_so_much_and_no_more
-        turns_that_ended_first_are_forgotten_first old_turns_are_forgotten
-        what_is_too_much_is_taken_from_whoever_has_most
-        what_is_too_many_is_taken_from_whoever_has_most
-        turns_that_say_too_much_are_forgotten what_a_fork_shows_outlives_where_it_came_from
-        large_pages_end_early;
+    records: new_store_loads_nothing records_of_every_kind_are_stored records_have_their_last_state
+        records_that_were_removed_are_gone records_put_and_removed_in_one_batch_never_existed
+        records_replace_others;
+    events: events_are_read_in_pages events_are_found_by_owner old_events_are_deleted
+        batch_may_be_committed_again event_numbers_continue_after_a_restart;
+    tombstones: tombstones_are_stored_and_the_latest_loaded tombstone_of_the_last_end_counts;
+    lifecycle: keys_are_put_and_replaced documents_are_put_replaced_found_and_removed
+        documents_of_a_batch_are_written_with_it_in_order documents_of_a_batch_may_be_committed_again
+        closed_store_refuses_everything
+        crash_loses_nothing_committed parallel_commits_all_arrive;
+    turns: turns_are_stored_in_the_order_they_came turn_pieces_are_read_in_pages
+        turn_ends_once turn_end_is_numbered_past_all_pieces
+        turn_changes_of_unknown_turns_are_skipped turns_may_be_committed_again
+        fork_begins_with_ended_turns fork_copies_a_bounded_number_of_turns
+        fork_copies_a_bounded_size_of_turns
+        turns_that_ended_first_are_deleted_first old_turns_are_deleted
+        turns_above_the_byte_limit_are_taken_from_the_largest_key
+        turns_above_the_count_limit_are_taken_from_the_largest_key
+        turns_that_are_too_large_are_deleted forked_pieces_outlive_their_original_turn
+        turn_pages_that_are_large_end_early;
     processes: processes_are_put_replaced_and_found processes_are_read_in_pages
-        what_a_process_wrote_is_kept_beside_it processes_that_are_not_over_are_never_forgotten
-        processes_that_are_too_many_go processes_that_are_too_much_go
-        processes_that_are_too_old_go processes_may_be_given_again;
-    drops: dropped_commits_are_whole_or_absent dropped_commits_never_come_later;
+        process_output_is_stored_beside_its_record processes_that_run_are_never_deleted
+        processes_above_the_count_limit_are_deleted processes_above_the_byte_limit_are_deleted
+        processes_that_are_too_old_are_deleted processes_may_be_committed_again;
+    cancellation: dropped_commits_are_whole_or_absent dropped_commits_never_come_later;
     [often] random_batches_agree_with_the_model;
 }
 
@@ -126,31 +125,31 @@ async fn reopened(on: &dyn Subject, store: Arc<dyn Store>) -> Arc<dyn Store> {
 macro_rules! conformance_tests {
     ($subject:expr) => {
         $crate::conformance_tests! { @each [$subject]
-            nothing_is_loaded_at_first every_kind_of_record_is_kept the_last_state_counts
-            what_was_removed_is_gone what_came_and_went_in_one_batch_was_never_there
-            records_take_the_place_of_others
-            events_are_read_in_pages events_are_found_by_whose_they_are old_events_are_forgotten
-            a_batch_may_be_given_again numbers_go_on_after_a_restart
-            the_latest_ends_are_loaded_and_more_are_kept the_last_end_of_a_sandbox_counts
+            new_store_loads_nothing records_of_every_kind_are_stored records_have_their_last_state
+            records_that_were_removed_are_gone records_put_and_removed_in_one_batch_never_existed
+            records_replace_others
+            events_are_read_in_pages events_are_found_by_owner old_events_are_deleted
+            batch_may_be_committed_again event_numbers_continue_after_a_restart
+            tombstones_are_stored_and_the_latest_loaded tombstone_of_the_last_end_counts
             keys_are_put_and_replaced documents_are_put_replaced_found_and_removed
             documents_of_a_batch_are_written_with_it_in_order
-            documents_of_a_batch_may_be_given_again
-            a_closed_store_refuses_everything
-            nothing_committed_is_lost_by_a_crash parallel_commits_all_arrive
-            turns_are_kept_in_the_order_they_came what_a_turn_gave_is_read_in_pages
-            a_turn_ends_once the_end_is_numbered_past_what_may_have_been_told
-            changes_of_turns_that_are_not_there_are_passed_over turns_may_be_given_again
-            a_fork_begins_with_what_is_over a_fork_copies_so_many_and_no_more
-            a_fork_copies_so_much_and_no_more
-            turns_that_ended_first_are_forgotten_first old_turns_are_forgotten
-            what_is_too_much_is_taken_from_whoever_has_most
-            what_is_too_many_is_taken_from_whoever_has_most
-            turns_that_say_too_much_are_forgotten what_a_fork_shows_outlives_where_it_came_from
-            large_pages_end_early
+            documents_of_a_batch_may_be_committed_again
+            closed_store_refuses_everything
+            crash_loses_nothing_committed parallel_commits_all_arrive
+            turns_are_stored_in_the_order_they_came turn_pieces_are_read_in_pages
+            turn_ends_once turn_end_is_numbered_past_all_pieces
+            turn_changes_of_unknown_turns_are_skipped turns_may_be_committed_again
+            fork_begins_with_ended_turns fork_copies_a_bounded_number_of_turns
+            fork_copies_a_bounded_size_of_turns
+            turns_that_ended_first_are_deleted_first old_turns_are_deleted
+            turns_above_the_byte_limit_are_taken_from_the_largest_key
+            turns_above_the_count_limit_are_taken_from_the_largest_key
+            turns_that_are_too_large_are_deleted forked_pieces_outlive_their_original_turn
+            turn_pages_that_are_large_end_early
             processes_are_put_replaced_and_found processes_are_read_in_pages
-            what_a_process_wrote_is_kept_beside_it processes_that_are_not_over_are_never_forgotten
-            processes_that_are_too_many_go processes_that_are_too_much_go
-        processes_that_are_too_old_go processes_may_be_given_again
+            process_output_is_stored_beside_its_record processes_that_run_are_never_deleted
+            processes_above_the_count_limit_are_deleted processes_above_the_byte_limit_are_deleted
+        processes_that_are_too_old_are_deleted processes_may_be_committed_again
             dropped_commits_are_whole_or_absent dropped_commits_never_come_later
             random_batches_agree_with_the_model
         }

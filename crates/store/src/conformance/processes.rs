@@ -1,10 +1,11 @@
-//! Processes: put and replaced, found by what they are known by, and forgotten once they are over.
+//! Processes: stored and replaced, found by their keys, and deleted by retention once they have
+//! ended.
 
 use std::sync::Arc;
 
 use model::process::{ProcessChange, ProcessRecord};
 
-use super::material::{key_id, process, process_id, sandbox_id};
+use super::fixtures::{key_id, process, process_id, sandbox_id};
 use super::{RETENTION, Subject, reopened};
 use crate::contract::{Batch, ProcessBy, ProcessKey, ProcessesQuery, Store};
 use crate::processes::process_bytes;
@@ -84,7 +85,7 @@ pub(super) async fn processes_are_read_in_pages(on: &dyn Subject) {
     }
 }
 
-pub(super) async fn what_a_process_wrote_is_kept_beside_it(on: &dyn Subject) {
+pub(super) async fn process_output_is_stored_beside_its_record(on: &dyn Subject) {
     let store = on.open(RETENTION);
     let log: Arc<[u8]> = Arc::from(&b"\x00said\xff"[..]);
     let with =
@@ -101,10 +102,10 @@ pub(super) async fn what_a_process_wrote_is_kept_beside_it(on: &dyn Subject) {
     write(&*store, [removed(1, 1)]).await;
     assert_eq!(read(&*store, 1).await, Ok(None));
     write(&*store, [put(process(1, 1, Some(2)))]).await;
-    assert_eq!(read(&*store, 1).await, Ok(None), "it is not that of the one before");
+    assert_eq!(read(&*store, 1).await, Ok(None), "it is not the output of the one before");
 }
 
-pub(super) async fn processes_that_are_not_over_are_never_forgotten(on: &dyn Subject) {
+pub(super) async fn processes_that_run_are_never_deleted(on: &dyn Subject) {
     let store = on.open(Retention { processes: 0, process_bytes: 0, ..RETENTION });
     for number in 1..=40 {
         write(&*store, [put(process(1, number, None))]).await;
@@ -118,19 +119,19 @@ fn of(key: u8, number: u64, at: u64) -> ProcessChange {
     put(ProcessRecord { tenant: key_id(key), ..process(key, number, Some(at)) })
 }
 
-pub(super) async fn processes_that_are_too_many_go(on: &dyn Subject) {
-    // Of two keys the one that has more loses, those that ended first first.
+pub(super) async fn processes_above_the_count_limit_are_deleted(on: &dyn Subject) {
+    // Of two keys the one with more loses, those that ended first first.
     let store = on.open(RETENTION);
     write(&*store, (1..=5).map(|number| of(1, number, 1))).await;
     let store = reopened(on, store).await;
     for number in 1..=40 {
         write(&*store, [of(2, number, 1_000 - number)]).await;
     }
-    assert_eq!(numbers(&*store, 1).await.len(), 5, "whoever has less loses nothing");
+    assert_eq!(numbers(&*store, 1).await.len(), 5, "the key with less loses nothing");
     assert_eq!(numbers(&*store, 2).await, (1..=25).rev().collect::<Vec<_>>());
 }
 
-pub(super) async fn processes_that_are_too_much_go(on: &dyn Subject) {
+pub(super) async fn processes_above_the_byte_limit_are_deleted(on: &dyn Subject) {
     let each = process_bytes(&process(1, 1, Some(1)), 100);
     let store = on.open(Retention { process_bytes: each * 8, ..RETENTION });
     let log: Arc<[u8]> = vec![0; 100].into();
@@ -143,7 +144,7 @@ pub(super) async fn processes_that_are_too_much_go(on: &dyn Subject) {
     assert!((7..=8).contains(&left.len()) && left[0] == 9, "{left:?}");
 }
 
-pub(super) async fn processes_that_are_too_old_go(on: &dyn Subject) {
+pub(super) async fn processes_that_are_too_old_are_deleted(on: &dyn Subject) {
     let store = on.open(RETENTION);
     write(&*store, [of(1, 1, 1_000), of(1, 2, 3_000), put(process(1, 3, None))]).await;
     write(&*store, [of(2, 1, 102_000)]).await;
@@ -151,7 +152,7 @@ pub(super) async fn processes_that_are_too_old_go(on: &dyn Subject) {
     assert_eq!(numbers(&*store, 2).await, [1]);
 }
 
-pub(super) async fn processes_may_be_given_again(on: &dyn Subject) {
+pub(super) async fn processes_may_be_committed_again(on: &dyn Subject) {
     let store = on.open(RETENTION);
     let log: Arc<[u8]> = Arc::from(&b"said"[..]);
     let both = batch([

@@ -1,4 +1,4 @@
-//! Random batches, restarts in between: after every step a store has what the model has.
+//! Random batches with restarts in between: after every step a store has what the model has.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 
-use super::material::{
+use super::fixtures::{
     self, ended, event, key_id, name, pieces, pool, sandbox, sandbox_id, session, session_id,
     turn_end, turn_id, turn_start, workspace_id,
 };
@@ -18,21 +18,21 @@ use crate::contract::{Batch, EventQuery, Store, TurnQuery};
 use crate::memory::turns::Turns;
 use crate::retention::Retention;
 
-/// Few enough that they meet again.
+/// Few enough that ids repeat.
 const IDS: u8 = 6;
 
 /// Turns come and go, and some come again.
 const TURNS: u8 = 60;
 
-/// So little that turns go for how much they take, too.
+/// So little that turns are deleted for their size, too.
 const LIMITS: Retention = Retention { turn_bytes: 6_000, ..RETENTION };
 
-/// Of events in one batch.
+/// Events in one batch.
 const MOST_EVENTS: usize = 7;
 
 #[derive(Debug, Clone)]
 enum Step {
-    /// A batch: changes, events by whose they are, and changes of turns.
+    /// A batch: changes, events by owner, and changes of turns.
     Commit(Vec<JournalEntry>, Vec<u8>, Vec<Talk>),
     /// The last batch once more.
     Again,
@@ -42,7 +42,7 @@ enum Step {
     Restart { in_order: bool },
 }
 
-/// A change of a turn: which, and what is left open until it is known when it comes.
+/// A change of a turn: which, and what is open until it is known when it comes.
 #[derive(Debug, Clone, Copy)]
 struct Talk {
     kind: u8,
@@ -89,7 +89,7 @@ struct Model {
     events: Vec<StoredEvent>,
     keys: std::collections::BTreeMap<model::KeyId, model::KeyRecord>,
     last_batch: Batch,
-    /// As the store in memory has them: what is compared is the other one.
+    /// As the store in memory has them: the other store is compared with it.
     turns: Turns,
     moment: u64,
 }
@@ -112,7 +112,7 @@ impl Model {
         let Talk { kind, turn, of, many } = talk;
         let (turn, at) = (turn_id(turn.into()), self.moment);
         match kind {
-            0..=4 => TurnChange::Put(material::turn(talk.turn.into(), of)),
+            0..=4 => TurnChange::Put(fixtures::turn(talk.turn.into(), of)),
             5..=7 => {
                 let from = u64::from(of) + 1;
                 TurnChange::Pieces { turn, pieces: pieces(from..=from + u64::from(many)) }
@@ -185,13 +185,13 @@ async fn play(on: &dyn Subject, steps: Vec<Step>) {
                 store.commit(&batch).await.expect("written");
                 model.write(&batch);
             }
-            // It was written: nothing changes, but for turns that were forgotten since.
+            // It was written: nothing changes, except turns that retention deleted since.
             Step::Again => {
                 store.commit(&model.last_batch).await.expect("written");
                 model.turns.write(&model.last_batch.turns);
             }
             Step::Key(id, n) => {
-                let key = material::key(id, n);
+                let key = fixtures::key(id, n);
                 store.put_key(&key).await.expect("written");
                 model.keys.insert(key.id, key);
             }

@@ -2,20 +2,20 @@
 
 use model::record::{Journal, JournalEntry};
 
-use super::material::{
+use super::fixtures::{
     changes, ended, name, pool, sandbox, sandbox_id, session, session_id, workspace_id,
 };
 use super::{RETENTION, Subject, loaded, reopened};
 use crate::contract::{Batch, Loaded};
 
-pub(super) async fn nothing_is_loaded_at_first(on: &dyn Subject) {
+pub(super) async fn new_store_loads_nothing(on: &dyn Subject) {
     let store = on.open(RETENTION);
     assert_eq!(loaded(&*store).await, Loaded::default());
     store.commit(&Batch::default()).await.expect("nothing, written");
     assert_eq!(loaded(&*reopened(on, store).await).await, Loaded::default());
 }
 
-pub(super) async fn every_kind_of_record_is_kept(on: &dyn Subject) {
+pub(super) async fn records_of_every_kind_are_stored(on: &dyn Subject) {
     let store = on.open(RETENTION);
     let expected = Journal {
         pools: vec![pool(1, 1), pool(2, 2)],
@@ -38,7 +38,7 @@ pub(super) async fn every_kind_of_record_is_kept(on: &dyn Subject) {
     assert_eq!(loaded(&*reopened(on, store).await).await.journal, expected);
 }
 
-pub(super) async fn the_last_state_counts(on: &dyn Subject) {
+pub(super) async fn records_have_their_last_state(on: &dyn Subject) {
     let store = on.open(RETENTION);
     let put = |id, n| JournalEntry::SandboxPut(sandbox(id, n));
     store.commit(&changes([put(1, 1), put(2, 1), put(1, 2)])).await.expect("written");
@@ -51,7 +51,7 @@ pub(super) async fn the_last_state_counts(on: &dyn Subject) {
     assert_eq!(loaded(&*reopened(on, store).await).await.journal.sandboxes, expected);
 }
 
-pub(super) async fn what_was_removed_is_gone(on: &dyn Subject) {
+pub(super) async fn records_that_were_removed_are_gone(on: &dyn Subject) {
     let store = on.open(RETENTION);
     let put = [
         JournalEntry::PoolPut(pool(1, 1)),
@@ -64,7 +64,7 @@ pub(super) async fn what_was_removed_is_gone(on: &dyn Subject) {
         JournalEntry::SandboxRemoved(sandbox_id(1)),
         JournalEntry::SessionRemoved(session_id(1)),
         JournalEntry::WorkspaceDeleted(workspace_id(1)),
-        // These never were.
+        // These never existed.
         JournalEntry::PoolRemoved(name(2)),
         JournalEntry::SandboxRemoved(sandbox_id(2)),
         JournalEntry::SessionRemoved(session_id(2)),
@@ -78,7 +78,7 @@ pub(super) async fn what_was_removed_is_gone(on: &dyn Subject) {
     assert_eq!(loaded(&*reopened(on, store).await).await, Loaded::default());
 }
 
-pub(super) async fn what_came_and_went_in_one_batch_was_never_there(on: &dyn Subject) {
+pub(super) async fn records_put_and_removed_in_one_batch_never_existed(on: &dyn Subject) {
     let store = on.open(RETENTION);
     let entries = [
         JournalEntry::SandboxPut(sandbox(1, 1)),
@@ -91,7 +91,7 @@ pub(super) async fn what_came_and_went_in_one_batch_was_never_there(on: &dyn Sub
     assert_eq!(loaded(&*reopened(on, store).await).await, Loaded::default());
 }
 
-pub(super) async fn records_take_the_place_of_others(on: &dyn Subject) {
+pub(super) async fn records_replace_others(on: &dyn Subject) {
     let mut store = on.open(RETENTION);
     let there = |from: u8| (from..from + 10).map(|id| sandbox(id, id.into())).collect::<Vec<_>>();
     let put = there(0).into_iter().map(JournalEntry::SandboxPut);

@@ -1,4 +1,5 @@
-//! Turns: what came, what was given, how it ended once, what a fork begins with, and what goes.
+//! Turns: their messages and pieces, their one end, what a fork begins with, and what retention
+//! deletes.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,7 +7,7 @@ use std::time::Duration;
 use model::turn::{PIECES_BEHIND_MAX, TurnChange, TurnEnd, TurnPiece, TurnRecord};
 use model::{SessionId, TurnId, Wall};
 
-use super::material::{pieces, session_id, talk, turn, turn_end, turn_id, turn_start};
+use super::fixtures::{pieces, session_id, talk, turn, turn_end, turn_id, turn_start};
 use super::{RETENTION, Subject, reopened};
 use crate::contract::{Batch, Store, TurnQuery};
 use crate::retention::Retention;
@@ -41,11 +42,11 @@ fn end(id: u64, at: u64, seq: u64) -> TurnChange {
     TurnChange::Ended { turn: turn_id(id), end: turn_end(at, seq) }
 }
 
-pub(super) async fn turns_are_kept_in_the_order_they_came(on: &dyn Subject) {
+pub(super) async fn turns_are_stored_in_the_order_they_came(on: &dyn Subject) {
     let store = on.open(RETENTION);
     assert_eq!(store.turn(turn_id(1)).await, Ok(None));
     assert_eq!(all(&*store, session_id(1)).await, []);
-    // Ids say nothing of the order.
+    // Ids say nothing about the order.
     write(&*store, [put(9, 1), put(4, 2)]).await;
     write(&*store, [put(5, 1), put(1, 1)]).await;
     let start = TurnChange::Started { turn: turn_id(5), start: turn_start(7) };
@@ -71,7 +72,7 @@ pub(super) async fn turns_are_kept_in_the_order_they_came(on: &dyn Subject) {
     }
 }
 
-pub(super) async fn what_a_turn_gave_is_read_in_pages(on: &dyn Subject) {
+pub(super) async fn turn_pieces_are_read_in_pages(on: &dyn Subject) {
     let store = on.open(RETENTION);
     write(&*store, [put(1, 1), gave(1, 1..=4), put(2, 1)]).await;
     write(&*store, [gave(2, 1..=1), gave(1, 5..=5), gave(1, 6..=9)]).await;
@@ -89,7 +90,7 @@ pub(super) async fn what_a_turn_gave_is_read_in_pages(on: &dyn Subject) {
     assert_eq!(given(&*store, turn_id(2)).await, pieces(1..=1));
 }
 
-pub(super) async fn a_turn_ends_once(on: &dyn Subject) {
+pub(super) async fn turn_ends_once(on: &dyn Subject) {
     let store = on.open(RETENTION);
     write(&*store, [put(1, 1), gave(1, 1..=2), end(1, 5, 3)]).await;
     let over = TurnRecord { number: 1, end: Some(turn_end(5, 3)), ..turn(1, 1) };
@@ -100,7 +101,7 @@ pub(super) async fn a_turn_ends_once(on: &dyn Subject) {
     write(&*store, [end(1, 8, 9), put(1, 1)]).await;
     assert_eq!(all(&*store, session_id(1)).await, [over]);
     assert_eq!(given(&*store, turn_id(1)).await, pieces(1..=2));
-    // One that comes with its end is over from the beginning.
+    // A turn that comes with its end has ended from the beginning.
     let whole = TurnRecord { end: Some(turn_end(7, 1)), ..turn(2, 1) };
     write(&*store, [TurnChange::Put(whole.clone()), gave(2, 1..=1), end(2, 8, 4)]).await;
     let expected = TurnRecord { number: 2, ..whole };
@@ -108,7 +109,7 @@ pub(super) async fn a_turn_ends_once(on: &dyn Subject) {
     assert_eq!(given(&*store, turn_id(2)).await, []);
 }
 
-pub(super) async fn the_end_is_numbered_past_what_may_have_been_told(on: &dyn Subject) {
+pub(super) async fn turn_end_is_numbered_past_all_pieces(on: &dyn Subject) {
     let store = on.open(RETENTION);
     write(&*store, [put(1, 1), put(2, 1), put(3, 1), gave(2, 1..=7)]).await;
     write(&*store, [end(1, 1, 0), end(2, 1, 0), end(3, 1, 1)]).await;
@@ -118,7 +119,7 @@ pub(super) async fn the_end_is_numbered_past_what_may_have_been_told(on: &dyn Su
     assert_eq!(seqs, [PIECES_BEHIND_MAX + 1, 7 + PIECES_BEHIND_MAX + 1, 1]);
 }
 
-pub(super) async fn changes_of_turns_that_are_not_there_are_passed_over(on: &dyn Subject) {
+pub(super) async fn turn_changes_of_unknown_turns_are_skipped(on: &dyn Subject) {
     let store = on.open(RETENTION);
     let start = TurnChange::Started { turn: turn_id(1), start: turn_start(1) };
     let fork = TurnChange::Forked { from: session_id(1), to: session_id(2) };
@@ -127,12 +128,12 @@ pub(super) async fn changes_of_turns_that_are_not_there_are_passed_over(on: &dyn
     assert_eq!(store.turn(turn_id(1)).await, Ok(None));
     assert_eq!(given(&*store, turn_id(1)).await, []);
     assert_eq!(all(&*store, session_id(2)).await, []);
-    assert_eq!(ids(&*store, 3).await, [turn_id(2)], "the rest was written");
+    assert_eq!(ids(&*store, 3).await, [turn_id(2)], "the rest was stored");
     write(&*store, [put(1, 1)]).await;
     assert_eq!(given(&*store, turn_id(1)).await, [], "nothing was waiting for it");
 }
 
-pub(super) async fn turns_may_be_given_again(on: &dyn Subject) {
+pub(super) async fn turns_may_be_committed_again(on: &dyn Subject) {
     let store = on.open(RETENTION);
     let fork = TurnChange::Forked { from: session_id(1), to: session_id(2) };
     let batches: [Batch; 3] = [
@@ -154,12 +155,12 @@ pub(super) async fn turns_may_be_given_again(on: &dyn Subject) {
         }
     }
     assert_eq!(given(&*store, turn_id(1)).await, pieces(1..=5));
-    // A part of what is there already, and more.
+    // A part of what is stored already, and more.
     write(&*store, [gave(2, 1..=4)]).await;
     assert_eq!(given(&*store, turn_id(2)).await, pieces(1..=4));
 }
 
-pub(super) async fn a_fork_begins_with_what_is_over(on: &dyn Subject) {
+pub(super) async fn fork_begins_with_ended_turns(on: &dyn Subject) {
     let store = on.open(RETENTION);
     let start = TurnChange::Started { turn: turn_id(1), start: turn_start(2) };
     write(&*store, [put(1, 1), put(2, 1), put(3, 1), start, gave(1, 1..=2)]).await;
@@ -180,7 +181,7 @@ pub(super) async fn a_fork_begins_with_what_is_over(on: &dyn Subject) {
     let of_copy = |at: usize| copies[at].id;
     assert_eq!(given(&*store, of_copy(0)).await, pieces(1..=2));
     assert_eq!(given(&*store, of_copy(1)).await, pieces(1..=3));
-    // A fork of a fork; and one of a session that has turns of its own, which is none.
+    // A fork of a fork; and one of a session that has turns of its own, which copies nothing.
     write(&*store, [fork(2, 3), put(9, 4), fork(2, 4)]).await;
     let store = reopened(on, store).await;
     let again = all(&*store, session_id(3)).await;
@@ -188,12 +189,12 @@ pub(super) async fn a_fork_begins_with_what_is_over(on: &dyn Subject) {
     assert!(again.iter().all(|turn| !copies.iter().any(|copy| copy.id == turn.id)));
     assert_eq!(given(&*store, again[1].id).await, pieces(1..=3));
     assert_eq!(ids(&*store, 4).await, [turn_id(9)]);
-    // What comes later concerns one of them only.
+    // Later changes concern one of them only.
     write(&*store, [end(2, 9, 2)]).await;
     assert_eq!(ids(&*store, 2).await.len(), 2);
 }
 
-pub(super) async fn a_fork_copies_so_many_and_no_more(on: &dyn Subject) {
+pub(super) async fn fork_copies_a_bounded_number_of_turns(on: &dyn Subject) {
     let store = on.open(Retention { turns: 100_000, ..RETENTION });
     let many = u64::from(FORKED_TURNS_MAX) + 5;
     let changes: Vec<_> = (1..=many).flat_map(|id| [put(id, 1), end(id, id, 1)]).collect();
@@ -204,14 +205,14 @@ pub(super) async fn a_fork_copies_so_many_and_no_more(on: &dyn Subject) {
     assert!(copies.iter().map(|copy| copy.created_at.0).eq(6..=many), "the latest, in order");
 }
 
-pub(super) async fn a_fork_copies_so_much_and_no_more(on: &dyn Subject) {
+pub(super) async fn fork_copies_a_bounded_size_of_turns(on: &dyn Subject) {
     let store = on.open(Retention { turn_bytes: u64::MAX, ..RETENTION });
     let (mebi, most) = (1 << 20, FORKED_BYTES_MAX as usize);
     let long = |id, bytes| {
         let input: Arc<str> = "x".repeat(bytes).into();
         TurnChange::Put(TurnRecord { input, ..turn(id, 1) })
     };
-    // What it gave is shared, however much it is.
+    // Its pieces are shared, however large they are.
     let text: Arc<str> = "x".repeat(2 * mebi).into();
     let piece = TurnPiece { seq: 1, at: Wall(1), name: "".into(), data: text };
     let gave = TurnChange::Pieces { turn: turn_id(4), pieces: vec![piece] };
@@ -231,10 +232,10 @@ pub(super) async fn a_fork_copies_so_much_and_no_more(on: &dyn Subject) {
     write(&*store, [fork(2)]).await;
     assert_eq!(copied(2).await, [1, 2, 3, 4]);
     write(&*store, [long(5, 2 * mebi), end(5, 5, 1), fork(3)]).await;
-    assert_eq!(copied(3).await, [3, 4, 5], "the latest, and none after one that is too much");
+    assert_eq!(copied(3).await, [3, 4, 5], "the latest, and none after one that is too large");
 }
 
-pub(super) async fn turns_that_ended_first_are_forgotten_first(on: &dyn Subject) {
+pub(super) async fn turns_that_ended_first_are_deleted_first(on: &dyn Subject) {
     let mut store = on.open(RETENTION);
     write(&*store, [put(1_000, 1), gave(1_000, 1..=3)]).await;
     for id in 1..=100 {
@@ -248,17 +249,17 @@ pub(super) async fn turns_that_ended_first_are_forgotten_first(on: &dyn Subject)
     }
     assert_eq!(store.turn(turn_id(1)).await, Ok(None));
     assert_eq!(given(&*store, turn_id(1)).await, []);
-    assert_eq!(given(&*store, turn_id(1_000)).await, pieces(1..=3), "it is not over");
+    assert_eq!(given(&*store, turn_id(1_000)).await, pieces(1..=3), "it has not ended");
     write(&*store, [end(1_000, 1_000, 4)]).await;
     let last = all(&*store, session_id(1)).await.last().map(|turn| turn.number);
-    // Numbers go on, whatever was forgotten.
+    // Numbers continue, whatever was deleted.
     let store = reopened(on, store).await;
     write(&*store, [put(1_001, 1)]).await;
     let turn = store.turn(turn_id(1_001)).await.expect("read").expect("a turn");
     assert_eq!(Some(turn.number), last.map(|last| last + 1));
 }
 
-pub(super) async fn old_turns_are_forgotten(on: &dyn Subject) {
+pub(super) async fn old_turns_are_deleted(on: &dyn Subject) {
     let age = RETENTION.turns_age.as_millis() as u64;
     let store = on.open(RETENTION);
     write(&*store, [put(1, 1), end(1, 1_000, 1), put(2, 1), end(2, 1_001, 1), put(3, 1)]).await;
@@ -269,10 +270,10 @@ pub(super) async fn old_turns_are_forgotten(on: &dyn Subject) {
     assert_eq!(ids(&*store, 1).await, [2, 3, 4, 5].map(turn_id));
     let store = reopened(on, store).await;
     write(&*store, [late(6, 9_000 + age)]).await;
-    assert_eq!(ids(&*store, 1).await, [3, 4, 5, 6].map(turn_id), "what is not over stays");
+    assert_eq!(ids(&*store, 1).await, [3, 4, 5, 6].map(turn_id), "a turn that has not ended stays");
 }
 
-/// A turn that gives so much, and its end.
+/// A turn with pieces of so many bytes, and its end.
 fn says(id: u64, of: u8, bytes: usize) -> [TurnChange; 3] {
     let text: Arc<str> = "x".repeat(bytes).into();
     let piece = TurnPiece { seq: 1, at: Wall(id), name: "".into(), data: text };
@@ -284,7 +285,7 @@ fn says(id: u64, of: u8, bytes: usize) -> [TurnChange; 3] {
     ]
 }
 
-/// How much a change adds to what is kept.
+/// How much a change adds to the stored size.
 fn bytes_of(change: &TurnChange) -> u64 {
     match change {
         TurnChange::Put(record) => put_bytes(record),
@@ -294,16 +295,16 @@ fn bytes_of(change: &TurnChange) -> u64 {
     }
 }
 
-pub(super) async fn what_is_too_much_is_taken_from_whoever_has_most(on: &dyn Subject) {
+pub(super) async fn turns_above_the_byte_limit_are_taken_from_the_largest_key(on: &dyn Subject) {
     let limit = Retention { turn_bytes: 100_000, turns: u32::MAX, ..RETENTION };
-    taken_from_whoever_has_most(on, limit, 9_000).await;
+    taken_from_the_largest_key(on, limit, 9_000).await;
 }
 
-pub(super) async fn what_is_too_many_is_taken_from_whoever_has_most(on: &dyn Subject) {
-    taken_from_whoever_has_most(on, Retention { turn_bytes: u64::MAX, ..RETENTION }, 0).await;
+pub(super) async fn turns_above_the_count_limit_are_taken_from_the_largest_key(on: &dyn Subject) {
+    taken_from_the_largest_key(on, Retention { turn_bytes: u64::MAX, ..RETENTION }, 0).await;
 }
 
-async fn taken_from_whoever_has_most(on: &dyn Subject, limit: Retention, bytes: usize) {
+async fn taken_from_the_largest_key(on: &dyn Subject, limit: Retention, bytes: usize) {
     let (quiet, loud, third) = (2, 1, 3);
     let mut store = on.open(limit);
     let said = 1..=5;
@@ -324,14 +325,14 @@ async fn taken_from_whoever_has_most(on: &dyn Subject, limit: Retention, bytes: 
         write(&*store, says(id, third, bytes / 2)).await;
     }
     assert!(ids(&*store, third).await.len() < 100);
-    assert!(ids(&*store, loud).await.len() < left.len(), "it had most when others came");
+    assert!(ids(&*store, loud).await.len() < left.len(), "its key had most when others came");
     assert!(ids(&*store, quiet).await.into_iter().eq(said.map(turn_id)));
 }
 
-pub(super) async fn turns_that_say_too_much_are_forgotten(on: &dyn Subject) {
+pub(super) async fn turns_that_are_too_large_are_deleted(on: &dyn Subject) {
     let says = |id: u64, bytes: usize| says(id, 1, bytes);
     let all_of: u64 = says(1, 5_000).iter().map(bytes_of).sum();
-    // Two fit to the byte: whatever is written down counts, and nothing counts twice.
+    // Two fit to the byte: everything that is stored counts, and nothing counts twice.
     let limit = Retention { turn_bytes: 2 * all_of, turns_age: Duration::MAX, ..RETENTION };
     let store = on.open(limit);
     write(&*store, says(1, 5_000)).await;
@@ -341,14 +342,14 @@ pub(super) async fn turns_that_say_too_much_are_forgotten(on: &dyn Subject) {
     let store = on.open(limit);
     write(&*store, says(3, 0)).await;
     assert_eq!(ids(&*store, 1).await, [2, 3].map(turn_id));
-    // What is not over does not count yet.
+    // A turn that has not ended does not count yet.
     write(&*store, &says(4, 9_000)[..2]).await;
     assert_eq!(ids(&*store, 1).await, [2, 3, 4].map(turn_id));
     write(&*store, &says(4, 9_000)[2..]).await;
     assert_eq!(ids(&*store, 1).await, [3, 4].map(turn_id));
 }
 
-pub(super) async fn what_a_fork_shows_outlives_where_it_came_from(on: &dyn Subject) {
+pub(super) async fn forked_pieces_outlive_their_original_turn(on: &dyn Subject) {
     let store = on.open(RETENTION);
     write(&*store, [put(1, 1), gave(1, 1..=3), end(1, 1, 4)]).await;
     write(&*store, [TurnChange::Forked { from: session_id(1), to: session_id(2) }]).await;
@@ -369,7 +370,7 @@ pub(super) async fn what_a_fork_shows_outlives_where_it_came_from(on: &dyn Subje
     assert_eq!(given(&*store, copy).await, []);
 }
 
-pub(super) async fn large_pages_end_early(on: &dyn Subject) {
+pub(super) async fn turn_pages_that_are_large_end_early(on: &dyn Subject) {
     let store = on.open(Retention { turn_bytes: u64::MAX, ..RETENTION });
     let text: Arc<str> = "x".repeat(3 << 20).into();
     let piece = |seq| TurnPiece { seq, at: Wall(1), name: "x".into(), data: Arc::clone(&text) };

@@ -1,10 +1,10 @@
-//! Faults that a test asks for. Nothing happens that was not asked for.
+//! Faults that a test injects. Without one, nothing fails.
 
 use std::collections::VecDeque;
 
 use crate::error::StoreErrorCode;
 
-/// Whether commits get through.
+/// Whether commits pass.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Gate {
     /// They do.
@@ -16,7 +16,7 @@ pub(super) enum Gate {
 }
 
 impl Gate {
-    /// Changes from one to the other, and says whether it did.
+    /// Changes from one to the other, and returns whether it did.
     pub(super) fn shift(&mut self, from: Self, to: Self) -> bool {
         let shifts = *self == from;
         if shifts {
@@ -30,7 +30,7 @@ impl Gate {
 #[derive(Debug, Default)]
 pub(super) struct Faults {
     queue: VecDeque<(u32, StoreErrorCode)>,
-    /// Writes that get through before all others wait.
+    /// Writes that pass before all others wait.
     left: Option<u64>,
 }
 
@@ -45,7 +45,7 @@ impl Faults {
         self.left = Some(writes);
     }
 
-    /// Counts a write; whether it is one too many.
+    /// Counts a write; whether it exceeds the allowed number.
     pub(super) const fn is_one_too_many(&mut self) -> bool {
         match self.left {
             Some(0) => {

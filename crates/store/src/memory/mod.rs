@@ -1,9 +1,9 @@
-//! A store without a disk: for tests, and for servers that may forget. It can be told to fail, to
-//! hang and to crash, since whatever relies on a store must be tested against one that does.
+//! A store without a disk: for tests, and for servers whose data may be lost. Tests can make it
+//! fail, hang and crash, since every user of a store must survive one that does.
 
 mod faults;
-mod kept;
 mod processes;
+mod state;
 pub(crate) mod turns;
 
 use std::collections::BTreeSet;
@@ -17,7 +17,7 @@ use model::{Document, DocumentChange, KeyRecord, SandboxId, SeedId, TurnId};
 use tokio::sync::watch;
 
 use self::faults::{Faults, Gate};
-use self::kept::Kept;
+use self::state::StoredState;
 use crate::contract::{
     Batch, DocumentQuery, DocumentsSize, EventPage, EventQuery, Loaded, ProcessKey, ProcessesQuery,
     Store, TurnQuery,
@@ -28,8 +28,8 @@ use crate::retention::Retention;
 /// A store in memory.
 #[derive(Debug)]
 pub struct MemoryStore {
-    /// What would be on the disk: outlives a crash.
-    kept: Arc<Mutex<Kept>>,
+    /// What would be on the disk: survives a crash.
+    state: Arc<Mutex<StoredState>>,
     faults: Mutex<Faults>,
     gate: watch::Sender<Gate>,
 }
@@ -37,14 +37,14 @@ pub struct MemoryStore {
 impl MemoryStore {
     /// An empty one.
     pub fn new(retention: Retention) -> Self {
-        Self::over(Arc::new(Mutex::new(Kept::new(retention))))
+        Self::with_state(Arc::new(Mutex::new(StoredState::new(retention))))
     }
 
-    fn over(kept: Arc<Mutex<Kept>>) -> Self {
-        Self { kept, faults: Mutex::default(), gate: watch::Sender::new(Gate::Open) }
+    fn with_state(state: Arc<Mutex<StoredState>>) -> Self {
+        Self { state, faults: Mutex::default(), gate: watch::Sender::new(Gate::Open) }
     }
 
-    /// The next `count` commits fail with this code, and nothing of them is written.
+    /// The next `count` commits fail with this code, and nothing of them is stored.
     pub fn fail_commits(&self, count: u32, code: StoreErrorCode) {
         self.faults().fail(count, code);
     }
@@ -54,36 +54,35 @@ impl MemoryStore {
         self.gate.send_if_modified(|gate| gate.shift(Gate::Open, Gate::Hanging));
     }
 
-    /// So many more writes get through, and all after them wait until they are released: commits, and
-    /// changes of documents. It stands for a server that is killed between two steps.
+    /// So many more writes (commits, and changes of documents) pass, and all later ones wait until
+    /// they are released. It simulates a server that is killed between two steps.
     pub fn hang_after(&self, writes: u64) {
         self.faults().hang_after(writes);
     }
 
-    /// Commits go on, those that wait and those to come.
+    /// Commits continue, waiting and later ones.
     pub fn release_commits(&self) {
         self.gate.send_if_modified(|gate| gate.shift(Gate::Hanging, Gate::Open));
     }
 
-    /// What a crash of the server and a new start do: whoever has this store gets nothing done
-    /// with it any more, commits that wait are not written, and the store that is given back has
-    /// everything that was committed.
+    /// Simulates a crash of the server and a new start: this store no longer works, waiting commits
+    /// are not stored, and the returned store has everything that was committed.
     #[must_use]
     pub fn crash(&self) -> Self {
-        // Whoever holds the lock is in the middle of a commit, which thereby was in time.
-        let kept = self.kept();
+        // A holder of the lock is in the middle of a commit, which was thereby in time.
+        let state = self.state();
         self.gate.send_replace(Gate::Closed);
-        drop(kept);
-        Self::over(Arc::clone(&self.kept))
+        drop(state);
+        Self::with_state(Arc::clone(&self.state))
     }
 
-    /// How many batches were written since it was new, over all crashes.
+    /// How many batches were stored since it was new, over all crashes.
     pub fn commits(&self) -> u64 {
-        self.kept().commits
+        self.state().commits
     }
 
-    fn kept(&self) -> MutexGuard<'_, Kept> {
-        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    fn state(&self) -> MutexGuard<'_, StoredState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn faults(&self) -> MutexGuard<'_, Faults> {
@@ -91,10 +90,10 @@ impl MemoryStore {
     }
 
     /// The lock, unless the store is closed.
-    fn open(&self) -> Result<MutexGuard<'_, Kept>, StoreError> {
-        let kept = self.kept();
+    fn open(&self) -> Result<MutexGuard<'_, StoredState>, StoreError> {
+        let state = self.state();
         match *self.gate.borrow() {
-            Gate::Open | Gate::Hanging => Ok(kept),
+            Gate::Open | Gate::Hanging => Ok(state),
             Gate::Closed => Err(StoreError::closed()),
         }
     }
@@ -104,7 +103,7 @@ impl MemoryStore {
             self.hang_commits();
         }
         if *self.gate.borrow() == Gate::Hanging {
-            // The sender is ours, so that it cannot be gone.
+            // The sender is in `self`, so it cannot be gone.
             let _ = self.gate.subscribe().wait_for(|gate| *gate != Gate::Hanging).await;
         }
     }
@@ -118,11 +117,11 @@ impl Store for MemoryStore {
 
     async fn commit(&self, batch: &Batch) -> Result<(), StoreError> {
         self.pass_gate().await;
-        let mut kept = self.open()?;
+        let mut state = self.open()?;
         if let Some(code) = self.faults().take() {
             return Err(StoreError::new(code, "a test asked for this failure"));
         }
-        kept.write(batch);
+        state.write(batch);
         Ok(())
     }
 
@@ -140,13 +139,13 @@ impl Store for MemoryStore {
     }
 
     async fn documents(&self, query: &DocumentQuery) -> Result<Vec<Document>, StoreError> {
-        let kept = self.open()?;
-        Ok(kept.documents.values().filter(|document| query.takes(document)).cloned().collect())
+        let state = self.open()?;
+        Ok(state.documents.values().filter(|document| query.takes(document)).cloned().collect())
     }
 
     async fn documents_size(&self, query: &DocumentQuery) -> Result<DocumentsSize, StoreError> {
-        let kept = self.open()?;
-        let found = kept.documents.values().filter(|document| query.takes(document));
+        let state = self.open()?;
+        let found = state.documents.values().filter(|document| query.takes(document));
         Ok(found.fold(DocumentsSize::default(), |size, document| DocumentsSize {
             count: size.count + 1,
             bytes: size.bytes + document.body.len() as u64,
@@ -165,15 +164,15 @@ impl Store for MemoryStore {
 
     async fn remove_documents(&self, query: &DocumentQuery) -> Result<u64, StoreError> {
         self.pass_gate().await;
-        let mut kept = self.open()?;
-        let before = kept.documents.len();
-        kept.documents.retain(|_, document| !query.takes(document));
-        Ok((before - kept.documents.len()) as u64)
+        let mut state = self.open()?;
+        let before = state.documents.len();
+        state.documents.retain(|_, document| !query.takes(document));
+        Ok((before - state.documents.len()) as u64)
     }
 
     async fn ended(&self, sandbox: SandboxId) -> Result<Option<Ended>, StoreError> {
-        let kept = self.open()?;
-        Ok(kept.records.ended.iter().rev().find(|ended| ended.sandbox == sandbox).cloned())
+        let state = self.open()?;
+        Ok(state.records.ended.iter().rev().find(|ended| ended.sandbox == sandbox).cloned())
     }
 
     async fn turn(&self, turn: TurnId) -> Result<Option<TurnRecord>, StoreError> {
@@ -214,9 +213,9 @@ impl Store for MemoryStore {
     }
 
     async fn close(&self) -> Result<(), StoreError> {
-        let kept = self.kept();
+        let state = self.state();
         self.gate.send_replace(Gate::Closed);
-        drop(kept);
+        drop(state);
         Ok(())
     }
 }

@@ -1,4 +1,4 @@
-//! Processes in memory: by sandbox and number, and found by when they ended.
+//! Processes in memory: by sandbox and number, and by the time of their end.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -7,33 +7,33 @@ use model::process::{ProcessChange, ProcessRecord};
 use model::{KeyId, SandboxId, Wall};
 
 use crate::contract::{ProcessKey, ProcessesQuery};
-use crate::forgetting::{Forgetting, Next, Shares, Tally};
 use crate::processes::{latest, process_bytes};
 use crate::retention::Retention;
+use crate::retention_selection::{Next, RetentionSelection, Shares, Tally};
 use crate::turns::{PAGE_BYTES, text_bytes};
 
 /// A process by its sandbox and its number there.
 type Place = (SandboxId, u64);
 
-/// All processes that are kept.
+/// All stored processes.
 #[derive(Debug)]
 pub(crate) struct Processes {
     retention: Retention,
-    all: BTreeMap<Place, Kept>,
+    all: BTreeMap<Place, StoredProcess>,
     unfinished: BTreeSet<Place>,
-    /// Those that are over, in the order in which they ended.
+    /// Ended ones, in the order of their ends.
     over: BTreeSet<(Wall, Place)>,
     over_of: BTreeMap<KeyId, BTreeSet<(Wall, Place)>>,
     shares: Shares,
 }
 
 #[derive(Debug)]
-struct Kept {
+struct StoredProcess {
     record: ProcessRecord,
     log: Option<Arc<[u8]>>,
 }
 
-impl Kept {
+impl StoredProcess {
     fn share(&self) -> Tally {
         let log_bytes = self.log.as_ref().map_or(0, |log| log.len() as u64);
         Tally::one(process_bytes(&self.record, log_bytes))
@@ -68,7 +68,11 @@ impl Processes {
                 }
             }
         }
-        self.forget(Forgetting::new(self.retention.process_bounds(), latest(changes), ended));
+        self.delete_surplus(RetentionSelection::new(
+            self.retention.process_bounds(),
+            latest(changes),
+            ended,
+        ));
         self.shares.settle();
     }
 
@@ -76,7 +80,7 @@ impl Processes {
         let place = (record.sandbox, record.number);
         let before = self.remove(place);
         let log = log.or_else(|| before.and_then(|kept| kept.log));
-        let kept = Kept { record, log };
+        let kept = StoredProcess { record, log };
         match &kept.record.end {
             Some(end) => {
                 let (at, tenant) = (end.at, kept.record.tenant);
@@ -89,7 +93,7 @@ impl Processes {
         self.all.insert(place, kept);
     }
 
-    fn remove(&mut self, place: Place) -> Option<Kept> {
+    fn remove(&mut self, place: Place) -> Option<StoredProcess> {
         let kept = self.all.remove(&place)?;
         self.unfinished.remove(&place);
         if let Some(end) = &kept.record.end {
@@ -106,8 +110,8 @@ impl Processes {
         Some(kept)
     }
 
-    fn forget(&mut self, mut forgetting: Forgetting) {
-        while let Some(next) = forgetting.next(&self.shares) {
+    fn delete_surplus(&mut self, mut selection: RetentionSelection) {
+        while let Some(next) = selection.next(&self.shares) {
             let first = match next {
                 Next::Of(tenant) => self.over_of.get(&tenant).and_then(BTreeSet::first),
                 Next::EndedBefore(moment) => self.over.first().filter(|(at, _)| *at < moment),

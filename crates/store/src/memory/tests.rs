@@ -1,4 +1,4 @@
-//! Faults are as they were asked for. What every store does is tested by the suite.
+//! Injected faults happen as requested. The conformance suite tests what every store does.
 
 use std::future::Future as _;
 use std::pin::pin;
@@ -23,7 +23,7 @@ async fn last(store: &MemoryStore) -> u64 {
 }
 
 #[tokio::test]
-async fn so_many_commits_fail_as_were_asked_to() {
+async fn injected_faults_fail_as_many_commits_as_requested() {
     let store = MemoryStore::new(Retention::default());
     store.fail_commits(2, StoreErrorCode::DiskFull);
     store.fail_commits(0, StoreErrorCode::Corrupt);
@@ -37,7 +37,7 @@ async fn so_many_commits_fail_as_were_asked_to() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn commits_hang_until_they_are_released() {
+async fn injected_hang_holds_commits_until_they_are_released() {
     let store = MemoryStore::new(Retention::default());
     store.hang_commits();
     let (first, dropped) = (batch(1), batch(2));
@@ -49,12 +49,12 @@ async fn commits_hang_until_they_are_released() {
     assert!(commit.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
     assert_eq!(last(&store).await, 0, "reading goes on");
     store.release_commits();
-    commit.await.expect("written at last");
-    assert_eq!((last(&store).await, store.commits()), (1, 1), "what was dropped is not there");
+    commit.await.expect("written after the release");
+    assert_eq!((last(&store).await, store.commits()), (1, 1), "a dropped commit is not stored");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_crash_forgets_nothing_that_was_committed() {
+async fn injected_crash_loses_nothing_that_was_committed() {
     let store = MemoryStore::new(Retention::default());
     store.commit(&batch(1)).await.expect("written");
     store.hang_commits();
@@ -66,12 +66,12 @@ async fn a_crash_forgets_nothing_that_was_committed() {
     store.release_commits();
     assert_eq!(store.load().await, Err(StoreError::closed()));
     assert_eq!(last(&next).await, 1);
-    next.commit(&late).await.expect("the next one does not hang");
+    next.commit(&late).await.expect("the next store does not hang");
     assert_eq!(last(&next).await, 2);
 }
 
 #[tokio::test(start_paused = true)]
-async fn so_many_writes_get_through_as_were_asked_to_and_the_others_wait() {
+async fn injected_hang_lets_as_many_writes_pass_as_requested() {
     let store = MemoryStore::new(Retention::default());
     store.hang_after(2);
     let (first, second) = (batch(1), batch(2));
@@ -81,6 +81,6 @@ async fn so_many_writes_get_through_as_were_asked_to_and_the_others_wait() {
     assert!(commit.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
     assert_eq!(last(&store).await, 1);
     store.release_commits();
-    commit.await.expect("written at last");
+    commit.await.expect("written after the release");
     assert_eq!(last(&store).await, 2);
 }

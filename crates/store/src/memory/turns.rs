@@ -1,4 +1,4 @@
-//! Turns in memory: by number, and found by id, by session and by when they ended.
+//! Turns in memory: by number, id and session, and by the time of their end.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,20 +6,20 @@ use model::turn::{TurnChange, TurnEnd, TurnPiece, TurnRecord};
 use model::{KeyId, SessionId, TurnId, Wall};
 
 use crate::contract::TurnQuery;
-use crate::forgetting::{Forgetting, Next, Shares, Tally};
 use crate::retention::Retention;
+use crate::retention_selection::{Next, RetentionSelection, Shares, Tally};
 use crate::turns::{
     PAGE_BYTES, end_bytes, forked, forked_id, latest, numbered, piece_bytes, put_bytes, shown_bytes,
 };
 
-/// All turns that are kept.
+/// All stored turns.
 #[derive(Debug)]
 pub(crate) struct Turns {
     retention: Retention,
     by_number: BTreeMap<u64, Turn>,
     ids: BTreeMap<TurnId, u64>,
     of_session: BTreeMap<SessionId, BTreeSet<u64>>,
-    /// Those that are over, in the order in which they ended.
+    /// Ended ones, in the order of their ends.
     over: BTreeSet<(Wall, u64)>,
     over_of: BTreeMap<KeyId, BTreeSet<(Wall, u64)>>,
     shares: Shares,
@@ -30,7 +30,7 @@ pub(crate) struct Turns {
 struct Turn {
     record: TurnRecord,
     pieces: Vec<TurnPiece>,
-    /// What its record takes.
+    /// The size of its record.
     put_bytes: u64,
     pieces_bytes: u64,
 }
@@ -85,7 +85,11 @@ impl Turns {
             }
         }
         let ended = self.over.len() - before;
-        self.forget(Forgetting::new(self.retention.turn_bounds(), latest(changes), ended as u64));
+        self.delete_surplus(RetentionSelection::new(
+            self.retention.turn_bounds(),
+            latest(changes),
+            ended as u64,
+        ));
         self.shares.settle();
     }
 
@@ -103,11 +107,11 @@ impl Turns {
         self.ids.insert(turn.record.id, number);
         self.of_session.entry(turn.record.session).or_default().insert(number);
         self.by_number.insert(number, turn);
-        self.is_over(number);
+        self.count_if_ended(number);
     }
 
-    /// Counts a turn, if it is over.
-    fn is_over(&mut self, number: u64) {
+    /// Counts a turn, if it has ended.
+    fn count_if_ended(&mut self, number: u64) {
         let Some(turn) = self.by_number.get(&number) else { return };
         let Some(end) = &turn.record.end else { return };
         let (tenant, at) = (turn.record.tenant, end.at);
@@ -129,7 +133,7 @@ impl Turns {
         let Some(kept) = self.unfinished(turn) else { return };
         kept.record.end = Some(numbered(end, kept.last_piece()));
         let number = kept.record.number;
-        self.is_over(number);
+        self.count_if_ended(number);
     }
 
     fn fork(&mut self, from: SessionId, to: SessionId) {
@@ -160,8 +164,8 @@ impl Turns {
         self.by_number.get_mut(number).filter(|kept| kept.record.end.is_none())
     }
 
-    fn forget(&mut self, mut forgetting: Forgetting) {
-        while let Some(next) = forgetting.next(&self.shares) {
+    fn delete_surplus(&mut self, mut selection: RetentionSelection) {
+        while let Some(next) = selection.next(&self.shares) {
             let first = match next {
                 Next::Of(tenant) => self.over_of.get(&tenant).and_then(BTreeSet::first),
                 Next::EndedBefore(moment) => self.over.first().filter(|(at, _)| *at < moment),

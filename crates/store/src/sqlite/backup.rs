@@ -1,6 +1,6 @@
 //! A copy of the whole database, made by SQLite as of one moment while others read and write. It is
-//! complete and on the disk when it has its name. What is sealed stays sealed: the copy is worth
-//! nothing without the key of the node.
+//! complete and on the disk when it has its name. Sealed data stays sealed: the copy is useless
+//! without the key of the node.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -12,7 +12,7 @@ use model::{SessionId, WorkspaceId};
 use rusqlite::{Connection, params};
 use sealing::NodeKey;
 
-use super::fault::at;
+use super::error::at;
 use super::open;
 use super::reader::Reader;
 use crate::error::{StoreError, StoreErrorCode};
@@ -20,7 +20,7 @@ use crate::retention::Retention;
 
 const STEP: &str = "copy the database";
 
-/// Copies everything into a new file, and says which records are in there.
+/// Copies everything into a new file, and returns the records in it.
 pub(super) fn copy(
     from: &Path,
     to: &Path,
@@ -30,7 +30,7 @@ pub(super) fn copy(
     let refused = |error: std::io::Error| {
         StoreError::new(StoreErrorCode::Io, format!("{STEP} to {}: {error}", to.display()))
     };
-    // Made by us and not by SQLite, which would let everybody read it.
+    // Created here and not by SQLite, which would let every user read it.
     drop(
         fs::OpenOptions::new()
             .write(true)
@@ -48,8 +48,11 @@ pub(super) fn copy(
 }
 
 /// Removes sessions from a copy, with their sandboxes and turns.
-pub(super) fn forget(copy: &Path, sessions: &BTreeSet<SessionId>) -> Result<(), StoreError> {
-    let step = at("forget what was deleted while the database was copied");
+pub(super) fn remove_sessions(
+    copy: &Path,
+    sessions: &BTreeSet<SessionId>,
+) -> Result<(), StoreError> {
+    let step = at("remove sessions that were deleted while the database was copied");
     let mut conn = Connection::open(copy).map_err(&step)?;
     let change = conn.transaction().map_err(&step)?;
     for session in sessions {
@@ -60,7 +63,7 @@ pub(super) fn forget(copy: &Path, sessions: &BTreeSet<SessionId>) -> Result<(), 
         ] {
             change.execute(sql, params![text]).map_err(&step)?;
         }
-        // Blocks that another session shows stay, and the rest is found by nobody.
+        // Blocks that another session shows stay, and nothing reads the rest.
         change.execute("DELETE FROM turns WHERE session = ?1", params![id]).map_err(&step)?;
     }
     change.commit().map_err(&step)

@@ -1,7 +1,7 @@
-//! The thread that brings the log into the file. It does so when the log has grown large or old, and
-//! once commits have stopped for a moment: then everything is safe from a power cut too. So the file
-//! is never far behind. It holds up commits only to begin the log anew, when almost all of it is
-//! brought over.
+//! The thread that checkpoints the write-ahead log into the file: when the log is large or old, and
+//! once commits have paused for a moment, so that everything survives a power cut too. The file is
+//! never far behind. Commits wait only for the restart of the log, when almost all of it is
+//! checkpointed.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -15,38 +15,37 @@ use rusqlite::Connection;
 use super::{Shared, open};
 use crate::error::{StoreError, StoreErrorCode};
 
-/// How often it looks.
+/// How often the thread looks.
 const LOOK: Duration = Duration::from_millis(200);
 
-/// So many looks without a commit in between, and commits have stopped.
+/// After so many looks without a commit, commits have paused.
 const QUIET_LOOKS: u32 = 5;
 
-/// When a log is brought over while commits go on.
+/// When a log is checkpointed while commits go on.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Due {
     /// It is large: so many bytes.
     pub(super) large_bytes: u64,
-    /// It is old: so many looks after it was begun.
+    /// It is old: so many looks after it began.
     pub(super) old_looks: u32,
 }
 
 /// How far the file may be behind: 8 MB, or five seconds of commits.
 pub(super) const DUE: Due = Due { large_bytes: 8 << 20, old_looks: 25 };
 
-/// The second pass brings over what was written during the first, so that little is left for when
-/// commits have to wait.
+/// The second pass checkpoints what was written during the first, so that commits wait for little.
 const PASSES: u32 = 2;
 
-/// What is to become of a log that was brought over.
+/// What happens to a checkpointed log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Cut {
-    /// It is written over from its beginning, which holds up nobody.
+    /// It is overwritten from its beginning, which holds up no commit.
     WriteOver,
-    /// Its space is given back, which takes a moment.
+    /// Its space is freed, which takes a moment.
     GiveBack,
 }
 
-/// Rung by commits, and when it is over.
+/// Rung by commits, and when the thread must end.
 #[derive(Debug, Default)]
 pub(super) struct Bell {
     state: Mutex<BellState>,
@@ -64,7 +63,7 @@ struct BellState {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct Written {
     commits: u64,
-    /// The text alone: the log has more.
+    /// The text alone: the log is larger.
     bytes: u64,
 }
 
@@ -79,19 +78,19 @@ impl Bell {
         }
     }
 
-    /// The thread is to end, and none is to begin.
+    /// The thread must end, and none must begin.
     pub(super) fn end(&self) {
         self.state().over = true;
         self.rung.notify_one();
     }
 
-    /// Whether it is over.
-    pub(super) fn is_over(&self) -> bool {
+    /// Whether the thread must end.
+    pub(super) fn must_end(&self) -> bool {
         self.state().over
     }
 
-    /// What was written, once that is more than what was seen; nothing when it is over.
-    fn rest(&self, seen: Written) -> Option<Written> {
+    /// What was written, once that is more than `seen`; none when the thread must end.
+    fn wait(&self, seen: Written) -> Option<Written> {
         let mut state = self.state();
         while state.written == seen && !state.over {
             state.resting = true;
@@ -100,7 +99,7 @@ impl Bell {
         (!state.over).then_some(state.written)
     }
 
-    /// What was written after a while; nothing when it is over.
+    /// What was written after a while; none when the thread must end.
     fn pause(&self, time: Duration) -> Option<Written> {
         let waited = self.rung.wait_timeout_while(self.state(), time, |state| !state.over);
         let (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
@@ -122,7 +121,8 @@ pub(super) struct Checkpoints {
 impl Checkpoints {
     pub(super) fn start(path: &Path, shared: &Arc<Shared>, due: Due) -> Result<Self, StoreError> {
         let conn = open::to_checkpoint(path)?;
-        let work = Work { conn, log: open::log_of(path), shared: Arc::clone(shared), due };
+        let work =
+            CheckpointTask { conn, log: open::log_of(path), shared: Arc::clone(shared), due };
         let thread = std::thread::Builder::new()
             .name("store-checkpoints".to_owned())
             .spawn(move || work.run())
@@ -137,24 +137,24 @@ impl Drop for Checkpoints {
     fn drop(&mut self) {
         self.bell.end();
         if let Some(thread) = self.thread.take() {
-            // A panic in there is no reason for another one here.
+            // A panic in the thread is no reason for another one here.
             let _ = thread.join();
         }
     }
 }
 
-struct Work {
+struct CheckpointTask {
     conn: Connection,
     log: PathBuf,
     shared: Arc<Shared>,
     due: Due,
 }
 
-impl Work {
+impl CheckpointTask {
     fn run(&self) {
         let mut seen = Written::default();
         let mut brought_over = 0;
-        while let Some(written) = self.shared.bell.rest(seen) {
+        while let Some(written) = self.shared.bell.wait(seen) {
             seen = written;
             let (mut quiet, mut looks) = (0, 0);
             while quiet < QUIET_LOOKS {
@@ -162,8 +162,8 @@ impl Work {
                 quiet = if written == seen { quiet + 1 } else { 0 };
                 seen = written;
                 looks += 1;
-                // A file that is written over stays as large as it is: after some text more of it is
-                // in use again. The log has up to twenty times as much as the text.
+                // An overwritten log file keeps its size: after some text more of it is in use
+                // again. The log has up to twenty times as much as the text.
                 let worth = seen.bytes - brought_over >= self.due.large_bytes / 16;
                 let cut = if quiet == QUIET_LOOKS {
                     Cut::GiveBack
@@ -188,7 +188,8 @@ impl Work {
         bytes
     }
 
-    /// A failure, for want of space say, leaves everything in the log, and it is tried again.
+    /// A failure, for want of space for example, leaves everything in the log, and the next look
+    /// tries again.
     fn checkpoint(&self, cut: Cut) {
         if (0..PASSES).try_for_each(|_| self.pass()).is_ok() {
             let _ = self.shared.restart_log(cut);
@@ -196,7 +197,7 @@ impl Work {
         self.log_bytes();
     }
 
-    /// Brings over what is in the log now, while commits go on.
+    /// Checkpoints what is in the log now, while commits go on.
     fn pass(&self) -> rusqlite::Result<()> {
         self.conn.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(()))
     }

@@ -1,4 +1,4 @@
-//! Clear text of older versions: sealed when it is opened, and no trace of it stays.
+//! Clear text of older versions: sealed when the database is opened, and no trace of it stays.
 
 use std::fs;
 use std::path::PathBuf;
@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::schema::MIGRATIONS;
 use super::*;
-use crate::conformance::material::{process, session, turn, turn_id};
+use crate::conformance::fixtures::{process, session, turn, turn_id};
 
 struct Directory(PathBuf);
 
@@ -31,7 +31,7 @@ impl Drop for Directory {
     }
 }
 
-/// What the sixth version wrote in clear text: as it is in a record, in a free page, in the log.
+/// What the sixth version wrote in clear text: in a record, in a free page, in the log.
 fn with_clear_text(directory: &Directory) {
     let path = directory.0.join(FILE);
     open::make_file(&path).expect("made");
@@ -106,7 +106,7 @@ async fn assert_secrets_there(store: &SqliteStore) {
 }
 
 #[tokio::test]
-async fn clear_text_of_the_sixth_version_is_sealed_and_no_trace_of_it_stays() {
+async fn clear_text_of_the_sixth_version_is_sealed_without_a_trace() {
     let directory = Directory::new();
     with_clear_text(&directory);
     assert!(!clear_text_in(&directory).is_empty(), "there is something to seal");
@@ -119,7 +119,7 @@ async fn clear_text_of_the_sixth_version_is_sealed_and_no_trace_of_it_stays() {
 }
 
 #[tokio::test]
-async fn a_start_that_was_killed_before_all_clear_text_was_gone_is_made_good() {
+async fn clear_text_left_by_a_killed_start_is_removed_at_the_next() {
     let directory = Directory::new();
     with_clear_text(&directory);
     let path = directory.0.join(FILE);
@@ -130,8 +130,8 @@ async fn a_start_that_was_killed_before_all_clear_text_was_gone_is_made_good() {
     let left = clear_text_in(&directory);
     assert!(left.iter().any(|file| file.contains("backup-v6")), "{left:?}");
 
-    // Another program that reads keeps the log from being cut: that is told, and nothing else fails.
-    // One that reads before the database is inspected is waited for, and refused.
+    // Another program that reads keeps the log from being truncated: that is reported, and nothing
+    // else fails. A program that reads before the inspection is waited for, then refused.
     let place = Place { directory: directory.0.clone(), ..Place::default() };
     let retention = Retention::default();
     let inspected = SqliteStore::inspect(&place, retention).expect("inspected");

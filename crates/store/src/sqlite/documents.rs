@@ -1,4 +1,4 @@
-//! Documents: a row each, found by kind, key and name.
+//! Documents: one row each, found by kind, key and name.
 
 use std::collections::BTreeSet;
 
@@ -6,14 +6,14 @@ use model::{Document, KeyId, SeedId};
 use rusqlite::types::ToSql;
 use rusqlite::{Connection, Row, params};
 
-use super::fault::at;
-use super::hidden::{DOCUMENT_BYTES, of_document, open_body};
-use super::prepared::{Prepared, PreparedDocument};
+use super::error::at;
+use super::prepared_batch::{Prepared, PreparedDocument};
+use super::sealed_fields::{DOCUMENT_BYTES, of_document, open_body};
 use crate::contract::{DocumentQuery, DocumentsSize};
 use crate::error::StoreError;
 use sealing::NodeKey;
 
-/// What a query asks for as a condition: parts that it does not name are not looked at.
+/// A query as a condition: fields that it does not name are not compared.
 fn condition(query: &DocumentQuery) -> (String, Vec<Box<dyn ToSql>>) {
     let mut parts = vec!["1".to_owned()];
     let mut values: Vec<Box<dyn ToSql>> = Vec::new();
@@ -78,7 +78,7 @@ pub(super) fn seeds(conn: &Connection) -> Result<BTreeSet<SeedId>, StoreError> {
     rows.collect::<Result<_, _>>().map_err(&step)
 }
 
-/// A document without what it says, and the envelope with that.
+/// A document without its body, and the envelope with the body.
 fn document(row: &Row<'_>) -> rusqlite::Result<(Document, Vec<u8>)> {
     let document = Document {
         kind: row.get(0)?,
@@ -90,7 +90,7 @@ fn document(row: &Row<'_>) -> rusqlite::Result<(Document, Vec<u8>)> {
     Ok((document, row.get(4)?))
 }
 
-/// Writes a document, with the envelope of what it says.
+/// Writes a document, with the envelope of its body.
 pub(super) fn put(
     conn: &Connection,
     document: &Document,

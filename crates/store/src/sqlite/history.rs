@@ -1,20 +1,20 @@
-//! How the history grows and is forgotten: by blocks, of which each is what one commit added. It
-//! has no index besides the order in which it was written, and what is forgotten is forgotten by
-//! whole blocks, oldest first, never more at once than a commit can bear.
+//! How the history grows and shrinks: by blocks, one per commit. It has no index besides the order
+//! in which it was written, and retention deletes whole blocks, oldest first, never more at once
+//! than a commit can afford.
 
 use rusqlite::{Connection, params};
 
-use super::prepared::Prepared;
-use super::trim::Trim;
+use super::block_retention::BlockRetention;
+use super::prepared_batch::Prepared;
 use crate::retention::Retention;
 
 /// What is known of the tables that only grow at their ends.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct History {
-    events: Trim,
+    events: BlockRetention,
     event_bytes: u64,
     last_event: i64,
-    ends: Trim,
+    ends: BlockRetention,
     end_bytes: u64,
     last_ends: i64,
 }
@@ -35,12 +35,12 @@ const ENDS: Cut = Cut {
 };
 
 impl History {
-    /// Looks what is there.
+    /// Reads what is there.
     pub(super) fn found(conn: &Connection, retention: Retention) -> rusqlite::Result<Self> {
         let known = |sql| -> rusqlite::Result<(i64, i64, i64)> {
             conn.query_row(sql, [], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))
         };
-        // How long a text is is known without reading it.
+        // The length of a text is known without reading it.
         let (events, last_event, event_bytes) = known(
             "SELECT coalesce(sum(count), 0), coalesce(max(last), 0), \
              coalesce(sum(octet_length(lines)), 0) FROM events",
@@ -50,26 +50,26 @@ impl History {
              coalesce(sum(octet_length(lines)), 0) FROM ends",
         )?;
         Ok(Self {
-            events: Trim::new(events.cast_unsigned(), retention.events_kept() as u64),
+            events: BlockRetention::new(events.cast_unsigned(), retention.events_kept() as u64),
             event_bytes: event_bytes.cast_unsigned(),
             last_event,
-            ends: Trim::new(ends.cast_unsigned(), retention.ends.into()),
+            ends: BlockRetention::new(ends.cast_unsigned(), retention.ends.into()),
             end_bytes: end_bytes.cast_unsigned(),
             last_ends,
         })
     }
 
-    /// What events and ends take, in bytes.
+    /// The bytes of events and tombstones.
     pub(super) const fn bytes(&self) -> (u64, u64) {
         (self.event_bytes, self.end_bytes)
     }
 
-    /// Forgets the oldest events, besides the last ones: they say where numbering goes on. Says
-    /// whether there were some.
-    pub(super) fn forget_events(&mut self, conn: &Connection) -> rusqlite::Result<bool> {
+    /// Deletes the oldest events, but not the last block: it says where numbering continues.
+    /// Returns whether there were some.
+    pub(super) fn delete_oldest_events(&mut self, conn: &Connection) -> rusqlite::Result<bool> {
         let Some((block, count, bytes)) = EVENTS.first(conn)? else { return Ok(false) };
         if block == self.last_event {
-            // They cannot go, and are not counted as what could.
+            // The last block cannot go, and must not count as what could.
             self.event_bytes = 0;
             return Ok(true);
         }
@@ -79,11 +79,11 @@ impl History {
         Ok(true)
     }
 
-    /// Forgets the oldest ends. Says whether there were some.
-    pub(super) fn forget_ends(&mut self, conn: &Connection) -> rusqlite::Result<bool> {
+    /// Deletes the oldest tombstones. Returns whether there were some.
+    pub(super) fn delete_oldest_tombstones(&mut self, conn: &Connection) -> rusqlite::Result<bool> {
         let Some((block, count, bytes)) = ENDS.first(conn)? else { return Ok(false) };
         if block == self.last_ends {
-            // A batch that is given again is recognised by them.
+            // A repeated batch is recognised by them.
             self.end_bytes = 0;
             return Ok(true);
         }
@@ -93,8 +93,8 @@ impl History {
         Ok(true)
     }
 
-    /// Writes what the batch adds, in its transaction, and says what is known if that is committed.
-    /// What was there already is left out: a batch may be given again.
+    /// Writes what the batch adds, in its transaction, and returns what is known after its commit.
+    /// What is stored already is skipped: a batch may be committed again.
     pub(super) fn append(self, conn: &Connection, batch: &Prepared) -> rusqlite::Result<Self> {
         let mut next = self;
         if !self.has_ends_of(conn, batch)? {
@@ -104,9 +104,10 @@ impl History {
         Ok(next)
     }
 
-    /// Whether the batch was written before, as its ends would tell. Its events have numbers. Ends
-    /// without events have none, and are compared with the last ones that were written: so one of
-    /// several such batches in a row is known only if it is the last, and nobody gives another.
+    /// Whether the batch was written before, judged by its tombstones. Events have numbers.
+    /// Tombstones without events have none, and are compared with the last ones that were written:
+    /// so of several such batches in a row only the last is recognised, and no caller repeats
+    /// another.
     fn has_ends_of(self, conn: &Connection, batch: &Prepared) -> rusqlite::Result<bool> {
         if batch.ends_count == 0 {
             return Ok(true);
@@ -150,7 +151,7 @@ impl History {
 }
 
 impl Cut {
-    /// The oldest block: its number, how many are in it, and how much it takes.
+    /// The oldest block: its number, how many are in it, and its size.
     fn first(&self, conn: &Connection) -> rusqlite::Result<Option<(i64, u64, u64)>> {
         let mut select = conn.prepare_cached(self.oldest)?;
         let mut blocks = select.query([])?;
@@ -159,14 +160,14 @@ impl Cut {
         Ok(Some((block.get(0)?, number(1)?, number(2)?)))
     }
 
-    /// Forgets the oldest blocks, if it is time to, and counts their bytes no more.
+    /// Deletes the oldest blocks, if it is time to, and subtracts their bytes.
     fn cut(
         &self,
         conn: &Connection,
-        trim: Trim,
+        trim: BlockRetention,
         added: u64,
         bytes: &mut u64,
-    ) -> rusqlite::Result<Trim> {
+    ) -> rusqlite::Result<BlockRetention> {
         let mut due = trim.due(added);
         if !due.more() {
             return Ok(trim.after(added, 0));

@@ -1,8 +1,8 @@
-//! Looks at a database before it is opened, and decides whether a server may begin on it. It may
-//! not when commits are missing that a server acknowledged: SQLite passes over a damaged log
-//! without a word, and what the records no longer name would then be taken for rubbish.
+//! Inspects a database before it is opened, and decides whether a server may start on it. It may
+//! not if commits are missing that a server acknowledged: SQLite ignores a damaged log silently,
+//! and files that the records no longer name would then be removed.
 //!
-//! Changes nothing, whatever it finds. The one exception is asked for: what is lost was accepted.
+//! Changes nothing, whatever it finds, unless the operator accepted the loss.
 
 use std::fs;
 use std::io::{self, ErrorKind};
@@ -19,13 +19,13 @@ use super::{FILE, migrate, open, sealed_rows};
 use crate::error::{StoreError, StoreErrorCode};
 use crate::retention::Retention;
 
-/// What becomes of a database that lacks commits.
+/// What happens to a database that lacks commits.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Loss {
     /// It is not opened.
     #[default]
     Refuse,
-    /// It is opened as it is: its operator knows.
+    /// It is opened as it is: its operator accepted the loss.
     Accept,
 }
 
@@ -34,10 +34,10 @@ pub enum Loss {
 pub struct Place {
     /// The directory.
     pub directory: PathBuf,
-    /// Something of an earlier run in there, besides the files of the store: then there must be a
-    /// database.
+    /// Something that an earlier run left there, besides the files of the store: then there must be
+    /// a database.
     pub beside: Option<String>,
-    /// What becomes of a database that lacks commits.
+    /// What happens to a database that lacks commits.
     pub loss: Loss,
 }
 
@@ -51,7 +51,7 @@ pub struct Inspected {
     pub(super) lost: Option<Lost>,
 }
 
-/// Commits that were made and are not there.
+/// Acknowledged commits that are missing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Lost {
     /// How many; none if that is not known.
@@ -67,14 +67,14 @@ impl Inspected {
     }
 }
 
-/// What a database says of itself.
+/// What a database says about itself.
 struct Content {
     version: u32,
     store: Option<u64>,
     sequence: u64,
 }
 
-/// What was found out about missing commits.
+/// What was found about missing commits.
 #[derive(Debug, PartialEq, Eq)]
 enum Verdict {
     Whole,
@@ -82,8 +82,8 @@ enum Verdict {
     Torn {
         commits: u64,
     },
-    /// The last server stopped in order, with everything in this file: so somebody put an older
-    /// one in its place.
+    /// The last server stopped in order, with everything in this file: so an older copy was put in
+    /// its place.
     Older {
         commits: u64,
     },
@@ -94,7 +94,7 @@ enum Verdict {
     },
 }
 
-/// Looks at the database in a directory. A directory without one is fine if nothing else is there.
+/// Inspects the database in a directory. A directory without one is fine if it has nothing else.
 pub(super) fn inspect(place: &Place, retention: Retention) -> Result<Inspected, StoreError> {
     let directory = place.directory.clone();
     let path = directory.join(FILE);
@@ -158,7 +158,7 @@ struct LogFound {
     bytes: u64,
 }
 
-/// Decides whether commits are missing, and whether that is in order.
+/// Decides whether commits are missing, and whether that may be.
 fn judge(mark: Option<&Mark>, found: LogFound, content: &Content, boot: &str) -> Verdict {
     let mark = mark.filter(|mark| content.store.is_none_or(|store| store == mark.store));
     let Some(mark) = mark else {
@@ -177,7 +177,7 @@ fn judge(mark: Option<&Mark>, found: LogFound, content: &Content, boot: &str) ->
                 format!("its log cannot be used after frame {}", walk.usable)
             }
             None if mark.stop == Stop::None => "its log, shoal.db-wal, is not there".to_owned(),
-            Some(_) | None => "it may be an older copy".to_owned(),
+            Some(_) | None => "the database may be an older copy".to_owned(),
         };
         let cause = format!(
             "the database of {} bytes has the commits up to {is}, and commits up to {} were made: \
@@ -194,8 +194,9 @@ fn judge(mark: Option<&Mark>, found: LogFound, content: &Content, boot: &str) ->
         return Verdict::Older { commits };
     }
     // A log that ends early may have been cut by a power cut, or by a machine that was copied while
-    // it ran: what the disk was never promised to have is reported. One with whole commits behind
-    // the damage was changed by something else, and one of which nothing is left is as good as gone.
+    // it ran: commits that the disk never promised to have are reported. A log with whole commits
+    // behind the damage was changed by something else, and one of which nothing is left is as good
+    // as gone.
     let usable = found.walk.is_some_and(|walk| !walk.is_damaged() && walk.usable > 0);
     let torn = usable && is >= mark.durable;
     if mark.boot == boot {
@@ -227,14 +228,14 @@ fn damage(walk: Walk) -> String {
     )
 }
 
-/// Reads what a start would read, so that what cannot be read is found before anything changes.
+/// Reads what a start would read, so that an unreadable database is found before anything changes.
 fn read(path: &Path, retention: Retention) -> Result<Content, StoreError> {
     let conn = open::to_read_alone(path)?;
     let version = migrate::check(&conn, path, MIGRATIONS)?;
     let store = (version >= WITH_IDENTITY).then(|| open::identity(&conn)).transpose()?;
     let sequence = if version >= WITH_PROGRESS { open::sequence(&conn)? } else { 0 };
     if version == migrate::latest(MIGRATIONS) {
-        // What is at the latest version has its key already: none is made here.
+        // A database of the latest version has its key already: none is made here.
         let key = sealed_rows::key_of(&conn, path.parent().unwrap_or(path))?;
         read_all(conn, retention, key)?;
     }
@@ -248,7 +249,7 @@ fn read_all(conn: Connection, retention: Retention, key: NodeKey) -> Result<(), 
     super::writer::check(reader.conn(), retention)
 }
 
-/// Puts a log aside that SQLite would remove.
+/// Puts aside a log that SQLite would remove.
 fn set_aside(log: &Path) -> Result<(), StoreError> {
     match fs::rename(log, aside(log)) {
         Err(error) if error.kind() != ErrorKind::NotFound => Err(unreadable(log, &error)),
@@ -256,7 +257,7 @@ fn set_aside(log: &Path) -> Result<(), StoreError> {
     }
 }
 
-/// Keeps a copy of a log of which SQLite uses only the beginning.
+/// Copies aside a log of which SQLite uses only the beginning.
 fn set_aside_copy(log: &Path) -> Result<(), StoreError> {
     match fs::copy(log, aside(log)) {
         Err(error) if error.kind() != ErrorKind::NotFound => Err(unreadable(log, &error)),
@@ -270,7 +271,7 @@ fn aside(log: &Path) -> PathBuf {
     name.into()
 }
 
-/// How large a file is; none if it is not there.
+/// The size of a file; none if it does not exist.
 fn length(path: &Path) -> Result<Option<u64>, StoreError> {
     match fs::metadata(path) {
         Ok(file) => Ok(Some(file.len())),
@@ -280,7 +281,7 @@ fn length(path: &Path) -> Result<Option<u64>, StoreError> {
 }
 
 fn unreadable(path: &Path, error: &io::Error) -> StoreError {
-    StoreError::new(StoreErrorCode::Io, format!("look at {}: {error}", path.display()))
+    StoreError::new(StoreErrorCode::Io, format!("inspect {}: {error}", path.display()))
 }
 
 #[cfg(test)]
@@ -288,7 +289,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_missing_is_told_from_what_a_power_cut_takes() {
+    fn inspection_tells_missing_commits_from_a_power_cut() {
         let whole = Some(Walk { usable: 9, ..Walk::default() });
         let torn = Some(Walk { usable: 4, ends_early: true, ..Walk::default() });
         let damaged =
@@ -317,7 +318,14 @@ mod tests {
             ("a reader took the log along", 10, None, Stop::Held, "now", "whole"),
             ("the log that a reader kept is gone", 7, None, Stop::Held, "now", "3 are missing"),
             ("an older copy", 3, None, stopped, "now", "older by 7"),
-            ("an older copy with a log", 3, whole, stopped, "now", "it may be an older copy"),
+            (
+                "an older copy with a log",
+                3,
+                whole,
+                stopped,
+                "now",
+                "the database may be an older copy",
+            ),
             ("what an interrupted commit left", 10, damaged, ran, "now", "whole"),
             ("a power cut", 7, torn, ran, "then", "torn 3"),
             ("a power cut out of order", 7, damaged, ran, "then", "torn 3"),
@@ -339,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_mark_of_its_own_only_the_log_tells() {
+    fn inspection_without_a_mark_judges_by_the_log_alone() {
         let mark =
             Mark { store: 2, boot: "now".to_owned(), sequence: 10, durable: 10, stop: Stop::None };
         let content = Content { version: 7, store: Some(1), sequence: 3 };

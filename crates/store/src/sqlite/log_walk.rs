@@ -1,5 +1,5 @@
-//! Reads the write-ahead log as a file, to tell a log that ends from one that is damaged. SQLite
-//! stops at the first frame that it cannot use and says nothing of those behind it.
+//! Reads the write-ahead log as a file, to distinguish a log that ends from one that is damaged.
+//! SQLite stops at the first frame that it cannot use and reports nothing about later ones.
 //!
 //! Changes nothing, and takes no lock.
 
@@ -9,25 +9,25 @@ use std::path::Path;
 
 const HEADER_BYTES: usize = 32;
 const FRAME_HEADER_BYTES: usize = 24;
-/// The last bit says in which order bytes are summed.
+/// The last bit is the byte order of the checksums.
 const MAGIC: u32 = 0x377f_0682;
 const PAGE_BYTES_MAX: u32 = 65_536;
 
-/// What is in a log.
+/// What a log contains.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Walk {
     /// Frames that SQLite uses.
     pub(super) usable: u64,
-    /// Whether there is a frame behind them that SQLite does not use.
+    /// Whether there is a later frame that SQLite does not use.
     pub(super) ends_early: bool,
-    /// Whole commits behind the first frame that cannot be used.
+    /// Whole commits behind the first unusable frame.
     pub(super) commits_behind: u64,
     /// Its header cannot be read, though there are frames.
     pub(super) headless: bool,
 }
 
 impl Walk {
-    /// Whether commits are in there that SQLite would pass over.
+    /// Whether it has commits that SQLite would ignore.
     pub(super) const fn is_damaged(self) -> bool {
         self.headless || self.commits_behind > 0
     }
@@ -100,7 +100,7 @@ fn walk_through(log: &mut impl Read, length: u64) -> io::Result<Walk> {
         } else if !found.ends_early {
             found.ends_early = true;
         } else if ours && is == said && number(head, 4) > 0 {
-            // The frame before it said how its sums begin, also if it is damaged itself.
+            // The frame before it has the start of its checksum, also if it is damaged itself.
             found.commits_behind += 1;
         }
         sums = said;
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn a_log_that_ends_is_told_from_one_that_is_damaged() {
+    fn log_walk_tells_a_log_that_ends_from_a_damaged_one() {
         let directory = Directory::new();
         let whole = log(&directory);
         let frame = FRAME_HEADER_BYTES + 4_096;
@@ -168,12 +168,12 @@ mod tests {
     }
 
     #[test]
-    fn what_an_earlier_log_left_behind_is_no_damage() {
+    fn log_walk_ignores_what_an_earlier_log_left() {
         let directory = Directory::new();
         let path = directory.0.join("x.db");
         drop(log(&directory));
         let conn = open::to_write(&path).expect("opened");
-        // Written over from its beginning: what follows has other salts.
+        // Overwritten from its beginning: what follows has other salts.
         let restart = "PRAGMA wal_checkpoint(RESTART)";
         conn.query_row(restart, [], |_| Ok(())).expect("brought over");
         conn.execute("INSERT INTO t VALUES ('y')", []).expect("written");

@@ -1,9 +1,10 @@
-//! The mark: a small file beside the database with the sequence of the last commit. A database
-//! with a lower sequence lacks commits, and so does one whose log is gone; SQLite alone cannot tell.
+//! The mark: a small file beside the database with the sequence of the last commit. A database with
+//! a lower sequence lacks commits, and so does one whose log is gone; SQLite alone does not notice.
 //!
-//! A commit overwrites the mark in place, without waiting for the disk: it survives `kill -9`. After
-//! a power cut it may be older than the database, never newer than what was committed, so both of
-//! its numbers are lower bounds. It has two slots, written in turn: a torn write leaves the other.
+//! A commit overwrites the mark in place, without waiting for the disk: it survives `kill -9`.
+//! After a power cut it may be older than the database, never newer than what was committed, so
+//! both of its numbers are lower bounds. It has two slots, written alternately: a torn write leaves
+//! the other.
 
 use std::fmt::Write as _;
 use std::fs::{self, File};
@@ -16,12 +17,12 @@ use crate::error::{StoreError, StoreErrorCode};
 /// The name of the file in the directory of the database.
 pub const MARK_FILE: &str = "shoal.db-mark";
 
-/// Bytes of a slot. One sector or less, so that a disk writes all of it or nothing.
+/// Bytes of a slot: one sector or less, so that a disk writes all of it or nothing.
 const SLOT_BYTES: usize = 256;
 const SLOTS: usize = 2;
 const FORMAT: &str = "shoal-mark-1";
 
-/// Where Linux says which boot this is.
+/// Where Linux has the id of this boot.
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
 /// How the last server that had the database ended.
@@ -29,14 +30,14 @@ const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 pub(super) enum Stop {
     /// It runs, or was killed. Then there is a log.
     None,
-    /// In order: the log was brought into the database.
+    /// In order: the log was checkpointed into the database.
     Orderly,
-    /// In order, but another program that read kept the log from being cut. That program may bring
-    /// it over and remove it when it is done.
+    /// In order, but another program that read kept the log from being truncated. That program may
+    /// checkpoint and remove it when it is done.
     Held,
 }
 
-/// What the file says.
+/// The contents of the file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Mark {
     /// The identity of the database.
@@ -58,21 +59,21 @@ pub(super) struct MarkFile {
     writes: u64,
 }
 
-/// Which boot this is; empty where the machine does not say.
+/// The id of this boot; empty where the machine has none.
 pub(super) fn this_boot() -> String {
     fs::read_to_string(BOOT_ID).map(|id| id.trim().to_owned()).unwrap_or_default()
 }
 
-/// What the mark in a directory says. None if there is none.
+/// The mark in a directory; none if there is none.
 pub(super) fn read(directory: &Path) -> Result<Option<Mark>, StoreError> {
     Ok(slots(directory)?.map(|(_, mark)| mark))
 }
 
 impl MarkFile {
-    /// Takes the mark of a directory over, or makes it.
+    /// Opens the mark of a directory, or makes it.
     pub(super) fn take(directory: &Path, mark: Mark) -> Result<Self, StoreError> {
         let path = directory.join(MARK_FILE);
-        // One that cannot be read was accepted as lost before this is called.
+        // The operator accepted the loss of an unreadable mark before this is called.
         let writes = slots(directory).ok().flatten().map(|(writes, _)| writes);
         let file = match writes {
             Some(_) => File::options().write(true).open(&path),
@@ -89,7 +90,7 @@ impl MarkFile {
         self.mark.sequence
     }
 
-    /// A commit was made. A failure leaves a lower number, which is still true.
+    /// A commit was made. If the write fails, the lower number is still true.
     pub(super) fn committed(&mut self, sequence: u64) {
         self.mark.sequence = sequence;
         let _ = self.write();
@@ -110,7 +111,7 @@ impl MarkFile {
     /// The server stops in order, and the log is left.
     pub(super) fn stopped_with_log(&mut self) {
         self.mark.stop = Stop::Held;
-        // What cannot be written is found by the next start as if we had been killed.
+        // If the write fails, the next start treats this stop as a kill.
         let _ = self.write();
     }
 
@@ -123,7 +124,7 @@ impl MarkFile {
     }
 }
 
-/// Makes the file with both slots, whole or not at all.
+/// Makes the file with both slots, complete or not at all.
 fn make(directory: &Path, mark: &Mark) -> io::Result<File> {
     let unfinished = directory.join(format!("{MARK_FILE}.new"));
     match fs::remove_file(&unfinished) {
@@ -140,7 +141,7 @@ fn make(directory: &Path, mark: &Mark) -> io::Result<File> {
     Ok(file)
 }
 
-/// The later of the slots that can be read.
+/// The later of the readable slots.
 fn slots(directory: &Path) -> Result<Option<(u64, Mark)>, StoreError> {
     let bytes = match fs::read(directory.join(MARK_FILE)) {
         Ok(bytes) => bytes,
@@ -222,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_written_last_is_read() {
+    fn mark_reads_back_the_last_write() {
         let directory = Directory::new();
         assert_eq!(read(&directory.0), Ok(None));
         let mut file = MarkFile::take(&directory.0, mark(3)).expect("made");
@@ -235,12 +236,12 @@ mod tests {
         let stopped = Mark { durable: 8, stop: Stop::Orderly, ..mark(8) };
         assert_eq!(read(&directory.0), Ok(Some(stopped)));
         let nowhere = Mark { boot: String::new(), ..mark(9) };
-        drop(MarkFile::take(&directory.0, nowhere.clone()).expect("taken over"));
+        drop(MarkFile::take(&directory.0, nowhere.clone()).expect("opened"));
         assert_eq!(read(&directory.0), Ok(Some(nowhere)));
     }
 
     #[test]
-    fn a_torn_slot_leaves_the_one_before_and_two_are_told() {
+    fn mark_with_a_torn_slot_uses_the_other_and_with_two_is_refused() {
         let directory = Directory::new();
         let mut file = MarkFile::take(&directory.0, mark(3)).expect("made");
         file.committed(4);

@@ -1,5 +1,5 @@
-//! Brings a database to the present version: one version at a time, each in a transaction of its
-//! own, after a backup. A database of a newer version, or of somebody else, is not touched.
+//! Migrates a database to the present version: one version at a time, each in a transaction of its
+//! own, after a backup. A database of a newer version, or of another program, is not touched.
 
 use std::fs;
 use std::os::unix::fs::OpenOptionsExt as _;
@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use rusqlite::Connection;
 
-use super::fault::at;
+use super::error::at;
 use super::sealed_rows;
 use crate::error::{StoreError, StoreErrorCode};
 use sealing::NodeKey;
@@ -25,7 +25,7 @@ pub(super) struct Migration {
     pub(super) then: Then,
 }
 
-/// What a migration does besides.
+/// What a migration does besides SQL.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Then {
     /// Nothing.
@@ -34,7 +34,7 @@ pub(super) enum Then {
     SealAll,
 }
 
-/// Runs what is missing. Versions are numbered from 1 without gaps.
+/// Runs the missing migrations. Versions are numbered from 1 without gaps.
 pub(super) fn migrate(
     conn: &mut Connection,
     path: &Path,
@@ -43,7 +43,7 @@ pub(super) fn migrate(
 ) -> Result<(), StoreError> {
     let found = check(conn, path, migrations)?;
     for migration in migrations.iter().filter(|migration| migration.version > found) {
-        // There is nothing in a new file that a backup could save.
+        // A new file has nothing that a backup could save.
         if found > 0 {
             backup(conn, &backup_path(path, migration.version - 1))?;
         }
@@ -78,7 +78,7 @@ pub(super) fn latest(migrations: &[Migration]) -> u32 {
     migrations.last().map_or(0, |migration| migration.version)
 }
 
-/// The name of the backup that is made of a version before it is left.
+/// The name of the backup that is made of a version before its migration.
 pub(super) fn backup_path(path: &Path, version: u32) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(format!(".backup-v{version}"));
@@ -90,7 +90,7 @@ fn version(conn: &Connection) -> Result<u32, StoreError> {
         .map_err(at("read the version of the schema"))
 }
 
-/// Refuses a database that is not ours, rather than to add tables to it.
+/// Refuses a database that is not ours, rather than adding tables to it.
 fn recognise(conn: &Connection, path: &Path, version: u32) -> Result<(), StoreError> {
     let step = at("read the schema");
     let mark: i64 =
@@ -109,7 +109,7 @@ fn recognise(conn: &Connection, path: &Path, version: u32) -> Result<(), StoreEr
 fn apply(conn: &mut Connection, migration: &Migration, key: &NodeKey) -> Result<(), StoreError> {
     let step = format!("migrate to version {}", migration.version);
     let step = at(&step);
-    // Dropped without a commit, it takes everything back.
+    // If it is dropped without a commit, everything is rolled back.
     let transaction = conn.transaction().map_err(&step)?;
     transaction.execute_batch(migration.sql).map_err(&step)?;
     match migration.then {
@@ -121,7 +121,7 @@ fn apply(conn: &mut Connection, migration: &Migration, key: &NodeKey) -> Result<
     transaction.commit().map_err(&step)
 }
 
-/// A copy of everything, complete under its name or not there.
+/// A copy of everything, complete under its name or absent.
 fn backup(conn: &Connection, to: &Path) -> Result<(), StoreError> {
     let made = begin_backup(conn, to);
     if made.is_err() {
@@ -140,7 +140,7 @@ fn begin_backup(conn: &Connection, to: &Path) -> Result<(), StoreError> {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(refused(error)),
         Ok(()) | Err(_) => {}
     }
-    // Made by us and not by SQLite, which would let everybody read it.
+    // Created here and not by SQLite, which would let every user read it.
     let options = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).clone();
     drop(options.open(&partial).map_err(refused)?);
     conn.execute("VACUUM INTO ?1", [partial.to_string_lossy()])

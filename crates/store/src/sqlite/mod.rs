@@ -1,35 +1,35 @@
 //! A store in one SQLite file, `shoal.db`. What was committed is in the write-ahead log when the
-//! commit returns: it survives `kill -9` of ours, and a power cut may take the last moments but
-//! never half of a batch.
+//! commit returns: it survives `kill -9` of the server, and a power cut may take the last moments
+//! but never half of a batch.
 //!
-//! One store at a time may have the file: it remembers what is in there. Whoever opens it sees to
-//! that, by a lock on the data directory.
+//! One store at a time may have the file: it remembers what is in there. The server ensures that
+//! with a lock on the data directory.
 
 mod backup;
-mod bound;
+mod block_retention;
 mod checkpoints;
+mod commit_thread;
+mod deferred_open;
 mod documents;
-mod fault;
-mod hidden;
+mod error;
 mod history;
 mod inspect;
-mod lines;
+mod json_lines;
 mod log_walk;
 mod mark;
 mod migrate;
 mod open;
-mod pace;
-mod prepared;
+mod prepared_batch;
 mod processes;
 mod reader;
 mod schema;
+mod sealed_fields;
 mod sealed_rows;
+mod size_limit;
 mod slots;
 mod tables;
-mod trim;
 mod turn_pages;
 mod turns;
-mod waiting;
 mod writer;
 
 use std::collections::BTreeSet;
@@ -47,15 +47,15 @@ use model::why::Ended;
 use model::{Document, KeyRecord, SandboxId, SeedId, SessionId, TurnId, WorkspaceId};
 use tokio::runtime::Handle;
 
-use self::bound::Pages;
 use self::checkpoints::{Bell, Checkpoints, Cut, DUE, Due};
+use self::commit_thread::DiskSpeed;
+use self::deferred_open::{DeferredOpen, Opened};
 pub use self::inspect::{Inspected, Loss, Lost, Place};
 pub use self::mark::MARK_FILE;
 use self::open::PATIENCE;
-use self::pace::Pace;
-use self::prepared::Prepared;
+use self::prepared_batch::Prepared;
 use self::reader::Reader;
-use self::waiting::{Opened, Waiting};
+use self::size_limit::Pages;
 use self::writer::Writer;
 use crate::contract::{
     Batch, Condition, DocumentQuery, DocumentsSize, EventPage, EventQuery, Loaded, ProcessKey,
@@ -80,19 +80,18 @@ pub struct SqliteStore {
     shared: Arc<Shared>,
 }
 
-/// What commits, readers and the thread for checkpoints have in common. A connection that is not
-/// there was closed.
+/// What commits, readers and the checkpoint thread share. A missing connection was closed.
 struct Shared {
-    writer: Mutex<Pen>,
+    writer: Mutex<WriteState>,
     reader: Mutex<Option<Reader>>,
     checkpoints: Mutex<Option<Checkpoints>>,
-    pace: Pace,
+    disk_speed: DiskSpeed,
     key: NodeKey,
     bell: Arc<Bell>,
     sizes: Sizes,
 }
 
-/// How large the files are, as far as is known.
+/// The sizes of the files, as far as known.
 #[derive(Default)]
 struct Sizes {
     database_bytes: AtomicU64,
@@ -108,17 +107,17 @@ impl Sizes {
     }
 }
 
-/// Whether anything can be written.
-enum Pen {
+/// Whether the store can be written.
+enum WriteState {
     Ready(Box<Writer>),
     /// The disk had no space when it was opened. The next write tries again.
-    Waiting(Waiting),
+    Waiting(DeferredOpen),
     Closed,
 }
 
 impl SqliteStore {
-    /// Opens the database in a directory, or makes it; brings it to the present version, after a
-    /// backup. Refuses one that lacks commits. Waits for the disk.
+    /// Opens the database in a directory, or makes it; migrates it to the present version, after a
+    /// backup. Refuses one that lacks commits. Blocks on the disk.
     pub fn open(directory: &Path, retention: Retention) -> Result<Self, StoreError> {
         Self::open_as(directory, retention, DUE)
     }
@@ -129,14 +128,14 @@ impl SqliteStore {
         Self::open_inspected_as(inspected, retention, due)
     }
 
-    /// Looks whether the database in a directory may be opened. Changes nothing there, unless a loss
-    /// is accepted: then a damaged log is put aside.
+    /// Inspects whether the database in a directory may be opened. Changes nothing there, unless a
+    /// loss is accepted: then a damaged log is put aside.
     pub fn inspect(place: &Place, retention: Retention) -> Result<Inspected, StoreError> {
         inspect::inspect(place, retention)
     }
 
-    /// Opens a database that was inspected, or makes it. Without space on the disk it can be read,
-    /// and can be written as soon as there is some.
+    /// Opens an inspected database, or makes it. Without space on the disk it can be read, and it
+    /// can be written as soon as there is some.
     pub fn open_inspected(inspected: Inspected, retention: Retention) -> Result<Self, StoreError> {
         Self::open_inspected_as(inspected, retention, DUE)
     }
@@ -147,25 +146,25 @@ impl SqliteStore {
         due: Due,
     ) -> Result<Self, StoreError> {
         let Inspected { directory, present, lost } = inspected;
-        let waiting = Waiting { directory, retention, due };
+        let waiting = DeferredOpen { directory, retention, due };
         let mut clear_text_left = None;
-        let (id, key, pen, reader) = match waiting.open() {
+        let (id, key, write_state, reader) = match waiting.open() {
             Ok(opened) => {
                 clear_text_left = opened.clear_text_left;
-                (opened.id, opened.key, Pen::Ready(Box::new(opened.writer)), opened.reader)
+                (opened.id, opened.key, WriteState::Ready(Box::new(opened.writer)), opened.reader)
             }
             Err(error) if error.code == StoreErrorCode::DiskFull && present => {
                 let (id, key, reader) = waiting.read_alone()?;
-                (id, key, Pen::Waiting(waiting.clone()), reader)
+                (id, key, WriteState::Waiting(waiting.clone()), reader)
             }
             Err(error) => return Err(error),
         };
-        let ready = matches!(pen, Pen::Ready(_));
+        let ready = matches!(write_state, WriteState::Ready(_));
         let shared = Arc::new(Shared {
-            writer: Mutex::new(pen),
+            writer: Mutex::new(write_state),
             reader: Mutex::new(Some(reader)),
             checkpoints: Mutex::default(),
-            pace: Pace::default(),
+            disk_speed: DiskSpeed::default(),
             key,
             bell: Arc::default(),
             sizes: Sizes::default(),
@@ -175,7 +174,7 @@ impl SqliteStore {
             shared.look_at_size();
         } else {
             shared.sizes.waits.store(true, Ordering::Relaxed);
-            waiting::keep_trying(&shared)?;
+            deferred_open::keep_trying(&shared)?;
         }
         let (path, bound_bytes) = (waiting.path(), retention.database_bytes);
         Ok(Self { id, path, retention, clear_text_left, lost, bound_bytes, shared })
@@ -191,8 +190,8 @@ impl SqliteStore {
         self.id
     }
 
-    /// Why what an older version wrote in clear text is still in the file, if it is: what is to
-    /// remove it failed, and is tried again at the next start.
+    /// Why clear text of an older version is still in the file, if it is: its removal failed, and
+    /// is tried again at the next start.
     pub const fn clear_text_left(&self) -> Option<&StoreError> {
         self.clear_text_left.as_ref()
     }
@@ -202,22 +201,24 @@ impl SqliteStore {
         read: impl FnOnce(&mut Reader) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, StoreError> {
         let shared = Arc::clone(&self.shared);
-        elsewhere(move || read(locked(&shared.reader).as_mut().ok_or_else(StoreError::closed)?))
-            .await
+        on_blocking_thread(move || {
+            read(locked(&shared.reader).as_mut().ok_or_else(StoreError::closed)?)
+        })
+        .await
     }
 
-    /// Writes on another thread. If this future is dropped before that has begun, nothing is
-    /// written: otherwise it might come after what the caller writes next.
+    /// Writes on another thread. If this future is dropped before the write has begun, nothing is
+    /// written: otherwise it might come after the caller's next write.
     async fn write<T: Send + 'static>(
         &self,
         write: impl FnOnce(&Shared, &mut Writer) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, StoreError> {
-        let wanted = Wanted(Arc::new(AtomicBool::new(true)));
+        let wanted = CancelOnDrop(Arc::new(AtomicBool::new(true)));
         let (shared, asked) = (Arc::clone(&self.shared), Arc::clone(&wanted.0));
-        let written = elsewhere(move || {
+        let written = on_blocking_thread(move || {
             let mut writer = locked(&shared.writer);
             if !asked.load(Ordering::Acquire) {
-                return Err(StoreError::new(StoreErrorCode::Closed, "nobody waits for it"));
+                return Err(StoreError::new(StoreErrorCode::Closed, "the caller no longer waits"));
             }
             write(&shared, shared.ready(&mut writer)?)
         })
@@ -231,8 +232,8 @@ impl SqliteStore {
 impl Store for SqliteStore {
     async fn load(&self) -> Result<Loaded, StoreError> {
         let shared = Arc::clone(&self.shared);
-        elsewhere(move || {
-            // A commit that nobody waits for may be in the middle of it; it is not to come later.
+        on_blocking_thread(move || {
+            // A commit whose caller is gone may be in progress; it must not come later.
             let _no_commit = locked(&shared.writer);
             locked(&shared.reader).as_mut().ok_or_else(StoreError::closed)?.load()
         })
@@ -282,9 +283,9 @@ impl Store for SqliteStore {
 
     async fn put_document(&self, document: &Document) -> Result<(), StoreError> {
         let document = document.clone();
-        let place = hidden::of_document(&document.kind, document.tenant, &document.name);
+        let place = sealed_fields::of_document(&document.kind, document.tenant, &document.name);
         let sealed = self.shared.key.seal(&place, document.body.as_bytes());
-        let sealed = sealed.map_err(hidden::unsealed)?;
+        let sealed = sealed.map_err(sealed_fields::unsealed)?;
         self.write(move |shared, writer| {
             let put = |writer: &Writer| documents::put(writer.conn(), &document, &sealed);
             writer.transact(PATIENCE, put)?;
@@ -352,25 +353,25 @@ impl Store for SqliteStore {
     async fn backup(&self, to: &Path) -> Result<Journal, StoreError> {
         let (from, to, key) = (self.path.clone(), to.to_owned(), self.shared.key.clone());
         let retention = self.retention;
-        elsewhere(move || backup::copy(&from, &to, retention, key)).await
+        on_blocking_thread(move || backup::copy(&from, &to, retention, key)).await
     }
 
-    async fn forget_in_backup(
+    async fn remove_from_backup(
         &self,
         copy: &Path,
         sessions: &BTreeSet<SessionId>,
     ) -> Result<(), StoreError> {
         let (copy, sessions) = (copy.to_owned(), sessions.clone());
-        elsewhere(move || backup::forget(&copy, &sessions)).await
+        on_blocking_thread(move || backup::remove_sessions(&copy, &sessions)).await
     }
 
-    async fn saved_in_backup(
+    async fn mark_saved_in_backup(
         &self,
         copy: &Path,
         workspaces: &BTreeSet<WorkspaceId>,
     ) -> Result<(), StoreError> {
         let (copy, workspaces) = (copy.to_owned(), workspaces.clone());
-        elsewhere(move || backup::note_saved(&copy, &workspaces)).await
+        on_blocking_thread(move || backup::note_saved(&copy, &workspaces)).await
     }
 
     fn condition(&self) -> Condition {
@@ -387,14 +388,14 @@ impl Store for SqliteStore {
 
     async fn close(&self) -> Result<(), StoreError> {
         let shared = Arc::clone(&self.shared);
-        elsewhere(move || shared.close()).await
+        on_blocking_thread(move || shared.close()).await
     }
 }
 
 impl Drop for SqliteStore {
     fn drop(&mut self) {
         self.shared.bell.end();
-        // What is still being written keeps the rest until it is done.
+        // A write in progress keeps the rest until it is done.
         drop(locked(&self.shared.checkpoints).take());
     }
 }
@@ -402,7 +403,7 @@ impl Drop for SqliteStore {
 impl Shared {
     /// Commits on this thread, if that can be done at once.
     fn commit_here(&self, prepared: &Prepared) -> Option<Result<(), StoreError>> {
-        if !self.pace.trusted() {
+        if !self.disk_speed.trusted() {
             return None;
         }
         let mut writer = match self.writer.try_lock() {
@@ -411,10 +412,10 @@ impl Shared {
             Err(TryLockError::WouldBlock) => return None,
         };
         let writer = match &mut *writer {
-            Pen::Ready(writer) => writer,
+            WriteState::Ready(writer) => writer,
             // Opening takes a while.
-            Pen::Waiting(_) => return None,
-            Pen::Closed => return Some(Err(StoreError::closed())),
+            WriteState::Waiting(_) => return None,
+            WriteState::Closed => return Some(Err(StoreError::closed())),
         };
         match self.commit(writer, prepared, Duration::ZERO) {
             Err(error) if error.code == StoreErrorCode::Locked => None,
@@ -431,7 +432,7 @@ impl Shared {
     ) -> Result<(), StoreError> {
         let began = Instant::now();
         let done = writer.commit(prepared, patience);
-        self.pace.took(began.elapsed());
+        self.disk_speed.took(began.elapsed());
         if done.is_ok() {
             self.sizes.are(writer.pages());
             self.bell.ring(prepared.bytes());
@@ -440,21 +441,23 @@ impl Shared {
     }
 
     /// The writer, if there is one, or if there is space for one by now.
-    fn ready<'p>(self: &Arc<Self>, pen: &'p mut Pen) -> Result<&'p mut Writer, StoreError> {
-        if let Pen::Waiting(waiting) = pen {
+    fn ready<'p>(
+        self: &Arc<Self>,
+        write_state: &'p mut WriteState,
+    ) -> Result<&'p mut Writer, StoreError> {
+        if let WriteState::Waiting(waiting) = write_state {
             let waiting = waiting.clone();
-            *pen = Pen::Ready(Box::new(self.wake(&waiting)?));
+            *write_state = WriteState::Ready(Box::new(self.open_deferred(&waiting)?));
             self.sizes.waits.store(false, Ordering::Relaxed);
         }
-        match pen {
-            Pen::Ready(writer) => Ok(writer),
-            Pen::Waiting(_) | Pen::Closed => Err(StoreError::closed()),
+        match write_state {
+            WriteState::Ready(writer) => Ok(writer),
+            WriteState::Waiting(_) | WriteState::Closed => Err(StoreError::closed()),
         }
     }
 
-    /// Opens everything. The one who reads alone must let go for that, and is there again if it
-    /// fails.
-    fn wake(self: &Arc<Self>, waiting: &Waiting) -> Result<Writer, StoreError> {
+    /// Opens everything. The lone reader must close for that, and is reopened if it fails.
+    fn open_deferred(self: &Arc<Self>, waiting: &DeferredOpen) -> Result<Writer, StoreError> {
         let mut reader = locked(&self.reader);
         drop(reader.take());
         match waiting.open().and_then(|opened| {
@@ -472,24 +475,24 @@ impl Shared {
         }
     }
 
-    /// Tries to open what waits for space. Says whether it is still to be tried.
-    fn try_to_wake(self: &Arc<Self>) -> bool {
-        let mut pen = locked(&self.writer);
-        // Whether it worked is seen by what became of it.
-        let _ = self.ready(&mut pen);
-        matches!(&*pen, Pen::Waiting(_))
+    /// Tries to open a database that waits for space. Returns whether to try again.
+    fn try_deferred_open(self: &Arc<Self>) -> bool {
+        let mut write_state = locked(&self.writer);
+        // The result shows in the state.
+        let _ = self.ready(&mut write_state);
+        matches!(&*write_state, WriteState::Waiting(_))
     }
 
     fn look_at_size(&self) {
-        if let Pen::Ready(writer) = &*locked(&self.writer) {
+        if let WriteState::Ready(writer) = &*locked(&self.writer) {
             self.sizes.are(writer.pages());
         }
     }
 
-    fn start_checkpoints(self: &Arc<Self>, waiting: &Waiting) -> Result<(), StoreError> {
+    fn start_checkpoints(self: &Arc<Self>, waiting: &DeferredOpen) -> Result<(), StoreError> {
         let started = Checkpoints::start(&waiting.path(), self, waiting.due)?;
         *locked(&self.checkpoints) = Some(started);
-        if self.bell.is_over() {
+        if self.bell.must_end() {
             // The store was dropped meanwhile.
             drop(locked(&self.checkpoints).take());
         }
@@ -498,8 +501,8 @@ impl Shared {
 
     fn restart_log(&self, cut: Cut) -> Result<(), StoreError> {
         match &mut *locked(&self.writer) {
-            Pen::Ready(writer) => writer.restart_log(cut),
-            Pen::Waiting(_) | Pen::Closed => Ok(()),
+            WriteState::Ready(writer) => writer.restart_log(cut),
+            WriteState::Waiting(_) | WriteState::Closed => Ok(()),
         }
     }
 
@@ -507,35 +510,35 @@ impl Shared {
         // The thread first, since it may be about to use the writer.
         drop(locked(&self.checkpoints).take());
         drop(locked(&self.reader).take());
-        match std::mem::replace(&mut *locked(&self.writer), Pen::Closed) {
-            Pen::Ready(writer) => writer.close(),
-            Pen::Waiting(_) | Pen::Closed => Ok(()),
+        match std::mem::replace(&mut *locked(&self.writer), WriteState::Closed) {
+            WriteState::Ready(writer) => writer.close(),
+            WriteState::Waiting(_) | WriteState::Closed => Ok(()),
         }
     }
 }
 
 impl fmt::Debug for Shared {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Shared").field("pace", &self.pace).finish_non_exhaustive()
+        f.debug_struct("Shared").field("disk_speed", &self.disk_speed).finish_non_exhaustive()
     }
 }
 
-/// Says when nobody waits any more.
-struct Wanted(Arc<AtomicBool>);
+/// Signals that the caller no longer waits.
+struct CancelOnDrop(Arc<AtomicBool>);
 
-impl Drop for Wanted {
+impl Drop for CancelOnDrop {
     fn drop(&mut self) {
         self.0.store(false, Ordering::Release);
     }
 }
 
-/// Whatever was being written when a thread panicked was taken back.
+/// What a panicking thread was writing was rolled back.
 fn locked<T>(what: &Mutex<T>) -> MutexGuard<'_, T> {
     what.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Runs on a thread that may wait. It runs to its end also if nobody waits for it.
-async fn elsewhere<T: Send + 'static>(
+/// Runs on a thread that may block, to its end, even if the caller is gone.
+async fn on_blocking_thread<T: Send + 'static>(
     run: impl FnOnce() -> Result<T, StoreError> + Send + 'static,
 ) -> Result<T, StoreError> {
     let Ok(runtime) = Handle::try_current() else { return run() };

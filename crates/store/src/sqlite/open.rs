@@ -1,5 +1,5 @@
-//! How connections to the file are made. The file is its owner's alone, and what SQLite is told
-//! here is what durability and speed rest on.
+//! How connections to the file are made. Only the owner can read the file, and durability and speed
+//! depend on the SQLite settings here.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -12,13 +12,13 @@ use std::time::Duration;
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OpenFlags};
 
-use super::fault::{at, told};
+use super::error::{at, step_error};
 use crate::error::{StoreError, StoreErrorCode};
 
 /// How long another program may keep the file locked before we give up.
 pub(super) const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Statements that are kept ready; there are fewer.
+/// The size of the statement cache; there are fewer statements.
 const STATEMENTS: usize = 64;
 
 /// Makes the file if there is none, for its owner only. SQLite gives the files beside it the same
@@ -27,7 +27,7 @@ pub(super) fn make_file(path: &Path) -> Result<(), StoreError> {
     let refused = |error: std::io::Error| {
         StoreError::new(StoreErrorCode::Io, format!("make {}: {error}", path.display()))
     };
-    // Never opened if it exists: closing a file takes away the locks that SQLite has on it.
+    // Never opened if it exists: closing a file releases the locks that SQLite has on it.
     match fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path) {
         Ok(_) => Ok(()),
         Err(error) if error.kind() == ErrorKind::AlreadyExists => {
@@ -37,8 +37,9 @@ pub(super) fn make_file(path: &Path) -> Result<(), StoreError> {
     }
 }
 
-/// The connection that writes. What was committed is in the log, which the kernel has: it outlives
-/// us, and after a power cut the file is whole but may lack what was not checkpointed.
+/// The connection that writes. What was committed is in the log, in the kernel's page cache: it
+/// survives this process. After a power cut the file is consistent but may lack what was not
+/// checkpointed.
 pub(super) fn to_write(path: &Path) -> Result<Connection, StoreError> {
     let conn = connect(path)?;
     let step = at("prepare the database");
@@ -49,7 +50,7 @@ pub(super) fn to_write(path: &Path) -> Result<Connection, StoreError> {
         let cause = format!("the log of {} is `{mode}` and cannot be `wal`", path.display());
         return Err(StoreError::new(StoreErrorCode::Io, cause));
     }
-    // Checkpoints are made by another thread.
+    // Another thread makes checkpoints.
     conn.pragma_update(None, "wal_autocheckpoint", 0).map_err(&step)?;
     Ok(conn)
 }
@@ -60,10 +61,10 @@ pub(super) fn sequence(conn: &Connection) -> Result<u64, StoreError> {
     sequence.map(i64::cast_unsigned).map_err(at("read the sequence of the last commit"))
 }
 
-/// The number that the store was given when it was made.
+/// The identity that the store got when it was made.
 pub(super) fn identity(conn: &Connection) -> Result<u64, StoreError> {
     let id = conn.query_row("SELECT id FROM identity", [], |row| row.get(0));
-    id.map(i64::cast_unsigned).map_err(at("read which store it is"))
+    id.map(i64::cast_unsigned).map_err(at("read the identity of the store"))
 }
 
 /// A connection that reads.
@@ -73,12 +74,12 @@ pub(super) fn to_read(path: &Path) -> Result<Connection, StoreError> {
     Ok(conn)
 }
 
-/// A connection that reads without any other, and needs no space on the disk: it keeps the index of
-/// the log in its own memory. Nothing on the disk changes, also when it is closed.
+/// A connection that reads alone and needs no space on the disk: it keeps the index of the log in
+/// its own memory. Nothing on the disk changes, also when it is closed.
 pub(super) fn to_read_alone(path: &Path) -> Result<Connection, StoreError> {
     let log = fs::metadata(log_of(path)).map_or(0, |log| log.len());
     if log == 0 {
-        // SQLite would make a log, empty as it is. Nobody writes as long as we have this.
+        // SQLite would make a log, even an empty one. Nothing writes as long as we have this.
         let flags = OpenFlags::SQLITE_OPEN_READ_ONLY
             | OpenFlags::SQLITE_OPEN_NO_MUTEX
             | OpenFlags::SQLITE_OPEN_URI;
@@ -87,7 +88,7 @@ pub(super) fn to_read_alone(path: &Path) -> Result<Connection, StoreError> {
         return prepared(conn, path);
     }
     let conn = Connection::open_with_flags(path, READ_WRITE).map_err(opening(path))?;
-    // Before anything is read: then the memory that connections share is not used.
+    // Before anything is read: then the shared memory of connections is not used.
     let mode: String = conn
         .pragma_update_and_check(None, "locking_mode", "EXCLUSIVE", |row| row.get(0))
         .map_err(opening(path))?;
@@ -121,13 +122,13 @@ fn escaped(path: &Path) -> String {
     })
 }
 
-/// A connection that brings the log into the file.
+/// A connection that checkpoints the log into the file.
 pub(super) fn to_checkpoint(path: &Path) -> Result<Connection, StoreError> {
     connect(path)
 }
 
-/// A connection that copies the file. SQLite takes writing to the copy for writing, so that this one
-/// may not be for reading only.
+/// A connection that copies the file. SQLite counts writing to the copy as writing, so this one may
+/// not be read-only.
 pub(super) fn to_copy(path: &Path) -> Result<Connection, StoreError> {
     connect(path)
 }
@@ -142,14 +143,14 @@ fn connect(path: &Path) -> Result<Connection, StoreError> {
 
 fn opening(path: &Path) -> impl Fn(rusqlite::Error) -> StoreError {
     let step = format!("open {}", path.display());
-    move |error| told(&step, &error)
+    move |error| step_error(&step, &error)
 }
 
-/// What holds for every connection.
+/// Settings of every connection.
 fn prepared(conn: Connection, path: &Path) -> Result<Connection, StoreError> {
     let step = opening(path);
-    // The last connection would bring the log over and remove it, and nothing would tell that from a
-    // log that was lost. Only an orderly stop does that, and says so in the mark.
+    // The last connection to close would checkpoint the log and remove it, which looks like a lost
+    // log. Only an orderly stop does that, and records it in the mark.
     conn.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true).map_err(&step)?;
     conn.set_prepared_statement_cache_capacity(STATEMENTS);
     conn.busy_timeout(PATIENCE).map_err(&step)?;

@@ -1,18 +1,18 @@
-//! How processes are written and read: rows by sandbox and number, and what goes in time. Writing
-//! works inside the transaction of a commit; what it changes can be written again.
+//! How processes are written and read: rows by sandbox and number, and what retention deletes.
+//! Writing happens inside the transaction of a commit and can be repeated.
 
 use model::process::ProcessRecord;
 use model::{KeyId, SandboxId};
 use rusqlite::{Connection, OptionalExtension as _, Row, ToSql, params};
 
-use super::fault::at;
-use super::hidden::join_process;
-use super::prepared::Prepared;
+use super::error::at;
+use super::prepared_batch::Prepared;
+use super::sealed_fields::join_process;
 use super::tables::read;
 use crate::contract::{ProcessBy, ProcessKey, ProcessesQuery};
 use crate::error::StoreError;
-use crate::forgetting::{Forgetting, Next, Shares, Tally};
 use crate::retention::Retention;
+use crate::retention_selection::{Next, RetentionSelection, Shares, Tally};
 use crate::turns::PAGE_BYTES;
 use sealing::NodeKey;
 
@@ -28,7 +28,7 @@ pub(super) const FIRST_BEFORE: &str = "SELECT sandbox, number, bytes, tenant FRO
 pub(super) const UNFINISHED: &str = "SELECT number, record, sealed FROM processes \
     INDEXED BY processes_unfinished WHERE ended_at IS NULL LIMIT ?1";
 
-/// Looks who has how much.
+/// Reads the share of each key.
 pub(super) fn found(conn: &Connection) -> rusqlite::Result<Shares> {
     let sql = "SELECT tenant, count(*), sum(bytes) FROM processes INDEXED BY processes_by_key \
                WHERE ended_at IS NOT NULL GROUP BY tenant";
@@ -43,8 +43,8 @@ pub(super) fn found(conn: &Connection) -> rusqlite::Result<Shares> {
     Ok(shares)
 }
 
-/// Writes what the batch says of processes. The shares are changed at once, and are to be taken
-/// back if it is not committed.
+/// Writes the process changes of the batch. The shares change at once, and must be rolled back if
+/// the batch is not committed.
 pub(super) fn write(
     conn: &Connection,
     retention: Retention,
@@ -90,7 +90,11 @@ pub(super) fn write(
             ended += 1;
         }
     }
-    forget(conn, shares, Forgetting::new(retention.process_bounds(), batch.processes_at, ended))
+    delete_surplus(
+        conn,
+        shares,
+        RetentionSelection::new(retention.process_bounds(), batch.processes_at, ended),
+    )
 }
 
 fn put_log(conn: &Connection, sandbox: [u8; 16], number: i64, log: &[u8]) -> rusqlite::Result<u64> {
@@ -99,7 +103,7 @@ fn put_log(conn: &Connection, sandbox: [u8; 16], number: i64, log: &[u8]) -> rus
     Ok(log.len() as u64)
 }
 
-/// How much of what a process wrote is there already.
+/// How much output of a process is stored already.
 fn log_bytes(conn: &Connection, sandbox: [u8; 16], number: i64) -> rusqlite::Result<u64> {
     let sql = "SELECT octet_length(log) FROM process_logs WHERE sandbox = ?1 AND number = ?2";
     let mut select = conn.prepare_cached(sql)?;
@@ -107,7 +111,7 @@ fn log_bytes(conn: &Connection, sandbox: [u8; 16], number: i64) -> rusqlite::Res
     Ok(kept.unwrap_or(0).cast_unsigned())
 }
 
-/// Takes what is there of a process out of its key's share.
+/// Subtracts a stored process from its key's share.
 fn uncount(
     conn: &Connection,
     shares: &mut Shares,
@@ -136,26 +140,27 @@ fn remove(conn: &Connection, sandbox: [u8; 16], number: i64) -> rusqlite::Result
     Ok(())
 }
 
-/// Forgets the process that ended first, of the key that has most. Says whether there was one.
-pub(super) fn forget_one(conn: &Connection, shares: &mut Shares) -> rusqlite::Result<bool> {
+/// Deletes the process that ended first, of the key with the largest share. Returns whether there
+/// was one.
+pub(super) fn delete_one(conn: &Connection, shares: &mut Shares) -> rusqlite::Result<bool> {
     let Some(tenant) = shares.largest() else { return Ok(false) };
-    forget_first(conn, shares, Next::Of(tenant))
+    delete_first(conn, shares, Next::Of(tenant))
 }
 
-fn forget(
+fn delete_surplus(
     conn: &Connection,
     shares: &mut Shares,
-    mut forgetting: Forgetting,
+    mut selection: RetentionSelection,
 ) -> rusqlite::Result<()> {
-    while let Some(next) = forgetting.next(shares) {
-        if !forget_first(conn, shares, next)? {
+    while let Some(next) = selection.next(shares) {
+        if !delete_first(conn, shares, next)? {
             return Ok(());
         }
     }
     Ok(())
 }
 
-fn forget_first(conn: &Connection, shares: &mut Shares, next: Next) -> rusqlite::Result<bool> {
+fn delete_first(conn: &Connection, shares: &mut Shares, next: Next) -> rusqlite::Result<bool> {
     let mut first = conn.prepare_cached(match next {
         Next::Of(_) => FIRST_OF_KEY,
         Next::EndedBefore(_) => FIRST_BEFORE,
@@ -207,7 +212,7 @@ pub(super) fn page(
     records(conn, node_key, sql, &[&key(query.sandbox), &before, &query.limit])
 }
 
-/// Processes that are not over.
+/// Processes that have not ended.
 pub(super) fn unfinished(
     conn: &Connection,
     node_key: &NodeKey,
@@ -216,13 +221,13 @@ pub(super) fn unfinished(
     records(conn, node_key, UNFINISHED, &[&limit])
 }
 
-/// What a process wrote.
+/// The output of a process.
 pub(super) fn log(
     conn: &Connection,
     sandbox: SandboxId,
     number: u64,
 ) -> Result<Option<Vec<u8>>, StoreError> {
-    let step = at("read what a process wrote");
+    let step = at("read the output of a process");
     let sql = "SELECT log FROM process_logs WHERE sandbox = ?1 AND number = ?2";
     let mut select = conn.prepare_cached(sql).map_err(&step)?;
     let row = params![key(sandbox), number.cast_signed()];

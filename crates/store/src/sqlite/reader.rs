@@ -1,5 +1,5 @@
-//! What is read: everything at start, and parts of the history whenever somebody asks. On a
-//! connection of its own, so that no commit waits for it.
+//! Reads: everything at the start, and parts of the history on request. On a connection of its own,
+//! so that no commit waits for it.
 
 use memchr::memmem::{Finder, FinderRev};
 use model::record::JournalEntry;
@@ -8,8 +8,8 @@ use model::why::Ended;
 use model::{KeyRecord, Records, SandboxId, StoredEvent, TurnId};
 use rusqlite::{Connection, Row};
 
-use super::fault::at;
-use super::lines;
+use super::error::at;
+use super::json_lines;
 use super::tables::{self, read, rows};
 use super::turn_pages;
 use crate::contract::{EventPage, EventQuery, Loaded, TurnQuery};
@@ -17,7 +17,7 @@ use crate::error::StoreError;
 use crate::retention::Retention;
 use sealing::NodeKey;
 
-/// Reads.
+/// The reader.
 pub(super) struct Reader {
     conn: Connection,
     retention: Retention,
@@ -84,16 +84,16 @@ impl Reader {
     }
 
     pub(super) fn ended(&self, sandbox: SandboxId) -> Result<Option<Ended>, StoreError> {
-        let step = at("read an end");
+        let step = at("read a tombstone");
         let id = sandbox.to_string();
         let needle = FinderRev::new(&id);
         let mut select = self.conn.prepare_cached(LATEST_ENDS).map_err(&step)?;
         let mut blocks = select.query([]).map_err(&step)?;
         while let Some(block) = blocks.next().map_err(&step)? {
             let number = block.get(0).map_err(&step)?;
-            for line in lines::with_from_last(text(block).map_err(&step)?, &needle) {
+            for line in json_lines::with_from_last(text(block).map_err(&step)?, &needle) {
                 let ended: Ended = read("ends", number, line)?;
-                // The id may also be that of a candidate in somebody else's end.
+                // The id may also be that of a candidate in the tombstone of another sandbox.
                 if ended.sandbox == sandbox {
                     return Ok(Some(ended));
                 }
@@ -123,7 +123,7 @@ impl Reader {
 const LATEST_ENDS: &str = "SELECT block, lines FROM ends ORDER BY block DESC";
 
 fn latest_ends(conn: &Connection, count: u32) -> Result<Vec<Ended>, StoreError> {
-    let step = at("read the ends");
+    let step = at("read the tombstones");
     let mut select = conn.prepare_cached(LATEST_ENDS).map_err(&step)?;
     let mut blocks = select.query([]).map_err(&step)?;
     let mut ends = Vec::new();
@@ -132,7 +132,7 @@ fn latest_ends(conn: &Connection, count: u32) -> Result<Vec<Ended>, StoreError> 
     {
         let number = block.get(0).map_err(&step)?;
         let wanted = count as usize - ends.len();
-        for line in lines::all(text(block).map_err(&step)?).rev().take(wanted) {
+        for line in json_lines::all(text(block).map_err(&step)?).rev().take(wanted) {
             ends.push(read("ends", number, line)?);
         }
     }
@@ -142,7 +142,7 @@ fn latest_ends(conn: &Connection, count: u32) -> Result<Vec<Ended>, StoreError> 
 
 /// The numbers of the oldest event and of the last.
 fn bounds(conn: &Connection) -> rusqlite::Result<(u64, u64)> {
-    // Two questions: either is one look at an end of the table, both in one would be a scan.
+    // Two queries: each is one look at an end of the table, both in one would be a scan.
     let sql = "SELECT (SELECT first FROM events ORDER BY last LIMIT 1), \
                (SELECT max(last) FROM events)";
     let mut select = conn.prepare_cached(sql)?;
@@ -152,8 +152,8 @@ fn bounds(conn: &Connection) -> rusqlite::Result<(u64, u64)> {
     Ok((oldest.map_or(last + 1, i64::cast_unsigned), last))
 }
 
-/// The events that a query takes. Where it asks for those of an id, only lines with that id in
-/// them are decoded; how much text there is to look at is bounded by what is kept.
+/// The events that a query selects. If it asks for an id, only lines with that id in them are
+/// decoded; retention bounds how much text there is to search.
 fn taken(conn: &Connection, query: &EventQuery) -> Result<Vec<StoredEvent>, StoreError> {
     let step = at("read events");
     let sql = "SELECT last, lines FROM events WHERE last > ?1 ORDER BY last";
@@ -169,8 +169,8 @@ fn taken(conn: &Connection, query: &EventQuery) -> Result<Vec<StoredEvent>, Stor
         let number = block.get(0).map_err(&step)?;
         let text = text(block).map_err(&step)?;
         match &needle {
-            Some(needle) => take(query, number, lines::with(text, needle), &mut events)?,
-            None => take(query, number, lines::all(text), &mut events)?,
+            Some(needle) => take(query, number, json_lines::with(text, needle), &mut events)?,
+            None => take(query, number, json_lines::all(text), &mut events)?,
         }
     }
     Ok(events)
@@ -194,7 +194,7 @@ fn take<'t>(
     Ok(())
 }
 
-/// Of the ids that a query asks for, the one that the fewest lines have.
+/// Of the ids in a query, the one that the fewest lines have.
 fn rarest_id(query: &EventQuery) -> Option<String> {
     let sandbox = query.sandbox.map(|id| id.to_string());
     let session = || query.session.map(|id| id.to_string());
@@ -202,7 +202,7 @@ fn rarest_id(query: &EventQuery) -> Option<String> {
     sandbox.or_else(session).or_else(tenant)
 }
 
-/// The lines of a block, as bytes: only those that are decoded need to be known as text.
+/// The lines of a block, as bytes: only decoded ones need to be valid text.
 fn text<'r>(block: &'r Row<'_>) -> rusqlite::Result<&'r [u8]> {
     Ok(block.get_ref(1)?.as_bytes()?)
 }

@@ -1,20 +1,20 @@
-//! The tables, version by version. A version that was released is never changed: what is new is a
-//! migration at the end of the list.
+//! The tables, version by version. A released version never changes: anything new is a migration at
+//! the end of the list.
 //!
 //! Records are JSON text in rows by slot, a number that only the writer knows: a sandbox that
-//! takes the place of another is one row written over, and no index is touched.
+//! replaces another overwrites one row, and no index is touched.
 //!
-//! The history is in blocks: a row has all events of a commit, or all ends, as lines of JSON.
-//! Blocks of events are found by the number of their last event. Events and ends have a table each
-//! since each is kept for a time of its own.
+//! The history is in blocks: a row has all events of a commit, or all tombstones (table `ends`), as
+//! lines of JSON. Blocks of events are found by the number of their last event. Events and
+//! tombstones have a table each since each has its own retention.
 //!
-//! A turn is a row by number, with the key it belongs to, and what it gave is in blocks again, found by turn and by the number
-//! of their last piece. The blocks of a turn that was forked are not copied: the copy says whose
-//! they are. When nobody shows them any more they are written down as forgotten, and go some at a
-//! time.
+//! A turn is a row by number, with the key it belongs to, and its pieces are in blocks again, found
+//! by turn and by the number of their last piece. A fork does not copy the blocks of a turn: the
+//! copy names the turn that has them. When no turn shows them any more they are listed in
+//! `forgotten_pieces`, and deleted some at a time.
 //!
-//! A process is a row by sandbox and number, and what it wrote, where that is little, a row beside
-//! it: who looks for one among those of its sandbox reads no output.
+//! A process is a row by sandbox and number, and its output, where that is small, a row beside it,
+//! so that listing the processes of a sandbox reads no output.
 
 use super::migrate::{Migration, Then};
 
@@ -98,7 +98,7 @@ const DOCUMENTS: Migration = Migration {
     then: Then::Nothing,
 };
 
-/// What a turn takes was counted by less than it takes until here.
+/// Until this version the size of a turn was counted too low.
 const TURNS_BY_KEY: Migration = Migration {
     version: 4,
     sql: "
@@ -115,7 +115,7 @@ const TURNS_BY_KEY: Migration = Migration {
     then: Then::Nothing,
 };
 
-/// What tells one store from another, for whoever keeps files beside it that only it knows.
+/// Distinguishes one store from another, for files beside it that only it names.
 const IDENTITY: Migration = Migration {
     version: 5,
     sql: "
@@ -156,8 +156,8 @@ const PROCESSES: Migration = Migration {
     then: Then::Nothing,
 };
 
-/// What may be secret of a record is in an envelope beside it, made with the key of the node. Of
-/// that key there is only what it is known again by, and whether clear text of older versions may be
+/// Fields that may be secret are in an envelope beside the record, sealed with the key of the node.
+/// The database stores only a check of that key, and whether clear text of older versions may be
 /// left in the file.
 const SEALED: Migration = Migration {
     version: 7,
@@ -171,8 +171,8 @@ const SEALED: Migration = Migration {
     then: Then::SealAll,
 };
 
-/// Every commit raises the sequence. The mark beside the database has it too, so that a database
-/// that lacks commits is found out.
+/// Every commit raises the sequence. The mark beside the database has it too, so that missing
+/// commits are detected.
 const PROGRESS: Migration = Migration {
     version: 8,
     sql: "

@@ -1,8 +1,8 @@
-//! The key of the node and the database: which key belongs to it, how the rows of older versions are
-//! sealed with it, and how what they said in clear text is removed from the file.
+//! The key of the node and the database: which key belongs to it, how rows of older versions are
+//! sealed with it, and how their clear text is removed from the file.
 //!
-//! A key is made only where nothing can be sealed yet. Beside a database that names its key, that
-//! key is there or nothing starts.
+//! A key is made only where nothing can be sealed yet. If a database names its key and that key is
+//! missing, nothing starts.
 
 use std::fs;
 use std::path::Path;
@@ -14,9 +14,9 @@ use model::turn::TurnRecord;
 use rusqlite::{Connection, OptionalExtension as _, params};
 use serde::Serialize;
 
-use super::fault::at;
-use super::hidden;
+use super::error::at;
 use super::migrate::backup_path;
+use super::sealed_fields;
 use super::tables::read;
 use crate::error::{StoreError, StoreErrorCode};
 use crate::node_key::{NODE_KEY_FILE, make_node_key, read_node_key};
@@ -25,7 +25,7 @@ use sealing::{NodeKey, Place, SealError};
 /// The version of the schema from which on rows are sealed.
 pub(super) const SEALED_SINCE: u32 = 7;
 
-/// What is sealed to know the key again.
+/// What is sealed to recognise the key.
 const CHECKED: &[u8] = b"shoal node key";
 
 fn check_place() -> Place {
@@ -37,12 +37,12 @@ pub(super) fn key_of(conn: &Connection, directory: &Path) -> Result<NodeKey, Sto
     let file = directory.join(NODE_KEY_FILE);
     let found = read_node_key(directory)?;
     let Some(check) = key_check(conn)? else {
-        // Nothing is sealed yet. A key that is there already was made by a start that was killed,
-        // or belongs to what is stored beside the database.
+        // Nothing is sealed yet. An existing key was made by a start that was killed, or belongs to
+        // data beside the database.
         return found.map_or_else(|| make_node_key(directory), Ok);
     };
     let Some(key) = found else {
-        let cause = format!("{} is missing, and what is stored was sealed with it", file.display());
+        let cause = format!("{} is missing, and stored data was sealed with it", file.display());
         return Err(StoreError::new(StoreErrorCode::NodeKeyMissing, cause));
     };
     match key.open(&check_place(), &check) {
@@ -59,7 +59,7 @@ pub(super) fn key_of(conn: &Connection, directory: &Path) -> Result<NodeKey, Sto
 }
 
 fn key_check(conn: &Connection) -> Result<Option<Vec<u8>>, StoreError> {
-    let step = at("read which key it has");
+    let step = at("read the check of the node key");
     let sql = "SELECT count(*) FROM sqlite_schema WHERE type = 'table' AND name = 'node_key'";
     let tables: i64 = conn.query_row(sql, [], |row| row.get(0)).map_err(&step)?;
     if tables == 0 {
@@ -71,9 +71,9 @@ fn key_check(conn: &Connection) -> Result<Option<Vec<u8>>, StoreError> {
 
 /// Seals what older versions wrote in clear text, in the transaction of the migration.
 pub(super) fn seal_all(conn: &Connection, key: &NodeKey) -> Result<(), StoreError> {
-    let check = key.seal(&check_place(), CHECKED).map_err(hidden::unsealed)?;
+    let check = key.seal(&check_place(), CHECKED).map_err(sealed_fields::unsealed)?;
     conn.execute("INSERT INTO node_key (key_check, scrubbed) VALUES (?1, 0)", [check])
-        .map_err(at("write which key it has"))?;
+        .map_err(at("write the check of the node key"))?;
     seal_sessions(conn, key)?;
     seal_turns(conn, key)?;
     seal_processes(conn, key)?;
@@ -87,8 +87,8 @@ fn seal_sessions(conn: &Connection, key: &NodeKey) -> Result<(), StoreError> {
     for (slot, text) in texts(conn, "SELECT slot, record FROM sessions")? {
         let record: SessionRecord = read("sessions", slot, text)?;
         let Some(claim) = &record.claim else { continue };
-        let sealed = sealed(key, &hidden::of_session(record.id), claim)?;
-        let bare = encoded(&hidden::bare_session(&record))?;
+        let sealed = sealed(key, &sealed_fields::of_session(record.id), claim)?;
+        let bare = encoded(&sealed_fields::bare_session(&record))?;
         put.execute(params![slot, bare, sealed]).map_err(&step)?;
     }
     Ok(())
@@ -101,15 +101,15 @@ fn seal_turns(conn: &Connection, key: &NodeKey) -> Result<(), StoreError> {
     let sql = "SELECT number, record FROM turns WHERE number > ?1 ORDER BY number LIMIT 1";
     let mut next = conn.prepare(sql).map_err(&step)?;
     let mut last = 0_i64;
-    // One at a time: all of them may be more than fits into memory.
+    // One at a time: all of them may not fit into memory.
     while let Some((number, text)) = next
         .query_row([last], |row| Ok((row.get::<_, i64>(0)?, row.get::<_, String>(1)?)))
         .optional()
         .map_err(&step)?
     {
         let record: TurnRecord = read("turns", number, text)?;
-        let sealed = sealed(key, &hidden::of_turn(record.id), &record.input)?;
-        let bare = encoded(&hidden::bare_turn(&record))?;
+        let sealed = sealed(key, &sealed_fields::of_turn(record.id), &record.input)?;
+        let bare = encoded(&sealed_fields::bare_turn(&record))?;
         put.execute(params![number, bare, sealed]).map_err(&step)?;
         last = number;
     }
@@ -122,8 +122,8 @@ fn seal_processes(conn: &Connection, key: &NodeKey) -> Result<(), StoreError> {
     let mut put = conn.prepare(put).map_err(&step)?;
     for (number, text) in texts(conn, "SELECT number, record FROM processes")? {
         let record: ProcessRecord = read("processes", number, text)?;
-        let (bare, hidden) = hidden::split_process(&record);
-        let sealed = sealed(key, &hidden::of_process(record.sandbox, number), &hidden)?;
+        let (bare, hidden) = sealed_fields::split_process(&record);
+        let sealed = sealed(key, &sealed_fields::of_process(record.sandbox, number), &hidden)?;
         let sandbox = record.sandbox.as_u128().to_be_bytes();
         put.execute(params![sandbox, number, encoded(&bare)?, sealed]).map_err(&step)?;
     }
@@ -145,8 +145,8 @@ fn seal_documents(conn: &Connection, key: &NodeKey) -> Result<(), StoreError> {
         let text: String =
             body.query_row(params![kind, tenant, name], |row| row.get(0)).map_err(&step)?;
         let place =
-            hidden::of_document(&kind, KeyId::from_u128(u128::from_be_bytes(tenant)), &name);
-        let sealed = key.seal(&place, text.as_bytes()).map_err(hidden::unsealed)?;
+            sealed_fields::of_document(&kind, KeyId::from_u128(u128::from_be_bytes(tenant)), &name);
+        let sealed = key.seal(&place, text.as_bytes()).map_err(sealed_fields::unsealed)?;
         put.execute(params![kind, tenant, name, sealed]).map_err(&step)?;
     }
     Ok(())
@@ -160,7 +160,7 @@ fn texts(conn: &Connection, sql: &str) -> Result<Vec<(i64, String)>, StoreError>
 }
 
 fn sealed(key: &NodeKey, place: &Place, value: &impl Serialize) -> Result<Vec<u8>, StoreError> {
-    key.seal(place, encoded(value)?.as_bytes()).map_err(hidden::unsealed)
+    key.seal(place, encoded(value)?.as_bytes()).map_err(sealed_fields::unsealed)
 }
 
 fn encoded(value: &impl Serialize) -> Result<String, StoreError> {
@@ -172,11 +172,11 @@ fn encoded(value: &impl Serialize) -> Result<String, StoreError> {
 /// Nothing was ever written to it in clear text.
 pub(super) fn never_had_clear_text(conn: &Connection) -> Result<(), StoreError> {
     let done = conn.execute("UPDATE node_key SET scrubbed = 1", []);
-    done.map(drop).map_err(at("write which key it has"))
+    done.map(drop).map_err(at("write the check of the node key"))
 }
 
-/// Removes what is left of rows in clear text: in free pages of the file, in its log, and in the
-/// backups that were made before. Done once; what fails is tried again at the next start.
+/// Removes what is left of clear text: in free pages of the file, in its log, and in earlier
+/// backups. Done once; if it fails, the next start tries again.
 pub(super) fn scrub(conn: &Connection, path: &Path) -> Result<(), StoreError> {
     let step = at("remove clear text that is left in the database");
     let scrubbed: bool =
@@ -188,7 +188,7 @@ pub(super) fn scrub(conn: &Connection, path: &Path) -> Result<(), StoreError> {
     let held_up: bool =
         conn.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |row| row.get(0)).map_err(&step)?;
     if held_up {
-        let cause = "another program reads the database, so that its log cannot be cut";
+        let cause = "another program reads the database, so its log cannot be truncated";
         return Err(StoreError::new(StoreErrorCode::Locked, cause));
     }
     for version in 1..SEALED_SINCE {

@@ -1,5 +1,5 @@
-//! Where the records of one table are. Since every id that is in the table is known here, a row
-//! that is not there is never looked for, and a record that comes takes the row of one that goes.
+//! Where the records of one table are. This module knows every id in the table, so it never
+//! searches for a row, and a new record takes the row of a removed one.
 
 use std::collections::BTreeMap;
 
@@ -11,8 +11,8 @@ pub(super) struct Slots<K> {
     next: i64,
 }
 
-/// What a batch means for a table: which rows are written and deleted, and what is known once
-/// that is committed.
+/// What a batch means for a table: the rows to write and to delete, and what is known after the
+/// commit.
 #[derive(Debug)]
 pub(super) struct Moves<K, T> {
     /// Rows to write.
@@ -30,21 +30,21 @@ impl<K: Ord + Clone> Slots<K> {
         Self { of: BTreeMap::new(), free: Vec::new(), next: 1 }
     }
 
-    /// Notes a row that is in the table. Says no if its id is in another row already.
+    /// Adds a row of the table. False if its id is in another row already.
     #[must_use]
     pub(super) fn found(&mut self, id: K, slot: i64) -> bool {
         self.next = self.next.max(slot + 1);
         self.of.insert(id, slot).is_none()
     }
 
-    /// Once all rows were found: the gaps between them can be used.
+    /// After all rows were added: the gaps between them can be used.
     pub(super) fn all_found(&mut self) {
         let taken: std::collections::BTreeSet<i64> = self.of.values().copied().collect();
         self.free = (1..self.next).filter(|slot| !taken.contains(slot)).collect();
     }
 
-    /// Finds a row for everything that is to be there, and the rows that are to go. Changes
-    /// nothing: the transaction may fail.
+    /// Finds a row for every record to store, and the rows to delete. Changes nothing: the
+    /// transaction may fail.
     pub(super) fn plan<T: Copy>(&self, last: &[(K, Option<T>)]) -> Moves<K, T> {
         let mut moves = Moves {
             puts: Vec::with_capacity(last.len()),
@@ -119,7 +119,7 @@ mod tests {
     type Case<'a> = (&'a str, &'a [(u8, Option<char>)], &'a [(i64, char)], &'a [i64]);
 
     #[test]
-    fn rows_are_written_over_and_used_again() {
+    fn slots_are_overwritten_and_reused() {
         let nothing: &[i64] = &[];
         let cases: [Case<'_>; 8] = [
             ("nothing", &[], &[], nothing),
@@ -135,7 +135,7 @@ mod tests {
             ("a known id does", &[(3, None)], &[], &[3]),
             ("a row changes hands", &[(3, None), (9, Some('x'))], &[(3, 'x')], nothing),
             (
-                "also when who comes is first",
+                "also when the new id comes first",
                 &[(0, Some('x')), (1, None), (3, None)],
                 &[(3, 'x')],
                 &[1],
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_accepted_is_known() {
+    fn slots_know_what_was_accepted() {
         let mut slots = rows(&[(1, 1), (3, 3)]);
         for last in [
             vec![(3, None), (8, Some(())), (9, Some(()))],
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn an_id_in_two_rows_is_noticed() {
+    fn slots_notice_an_id_in_two_rows() {
         let mut slots = rows(&[(1, 1)]);
         assert!(!slots.found(1, 2));
     }

@@ -1,11 +1,11 @@
-//! The tables of records, and how a record is read back.
+//! The tables of records, and how a record is decoded.
 
 use model::record::SessionRecord;
 use rusqlite::Connection;
 use serde::de::DeserializeOwned;
 
-use super::fault::at;
-use super::hidden::join_session;
+use super::error::at;
+use super::sealed_fields::join_session;
 use crate::error::{StoreError, StoreErrorCode};
 use sealing::NodeKey;
 
@@ -53,7 +53,7 @@ pub(super) fn rows<R: DeserializeOwned>(
     Ok(found)
 }
 
-/// All sessions, with what is sealed of them.
+/// All sessions, with their sealed fields.
 pub(super) fn sessions(conn: &Connection, key: &NodeKey) -> Result<Vec<SessionRecord>, StoreError> {
     let step = at("sessions");
     let sql = "SELECT slot, record, sealed FROM sessions ORDER BY slot";
@@ -71,7 +71,7 @@ pub(super) fn sessions(conn: &Connection, key: &NodeKey) -> Result<Vec<SessionRe
     Ok(found)
 }
 
-/// A record from its text. What the text says is left out of the error: it may be secret.
+/// A record from its text. The error never includes the text: it may be secret.
 pub(super) fn read<R: DeserializeOwned>(
     table: &str,
     row: i64,
@@ -94,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_cannot_be_read_is_named_and_not_shown() {
+    fn unreadable_record_is_named_and_not_shown() {
         for (text, expected) in [
             ("[2", "row 7 of keys is not JSON (at byte 2)"),
             ("[\"hunter2\"]", "row 7 of keys does not fit (at byte 10)"),

@@ -1,4 +1,4 @@
-//! What depends on the inside: commits on another thread, a limit on pages, the log.
+//! Internals: commits on another thread, a limit on pages, the log.
 
 use std::fs;
 use std::path::PathBuf;
@@ -10,7 +10,7 @@ use model::turn::TurnChange;
 use super::schema::MIGRATIONS;
 use super::*;
 use crate::conformance::Subject;
-use crate::conformance::material::{
+use crate::conformance::fixtures::{
     ended, key, pieces, sandbox, session, session_id, talk, turn, turn_end, turn_id, turn_start,
     whole,
 };
@@ -34,13 +34,13 @@ impl Directory {
         fs::metadata(self.0.join("shoal.db-wal")).map_or(0, |log| log.len())
     }
 
-    /// How often the log was begun anew, as its header tells.
+    /// How often the log was restarted, by its header.
     fn log_restarts(&self) -> u32 {
         let log = fs::read(self.0.join("shoal.db-wal")).expect("a log");
         u32::from_be_bytes(log[12..16].try_into().expect("four bytes"))
     }
 
-    /// Looks until the log is as small as that.
+    /// Waits until the log is as small as that.
     fn until_log_below(&self, bytes: u64) {
         for _ in 0..1_000 {
             if self.log_bytes() < bytes {
@@ -58,11 +58,11 @@ impl Drop for Directory {
     }
 }
 
-impl Pen {
+impl WriteState {
     fn writer(&self) -> &Writer {
         match self {
             Self::Ready(writer) => writer,
-            Self::Waiting(_) | Self::Closed => panic!("it cannot be written"),
+            Self::Waiting(_) | Self::Closed => panic!("the store cannot be written"),
         }
     }
 }
@@ -71,8 +71,8 @@ async fn last(store: &SqliteStore) -> u64 {
     store.load().await.expect("loaded").last_event
 }
 
-/// The whole suite once more, on a disk that is never trusted.
-mod elsewhere_only {
+/// The whole suite once more, with every commit on another thread.
+mod other_thread_only {
     use super::*;
 
     struct Slow(Directory);
@@ -91,7 +91,7 @@ mod elsewhere_only {
         }
 
         async fn commit(&self, batch: &Batch) -> Result<(), StoreError> {
-            self.0.shared.pace.took(Duration::from_secs(1));
+            self.0.shared.disk_speed.took(Duration::from_secs(1));
             assert!(
                 self.0.shared.commit_here(&Prepared::new(batch, &self.0.shared.key)?).is_none()
             );
@@ -183,7 +183,7 @@ mod elsewhere_only {
 }
 
 #[tokio::test]
-async fn a_commit_that_was_dropped_while_it_waited_is_not_written() {
+async fn commit_that_was_dropped_while_it_waited_is_not_written() {
     let directory = Directory::new();
     let store = directory.open();
     let (first, second) = (whole(1), whole(2));
@@ -208,7 +208,7 @@ async fn a_commit_that_was_dropped_while_it_waited_is_not_written() {
     store.commit(&whole(3)).await.expect("written");
     store.close().await.expect("closed");
     let loaded = directory.open().load().await.expect("loaded");
-    assert_eq!(loaded.journal.sandboxes, [sandbox(1, 3)], "what was dropped does not come later");
+    assert_eq!(loaded.journal.sandboxes, [sandbox(1, 3)], "a dropped commit does not come later");
 }
 
 #[test]
@@ -222,7 +222,7 @@ fn a_commit_needs_no_runtime() {
 }
 
 #[tokio::test]
-async fn a_full_file_takes_nothing_and_goes_on_later() {
+async fn full_file_refuses_commits_and_accepts_them_later() {
     let directory = Directory::new();
     let store = directory.open();
     let limit = |pages: u32| {
@@ -235,7 +235,7 @@ async fn a_full_file_takes_nothing_and_goes_on_later() {
     assert_eq!(full, 40);
     let mut number = 0;
     let refused = loop {
-        assert!(number < 1_000, "it is full at some time");
+        assert!(number < 1_000, "the file is full at some time");
         number += 1;
         let mut batch = whole(number);
         batch.entries.push(model::record::JournalEntry::SessionPut(session(number as u8, 399)));
@@ -264,7 +264,7 @@ async fn a_full_file_takes_nothing_and_goes_on_later() {
 }
 
 #[tokio::test]
-async fn a_batch_that_fails_half_way_leaves_nothing() {
+async fn batch_that_fails_half_way_leaves_nothing() {
     let directory = Directory::new();
     let store = directory.open();
     store.commit(&whole(1)).await.expect("written");
@@ -285,7 +285,7 @@ async fn a_batch_that_fails_half_way_leaves_nothing() {
 }
 
 #[tokio::test]
-async fn a_large_log_is_written_over_while_commits_go_on() {
+async fn large_log_is_overwritten_while_commits_go_on() {
     let directory = Directory::new();
     let store = SqliteStore::open_as(
         &directory.0,
@@ -297,12 +297,12 @@ async fn a_large_log_is_written_over_while_commits_go_on() {
     store.commit(&first).await.expect("written");
     let (begun, mut number) = (directory.log_restarts(), 1);
     while directory.log_restarts() < begun + 2 {
-        assert!(number < 100_000, "it is written over at some time");
+        assert!(number < 100_000, "the log is overwritten at some time");
         number += 1;
         store.commit(&whole(number)).await.expect("written");
         std::thread::sleep(Duration::from_micros(200));
     }
-    assert!(directory.log_bytes() >= 1 << 20, "its space is kept while it is needed");
+    assert!(directory.log_bytes() >= 1 << 20, "the log keeps its space while it is needed");
     assert_eq!(last(&store).await, number);
     drop(store);
     let store = directory.open();
@@ -313,7 +313,7 @@ async fn a_large_log_is_written_over_while_commits_go_on() {
 }
 
 #[tokio::test]
-async fn the_log_is_brought_over_when_commits_stop() {
+async fn log_is_checkpointed_when_commits_pause() {
     let directory = Directory::new();
     let store = directory.open();
     for number in 1..=20 {
@@ -332,7 +332,7 @@ async fn the_log_is_brought_over_when_commits_stop() {
 }
 
 #[tokio::test]
-async fn the_file_is_never_far_behind_while_commits_go_on() {
+async fn log_is_checkpointed_while_commits_go_on() {
     let directory = Directory::new();
     let due = Due { old_looks: 2, ..DUE };
     let store = SqliteStore::open_as(&directory.0, Retention::default(), due).expect("opened");
@@ -342,7 +342,7 @@ async fn the_file_is_never_far_behind_while_commits_go_on() {
         number += 1;
         assert!(number < 2_000, "the file follows at some time");
         store.commit(&whole(number)).await.expect("written");
-        // Commits never stop for as long as would have the log brought over.
+        // Commits never pause long enough for the other reason to checkpoint.
         std::thread::sleep(Duration::from_millis(20));
         if number.is_multiple_of(20) {
             fs::copy(directory.0.join(FILE), copy.0.join(FILE)).expect("copied");
@@ -358,10 +358,10 @@ async fn the_file_is_never_far_behind_while_commits_go_on() {
 }
 
 #[tokio::test]
-async fn a_new_database_is_whole_without_its_log() {
+async fn new_database_is_complete_without_its_log() {
     let directory = Directory::new();
     let store = directory.open();
-    let error = open::to_read_alone(&directory.0.join(FILE)).expect_err("it is in use");
+    let error = open::to_read_alone(&directory.0.join(FILE)).expect_err("the database is in use");
     assert_eq!(error.code, StoreErrorCode::Locked, "{error}");
     let copy = Directory::new();
     fs::copy(directory.0.join(FILE), copy.0.join(FILE)).expect("copied");
@@ -369,9 +369,9 @@ async fn a_new_database_is_whole_without_its_log() {
     assert_eq!(open::identity(&alone), Ok(store.id()));
 }
 
-/// What the first version wrote is there after the migration, and turns are taken.
+/// What the first version stored is there after the migration, and turns can be stored.
 #[tokio::test]
-async fn a_store_of_the_first_version_is_carried_over() {
+async fn store_of_the_first_version_is_migrated() {
     let directory = Directory::new();
     let path = directory.0.join(FILE);
     open::make_file(&path).expect("made");
@@ -411,12 +411,12 @@ async fn a_store_of_the_first_version_is_carried_over() {
     store.commit(&whole(2)).await.expect("written");
     assert!(store.turn(turn_id(2)).await.expect("read").is_some());
     for version in 1..=6 {
-        assert!(!migrate::backup_path(&path, version).exists(), "it has clear text in it");
+        assert!(!migrate::backup_path(&path, version).exists(), "the backup has clear text in it");
     }
 }
 
 #[tokio::test]
-async fn no_question_about_turns_or_processes_looks_at_all_of_them() {
+async fn queries_of_turns_and_processes_scan_no_table() {
     let directory = Directory::new();
     let store = directory.open();
     store.commit(&whole(1)).await.expect("written");
@@ -448,7 +448,7 @@ async fn no_question_about_turns_or_processes_looks_at_all_of_them() {
 
 /// What is counted is the length of what is in the file, without what its envelope adds.
 #[tokio::test]
-async fn turns_are_counted_as_they_are_written() {
+async fn turn_sizes_are_counted_as_they_are_written() {
     let directory = Directory::new();
     let store = directory.open();
     let gave = |numbers| TurnChange::Pieces { turn: turn_id(1), pieces: pieces(numbers) };
@@ -462,7 +462,7 @@ async fn turns_are_counted_as_they_are_written() {
     }
     let writer = locked(&store.shared.writer);
     let conn = writer.writer().conn();
-    // Its input is an empty text in the record, and in the envelope as it is.
+    // The record has an empty input, and the envelope has the real one.
     let sql = "SELECT bytes, octet_length(record) - 2 + octet_length(sealed) - 49 + \
                octet_length(over) + \
                (SELECT sum(octet_length(lines)) FROM pieces WHERE turn = 1) FROM turns";
@@ -473,9 +473,9 @@ async fn turns_are_counted_as_they_are_written() {
     assert!(rows.iter().all(|(counted, there)| counted == there && *there > 0), "{rows:?}");
 }
 
-/// A commit that fails counts nothing: what it would have ended pushes nothing out.
+/// A failed commit counts nothing: what it would have ended displaces nothing.
 #[tokio::test]
-async fn what_was_not_committed_is_not_counted() {
+async fn failed_commit_is_not_counted_by_retention() {
     let directory = Directory::new();
     let retention = Retention { turns: 2, ..Retention::default() };
     let store = SqliteStore::open(&directory.0, retention).expect("opened");
@@ -495,9 +495,9 @@ async fn what_was_not_committed_is_not_counted() {
     assert_eq!(store.turn(turn_id(1)).await, Ok(None));
 }
 
-/// Turns that were written before it was known whose they are count for whose they are.
+/// Turns that were stored before their key was known count for their key.
 #[tokio::test]
-async fn turns_of_the_third_version_have_their_keys() {
+async fn turns_of_the_third_version_get_their_keys() {
     let directory = Directory::new();
     let path = directory.0.join(FILE);
     open::make_file(&path).expect("made");
@@ -529,9 +529,9 @@ async fn turns_of_the_third_version_have_their_keys() {
     }
 }
 
-/// Blocks of turns that are forgotten go some at a time, and all of them in the end.
+/// Blocks of deleted turns go some at a time, and all of them in the end.
 #[tokio::test]
-async fn blocks_that_nobody_shows_go_in_time() {
+async fn blocks_of_deleted_turns_are_removed_in_time() {
     let directory = Directory::new();
     let retention = Retention { turns: 0, ..Retention::default() };
     let store = SqliteStore::open(&directory.0, retention).expect("opened");
@@ -552,7 +552,7 @@ async fn blocks_that_nobody_shows_go_in_time() {
         ]))
         .await
         .expect("written");
-    assert_eq!(store.turn(turn_id(1)).await, Ok(None), "it is gone at once");
+    assert_eq!(store.turn(turn_id(1)).await, Ok(None), "the turn is gone at once");
     let left = count("SELECT count(*) FROM pieces");
     assert!(left > 0 && left < 100, "{left}: some at a time");
     for _ in 0..10 {

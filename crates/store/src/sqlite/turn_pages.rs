@@ -1,13 +1,13 @@
-//! How turns and what they gave are read: by id, by session, by turn and number. Nothing is looked
-//! at that was not asked for, and a page never grows without end.
+//! How turns and their pieces are read: by id, by session, by turn and number. Only selected rows
+//! are read, and the size of a page is bounded.
 
 use model::TurnId;
 use model::turn::{TurnPiece, TurnRecord};
 use rusqlite::{Connection, OptionalExtension as _, Row, params};
 
-use super::fault::at;
-use super::hidden::join_turn;
-use super::lines;
+use super::error::at;
+use super::json_lines;
+use super::sealed_fields::join_turn;
 use super::tables::read;
 use super::turns::key;
 use crate::contract::TurnQuery;
@@ -52,14 +52,14 @@ pub(super) fn turns(
     Ok(turns)
 }
 
-/// What a turn gave.
+/// The pieces of a turn.
 pub(super) fn pieces(
     conn: &Connection,
     turn: TurnId,
     after: u64,
     limit: u32,
 ) -> Result<Vec<TurnPiece>, StoreError> {
-    let step = at("read what a turn gave");
+    let step = at("read the pieces of a turn");
     let sql = "SELECT coalesce(shows, number) FROM turns WHERE id = ?1";
     let mut select = conn.prepare_cached(sql).map_err(&step)?;
     let shown: Option<i64> =
@@ -75,7 +75,7 @@ pub(super) fn pieces(
     {
         let last = block.get(0).map_err(&step)?;
         let text = block.get_ref(1).and_then(|text| Ok(text.as_bytes()?)).map_err(&step)?;
-        for line in lines::all(text) {
+        for line in json_lines::all(text) {
             if pieces.len() == limit as usize || bytes >= PAGE_BYTES as u64 {
                 break;
             }
@@ -89,7 +89,7 @@ pub(super) fn pieces(
     Ok(pieces)
 }
 
-/// A record from its row: what was sent is written once, what became of it beside it.
+/// A record from its row: the message is written once, the outcome beside it.
 fn record(row: &Row<'_>, node_key: &NodeKey) -> Result<TurnRecord, StoreError> {
     let step = at("read a turn");
     let number: i64 = row.get(0).map_err(&step)?;

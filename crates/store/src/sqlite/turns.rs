@@ -1,20 +1,20 @@
-//! How turns are written: rows by number, blocks of what they gave, and what goes in time. It
-//! works inside the transaction of a commit and changes what is known only with it. A change that
-//! was made before finds that it was, so that a batch may be given again.
+//! How turns are written: rows by number, blocks of their pieces, and what retention deletes.
+//! Writing happens inside the transaction of a commit, and what is known changes only with it. A
+//! repeated change has no effect, so that a batch may be committed again.
 
 use model::turn::{TurnEnd, TurnRecord};
 use model::{KeyId, SessionId, TurnId};
 use rusqlite::types::Type;
 use rusqlite::{Connection, OptionalExtension as _, Row, params};
 
-use super::hidden::{TURN_BYTES, of_turn};
-use super::prepared::{PieceLine, Prepared, PreparedTurn};
-use crate::forgetting::{Forgetting, Next, Shares, Tally};
+use super::prepared_batch::{PieceLine, Prepared, PreparedTurn};
+use super::sealed_fields::{TURN_BYTES, of_turn};
 use crate::retention::Retention;
+use crate::retention_selection::{Next, RetentionSelection, Shares, Tally};
 use crate::turns::{FORKED_TURNS_MAX, forked, forked_id, numbered};
 use sealing::{NodeKey, SealError};
 
-/// So many blocks of forgotten turns go in one commit, besides twice as many as came.
+/// So many blocks of deleted turns go in one commit, besides twice as many as came.
 const BLOCKS_AT_ONCE: u64 = 16;
 
 /// The turn of a key that ended first.
@@ -30,7 +30,7 @@ pub(super) const FIRST_BEFORE: &str = "SELECT number, bytes, tenant FROM turns \
 #[derive(Debug, Clone, Copy)]
 pub(super) struct TurnTables {
     retention: Retention,
-    /// Turns that are forgotten and have blocks left.
+    /// Deleted turns that have blocks left.
     forgotten: u64,
 }
 
@@ -44,7 +44,7 @@ struct Writing<'t> {
     blocks: u64,
 }
 
-/// A turn that is not over.
+/// A turn that has not ended.
 struct Unfinished {
     number: i64,
     last_piece: u64,
@@ -52,12 +52,12 @@ struct Unfinished {
 }
 
 impl TurnTables {
-    /// Looks what is there, and who has how much of it.
+    /// Reads what is there, and the share of each key.
     pub(super) fn found(
         conn: &Connection,
         retention: Retention,
     ) -> rusqlite::Result<(Self, Shares)> {
-        // The index has all of it: what turns say is not read.
+        // The index has all of it: the records are not read.
         let sql = "SELECT tenant, count(*), sum(bytes) FROM turns INDEXED BY turns_by_key \
                    WHERE ended_at IS NOT NULL GROUP BY tenant";
         let (mut select, mut shares) = (conn.prepare(sql)?, Shares::default());
@@ -73,12 +73,12 @@ impl TurnTables {
         Ok((Self { retention, forgotten: forgotten.cast_unsigned() }, shares))
     }
 
-    /// Whether blocks of forgotten turns are left.
+    /// Whether blocks of deleted turns are left.
     pub(super) const fn has_forgotten(self) -> bool {
         self.forgotten > 0
     }
 
-    /// Removes some of the blocks of forgotten turns.
+    /// Removes some of the blocks of deleted turns.
     pub(super) fn sweep_some(
         self,
         conn: &Connection,
@@ -91,8 +91,9 @@ impl TurnTables {
         Ok(writing.known)
     }
 
-    /// Forgets the turn that ended first, of the key that has most. Says whether there was one.
-    pub(super) fn forget_one(
+    /// Deletes the turn that ended first, of the key with the largest share. Returns whether there
+    /// was one.
+    pub(super) fn delete_one(
         self,
         conn: &Connection,
         node_key: &NodeKey,
@@ -100,12 +101,12 @@ impl TurnTables {
     ) -> rusqlite::Result<(Self, bool)> {
         let Some(tenant) = shares.largest() else { return Ok((self, false)) };
         let mut writing = Writing { conn, node_key, known: self, shares, ended: 0, blocks: 0 };
-        let gone = writing.forget_first(Next::Of(tenant))?;
+        let gone = writing.delete_first(Next::Of(tenant))?;
         Ok((writing.known, gone))
     }
 
-    /// Writes what the batch says of turns, in its transaction, and says what is known if that is
-    /// committed. The shares are changed at once, and are to be taken back if it is not.
+    /// Writes the turn changes of the batch, in its transaction, and returns what is known after
+    /// the commit. The shares change at once, and must be rolled back if there is none.
     pub(super) fn write(
         self,
         conn: &Connection,
@@ -134,7 +135,7 @@ impl TurnTables {
                 PreparedTurn::Forked { from, to } => writing.fork(*from, *to)?,
             }
         }
-        writing.forget(Forgetting::new(
+        writing.delete_surplus(RetentionSelection::new(
             self.retention.turn_bounds(),
             batch.turns_at,
             writing.ended,
@@ -269,18 +270,18 @@ impl Writing<'_> {
         found.optional()
     }
 
-    /// Forgets turns, those that ended first first.
-    fn forget(&mut self, mut forgetting: Forgetting) -> rusqlite::Result<()> {
-        while let Some(next) = forgetting.next(self.shares) {
-            if !self.forget_first(next)? {
+    /// Deletes turns, those that ended first first.
+    fn delete_surplus(&mut self, mut selection: RetentionSelection) -> rusqlite::Result<()> {
+        while let Some(next) = selection.next(self.shares) {
+            if !self.delete_first(next)? {
                 return Ok(());
             }
         }
         Ok(())
     }
 
-    /// Forgets one turn. Says whether there was one.
-    fn forget_first(&mut self, next: Next) -> rusqlite::Result<bool> {
+    /// Deletes one turn. Returns whether there was one.
+    fn delete_first(&mut self, next: Next) -> rusqlite::Result<bool> {
         let mut first = self.conn.prepare_cached(match next {
             Next::Of(_) => FIRST_OF_KEY,
             Next::EndedBefore(_) => FIRST_BEFORE,
@@ -297,7 +298,7 @@ impl Writing<'_> {
         Ok(true)
     }
 
-    /// Removes a turn. Its blocks go later, if nobody else shows them.
+    /// Removes a turn. Its blocks go later, if no other turn shows them.
     fn remove(&mut self, number: i64) -> rusqlite::Result<()> {
         let sql = "DELETE FROM turns WHERE number = ?1 RETURNING coalesce(shows, number)";
         let shown: i64 = self.conn.prepare_cached(sql)?.query_row([number], |row| row.get(0))?;
@@ -309,7 +310,7 @@ impl Writing<'_> {
         Ok(())
     }
 
-    /// Removes some of the blocks that nobody shows.
+    /// Removes some of the blocks that no turn shows.
     fn sweep(&mut self) -> rusqlite::Result<()> {
         let mut left = BLOCKS_AT_ONCE + 2 * self.blocks;
         while self.known.forgotten > 0 && left > 0 {
@@ -344,13 +345,13 @@ fn encoded(value: &impl serde::Serialize) -> rusqlite::Result<String> {
         .map_err(|error| rusqlite::Error::ToSqlConversionFailure(error.into()))
 }
 
-/// What is not SQLite's failure has to look like one inside a transaction.
+/// Other failures must look like one of SQLite inside a transaction.
 fn unsealed(error: SealError) -> rusqlite::Error {
     let fault = rusqlite::ffi::Error::new(rusqlite::ffi::SQLITE_IOERR);
     rusqlite::Error::SqliteFailure(fault, Some(error.to_string()))
 }
 
-/// What is in there may be secret, so that nothing of it is told.
+/// The data may be secret, so the error includes nothing of it.
 fn unreadable(column: usize) -> rusqlite::Error {
     rusqlite::Error::InvalidColumnType(column, "record".to_owned(), Type::Text)
 }

@@ -1,5 +1,5 @@
 //! The one writer. It knows which rows are in the file, so that it writes only what changes, and
-//! it changes what it knows only after the commit: a failed one leaves both as they were.
+//! changes what it knows only after the commit: a failed commit leaves both as they were.
 
 use std::time::Duration;
 
@@ -9,26 +9,26 @@ use rusqlite::config::DbConfig;
 use rusqlite::{Connection, params};
 use serde::de::DeserializeOwned;
 
-use super::bound::{self, Database, Pages};
 use super::checkpoints::Cut;
 use super::documents;
-use super::fault::at;
+use super::error::at;
 use super::history::History;
 use super::mark::MarkFile;
-use super::prepared::{Prepared, PutSession, Span};
+use super::prepared_batch::{Prepared, PutSession, Span};
 use super::processes;
+use super::size_limit::{self, Database, Pages};
 use super::slots::{Moves, Slots};
 use super::tables::{self, Table};
 use super::turns::TurnTables;
 use crate::error::{StoreError, StoreErrorCode};
-use crate::forgetting::Shares;
 use crate::retention::Retention;
+use crate::retention_selection::Shares;
 use sealing::NodeKey;
 
-/// How long readers may keep the log from being cut.
+/// How long readers may keep the log from being truncated.
 const READERS: Duration = Duration::from_millis(100);
 
-/// Writes batches.
+/// The writer of batches.
 pub(super) struct Writer {
     conn: Connection,
     mark: MarkFile,
@@ -45,18 +45,18 @@ struct Known {
     doomed: Slots<WorkspaceId>,
     history: History,
     turns: TurnTables,
-    shares: Held,
+    shares: KeyShares,
     pages: Pages,
 }
 
-/// Who has how much of what is over.
+/// The shares of each key in ended turns and processes.
 #[derive(Default)]
-pub(super) struct Held {
+pub(super) struct KeyShares {
     pub(super) turns: Shares,
     pub(super) processes: Shares,
 }
 
-impl Held {
+impl KeyShares {
     fn settle(&mut self) {
         self.turns.settle();
         self.processes.settle();
@@ -68,7 +68,7 @@ impl Held {
     }
 }
 
-/// What is to be written in the tables of records.
+/// What to write in the tables of records.
 struct Plan {
     pools: Moves<TemplateName, Span>,
     sandboxes: Moves<SandboxId, Span>,
@@ -77,19 +77,18 @@ struct Plan {
 }
 
 impl Known {
-    /// Looks what is there.
+    /// Reads what is there.
     fn found(conn: &Connection, retention: Retention) -> Result<Self, StoreError> {
         let by_name = |pool: PoolRecord| pool.template.name.clone();
         let pools = slots(conn, &tables::POOLS, by_name)?;
         let sandboxes = slots(conn, &tables::SANDBOXES, |one: SandboxRecord| one.id)?;
         let sessions = slots(conn, &tables::SESSIONS, |one: SessionRecord| one.id)?;
         let doomed = slots(conn, &tables::DOOMED, |id: WorkspaceId| id)?;
-        let history = History::found(conn, retention).map_err(at("look at the history"))?;
-        let (turns, of_turns) =
-            TurnTables::found(conn, retention).map_err(at("look at the turns"))?;
-        let of_processes = processes::found(conn).map_err(at("look at the processes"))?;
-        let shares = Held { turns: of_turns, processes: of_processes };
-        let pages = Pages::found(conn).map_err(at("look at the pages"))?;
+        let history = History::found(conn, retention).map_err(at("read the history"))?;
+        let (turns, of_turns) = TurnTables::found(conn, retention).map_err(at("read the turns"))?;
+        let of_processes = processes::found(conn).map_err(at("read the processes"))?;
+        let shares = KeyShares { turns: of_turns, processes: of_processes };
+        let pages = Pages::found(conn).map_err(at("count the pages"))?;
         Ok(Self { pools, sandboxes, sessions, doomed, history, turns, shares, pages })
     }
 }
@@ -100,7 +99,7 @@ pub(super) fn check(conn: &Connection, retention: Retention) -> Result<(), Store
 }
 
 impl Writer {
-    /// Looks what is there.
+    /// Reads what is there.
     pub(super) fn new(
         conn: Connection,
         mark: MarkFile,
@@ -160,27 +159,27 @@ impl Writer {
         Ok(())
     }
 
-    /// Brings the whole log into the file and begins it anew, so that no commit has to: the first
-    /// write to a new log waits for the disk, and that is made here too.
+    /// Checkpoints the whole log and restarts it, so that no commit has to: the first write to a
+    /// new log waits for the disk, and that is made here too.
     pub(super) fn restart_log(&mut self, cut: Cut) -> Result<(), StoreError> {
-        if self.patiently(READERS, |writer| brought_over(&writer.conn, cut))? {
+        if self.patiently(READERS, |writer| checkpoint_and_restart(&writer.conn, cut))? {
             self.mark.checkpointed();
         }
         Ok(())
     }
 
-    /// Brings the whole log into the file and lets go of it.
+    /// Checkpoints the whole log and closes.
     pub(super) fn close(mut self) -> Result<(), StoreError> {
         if self.stop()? {
-            // The log is empty now, so that it may go.
+            // The log is empty now, so it may go.
             let config = DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE;
             self.conn.set_db_config(config, false).map_err(at("close the database"))?;
         }
         Ok(())
     }
 
-    /// Brings the whole log into the file, and says so in the mark. What could not be brought over
-    /// stays in the log, and is found there by the next start.
+    /// Checkpoints the whole log, and records that in the mark. What could not be checkpointed
+    /// stays in the log, and the next start finds it there.
     fn stop(&mut self) -> Result<bool, StoreError> {
         let sql = "PRAGMA wal_checkpoint(TRUNCATE)";
         let held_up: bool =
@@ -193,7 +192,7 @@ impl Writer {
         Ok(!held_up)
     }
 
-    /// How large the database is, as of the last batch.
+    /// The size of the database, as of the last batch.
     pub(super) const fn pages(&self) -> Pages {
         self.known.pages
     }
@@ -202,7 +201,7 @@ impl Writer {
         &self.conn
     }
 
-    /// Does something once nobody else has the file locked, if that is soon enough.
+    /// Does something once no other program has the file locked, if that is soon enough.
     pub(super) fn patiently<T>(
         &self,
         patience: Duration,
@@ -227,7 +226,7 @@ impl Writer {
     ) -> Result<T, StoreError> {
         let sequence = self.mark.sequence() + 1;
         let written = self.patiently(patience, |writer| {
-            // Only if an earlier one could not be taken back at the time.
+            // Only if an earlier one could not be rolled back at the time.
             writer.roll_back()?;
             writer.run("BEGIN IMMEDIATE")?;
             let written = write(writer).and_then(|written| {
@@ -251,7 +250,7 @@ impl Writer {
         &self,
         batch: &Prepared,
         plan: &Plan,
-        shares: &mut Held,
+        shares: &mut KeyShares,
     ) -> rusqlite::Result<(TurnTables, History, Pages)> {
         self.write_records(&tables::POOLS, &plan.pools, batch)?;
         self.write_records(&tables::SANDBOXES, &plan.sandboxes, batch)?;
@@ -263,7 +262,7 @@ impl Writer {
         let history = self.known.history.append(&self.conn, batch)?;
         let bound_bytes = self.retention.database_bytes;
         let database = Database { conn: &self.conn, node_key: &self.key, bound_bytes };
-        bound::keep(database, self.known.pages, batch.is_small(), turns, history, shares)
+        size_limit::enforce(database, self.known.pages, batch.is_small(), turns, history, shares)
     }
 
     fn write_records<K>(
@@ -319,13 +318,13 @@ impl Writer {
 
 impl Drop for Writer {
     fn drop(&mut self) {
-        // Whoever closes it gets to know of a failure; here it leaves everything in the log.
+        // `close` reports a failure; here a failure leaves everything in the log.
         let _ = self.stop();
     }
 }
 
-/// Brings the log into the file and begins it anew. Says no if readers were in the way.
-pub(super) fn brought_over(conn: &Connection, cut: Cut) -> rusqlite::Result<bool> {
+/// Checkpoints the log and restarts it. False if readers were in the way.
+pub(super) fn checkpoint_and_restart(conn: &Connection, cut: Cut) -> rusqlite::Result<bool> {
     let sql = match cut {
         Cut::WriteOver => "PRAGMA wal_checkpoint(RESTART)",
         Cut::GiveBack => "PRAGMA wal_checkpoint(TRUNCATE)",

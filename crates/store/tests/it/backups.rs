@@ -1,31 +1,31 @@
-//! A copy of a store that is in use: of one moment, readable with the same key, and without what was
+//! A copy of a store in use: of one moment, readable with the same key, and without what was
 //! deleted since.
 
 use std::collections::BTreeSet;
 use std::fs;
 
 use model::record::JournalEntry;
-use store::conformance::material::{changes, session, session_id, turn_id, whole};
+use store::conformance::fixtures::{changes, session, session_id, turn_id, whole};
 use store::sqlite::{FILE, SqliteStore};
 use store::{NODE_KEY_FILE, Retention, Store as _};
 
-use crate::place::Place;
+use crate::temp_dir::TempDir;
 
-fn open(place: &Place) -> SqliteStore {
+fn open(place: &TempDir) -> SqliteStore {
     SqliteStore::open(place.path(), Retention::default()).expect("opened")
 }
 
-/// A place with a copy in it, and the key that belongs to it.
-fn copied(from: &Place) -> Place {
-    let to = Place::new();
+/// A directory with a copy in it, and the key that belongs to it.
+fn copied(from: &TempDir) -> TempDir {
+    let to = TempDir::new();
     fs::rename(from.file("copy"), to.file(FILE)).expect("moved");
     fs::copy(from.file(NODE_KEY_FILE), to.file(NODE_KEY_FILE)).expect("copied");
     to
 }
 
 #[tokio::test]
-async fn a_copy_has_everything_of_one_moment() {
-    let place = Place::new();
+async fn backup_has_everything_of_one_moment() {
+    let place = TempDir::new();
     let store = open(&place);
     for number in 1..=50 {
         store.commit(&whole(number)).await.expect("written");
@@ -33,8 +33,9 @@ async fn a_copy_has_everything_of_one_moment() {
     let before = store.load().await.expect("loaded");
     let journal = store.backup(&place.file("copy")).await.expect("copied while it is open");
     assert_eq!(journal, before.journal);
-    store.commit(&whole(51)).await.expect("it goes on");
-    let again = store.backup(&place.file("copy")).await.expect_err("nothing is written over");
+    store.commit(&whole(51)).await.expect("the store goes on");
+    let again =
+        store.backup(&place.file("copy")).await.expect_err("an existing file is not overwritten");
     assert!(again.cause.contains("copy"), "{again}");
 
     let elsewhere = copied(&place);
@@ -45,8 +46,8 @@ async fn a_copy_has_everything_of_one_moment() {
 }
 
 #[tokio::test]
-async fn sessions_that_were_deleted_since_can_be_forgotten() {
-    let place = Place::new();
+async fn backup_can_drop_sessions_that_were_deleted_since() {
+    let place = TempDir::new();
     let store = open(&place);
     store.commit(&whole(1)).await.expect("written");
     let more = [4, 5].map(|id| JournalEntry::SessionPut(session(id, 13)));
@@ -54,12 +55,12 @@ async fn sessions_that_were_deleted_since_can_be_forgotten() {
     let journal = store.backup(&place.file("copy")).await.expect("copied");
     let all: BTreeSet<_> = journal.sessions.iter().map(|session| session.id).collect();
     let deleted = BTreeSet::from([session_id(4)]);
-    store.forget_in_backup(&place.file("copy"), &deleted).await.expect("forgotten");
+    store.remove_from_backup(&place.file("copy"), &deleted).await.expect("forgotten");
 
     let elsewhere = copied(&place);
     let left = open(&elsewhere).load().await.expect("loaded").journal;
     let left: BTreeSet<_> = left.sessions.iter().map(|session| session.id).collect();
     assert_eq!(left, all.difference(&deleted).copied().collect());
     let there = store.load().await.expect("loaded").journal;
-    assert_eq!(there.sessions.len(), all.len(), "the store itself has it still");
+    assert_eq!(there.sessions.len(), all.len(), "the store itself still has it");
 }

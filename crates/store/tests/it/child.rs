@@ -1,5 +1,5 @@
-//! This test program once more, as a child that can be killed or put somewhere else: it runs one
-//! test, which finds in its environment that it is the child.
+//! This test program once more, as a child that can be killed or run elsewhere: it runs one test,
+//! which sees from its environment that it is the child.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -12,7 +12,7 @@ pub(crate) fn command(test: &str) -> (PathBuf, [String; 3]) {
     (program, [test.to_owned(), "--exact".to_owned(), "--nocapture".to_owned()])
 }
 
-/// Tells a child where to work.
+/// Sets the directory of a child.
 pub(crate) fn with_directory<'a>(
     command: &'a mut Command,
     directory: &std::path::Path,
@@ -20,7 +20,7 @@ pub(crate) fn with_directory<'a>(
     command.env(DIRECTORY, directory)
 }
 
-/// Where to work, if this is a child.
+/// The directory to use, if this is a child.
 pub(crate) fn directory() -> Option<PathBuf> {
     std::env::var_os(DIRECTORY).map(PathBuf::from)
 }

@@ -1,16 +1,16 @@
-//! A process that commits without pause is killed at any moment: every commit that it was told of
-//! is there, and none is there by half.
+//! A process that commits without pause is killed at any moment: every acknowledged commit is
+//! stored, and none is stored by half.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use store::conformance::material::{document, ended, event, sandbox, session, whole};
+use store::conformance::fixtures::{document, ended, event, sandbox, session, whole};
 use store::sqlite::SqliteStore;
 use store::{DocumentQuery, EventQuery, Loaded, Retention, Store as _};
 
 use crate::child;
-use crate::place::Place;
+use crate::temp_dir::TempDir;
 
 const ROUNDS: u64 = 20;
 
@@ -27,17 +27,17 @@ fn child_that_commits() {
         let mut out = std::io::stdout();
         for number in first..first + MOST_COMMITS {
             store.commit(&whole(number)).await.expect("written");
-            writeln!(out, "\nwritten {number}").expect("somebody listens");
+            writeln!(out, "\nwritten {number}").expect("the parent reads");
         }
     });
 }
 
 #[tokio::test]
-async fn every_commit_survives_a_kill_at_any_moment() {
-    let place = Place::new();
-    let mut told = 0;
+async fn acknowledged_commits_survive_a_kill_at_any_moment() {
+    let place = TempDir::new();
+    let mut acknowledged_last = 0;
     for round in 0..ROUNDS {
-        // From at once to after the log was cut for the first time.
+        // From at once to after the first restart of the log.
         let acknowledged = [0, 1, 7, 40, 300, 2_500][(round % 6) as usize];
         let (program, arguments) = child::command("crash::child_that_commits");
         let mut command = Command::new(program);
@@ -49,24 +49,27 @@ async fn every_commit_survives_a_kill_at_any_moment() {
             line.strip_prefix("written ").and_then(|number| number.parse::<u64>().ok())
         });
         while seen < acknowledged {
-            told = numbers.next().expect("it goes on until it is killed");
+            acknowledged_last = numbers.next().expect("the child goes on until it is killed");
             seen += 1;
         }
         std::thread::sleep(Duration::from_micros(round * 137 % 3_000));
         child.kill().expect("killed");
         child.wait().expect("gone");
-        // What it was told before it died, and nobody had read yet.
-        told = numbers.last().unwrap_or(told);
-        told = told.max(check(&place, told).await);
+        // Acknowledged before it died, and not read yet.
+        acknowledged_last = numbers.last().unwrap_or(acknowledged_last);
+        acknowledged_last = acknowledged_last.max(check(&place, acknowledged_last).await);
     }
-    assert!(told > 5_000, "there was something to lose: {told}");
+    assert!(acknowledged_last > 5_000, "there was something to lose: {acknowledged_last}");
 }
 
-/// What is there is whole, and not older than what the child was told.
-async fn check(place: &Place, told: u64) -> u64 {
+/// What is stored is complete, and not older than what the child got acknowledged.
+async fn check(place: &TempDir, acknowledged_last: u64) -> u64 {
     let store = SqliteStore::open(place.path(), Retention::default()).expect("opened");
     let Loaded { journal, last_event } = store.load().await.expect("loaded");
-    assert!(last_event >= told, "{told} was told, {last_event} is there");
+    assert!(
+        last_event >= acknowledged_last,
+        "{acknowledged_last} was acknowledged, {last_event} is stored"
+    );
     if last_event > 0 {
         let n = last_event as u32;
         assert_eq!(journal.sandboxes, [sandbox(1, n)]);

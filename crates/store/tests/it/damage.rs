@@ -1,5 +1,6 @@
-//! What a kill leaves is damaged, lost or exchanged before the next start: a database that lacks
-//! acknowledged commits is refused and nothing is changed, and what a power cut takes is reported.
+//! The files of a killed server are damaged, lost or exchanged before the next start: a database
+//! that lacks acknowledged commits is refused and nothing is changed, and what a power cut takes is
+//! reported.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -7,12 +8,12 @@ use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use store::conformance::material::{key, whole};
+use store::conformance::fixtures::{key, whole};
 use store::sqlite::{FILE, Loss, MARK_FILE, Place as Directory, SqliteStore};
 use store::{Retention, Store as _, StoreError, StoreErrorCode};
 
 use crate::child;
-use crate::place::Place;
+use crate::temp_dir::TempDir;
 
 const LOG: &str = "shoal.db-wal";
 const COMMITS: u64 = 60;
@@ -30,16 +31,16 @@ fn child_that_is_killed_with_a_log() {
         for number in 1..=COMMITS {
             store.commit(&whole(number)).await.expect("written");
         }
-        writeln!(std::io::stdout(), "\nall written").expect("somebody listens");
+        writeln!(std::io::stdout(), "\nall written").expect("the parent reads");
         loop {
             std::thread::park();
         }
     });
 }
 
-/// A directory as a server leaves it that is killed right after its commits.
-fn killed() -> Place {
-    let place = Place::new();
+/// A directory as left by a server that is killed right after its commits.
+fn killed() -> TempDir {
+    let place = TempDir::new();
     let (program, arguments) = child::command("damage::child_that_is_killed_with_a_log");
     let mut command = Command::new(program);
     command.args(arguments).stdout(Stdio::piped()).stderr(Stdio::null());
@@ -51,11 +52,11 @@ fn killed() -> Place {
     place
 }
 
-fn open(place: &Place) -> Result<SqliteStore, StoreError> {
+fn open(place: &TempDir) -> Result<SqliteStore, StoreError> {
     SqliteStore::open(place.path(), Retention::default())
 }
 
-fn files(place: &Place) -> BTreeMap<String, Vec<u8>> {
+fn files(place: &TempDir) -> BTreeMap<String, Vec<u8>> {
     let entries = fs::read_dir(place.path()).expect("a directory").map(|entry| {
         let entry = entry.expect("an entry");
         let bytes = fs::read(entry.path()).expect("read");
@@ -64,14 +65,14 @@ fn files(place: &Place) -> BTreeMap<String, Vec<u8>> {
     entries.collect()
 }
 
-fn change(place: &Place, name: &str, change: impl FnOnce(&mut Vec<u8>)) {
+fn change(place: &TempDir, name: &str, change: impl FnOnce(&mut Vec<u8>)) {
     let mut bytes = fs::read(place.file(name)).expect("read");
     change(&mut bytes);
     fs::write(place.file(name), bytes).expect("written");
 }
 
-/// As if the machine had been started again since.
-fn another_boot(place: &Place) {
+/// As if the machine had been rebooted since.
+fn another_boot(place: &TempDir) {
     let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").expect("a boot");
     let text = fs::read_to_string(place.file(MARK_FILE)).expect("a mark");
     let slots = text.lines().map(|slot| {
@@ -86,12 +87,12 @@ fn another_boot(place: &Place) {
     fs::write(place.file(MARK_FILE), slots).expect("written");
 }
 
-fn remove(place: &Place, name: &str) {
+fn remove(place: &TempDir, name: &str) {
     fs::remove_file(place.file(name)).expect("removed");
 }
 
 #[tokio::test]
-async fn what_a_kill_leaves_is_whole() {
+async fn database_after_a_kill_is_complete() {
     let place = killed();
     let store = open(&place).expect("opened");
     assert_eq!(store.lost(), None);
@@ -102,8 +103,8 @@ async fn what_a_kill_leaves_is_whole() {
 }
 
 #[tokio::test]
-async fn a_database_that_lacks_commits_is_refused_and_not_touched() {
-    type Damage = fn(&Place);
+async fn database_that_lacks_commits_is_refused_and_not_touched() {
+    type Damage = fn(&TempDir);
     let cases: [(&str, Damage, StoreErrorCode, &str); 9] = [
         (
             "the log is damaged in the middle",
@@ -179,7 +180,7 @@ async fn a_database_that_lacks_commits_is_refused_and_not_touched() {
 }
 
 #[tokio::test]
-async fn a_loss_that_is_accepted_is_reported_and_the_damaged_log_kept() {
+async fn accepted_loss_is_reported_and_the_damaged_log_kept() {
     let place = killed();
     change(&place, LOG, |log| log[LOG_HEADER_BYTES + 20 * FRAME_BYTES + 500] ^= 0xff);
     let damaged = fs::read(place.file(LOG)).expect("read");
@@ -190,13 +191,13 @@ async fn a_loss_that_is_accepted_is_reported_and_the_damaged_log_kept() {
         SqliteStore::open_inspected(inspected, Retention::default()).expect("opened")
     };
     let store = accept(place.path());
-    let lost = store.lost().expect("told").clone();
+    let lost = store.lost().expect("a reported loss").clone();
     let there = store.load().await.expect("loaded").last_event;
     // The key was a commit, too.
     assert_eq!(lost.commits, Some(COMMITS - there), "{lost:?}");
     assert!(there < COMMITS);
     assert!(fs::read(place.file("shoal.db-wal.damaged")).expect("kept") == damaged);
-    store.commit(&whole(there + 1)).await.expect("it goes on");
+    store.commit(&whole(there + 1)).await.expect("the store goes on");
     drop(store);
     assert_eq!(open(&place).expect("nothing is missing now").lost(), None);
 
@@ -206,25 +207,25 @@ async fn a_loss_that_is_accepted_is_reported_and_the_damaged_log_kept() {
     assert_eq!(store.lost().and_then(|lost| lost.commits), Some(COMMITS + 1));
     assert_eq!(store.keys().await, Ok(Vec::new()));
     drop(store);
-    assert_eq!(open(&gone).expect("it is another database now").lost(), None);
+    assert_eq!(open(&gone).expect("a new database").lost(), None);
 }
 
 #[tokio::test]
-async fn what_a_power_cut_takes_is_reported_and_no_more() {
+async fn power_cut_loss_is_reported_once_and_exactly() {
     let place = killed();
     change(&place, LOG, |log| log.truncate(log.len() - 3 * FRAME_BYTES - 100));
     another_boot(&place);
     let store = open(&place).expect("a torn tail is normal");
-    let lost = store.lost().expect("told").clone();
+    let lost = store.lost().expect("a reported loss").clone();
     let there = store.load().await.expect("loaded").last_event;
     assert_eq!(lost.commits, Some(COMMITS - there), "{lost:?}");
     assert!((COMMITS - 4..COMMITS).contains(&there), "{there}");
-    store.commit(&whole(there + 1)).await.expect("it goes on");
+    store.commit(&whole(there + 1)).await.expect("the store goes on");
     store.close().await.expect("closed");
-    assert_eq!(open(&place).expect("opened").lost(), None, "it is told once");
+    assert_eq!(open(&place).expect("opened").lost(), None, "the loss is reported once");
 
-    // After an orderly stop everything is in the database itself: what is missing then is an older
-    // copy that was put in place, which is reported.
+    // After an orderly stop everything is in the database itself: missing commits then mean that an
+    // older copy was put in place, which is reported.
     let older = fs::read(place.file(FILE)).expect("read");
     let store = open(&place).expect("opened");
     store.commit(&whole(there + 2)).await.expect("written");
@@ -232,13 +233,13 @@ async fn what_a_power_cut_takes_is_reported_and_no_more() {
     fs::write(place.file(FILE), older).expect("an older copy");
     another_boot(&place);
     let store = open(&place).expect("an older copy");
-    let lost = store.lost().expect("told");
+    let lost = store.lost().expect("a reported loss");
     assert!(lost.commits == Some(1) && lost.cause.contains("older copy"), "{lost:?}");
 }
 
 #[test]
-fn data_beside_no_database_is_told_and_an_empty_directory_is_fine() {
-    let place = Place::new();
+fn missing_database_beside_other_data_is_refused_and_an_empty_directory_is_fine() {
+    let place = TempDir::new();
     let directory = Directory {
         directory: place.path().to_owned(),
         beside: Some("admin.key".to_owned()),
@@ -256,12 +257,12 @@ fn data_beside_no_database_is_told_and_an_empty_directory_is_fine() {
     assert!(open(&place).is_ok());
 }
 
-/// Whether there was a power cut cannot be seen from the files of a machine that was copied.
+/// The files of a machine that was copied do not show whether there was a power cut.
 #[test]
-fn a_torn_end_starts_and_is_reported_also_in_the_same_boot() {
+fn torn_log_end_starts_and_is_reported_also_in_the_same_boot() {
     let place = killed();
     change(&place, LOG, |log| log.truncate(log.len() - 5_000));
     let store = open(&place).expect("a torn end is normal");
-    let lost = store.lost().expect("told");
+    let lost = store.lost().expect("a reported loss");
     assert!(lost.commits.is_some_and(|commits| commits > 0), "{lost:?}");
 }

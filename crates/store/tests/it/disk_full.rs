@@ -1,16 +1,16 @@
-//! A disk without space: on a small file system of memory, in a mount namespace of its own. Needs
-//! root; without it the test says loudly that it was skipped, and in CI that is a failure.
+//! A disk without space: on a small file system in memory, in a mount namespace of its own. Needs
+//! root; without it the test reports that it was skipped, and in CI that is a failure.
 
 use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use store::conformance::material::{sandbox, whole};
+use store::conformance::fixtures::{sandbox, whole};
 use store::sqlite::SqliteStore;
 use store::{Batch, Retention, Store as _, StoreError, StoreErrorCode};
 
 use crate::child;
-use crate::place::Place;
+use crate::temp_dir::TempDir;
 
 const BALLAST: &str = "ballast";
 
@@ -25,13 +25,13 @@ fn private_mounts() -> Result<(), String> {
 }
 
 #[test]
-fn a_full_disk_loses_nothing() {
+fn full_disk_loses_nothing() {
     if let Err(why) = private_mounts() {
         assert!(std::env::var_os("CI").is_none(), "{why}: in CI nothing may be skipped");
         println!("!!!! skipped: {why} !!!!");
         return;
     }
-    let place = Place::new();
+    let place = TempDir::new();
     let (program, arguments) = child::command("disk_full::child_on_a_small_disk");
     let mut command = Command::new("unshare");
     command.args(["--mount", "sh", "-c", "mount -t tmpfs -o size=4m none \"$0\" && exec \"$@\""]);
@@ -67,13 +67,13 @@ fn child_on_a_small_disk() {
 }
 
 #[test]
-fn a_start_on_a_full_disk_reads_and_goes_on_by_itself() {
+fn store_opened_on_a_full_disk_reads_and_continues_by_itself() {
     if let Err(why) = private_mounts() {
         assert!(std::env::var_os("CI").is_none(), "{why}: in CI nothing may be skipped");
         println!("!!!! skipped: {why} !!!!");
         return;
     }
-    let place = Place::new();
+    let place = TempDir::new();
     let (program, arguments) = child::command("disk_full::child_that_starts_on_a_full_disk");
     let mut command = Command::new("unshare");
     command.args(["--mount", "sh", "-c", "mount -t tmpfs -o size=16m none \"$0\" && exec \"$@\""]);
@@ -99,7 +99,7 @@ fn child_that_starts_on_a_full_disk() {
             if orderly {
                 store.close().await.expect("closed");
             } else {
-                // As a kill leaves it: with a log, and with memory that connections share.
+                // As a kill leaves it: with a log, and with shared memory.
                 let copies = ["shoal.db", "shoal.db-wal", "shoal.db-shm", "shoal.db-mark"];
                 for name in copies {
                     fs::copy(directory.join(name), directory.join(format!("{name}.copy")))
@@ -119,7 +119,7 @@ fn child_that_starts_on_a_full_disk() {
             assert_eq!(error.code, StoreErrorCode::DiskFull, "{error}");
             assert!(error.retryable());
             assert_eq!(store.load().await.expect("read").last_event, last, "reading goes on");
-            // Closed and opened again while it is full.
+            // Closed and opened again while the disk is full.
             store.close().await.expect("closed");
             let store = SqliteStore::open(&directory, Retention::default()).expect("to read");
             assert!(store.condition().waits_for_space);
@@ -130,7 +130,7 @@ fn child_that_starts_on_a_full_disk() {
                 while store.condition().waits_for_space {
                     std::thread::sleep(std::time::Duration::from_millis(20));
                 }
-                store.commit(&whole(last + 1)).await.expect("it opened by itself");
+                store.commit(&whole(last + 1)).await.expect("the store opened by itself");
             }
             assert!(!store.condition().waits_for_space);
             assert_eq!(store.load().await.expect("read").last_event, last + 1);
@@ -157,7 +157,7 @@ fn reopened(directory: &Path, store: SqliteStore) -> SqliteStore {
     SqliteStore::open(directory, Retention::default()).expect("opened")
 }
 
-/// Commits until nothing more fits. Gives what did not.
+/// Commits until nothing more fits. Returns what did not.
 async fn fill(store: &SqliteStore, number: &mut u64) -> (Batch, StoreError) {
     for _ in 0..100_000 {
         *number += 1;

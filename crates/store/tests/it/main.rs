@@ -1,13 +1,13 @@
-//! Tests of the stores as whoever uses them meets them.
+//! Tests of the stores through their public interface.
 
 mod backups;
-mod bound;
 mod child;
 mod crash;
 mod damage;
 mod disk_full;
 mod memory;
 mod opening;
-mod place;
-mod sealed;
+mod sealing;
+mod size_limit;
 mod sqlite;
+mod temp_dir;

@@ -1,23 +1,23 @@
-//! Opening: whose the file is, what is said of one that cannot be used, and others who have it.
+//! Opening: who can read the file, why a database cannot be used, and other programs that have it.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
 use rusqlite::Connection;
-use store::conformance::material::{key, whole};
+use store::conformance::fixtures::{key, whole};
 use store::sqlite::{FILE, SqliteStore};
 use store::{Retention, Store as _, StoreError, StoreErrorCode};
 
-use crate::place::Place;
+use crate::temp_dir::TempDir;
 
-fn open(place: &Place) -> Result<SqliteStore, StoreError> {
+fn open(place: &TempDir) -> Result<SqliteStore, StoreError> {
     SqliteStore::open(place.path(), Retention::default())
 }
 
 /// A store with something in it, closed in order.
-async fn filled() -> Place {
-    let place = Place::new();
+async fn filled() -> TempDir {
+    let place = TempDir::new();
     let store = open(&place).expect("opened");
     for number in 1..=200 {
         store.commit(&whole(number)).await.expect("written");
@@ -32,8 +32,8 @@ fn mode(path: &Path) -> u32 {
 }
 
 #[tokio::test]
-async fn the_files_are_their_owners_alone() {
-    let place = Place::new();
+async fn database_files_are_private_to_their_owner() {
+    let place = TempDir::new();
     let store = open(&place).expect("opened");
     store.commit(&whole(1)).await.expect("written");
     for name in [FILE, "shoal.db-wal", "shoal.db-shm"] {
@@ -47,7 +47,7 @@ async fn the_files_are_their_owners_alone() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_read_is_corrupt() {
+async fn unreadable_database_is_corrupt() {
     type Damage = fn(&Path);
     let cases: [(&str, Damage); 5] = [
         ("not a database", |file| fs::write(file, "x".repeat(10_000)).expect("written")),
@@ -81,7 +81,7 @@ async fn what_cannot_be_read_is_corrupt() {
 }
 
 #[tokio::test]
-async fn a_newer_version_is_refused() {
+async fn newer_database_version_is_refused() {
     let place = filled().await;
     let conn = Connection::open(place.file(FILE)).expect("opened");
     conn.pragma_update(None, "user_version", 77).expect("changed");
@@ -92,20 +92,20 @@ async fn a_newer_version_is_refused() {
     let conn = Connection::open(place.file(FILE)).expect("opened");
     conn.pragma_update(None, "user_version", 8).expect("changed");
     drop(conn);
-    let store = open(&place).expect("it was not touched");
+    let store = open(&place).expect("the database was not touched");
     assert_eq!(store.load().await.expect("loaded").last_event, 200);
 }
 
 #[test]
-fn a_directory_that_is_not_there_is_told() {
-    let place = Place::new();
+fn missing_directory_is_reported() {
+    let place = TempDir::new();
     let error = SqliteStore::open(&place.file("nowhere"), Retention::default()).expect_err("none");
     assert_eq!(error.code, StoreErrorCode::Io);
     assert!(error.cause.contains("nowhere"), "{error}");
 }
 
 #[tokio::test]
-async fn another_program_that_writes_is_waited_for_and_told() {
+async fn database_locked_by_another_program_is_waited_for_and_reported() {
     let place = filled().await;
     let store = open(&place).expect("opened");
     let other = Connection::open(place.file(FILE)).expect("opened");
@@ -122,7 +122,7 @@ async fn another_program_that_writes_is_waited_for_and_told() {
         std::thread::sleep(std::time::Duration::from_millis(100));
         other.execute_batch("ROLLBACK").expect("unlocked");
     });
-    store.commit(&whole(202)).await.expect("it waited");
+    store.commit(&whole(202)).await.expect("the commit waited");
     lets_go.join().expect("no panic");
     assert_eq!(store.load().await.expect("loaded").last_event, 202);
 }

@@ -6,9 +6,9 @@ use store::conformance::Subject;
 use store::sqlite::SqliteStore;
 use store::{Retention, Store};
 
-use crate::place::Place;
+use crate::temp_dir::TempDir;
 
-struct Sqlite(Place);
+struct Sqlite(TempDir);
 
 impl Subject for Sqlite {
     fn open(&self, retention: Retention) -> Arc<dyn Store> {
@@ -16,4 +16,4 @@ impl Subject for Sqlite {
     }
 }
 
-store::conformance_tests! { Sqlite(Place::new()) }
+store::conformance_tests! { Sqlite(TempDir::new()) }

@@ -1,7 +1,7 @@
-//! Logs on the disk: a directory per process, in it files of a bounded size that are named by the
-//! first offset in them. The oldest go first, and offsets stay what they are. All of it blocks:
-//! never on a thread that others wait for. That a file is gone or cannot be read means that this
-//! part of the log is kept no more, never anything worse.
+//! Logs on the disk: one directory per process, with files of a bounded size named by their first
+//! offset. The oldest go first, and offsets do not change. All of it blocks: never call it on a
+//! thread that serves requests. A file that is missing or cannot be read means that this part of
+//! the log was deleted, never anything worse.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fs;
@@ -17,53 +17,53 @@ use model::{ProcessRecord, SandboxId};
 use tokio::time::Instant;
 
 use super::{Unsaved, end_of, frames, tail_of, takes};
-use crate::processes::asked::{LogPiece, LogWanted};
+use crate::processes::requests::{LogPiece, LogWanted};
 
 /// Into how many files a log is cut, at most.
 const FILES_MAX: u64 = 16;
 const FILE_BYTES_MIN: u64 = 64 * 1024;
 const FILE_BYTES_MAX: u64 = 1024 * 1024;
-/// How often the directory of a new file is made, if others remove it meanwhile.
+/// How often the directory of a new file is created, if other tasks remove it meanwhile.
 const MAKE_ATTEMPTS_MAX: u32 = 100;
-/// How long nothing is written after something could not be.
+/// How long nothing is written after a write failed.
 const FAILURE_PAUSE: Duration = Duration::from_secs(1);
-/// How the names of the files end.
-const ENDING: &str = ".log";
+/// The suffix of the files.
+const SUFFIX: &str = ".log";
 
-/// Where logs are kept on the disk, and how much of them.
+/// Where logs are on the disk, and how much may be there.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ProcessLogs {
     /// The directory.
     pub directory: PathBuf,
-    /// The most that is kept of one process.
+    /// The most of one process.
     pub each_bytes: u64,
-    /// The most that is kept of all processes together.
+    /// The most of all processes together.
     pub all_bytes: u64,
 }
 
 /// The directory of all logs.
-pub(crate) struct Shelf {
+pub(crate) struct LogDirectory {
     settings: ProcessLogs,
-    held: Mutex<Held>,
+    usage: Mutex<LogUsage>,
 }
 
-/// What logs take.
+/// The disk space of logs.
 #[derive(Default)]
-struct Held {
+struct LogUsage {
     bytes: u64,
-    /// By whose they are: the key, or the sandbox where that is not known any more.
+    /// By owner: the key, or the sandbox where the key is no longer known.
     of: BTreeMap<u128, Share>,
 }
 
-/// What one has of it.
+/// The share of one owner.
 #[derive(Default)]
 struct Share {
     bytes: u64,
-    /// Logs whose processes are over, and what each takes.
-    over: BTreeMap<(SandboxId, u64), u64>,
+    /// Logs of ended processes, and the size of each.
+    ended: BTreeMap<(SandboxId, u64), u64>,
 }
 
-impl Held {
+impl LogUsage {
     fn add(&mut self, whose: u128, bytes: u64) {
         self.bytes += bytes;
         self.of.entry(whose).or_default().bytes += bytes;
@@ -73,25 +73,25 @@ impl Held {
         self.bytes = self.bytes.saturating_sub(bytes);
         if let Some(share) = self.of.get_mut(&whose) {
             share.bytes = share.bytes.saturating_sub(bytes);
-            if share.bytes == 0 && share.over.is_empty() {
+            if share.bytes == 0 && share.ended.is_empty() {
                 self.of.remove(&whose);
             }
         }
     }
 
-    /// Whose a log is whose process is over.
+    /// The owner of the log of an ended process.
     fn owner(&self, place: (SandboxId, u64)) -> Option<u128> {
-        let found = self.of.iter().find(|(_, share)| share.over.contains_key(&place));
+        let found = self.of.iter().find(|(_, share)| share.ended.contains_key(&place));
         found.map(|(whose, _)| *whose)
     }
 
-    /// Whether somebody has more than an equal part of it.
+    /// Whether an owner has more than an equal share.
     fn has_much(&self, whose: u128, all_bytes: u64) -> bool {
         let fair = all_bytes / (self.of.len() as u64).max(1);
         self.of.get(&whose).is_some_and(|share| share.bytes > fair)
     }
 
-    /// The log that goes next: the oldest of whoever has most of it and more than an equal part.
+    /// The log to delete next: the oldest of the owner with the largest share above an equal one.
     fn next_to_go(&self, all_bytes: u64) -> Option<(SandboxId, u64)> {
         if self.bytes <= all_bytes {
             return None;
@@ -99,29 +99,29 @@ impl Held {
         let much = self
             .of
             .iter()
-            .filter(|(whose, share)| !share.over.is_empty() && self.has_much(**whose, all_bytes));
+            .filter(|(whose, share)| !share.ended.is_empty() && self.has_much(**whose, all_bytes));
         let (_, most) = much.max_by_key(|(_, share)| share.bytes)?;
-        most.over.keys().next().copied()
+        most.ended.keys().next().copied()
     }
 }
 
-impl Shelf {
-    /// Makes the directory, and looks what is there.
+impl LogDirectory {
+    /// Creates the directory, and counts what is there.
     pub(crate) fn open(settings: ProcessLogs) -> io::Result<Self> {
         make_directory(&settings.directory)?;
-        let shelf = Self { settings, held: Mutex::default() };
-        for (sandbox, number) in shelf.places()? {
-            let bytes = shelf.size(sandbox, number);
-            let mut held = shelf.held();
-            held.add(sandbox.as_u128(), bytes);
-            let share = held.of.entry(sandbox.as_u128()).or_default();
-            share.over.insert((sandbox, number), bytes);
+        let log_directory = Self { settings, usage: Mutex::default() };
+        for (sandbox, number) in log_directory.places()? {
+            let bytes = log_directory.size(sandbox, number);
+            let mut usage = log_directory.usage();
+            usage.add(sandbox.as_u128(), bytes);
+            let share = usage.of.entry(sandbox.as_u128()).or_default();
+            share.ended.insert((sandbox, number), bytes);
         }
-        Ok(shelf)
+        Ok(log_directory)
     }
 
-    fn held(&self) -> MutexGuard<'_, Held> {
-        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    fn usage(&self) -> MutexGuard<'_, LogUsage> {
+        self.usage.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn of_sandbox(&self, sandbox: SandboxId) -> PathBuf {
@@ -144,13 +144,13 @@ impl Shelf {
         Ok(found)
     }
 
-    /// What a log takes.
+    /// The size of a log.
     fn size(&self, sandbox: SandboxId, number: u64) -> u64 {
         let files = fs::read_dir(self.place(sandbox, number)).into_iter().flatten().flatten();
         files.filter_map(|file| Some(file.metadata().ok()?.len())).sum()
     }
 
-    /// A log of which something is to be written.
+    /// The writer of a log.
     pub(crate) fn writer(&self, record: &ProcessRecord) -> LogWriter {
         LogWriter {
             directory: self.place(record.sandbox, record.number),
@@ -162,13 +162,13 @@ impl Shelf {
         }
     }
 
-    /// The process of a log is over: from now on it may go when there is too much.
+    /// The process of a log has ended: from now on the log may be deleted to make room.
     pub(crate) fn ended(&self, record: &ProcessRecord) {
         let place = (record.sandbox, record.number);
         let bytes = self.size(place.0, place.1);
-        let mut held = self.held();
-        let share = held.of.entry(record.tenant.as_u128()).or_default();
-        share.over.insert(place, bytes);
+        let mut usage = self.usage();
+        let share = usage.of.entry(record.tenant.as_u128()).or_default();
+        share.ended.insert(place, bytes);
     }
 
     /// Removes a log.
@@ -177,37 +177,37 @@ impl Shelf {
         let bytes = self.size(sandbox, number);
         let removed = fs::remove_dir_all(self.place(sandbox, number)).is_ok();
         if removed {
-            // It goes with the last of them.
+            // The directory goes with its last log.
             let _ = fs::remove_dir(self.of_sandbox(sandbox));
         }
-        let mut held = self.held();
-        if let Some(whose) = held.owner(place) {
-            if let Some(share) = held.of.get_mut(&whose) {
-                share.over.remove(&place);
+        let mut usage = self.usage();
+        if let Some(whose) = usage.owner(place) {
+            if let Some(share) = usage.of.get_mut(&whose) {
+                share.ended.remove(&place);
             }
             if removed {
-                held.subtract(whose, bytes);
+                usage.subtract(whose, bytes);
             }
         }
     }
 
-    /// Makes room: whoever has most of it loses their oldest, so that nobody can take the logs of
-    /// others away.
+    /// Makes room: the owner with the largest share loses its oldest log, so that no owner can
+    /// displace the logs of others.
     fn make_room(&self) {
         loop {
-            let next = self.held().next_to_go(self.settings.all_bytes);
+            let next = self.usage().next_to_go(self.settings.all_bytes);
             let Some((sandbox, number)) = next else { return };
             self.remove(sandbox, number);
         }
     }
 
-    /// Whether a log that is being written has to do with less.
+    /// Whether a log that is being written must get shorter.
     fn is_full_for(&self, whose: u128) -> bool {
-        let held = self.held();
-        held.bytes > self.settings.all_bytes && held.has_much(whose, self.settings.all_bytes)
+        let usage = self.usage();
+        usage.bytes > self.settings.all_bytes && usage.has_much(whose, self.settings.all_bytes)
     }
 
-    /// Reads a log from an offset on, until there are so many bytes.
+    /// Reads a log from an offset on, up to so many bytes.
     pub(crate) fn read(
         &self,
         sandbox: SandboxId,
@@ -235,7 +235,7 @@ impl Shelf {
         found
     }
 
-    /// Where the last `max_bytes` of what is wanted begin.
+    /// Where the last `max_bytes` of the wanted output begin.
     pub(crate) fn tail(
         &self,
         sandbox: SandboxId,
@@ -259,7 +259,7 @@ impl Shelf {
         from
     }
 
-    /// What the files of a log say of it; nothing if there are none.
+    /// The extent of a log by its files; none if there are none.
     pub(crate) fn extent(&self, sandbox: SandboxId, number: u64) -> Option<LogExtent> {
         let files = files_of(&self.place(sandbox, number));
         let (first, _) = files.first()?;
@@ -275,36 +275,36 @@ pub(crate) struct LogWriter {
     place: (SandboxId, u64),
     whose: u128,
     file: Option<fs::File>,
-    /// The first offset and the size of each.
+    /// The first offset and the size of each file.
     files: VecDeque<(u64, u64)>,
-    /// When something could not be written.
+    /// When a write last failed.
     failed_at: Option<Instant>,
 }
 
 impl LogWriter {
-    /// Whether the last thing could not be written.
+    /// Whether the last write failed.
     pub(in crate::processes) const fn has_failed(&self) -> bool {
         self.failed_at.is_some()
     }
 
-    /// Writes pieces, and says which is the first byte that is kept. What could not be written is
-    /// lost, and so is what comes within a second after that.
+    /// Writes pieces, and returns the first byte that exists. What could not be written is lost,
+    /// and so is what comes within a second after that.
     pub(in crate::processes) fn append(
         &mut self,
-        shelf: &Shelf,
+        log_directory: &LogDirectory,
         unsaved: &Unsaved,
     ) -> io::Result<u64> {
         if self.failed_at.is_some_and(|at| at.elapsed() < FAILURE_PAUSE) {
             return Err(io::ErrorKind::StorageFull.into());
         }
-        let written = self.try_append(shelf, unsaved);
+        let written = self.try_append(log_directory, unsaved);
         self.failed_at = written.is_err().then(Instant::now);
         written
     }
 
-    fn try_append(&mut self, shelf: &Shelf, unsaved: &Unsaved) -> io::Result<u64> {
+    fn try_append(&mut self, log_directory: &LogDirectory, unsaved: &Unsaved) -> io::Result<u64> {
         let Some(first) = unsaved.pieces.first() else { return Ok(self.first()) };
-        let each = shelf.settings.each_bytes;
+        let each = log_directory.settings.each_bytes;
         let file_bytes = (each / FILES_MAX).clamp(FILE_BYTES_MIN, FILE_BYTES_MAX);
         if self.files.back().is_none_or(|(_, bytes)| *bytes >= file_bytes) {
             self.file = None;
@@ -313,10 +313,10 @@ impl LogWriter {
         frames::encode(&unsaved.pieces, unsaved.stdout_bytes, &mut bytes);
         let mut file = match self.file.take() {
             Some(file) => file,
-            None => self.next_file(shelf, first.offset)?,
+            None => self.next_file(log_directory, first.offset)?,
         };
         if let Err(error) = file.write_all(&bytes) {
-            // Nothing is left in the middle of a piece, or nobody could read what follows.
+            // No half of a piece may stay, or what follows it could not be read.
             let good = self.files.back().map_or(0, |(_, size)| *size);
             if file.set_len(good).is_ok() {
                 self.file = Some(file);
@@ -327,30 +327,30 @@ impl LogWriter {
         if let Some((_, size)) = self.files.back_mut() {
             *size += bytes.len() as u64;
         }
-        shelf.held().add(self.whose, bytes.len() as u64);
-        shelf.make_room();
+        log_directory.usage().add(self.whose, bytes.len() as u64);
+        log_directory.make_room();
         while self.files.len() > 1
             && (self.bytes() > each
                 || self.files.len() as u64 > 2 * FILES_MAX
-                || shelf.is_full_for(self.whose))
+                || log_directory.is_full_for(self.whose))
         {
-            self.drop_oldest(shelf);
+            self.drop_oldest(log_directory);
         }
         Ok(self.first())
     }
 
-    fn next_file(&mut self, shelf: &Shelf, first: u64) -> io::Result<fs::File> {
+    fn next_file(&mut self, log_directory: &LogDirectory, first: u64) -> io::Result<fs::File> {
         if self.files.is_empty() {
-            // Of a process that had this number and was never stored.
-            shelf.remove(self.place.0, self.place.1);
+            // Left by a process that had this number and was never stored.
+            log_directory.remove(self.place.0, self.place.1);
         }
         let file = self.make_file(first)?;
         self.files.push_back((first, 0));
         Ok(file)
     }
 
-    /// Makes a file and the directories that it is in. The last log of a sandbox that is removed takes
-    /// the directory of the sandbox along, maybe just after it was made for this one.
+    /// Creates a file and its directories. Removing the last other log of a sandbox also removes
+    /// the directory of the sandbox, maybe just after it was created for this one.
     fn make_file(&self, first: u64) -> io::Result<fs::File> {
         let mut made = Err(io::ErrorKind::NotFound.into());
         for _ in 0..MAKE_ATTEMPTS_MAX {
@@ -364,10 +364,10 @@ impl LogWriter {
         made
     }
 
-    fn drop_oldest(&mut self, shelf: &Shelf) {
+    fn drop_oldest(&mut self, log_directory: &LogDirectory) {
         let Some((first, bytes)) = self.files.pop_front() else { return };
         if fs::remove_file(path_of(&self.directory, first)).is_ok() {
-            shelf.held().subtract(self.whose, bytes);
+            log_directory.usage().subtract(self.whose, bytes);
         }
     }
 
@@ -380,12 +380,12 @@ impl LogWriter {
     }
 }
 
-/// The files of a log with the first offset in each, in order.
+/// The files of a log with their first offsets, in order.
 fn files_of(directory: &Path) -> Vec<(u64, PathBuf)> {
     let entries = fs::read_dir(directory).into_iter().flatten().flatten();
     let mut files: Vec<_> = entries
         .filter_map(|entry| {
-            let first = name(&entry)?.strip_suffix(ENDING)?.parse().ok()?;
+            let first = name(&entry)?.strip_suffix(SUFFIX)?.parse().ok()?;
             Some((first, entry.path()))
         })
         .collect();
@@ -398,14 +398,14 @@ fn contents(path: &Path) -> frames::Decoded {
 }
 
 fn path_of(directory: &Path, first: u64) -> PathBuf {
-    directory.join(format!("{first:020}{ENDING}"))
+    directory.join(format!("{first:020}{SUFFIX}"))
 }
 
 fn name(entry: &fs::DirEntry) -> Option<String> {
     entry.file_name().into_string().ok()
 }
 
-/// What programs write is for nobody else's eyes.
+/// What programs write must not be readable by other users.
 fn make_directory(path: &Path) -> io::Result<()> {
     fs::DirBuilder::new().recursive(true).mode(0o700).create(path)
 }
@@ -426,42 +426,46 @@ mod tests {
     }
 
     #[test]
-    fn whoever_has_most_loses_first_whether_it_runs_or_is_over() {
-        let mut held = Held::default();
-        held.add(BOB, 10);
-        held.of.entry(BOB).or_default().over.insert((sandbox(2), 1), 10);
-        assert_eq!(held.next_to_go(100), None, "there is room");
-        held.add(ALICE, 200);
-        assert_eq!(held.next_to_go(100), None, "all of hers is being written, and he has little");
-        assert!(held.has_much(ALICE, 100) && !held.has_much(BOB, 100));
-        held.of.entry(ALICE).or_default().over.insert((sandbox(1), 7), 5);
-        held.of.entry(ALICE).or_default().over.insert((sandbox(1), 3), 5);
-        assert_eq!(held.next_to_go(100), Some((sandbox(1), 3)));
-        assert_eq!(held.owner((sandbox(2), 1)), Some(BOB));
+    fn process_logs_of_the_largest_owner_go_first_running_or_ended() {
+        let mut usage = LogUsage::default();
+        usage.add(BOB, 10);
+        usage.of.entry(BOB).or_default().ended.insert((sandbox(2), 1), 10);
+        assert_eq!(usage.next_to_go(100), None, "there is room");
+        usage.add(ALICE, 200);
+        assert_eq!(
+            usage.next_to_go(100),
+            None,
+            "all logs of the first owner are being written, and the second has little"
+        );
+        assert!(usage.has_much(ALICE, 100) && !usage.has_much(BOB, 100));
+        usage.of.entry(ALICE).or_default().ended.insert((sandbox(1), 7), 5);
+        usage.of.entry(ALICE).or_default().ended.insert((sandbox(1), 3), 5);
+        assert_eq!(usage.next_to_go(100), Some((sandbox(1), 3)));
+        assert_eq!(usage.owner((sandbox(2), 1)), Some(BOB));
     }
 
     #[test]
-    fn what_is_counted_never_goes_below_nothing() {
-        let mut held = Held::default();
-        held.add(ALICE, 10);
-        held.subtract(ALICE, 25);
-        held.subtract(BOB, 1);
-        assert_eq!((held.bytes, held.of.len()), (0, 0));
+    fn process_log_counters_never_go_below_zero() {
+        let mut usage = LogUsage::default();
+        usage.add(ALICE, 10);
+        usage.subtract(ALICE, 25);
+        usage.subtract(BOB, 1);
+        assert_eq!((usage.bytes, usage.of.len()), (0, 0));
     }
 
     #[test]
-    fn a_log_begins_while_the_last_other_log_of_its_sandbox_is_removed() {
+    fn process_log_begins_while_the_last_other_log_of_its_sandbox_is_removed() {
         let directory = std::env::temp_dir().join(format!("shoal-logs-{}", std::process::id()));
         let (each_bytes, all_bytes) = (1 << 20, 1 << 20);
         let logs = ProcessLogs { directory: directory.clone(), each_bytes, all_bytes };
-        let shelf = Shelf::open(logs).unwrap();
+        let log_directory = LogDirectory::open(logs).unwrap();
         let made = std::thread::scope(|scope| {
             let workers = [1, 2].map(|first: u64| {
-                let shelf = &shelf;
+                let log_directory = &log_directory;
                 scope.spawn(move || {
                     (0..500).all(|_| {
                         let place = (sandbox(1), first);
-                        let directory = shelf.place(place.0, place.1);
+                        let directory = log_directory.place(place.0, place.1);
                         let writer = LogWriter {
                             directory,
                             place,
@@ -471,7 +475,7 @@ mod tests {
                             failed_at: None,
                         };
                         let made = writer.make_file(0).is_ok();
-                        shelf.remove(place.0, place.1);
+                        log_directory.remove(place.0, place.1);
                         made
                     })
                 })

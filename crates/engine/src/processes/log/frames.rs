@@ -1,24 +1,23 @@
-//! Pieces of a log as bytes, for files and for the store: a head, then what was written. Pure. What
-//! a crash cut off in the middle is not read, and nothing that is read is believed further than it
-//! reaches.
+//! Pieces of a log as bytes, for files and for the store: a header, then the output. Pure. A piece
+//! that a crash cut off is not read, and no length is trusted beyond the bytes that exist.
 
 use bytes::Bytes;
 use model::Wall;
 use model::process::LogExtent;
 
 use super::end_of;
-use crate::processes::asked::LogPiece;
+use crate::processes::requests::LogPiece;
 
-/// What precedes each piece: offset, bytes of the output before it, time, length, which output.
+/// The header of a piece: offset, bytes of the output before it, time, length, which output.
 const HEAD_BYTES: usize = 8 + 8 + 8 + 4 + 1;
-/// Pieces of one output that follow each other are one up to this much.
+/// Adjacent pieces of one output are joined up to this size.
 const JOINED_BYTES_MAX: usize = 64 * 1024;
 /// And if they came within this time.
 const JOINED_MS_MAX: u64 = 100;
-/// The longest piece that is believed.
+/// The longest piece that is accepted.
 const PIECE_BYTES_MAX: usize = 16 * 1024 * 1024;
 
-/// Writes pieces that follow each other. `stdout_bytes` is what the output had before the first.
+/// Encodes adjacent pieces. `stdout_bytes` is the length of the output before the first.
 pub(in crate::processes) fn encode(pieces: &[LogPiece], mut stdout_bytes: u64, into: &mut Vec<u8>) {
     let mut rest = pieces;
     while let Some((first, after)) = rest.split_first() {
@@ -50,15 +49,15 @@ pub(in crate::processes) fn encode(pieces: &[LogPiece], mut stdout_bytes: u64, i
     }
 }
 
-/// What was read.
+/// Decoded pieces.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(in crate::processes) struct Decoded {
     pub(in crate::processes) pieces: Vec<LogPiece>,
-    /// What is known of the whole log from its last piece.
+    /// The extent of the whole log, as its last piece says.
     pub(in crate::processes) extent: LogExtent,
 }
 
-/// Reads pieces, as far as they are whole.
+/// Decodes complete pieces.
 pub(in crate::processes) fn decode(bytes: &Bytes) -> Decoded {
     let mut found = Decoded::default();
     let mut at = 0;
@@ -123,7 +122,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_was_written_is_read_up_to_where_it_was_cut(
+        fn log_frames_are_decoded_up_to_a_cut(
             of in prop::collection::vec(
                 (any::<bool>(), 0_u64..300, prop::collection::vec(any::<u8>(), 1..50)), 0..20),
             cut in any::<prop::sample::Index>(),
@@ -142,7 +141,7 @@ mod tests {
         }
 
         #[test]
-        fn whatever_is_there_is_read_without_harm(
+        fn log_frames_of_any_bytes_are_decoded_without_harm(
             bytes in prop::collection::vec(any::<u8>(), 0..200),
         ) {
             let found = decode(&bytes.into());
@@ -151,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn small_pieces_of_one_output_are_joined() {
+    fn log_frames_join_small_pieces_of_one_output() {
         let one = |stderr, at| (stderr, at, vec![b'x'; 10]);
         let far = [one(false, 0), one(false, 50), one(true, 60), one(false, 61), one(false, 500)];
         let mut bytes = Vec::new();

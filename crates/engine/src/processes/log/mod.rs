@@ -1,6 +1,6 @@
-//! What a process wrote, as far as it is in memory: the last pieces of both outputs, in the order in
-//! which they came, without a gap. What is on the disk may be forgotten here. Whoever reads slowly
-//! holds nobody up: what is kept nowhere is passed over, and the offsets tell so.
+//! The output of a process that is in memory: the last pieces of both outputs, in the order in
+//! which they came, without a gap. What is on the disk may be dropped here. A slow reader holds up
+//! no one: deleted bytes are skipped, and the offsets show it.
 
 pub(super) mod files;
 pub(super) mod frames;
@@ -14,26 +14,26 @@ use model::Wall;
 use model::process::LogExtent;
 use tokio::sync::Notify;
 
-use super::asked::{LogPiece, LogWanted};
+use super::requests::{LogPiece, LogWanted};
 
-/// What is kept in memory of what is on the disk, without and with somebody who follows.
+/// What stays in memory although it is on the disk, without and with a follower.
 const TAIL_BYTES: usize = 64 * 1024;
 const FOLLOWED_BYTES: usize = 1024 * 1024;
-/// So much is written to the disk at once.
+/// How much is written to the disk at once.
 const SAVED_AT_ONCE: usize = 256 * 1024;
-/// What may wait for the disk; who has more waits a moment, and then loses the oldest of it.
+/// What may wait for the disk; a program with more waits a moment, and then loses the oldest.
 const UNSAVED_BYTES_MAX: usize = 4 * 1024 * 1024;
-/// What may wait for the disk of all logs together.
+/// What may wait for the disk, of all logs together.
 const ALL_UNSAVED_BYTES_MAX: usize = 256 * 1024 * 1024;
-/// What a piece costs besides what it says.
+/// The memory of a piece besides its bytes.
 const PIECE_BYTES: usize = 64;
 
-/// The log of a process that runs, or ran a moment ago.
+/// The log of a process that runs, or ended a moment ago.
 pub(crate) struct Log {
     state: Mutex<State>,
-    /// What waits for the disk of all logs.
+    /// Bytes of all logs that wait for the disk.
     all_unsaved: Arc<AtomicUsize>,
-    /// Something was added or saved, or it is over.
+    /// A piece was added or saved, or the process has ended.
     changed: Notify,
 }
 
@@ -44,30 +44,30 @@ struct State {
     recent: VecDeque<LogPiece>,
     recent_bytes: usize,
     extent: LogExtent,
-    /// Everything before this is on the disk, or lost.
+    /// Everything before this offset is on the disk, or lost.
     saved: u64,
     unsaved_bytes: usize,
     saving: bool,
-    /// Something of it is on the disk.
+    /// Part of it is on the disk.
     on_disk: bool,
     lost_bytes: u64,
     followers: usize,
-    over: bool,
+    ended: bool,
 }
 
 /// What [`Log::look`] finds from an offset on.
 pub(super) enum Seen {
     /// The next pieces.
     Pieces(Vec<LogPiece>),
-    /// What comes next is on the disk.
+    /// The next pieces are on the disk.
     OnDisk,
     /// Nothing yet.
     Nothing,
     /// Nothing, and nothing will come.
-    Over,
+    Ended,
 }
 
-/// Pieces to be saved, and how much the output had before the first.
+/// Pieces to save, and the length of the output before the first.
 pub(super) struct Unsaved {
     pub(super) pieces: Vec<LogPiece>,
     pub(super) stdout_bytes: u64,
@@ -86,7 +86,7 @@ impl Log {
             on_disk: false,
             lost_bytes: 0,
             followers: 0,
-            over: false,
+            ended: false,
         };
         Self { state: Mutex::new(state), all_unsaved, changed: Notify::new() }
     }
@@ -95,8 +95,8 @@ impl Log {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds what was written to one of the outputs. True if so much waits for the disk that it is
-    /// to be saved now, or waited for.
+    /// Adds bytes of one of the outputs. True if so much waits for the disk that it must be saved
+    /// now, or the program must wait.
     pub(super) fn add(&self, at: Wall, stderr: bool, bytes: Bytes) -> bool {
         let mut state = self.state();
         let extent = &mut state.extent;
@@ -125,7 +125,7 @@ impl Log {
 
     /// Nothing comes any more.
     pub(super) fn close(&self) {
-        self.state().over = true;
+        self.state().ended = true;
         self.changed.notify_waiters();
     }
 
@@ -133,21 +133,21 @@ impl Log {
         self.state().extent
     }
 
-    pub(super) fn is_over(&self) -> bool {
-        self.state().over
+    pub(super) fn has_ended(&self) -> bool {
+        self.state().ended
     }
 
-    /// How much of it could not be kept.
+    /// How many bytes could not be saved.
     pub(super) fn lost_bytes(&self) -> u64 {
         self.state().lost_bytes
     }
 
-    /// Whether something of it is on the disk.
+    /// Whether part of it is on the disk.
     pub(super) fn is_on_disk(&self) -> bool {
         self.state().on_disk
     }
 
-    /// Whether so much waits for the disk that whoever adds more has to wait.
+    /// Whether so much waits for the disk that the program must wait.
     pub(super) fn is_ahead(&self) -> bool {
         self.ahead(&self.state())
     }
@@ -164,8 +164,8 @@ impl Log {
         state.unsaved_bytes == 0 && !state.saving
     }
 
-    /// So much of it waits no more.
-    fn waits_no_more(&self, state: &mut State, cost: usize) {
+    /// So many bytes no longer wait.
+    fn no_longer_waits(&self, state: &mut State, cost: usize) {
         state.unsaved_bytes -= cost;
         self.all_unsaved.fetch_sub(cost, Ordering::Relaxed);
     }
@@ -183,7 +183,7 @@ impl Log {
         }
     }
 
-    /// Loses the oldest half of what waits for the disk, which takes too long. Gives back how much.
+    /// Drops the oldest half of what waits for a slow disk. Returns how much.
     pub(super) fn lose(&self) -> u64 {
         let mut state = self.state();
         let target = state.unsaved_bytes / 2;
@@ -194,7 +194,7 @@ impl Log {
             let piece = &state.recent[index];
             let (bytes, end) = (piece.bytes.len(), end_of(piece));
             lost += bytes as u64;
-            self.waits_no_more(&mut state, bytes + PIECE_BYTES);
+            self.no_longer_waits(&mut state, bytes + PIECE_BYTES);
             state.saved = end;
         }
         state.lost_bytes += lost;
@@ -202,7 +202,7 @@ impl Log {
         lost
     }
 
-    /// True for the one who saves it from now on, if there is enough; `all` also what is little.
+    /// True for the task that saves it from now on, if there is enough; `all` also if it is little.
     pub(super) fn begin_saving(&self, all: bool) -> bool {
         let mut state = self.state();
         let enough = if all { 1 } else { SAVED_AT_ONCE };
@@ -211,13 +211,13 @@ impl Log {
         begins
     }
 
-    /// Nobody saves it any more.
+    /// No task saves it any more.
     pub(super) fn end_saving(&self) {
         self.state().saving = false;
         self.changed.notify_waiters();
     }
 
-    /// What is to be saved next; nothing if it is too little.
+    /// What to save next; nothing if it is too little.
     pub(super) fn take_unsaved(&self, all: bool) -> Option<Unsaved> {
         let state = self.state();
         let enough = if all { 1 } else { SAVED_AT_ONCE };
@@ -235,14 +235,14 @@ impl Log {
         Some(Unsaved { pieces, stdout_bytes: state.extent.stdout_bytes - unsaved })
     }
 
-    /// What was taken is on the disk, of which everything before `first` is gone; or it is lost.
+    /// What was taken is on the disk, where everything before `first` is gone; or it is lost.
     pub(super) fn saved(&self, unsaved: &Unsaved, first: Option<u64>) {
         let mut state = self.state();
         for piece in &unsaved.pieces {
-            // It may have been lost meanwhile, for taking too long.
+            // It may have been dropped meanwhile.
             if end_of(piece) > state.saved {
                 state.saved = end_of(piece);
-                self.waits_no_more(&mut state, piece.bytes.len() + PIECE_BYTES);
+                self.no_longer_waits(&mut state, piece.bytes.len() + PIECE_BYTES);
                 if first.is_none() {
                     state.lost_bytes += piece.bytes.len() as u64;
                 }
@@ -257,8 +257,8 @@ impl Log {
         self.changed.notify_waiters();
     }
 
-    /// Everything that is in memory, for a log that is not on the disk: the last pieces of at most
-    /// so many bytes, and how much the output had before them.
+    /// For a log that is not on the disk: the last pieces of at most so many bytes, and the length
+    /// of the output before them.
     pub(super) fn last_pieces(&self, max_bytes: u64) -> Unsaved {
         let state = self.state();
         let from = tail_of(state.recent.iter(), LogWanted::Both, max_bytes);
@@ -270,11 +270,11 @@ impl Log {
         Unsaved { pieces, stdout_bytes: state.extent.stdout_bytes - bytes }
     }
 
-    /// Pieces from an offset on, of both outputs, until there are so many bytes.
+    /// Pieces of both outputs from an offset on, up to so many bytes.
     pub(super) fn look(&self, offset: u64, max_bytes: usize) -> Seen {
         let state = self.state();
         if offset >= state.extent.end {
-            return if state.over { Seen::Over } else { Seen::Nothing };
+            return if state.ended { Seen::Ended } else { Seen::Nothing };
         }
         let recent_first = state.recent.front().map_or(state.extent.end, |piece| piece.offset);
         if offset < recent_first && state.on_disk {
@@ -290,14 +290,14 @@ impl Log {
         Seen::Pieces(fits.map(|piece| cut(piece, offset, u64::MAX)).collect())
     }
 
-    /// Where what is in memory begins.
+    /// The first offset in memory.
     pub(super) fn first_in_memory(&self) -> u64 {
         let state = self.state();
         state.recent.front().map_or(state.extent.end, |piece| piece.offset)
     }
 
-    /// The offset from which on there are at most so many bytes of what is wanted; none if more of
-    /// it may be on the disk.
+    /// The offset from which on there are at most so many bytes of the wanted output; none if more
+    /// of it may be on the disk.
     pub(super) fn tail(&self, wanted: LogWanted, max_bytes: u64) -> Option<u64> {
         let state = self.state();
         let of_wanted = state.recent.iter().filter(|piece| takes(wanted, piece));
@@ -317,7 +317,7 @@ impl Log {
             changed.as_mut().enable();
             {
                 let state = self.state();
-                if state.extent.end > offset || state.over {
+                if state.extent.end > offset || state.ended {
                     return;
                 }
             }
@@ -338,7 +338,7 @@ impl Log {
         }
     }
 
-    /// Somebody follows, or does no more: more is kept for those who keep up.
+    /// A follower came or went: with one, more stays in memory.
     pub(super) fn followed(&self, begins: bool) {
         let mut state = self.state();
         state.followers = if begins { state.followers + 1 } else { state.followers - 1 };
@@ -359,7 +359,7 @@ impl State {
         (first < self.recent.len()).then_some(first)
     }
 
-    /// Forgets what is on the disk, or has no disk to go to.
+    /// Drops what is on the disk, or has no disk to go to.
     fn forget_saved(&mut self) {
         let most = if self.followers > 0 || !self.has_disk { FOLLOWED_BYTES } else { TAIL_BYTES };
         while self.recent_bytes > most
@@ -381,7 +381,7 @@ pub(super) fn end_of(piece: &LogPiece) -> u64 {
     piece.offset + piece.bytes.len() as u64
 }
 
-/// The part of a piece that lies between two offsets.
+/// The part of a piece between two offsets.
 pub(super) fn cut(piece: &LogPiece, from: u64, to: u64) -> LogPiece {
     let begin = from.clamp(piece.offset, end_of(piece));
     let end = to.clamp(begin, end_of(piece));
@@ -390,7 +390,7 @@ pub(super) fn cut(piece: &LogPiece, from: u64, to: u64) -> LogPiece {
     LogPiece { offset: begin, bytes, ..*piece }
 }
 
-/// Whether a piece is of what is wanted.
+/// Whether a piece belongs to the wanted output.
 pub(super) const fn takes(wanted: LogWanted, piece: &LogPiece) -> bool {
     match wanted {
         LogWanted::Both => true,
@@ -399,7 +399,7 @@ pub(super) const fn takes(wanted: LogWanted, piece: &LogPiece) -> bool {
     }
 }
 
-/// Where the last `max_bytes` of what is wanted begin; nothing if there is none of it.
+/// Where the last `max_bytes` of the wanted output begin; none if there is none of it.
 pub(super) fn tail_of<'p>(
     pieces: impl DoubleEndedIterator<Item = &'p LogPiece>,
     wanted: LogWanted,

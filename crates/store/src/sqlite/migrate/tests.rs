@@ -1,4 +1,4 @@
-//! A database goes from version to version with all that is in it, or stays as it is.
+//! A database is migrated from version to version with all that is in it, or stays as it is.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -70,7 +70,7 @@ fn put(conn: &Connection, record: &str) {
 }
 
 #[test]
-fn records_are_carried_over_after_a_backup() {
+fn migration_keeps_records_after_a_backup() {
     let directory = Directory::new("carry");
     let conn = directory.migrated(&[ONE]).unwrap();
     assert_eq!((version(&conn).unwrap(), directory.files()), (1, vec!["shoal.db".to_owned()]));
@@ -91,7 +91,7 @@ fn records_are_carried_over_after_a_backup() {
 }
 
 #[test]
-fn several_versions_at_once_leave_a_backup_of_each() {
+fn migration_over_several_versions_leaves_a_backup_of_each() {
     let directory = Directory::new("several");
     let conn = directory.migrated(&[ONE]).unwrap();
     put(&conn, r#"{"old":"a"}"#);
@@ -102,14 +102,14 @@ fn several_versions_at_once_leave_a_backup_of_each() {
 }
 
 #[test]
-fn a_migration_that_fails_changes_nothing_and_can_be_made_again() {
+fn migration_that_fails_changes_nothing_and_can_be_repeated() {
     let directory = Directory::new("fail");
     let conn = directory.migrated(&[ONE, TWO]).unwrap();
     put(&conn, r#"{"new":"a"}"#);
     drop(conn);
     let error = directory.migrated(&[ONE, TWO, BROKEN]).unwrap_err();
     assert!(error.cause.contains("migrate to version 3"), "{error}");
-    // What a run that was killed in the middle of a backup leaves.
+    // Left by a run that was killed in the middle of a backup.
     fs::write(unfinished(&backup_path(&directory.path(), 2)), "half").unwrap();
     let conn = directory.migrated(&[ONE, TWO]).unwrap();
     assert_eq!((version(&conn).unwrap(), records(&conn).len()), (2, 1));
@@ -123,7 +123,7 @@ fn a_migration_that_fails_changes_nothing_and_can_be_made_again() {
 }
 
 #[test]
-fn a_newer_version_is_refused_and_not_touched() {
+fn migration_refuses_a_newer_version_and_does_not_touch_it() {
     let directory = Directory::new("newer");
     drop(directory.migrated(&[ONE, TWO, THREE]).unwrap());
     let error = directory.migrated(&[ONE]).unwrap_err();
@@ -134,7 +134,7 @@ fn a_newer_version_is_refused_and_not_touched() {
 }
 
 #[test]
-fn a_database_of_another_program_is_refused() {
+fn migration_refuses_a_database_of_another_program() {
     let directory = Directory::new("foreign");
     for version in [0, 1] {
         let conn = Connection::open(directory.path()).unwrap();

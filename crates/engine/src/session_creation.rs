@@ -1,0 +1,102 @@
+//! A session that is being created: from the decision until its caller has it. If the caller goes
+//! away in between, the session is ended, because no other client knows its id.
+
+use std::sync::Arc;
+
+use kernel::{Event, Reply, SessionSettings, SessionView};
+use model::{Refusal, SeedId, SessionId};
+
+use crate::answers::PendingRequest;
+use crate::core::{Attached, Core};
+use crate::ids::fresh_uuid;
+use crate::keys::Caller;
+use crate::sandboxes::unexpected;
+use crate::session_names::NameChange;
+use crate::{Engine, SessionRequest, claim};
+
+impl Engine {
+    pub(crate) fn fresh_session(&self) -> Result<SessionId, Refusal> {
+        Ok(SessionId::from_uuid(fresh_uuid(self.now().wall)?))
+    }
+
+    /// Begins to create a session, under a name if one is given. The decision is made when this
+    /// returns.
+    pub(crate) fn begin_session(
+        &self,
+        caller: Caller,
+        session: SessionId,
+        asked: SessionRequest,
+        name: Option<NameChange>,
+    ) -> Result<BegunSession, Refusal> {
+        let claim = claim::session_settings(asked.env, asked.metadata, asked.config, asked.seed)?;
+        let settings = SessionSettings {
+            tenant: caller.key,
+            claim,
+            idle_timeout_ms: asked.idle_timeout_ms,
+            on_disconnect: asked.on_disconnect,
+        };
+        let (request, template) = (self.core.request(), asked.template);
+        let event = Event::SessionCreated { request, session, template, settings };
+        let name = name.map(|name| Attached::Name(Box::new(name)));
+        let answer = self.core.begin_request(request, event, name)?;
+        Ok(BegunSession { session, seed: asked.seed, answer })
+    }
+}
+
+/// A session that is being created. It is given up when this is dropped.
+pub(crate) struct BegunSession {
+    session: SessionId,
+    seed: Option<SeedId>,
+    answer: PendingRequest,
+}
+
+impl BegunSession {
+    /// Waits until the session has a sandbox and its harness is ready.
+    pub(crate) async fn ready(
+        self,
+        engine: &Engine,
+        caller: Caller,
+    ) -> Result<SessionView, Refusal> {
+        let Self { session, seed, answer } = self;
+        let reply = answer.answer().await?;
+        let Reply::SessionReady(_) = reply else { return Err(unexpected(&reply)) };
+        let unknown = UndeliveredSession { core: &engine.core, session };
+        engine.ready_harness(caller, session).await?;
+        let view = engine.session(caller, session)?;
+        unknown.delivered();
+        if let Some(seed) = seed {
+            // From here on the session names the archive.
+            engine.core.seed_holders.release(seed);
+        }
+        Ok(view)
+    }
+}
+
+/// A created session that its caller does not have yet. It is ended when this is dropped.
+pub(crate) struct UndeliveredSession<'a> {
+    pub(crate) core: &'a Arc<Core>,
+    pub(crate) session: SessionId,
+}
+
+impl UndeliveredSession<'_> {
+    pub(crate) fn delivered(self) {
+        std::mem::forget(self);
+    }
+}
+
+impl Drop for UndeliveredSession<'_> {
+    fn drop(&mut self) {
+        let (core, session) = (Arc::clone(self.core), self.session);
+        tasks::spawn(async move {
+            let request = core.request();
+            let ended = core.ask(request, Event::SessionEndRequested { request, session }).await;
+            if let Err(error) = ended {
+                tracing::warn!(
+                    %session,
+                    %error,
+                    "a session whose client went away during its creation could not be ended"
+                );
+            }
+        });
+    }
+}

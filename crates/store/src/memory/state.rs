@@ -1,0 +1,123 @@
+//! What would be on a disk. It changes by whole batches.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use model::record::JournalEntry;
+use model::why::Ended;
+use model::{Document, DocumentChange, KeyId, KeyRecord, Records, StoredEvent};
+
+use super::processes::Processes;
+use super::turns::Turns;
+use crate::contract::{Batch, EventPage, EventQuery, Loaded};
+use crate::retention::Retention;
+
+#[derive(Debug)]
+pub(super) struct StoredState {
+    retention: Retention,
+    pub(super) records: Records,
+    /// In the order of their numbers.
+    events: VecDeque<StoredEvent>,
+    last_event: u64,
+    /// Those of the last batch that had some.
+    last_ends: Vec<Ended>,
+    pub(super) keys: BTreeMap<KeyId, KeyRecord>,
+    /// By kind, key and name.
+    pub(super) documents: BTreeMap<(String, KeyId, String), Document>,
+    pub(super) turns: Turns,
+    pub(super) processes: Processes,
+    pub(super) commits: u64,
+}
+
+impl StoredState {
+    pub(super) fn new(retention: Retention) -> Self {
+        Self {
+            retention,
+            records: Records::new(retention.ends as usize),
+            events: VecDeque::new(),
+            last_event: 0,
+            last_ends: Vec::new(),
+            keys: BTreeMap::new(),
+            documents: BTreeMap::new(),
+            turns: Turns::new(retention),
+            processes: Processes::new(retention),
+            commits: 0,
+        }
+    }
+
+    pub(super) fn write(&mut self, batch: &Batch) {
+        let has_ends = self.has_ends_of(batch);
+        for entry in &batch.entries {
+            if !(has_ends && matches!(entry, JournalEntry::Ended(_))) {
+                self.records.write(entry.clone());
+            }
+        }
+        if !has_ends && ends(batch).next().is_some() {
+            self.last_ends = ends(batch).cloned().collect();
+        }
+        for stored in &batch.events {
+            if stored.number > self.last_event {
+                self.last_event = stored.number;
+                self.events.push_back(stored.clone());
+            }
+        }
+        let surplus = self.events.len().saturating_sub(self.retention.events_kept());
+        self.events.drain(..surplus);
+        self.turns.write(&batch.turns);
+        self.processes.write(&batch.processes);
+        for change in &batch.documents {
+            self.write_document(change.clone());
+        }
+        self.commits += 1;
+    }
+
+    pub(super) fn write_document(&mut self, change: DocumentChange) {
+        match change {
+            DocumentChange::Put(document) => {
+                let Document { kind, tenant, name, .. } = document.clone();
+                self.documents.insert((kind, tenant, name), document);
+            }
+            DocumentChange::Removed { kind, tenant, name } => {
+                self.documents.remove(&(kind, tenant, name));
+            }
+        }
+    }
+
+    /// Whether all tombstones of the batch were stored when it was committed before.
+    fn has_ends_of(&self, batch: &Batch) -> bool {
+        match batch.events.last() {
+            Some(last) => last.number <= self.last_event,
+            None => ends(batch).eq(&self.last_ends),
+        }
+    }
+
+    pub(super) fn load(&self) -> Loaded {
+        let mut journal = self.records.journal();
+        let surplus = journal.ended.len().saturating_sub(self.retention.remembered_ends as usize);
+        journal.ended.drain(..surplus);
+        Loaded { journal, last_event: self.last_event }
+    }
+
+    pub(super) fn events(&self, query: &EventQuery) -> EventPage {
+        let from = self.events.partition_point(|kept| kept.number <= query.after);
+        let taken = self.events.range(from..).filter(|kept| query.takes(kept));
+        EventPage {
+            events: taken.take(query.limit as usize).cloned().collect(),
+            oldest: self.events.front().map_or(self.last_event + 1, |kept| kept.number),
+            last: self.last_event,
+        }
+    }
+}
+
+fn ends(batch: &Batch) -> impl Iterator<Item = &Ended> {
+    batch.entries.iter().filter_map(|entry| match entry {
+        JournalEntry::Ended(ended) => Some(ended),
+        JournalEntry::SandboxPut(_)
+        | JournalEntry::SandboxRemoved(_)
+        | JournalEntry::SessionPut(_)
+        | JournalEntry::SessionRemoved(_)
+        | JournalEntry::PoolPut(_)
+        | JournalEntry::PoolRemoved(_)
+        | JournalEntry::WorkspaceDoomed(_)
+        | JournalEntry::WorkspaceDeleted(_) => None,
+    })
+}
