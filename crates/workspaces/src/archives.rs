@@ -18,9 +18,9 @@ use rustix::io::Errno;
 use zstd::stream::{read::Decoder, write::Encoder};
 
 use crate::error::{During as _, WorkspaceError};
-use crate::fill::copy_contents;
-use crate::places::names_in;
-use crate::shelf::Shelf;
+use crate::file_contents::copy_contents;
+use crate::layout::names_in;
+use crate::write_once_dir::Shelf;
 
 /// What the name of an archive ends with.
 const ENDING: &str = ".tar.zst";

@@ -12,7 +12,7 @@ use rustix::fs::{
 use rustix::io::Errno;
 
 use crate::directory::Size;
-use crate::fill::{About, copy_contents, each_attribute, set_attribute};
+use crate::file_contents::{About, copy_contents, each_attribute, set_attribute};
 use crate::scan::Usage;
 use crate::walk::{Place, Visitor, Walk};
 

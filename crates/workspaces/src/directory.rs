@@ -15,14 +15,14 @@ use model::template::WorkspaceLimit;
 use rustix::fs::{AtFlags, Gid, Mode, Uid, fchmod, fchown, fstat, fstatvfs, mkdirat, statat};
 use rustix::io::Errno;
 
+use crate::deleted_but_open::Look;
 use crate::error::{During as _, WorkspaceError};
-use crate::hard::{self, HardBy, HardLimit};
-use crate::nameless::Look;
-use crate::numbers::{self, Numbers};
-use crate::places::{IMAGE, Places, move_to, names_in, open_directory, workspace_named};
-use crate::promises::{self, Promises};
+use crate::hard_limits::{self, HardBy, HardLimit};
+use crate::layout::{IMAGE, Places, move_to, names_in, open_directory, workspace_named};
+use crate::project_ids::{self, Numbers};
+use crate::reserved_space::{self, Promises};
 use crate::scan::{Scan, Usage};
-use crate::spares::Spares;
+use crate::spare_images::Spares;
 use crate::trash::Trash;
 
 /// The user of a workspace's files, as it is written on disk and seen in every sandbox.
@@ -126,7 +126,7 @@ impl Workspaces {
                 places.throw_away(room, &name).during("put away what is left of an earlier run")?;
             }
         }
-        let hard = hard::find(&places);
+        let hard = hard_limits::find(&places);
         let trash = Trash::start(Arc::clone(&places)).during("start to remove what is left")?;
         let spares = Spares::start(Arc::clone(&places)).during("start to keep spare images")?;
         let numbers = Numbers::beginning_at(places.run());
@@ -262,18 +262,18 @@ impl Workspaces {
         let made = match kind {
             Kind::Directory => self.make_directory(name)?,
             Kind::Subvolume => {
-                let made = hard::make_subvolume(&self.places, name, size.bytes())?;
-                promises::note_on(&made, size.bytes());
+                let made = hard_limits::make_subvolume(&self.places, name, size.bytes())?;
+                reserved_space::note_on(&made, size.bytes());
                 made
             }
             Kind::Project => {
                 let directory = self.make_directory(name)?;
                 self.limit_project(&directory, size)?;
-                promises::note_on(&directory, size.bytes());
+                reserved_space::note_on(&directory, size.bytes());
                 directory
             }
             Kind::Image => {
-                hard::make_image(&self.places, name, size)?;
+                hard_limits::make_image(&self.places, name, size)?;
                 return Ok(None);
             }
         };
@@ -386,7 +386,9 @@ impl Workspaces {
                 (Kind::Image, found.map_or(0, |found| found.st_size.cast_unsigned()))
             } else {
                 match open_directory(&self.places.top, &name) {
-                    Ok(directory) => (self.kind_of(&directory), promises::noted_on(&directory)),
+                    Ok(directory) => {
+                        (self.kind_of(&directory), reserved_space::noted_on(&directory))
+                    }
                     // Whatever it is, it is none of ours: it is never used, and can be removed.
                     Err(_) => (Kind::Directory, 0),
                 }
@@ -400,11 +402,11 @@ impl Workspaces {
     fn kind_of(&self, directory: &OwnedFd) -> Kind {
         let top_of_subvolume =
             || fstat(directory).is_ok_and(|found| found.st_ino == btrfs::SUBVOLUME_INODE);
-        if hard::is_btrfs(&self.places) && top_of_subvolume() {
+        if hard_limits::is_btrfs(&self.places) && top_of_subvolume() {
             return Kind::Subvolume;
         }
         match project::project_of(directory.as_fd()) {
-            Ok(project) if numbers::is_ours(project) => Kind::Project,
+            Ok(project) if project_ids::is_ours(project) => Kind::Project,
             Ok(_) | Err(_) => Kind::Directory,
         }
     }

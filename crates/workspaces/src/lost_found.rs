@@ -20,7 +20,7 @@ use rustix::io::Errno;
 use crate::archives::{Archives, name_of};
 use crate::directory::{Kind, Workspaces};
 use crate::error::{During as _, WorkspaceError};
-use crate::places::{move_to, names_in, open_directory};
+use crate::layout::{move_to, names_in, open_directory};
 use crate::removal::remove_tree;
 
 /// Names that are tried for one thing: those of the seconds that follow.

@@ -9,7 +9,7 @@ use rustix::fs::{FileType, fstat};
 use tar_stream::{Attribute, Kind, Written, end, padding};
 
 use crate::directory::Size;
-use crate::fill::{About, each_attribute, read_some};
+use crate::file_contents::{About, each_attribute, read_some};
 use crate::walk::{Place, Visitor, Walk, called_off};
 
 const BUFFER_BYTES: usize = 256 << 10;

@@ -11,9 +11,9 @@ use std::time::Duration;
 use jail::sys::{btrfs, project};
 use rustix::fs::{AtFlags, FileType, RawDir, statat, unlinkat};
 
-use crate::hard::is_btrfs;
-use crate::numbers;
-use crate::places::{Places, open_directory};
+use crate::hard_limits::is_btrfs;
+use crate::layout::{Places, open_directory};
+use crate::project_ids;
 use crate::removal::remove_tree;
 
 /// How long to leave alone what could not be removed.
@@ -158,11 +158,11 @@ impl Bin {
         let project = open_directory(trash, name)
             .ok()
             .and_then(|directory| project::project_of(directory.as_fd()).ok())
-            .filter(|project| numbers::is_ours(*project));
+            .filter(|project| project_ids::is_ours(*project));
         remove_tree(trash, &CString::new(name)?, &self.stopped)?;
         if let Some(project) = project {
             // A limit that stays harms nobody: a number that has one is not given to another.
-            let _ = numbers::give_back(trash.as_fd(), project);
+            let _ = project_ids::give_back(trash.as_fd(), project);
         }
         Ok(())
     }

@@ -15,7 +15,7 @@ use tar_stream::{Bounds, Entries, Entry, Kind};
 
 use crate::copy::new_file;
 use crate::directory::Size;
-use crate::fill::{About, c_name, set_attribute, write_all};
+use crate::file_contents::{About, c_name, set_attribute, write_all};
 use crate::scan::DEPTH_MAX;
 use crate::walk::{called_off, too_much};
 

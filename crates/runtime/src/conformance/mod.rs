@@ -2,14 +2,14 @@
 //! [`Subject`] and gets a test per case from [`crate::conformance_tests!`]. A case panics where a
 //! promise is broken, and after each case nothing may be left.
 
+mod cancellation;
 mod channels;
 mod claims;
 mod deaths;
-mod drops;
 mod files;
-mod life;
+mod inspection;
+mod lifecycle;
 mod links;
-mod looks;
 mod ports;
 mod programs;
 mod scale;
@@ -85,7 +85,7 @@ macro_rules! cases {
 }
 
 cases! {
-    life: launch_ready_list_kill launch_twice_is_refused kill_is_idempotent kill_ends_what_waits
+    lifecycle: launch_ready_list_kill launch_twice_is_refused kill_is_idempotent kill_ends_what_waits
         recreate_gives_a_fresh_one freeze_stops_and_thaw_goes_on
         what_was_written_is_flushed_also_of_a_frozen_one shutdown_leaves_nothing
         many_at_once reap_orphans_spares_the_living;
@@ -104,7 +104,7 @@ cases! {
         links_are_removed_and_not_what_they_point_to errors_of_links_have_codes
         files_have_several_names permissions_are_changed;
     ports: connections_go_both_ways ports_are_listed nobody_listens sockets_are_reached_by_path;
-    looks: files_are_found_in_order texts_are_found changes_are_told
+    inspection: files_are_found_in_order texts_are_found changes_are_told
         sockets_of_programs_are_told dropped_looks_leave_nothing;
     scale: the_scale_file_is_counted_and_told;
     channels: channels_go_both_ways channels_end_with_their_program
@@ -113,7 +113,7 @@ cases! {
     wipes: a_wiped_one_is_like_a_new_one whatever_runs_ends_with_its_use
         whoever_held_something_does_not_reach_the_next_use a_proof_fails_if_anything_is_left
         a_wipe_that_is_given_up_is_not_proven;
-    drops: dropped_launches_leave_nothing dropped_execs_leave_nothing dropped_runs_leave_nothing
+    cancellation: dropped_launches_leave_nothing dropped_execs_leave_nothing dropped_runs_leave_nothing
         dropped_claims_break_nothing dropped_file_calls_break_nothing dropped_kills_go_on
         dropped_freezes_break_nothing;
 }

@@ -15,9 +15,9 @@ use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
-use super::birth;
+use super::instance::{Life, Watch};
 use super::keeper::Keeper;
-use super::life::{Life, Watch};
+use super::launch;
 use super::maker::Maker;
 use super::sandbox::{Connected, Contained};
 use crate::contract::{Runtime, Sandbox};
@@ -330,7 +330,7 @@ impl<M: Maker> Runtime for Containers<M> {
     }
 
     async fn launch(&self, spec: LaunchSpec) -> Result<Arc<dyn Sandbox>, RuntimeError> {
-        Ok(birth::launch(&self.shared, spec).await?)
+        Ok(launch::launch(&self.shared, spec).await?)
     }
 
     fn sandbox(&self, instance: InstanceId) -> Option<Arc<dyn Sandbox>> {

@@ -3,18 +3,18 @@
 //! [`Maker`] knows one kind of container; [`Containers`] makes a runtime of it. Nothing here knows
 //! Docker or a bundle.
 
-mod birth;
 mod containers;
+mod instance;
 mod keeper;
-mod life;
+mod launch;
 mod maker;
-mod places;
 mod sandbox;
 #[cfg(test)]
 mod tests;
 mod wipe;
+mod writable_mounts;
 
 pub(crate) use self::containers::Containers;
 use self::containers::Shared;
 pub(crate) use self::maker::{End, Made, Maker};
-pub(crate) use self::places::{GUEST_PATH, Place, places};
+pub(crate) use self::writable_mounts::{GUEST_PATH, Place, places};

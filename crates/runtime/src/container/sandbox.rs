@@ -9,8 +9,8 @@ use async_trait::async_trait;
 use model::{ClaimSettings, InstanceId, WorkspaceId};
 
 use super::Shared;
+use super::instance::{Life, Watch};
 use super::keeper::Baseline;
-use super::life::{Life, Watch};
 use super::maker::Maker;
 use crate::claim::environment;
 use crate::contract::{Inside, Sandbox};

@@ -6,7 +6,7 @@ use tokio::time::timeout;
 
 use super::config::{Endpoint, LinkMode};
 use super::engine::{Engine, Trouble};
-use super::ground::may_be_wiped;
+use super::engine_setup::may_be_wiped;
 
 /// How long an engine has to answer.
 const PATIENCE: Duration = Duration::from_secs(10);

@@ -13,7 +13,7 @@ use bollard::{API_DEFAULT_VERSION, BollardRequest, Docker};
 use tokio::time::timeout;
 
 use super::config::Endpoint;
-use super::flights::Flights;
+use super::single_flight::Flights;
 use crate::error::{RuntimeError, RuntimeErrorCode};
 
 /// How long to wait for a connection, and for the engine to say what it is.

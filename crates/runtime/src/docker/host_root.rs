@@ -12,7 +12,7 @@ use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, openat, readlinkat, 
 use sha2::{Digest as _, Sha256};
 use tar::{Builder, EntryType, Header};
 
-use super::creation::Shown;
+use super::container_config::Shown;
 
 /// What the image is called, before its hash.
 const REPOSITORY: &str = "shoal/host";

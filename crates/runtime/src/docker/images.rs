@@ -16,10 +16,10 @@ use tokio::sync::{OnceCell, Semaphore, mpsc, watch};
 use tokio::time::timeout;
 
 use super::config::StoredImages;
-use super::creation::Shown;
+use super::container_config::Shown;
 use super::engine::{Engine, QUICK, Trouble};
-use super::flights::Flights;
 use super::host_root::HostRoot;
+use super::single_flight::Flights;
 use crate::error::{RuntimeError, RuntimeErrorCode};
 use crate::spec::Root;
 

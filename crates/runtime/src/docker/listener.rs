@@ -14,7 +14,7 @@ use model::InstanceId;
 use rustix::fs::{CWD, Mode, OFlags, openat};
 use tokio::net::UnixListener;
 
-use super::creation::LINK_NAME;
+use super::container_config::LINK_NAME;
 
 /// A socket that waits for one guest.
 pub(super) struct Listener {

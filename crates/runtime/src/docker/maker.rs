@@ -16,13 +16,13 @@ use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
 use super::config::{DockerConfig, Endpoint, LinkMode};
-use super::creation::overruled;
+use super::container_config::overruled;
+use super::container_launch::{Making, Unmade};
 use super::engine::{Engine, QUICK, Trouble};
-use super::following::follow;
-use super::ground::{Ground, Preparation};
+use super::engine_events::follow;
+use super::engine_setup::{Ground, Preparation};
 use super::images::{Image, Images};
 use super::instances::{Instance, Instances};
-use super::making::{Making, Unmade};
 use super::names::Names;
 use crate::container::{End, Made, Maker, places};
 use crate::error::{RuntimeError, RuntimeErrorCode};

@@ -5,22 +5,22 @@
 mod abilities;
 mod attach;
 mod config;
-mod creation;
+mod container_config;
+mod container_launch;
 mod engine;
+mod engine_events;
+mod engine_setup;
 mod first_process;
-mod flights;
-mod following;
-mod ground;
 mod host_root;
 mod images;
 mod instances;
 mod listener;
 mod maker;
-mod making;
 mod names;
 mod path_map;
 mod removal;
 mod self_inspection;
+mod single_flight;
 #[cfg(test)]
 mod tests;
 

@@ -2,19 +2,19 @@
 //! few scripted commands, files live in a map, faults come when a test asks for them, and what is
 //! alive is counted, so that a test can prove that nothing was left. It works under paused time.
 
-mod added;
 mod calls;
 mod faults;
 mod handle;
-mod looks;
+mod inspection;
 mod paths;
 mod process;
 mod program;
 mod sandbox;
 mod scale;
 mod script;
+mod test_programs;
 mod tree;
-mod wiping;
+mod wipe;
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -27,11 +27,11 @@ use model::{InstanceId, WorkspaceId};
 use tokio::sync::watch;
 use tokio::time::timeout;
 
-pub use self::added::{FakeProgram, Inside, Listener};
 use self::faults::Faults;
 pub use self::faults::{Fault, Operation};
 use self::handle::Handle;
 use self::sandbox::FakeSandbox;
+pub use self::test_programs::{FakeProgram, Inside, Listener};
 use self::tree::Tree;
 use crate::contract::{Runtime, Sandbox};
 use crate::deaths::{DeathBoard, Deaths, Died};

@@ -9,10 +9,10 @@ use guest_protocol::message::ExitStatus;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream};
 use tokio::sync::Mutex;
 
-use super::added::Inside;
 use super::process::{FakeProcess, exit};
 use super::sandbox::{Address, FakeSandbox};
 use super::script::{Output, Step, When, Word};
+use super::test_programs::Inside;
 
 /// The programs there are.
 pub(crate) const PROGRAMS: &[&str] = &[

@@ -15,11 +15,11 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::timeout;
 
 use super::World;
-use super::added::FakeProgram;
 use super::faults::{Fault, Operation};
 use super::paths::{Last, resolve};
 use super::process::{Counted, FakeProcess};
 use super::scale::{SCALE_FILE, Scale};
+use super::test_programs::FakeProgram;
 use super::tree::Tree;
 use crate::deaths::Died;
 use crate::error::{RuntimeError, RuntimeErrorCode};

@@ -9,7 +9,7 @@ use guest_protocol::launcher::CgroupPaths;
 use model::InstanceId;
 use tokio::sync::Notify;
 
-use super::launcher::Launched;
+use super::launcher_client::Launched;
 use crate::deaths::Died;
 use crate::groups::{Freezer, KillCounter};
 use crate::guest_link::Surroundings;

@@ -10,9 +10,9 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use tokio::time::timeout;
 
 use super::instance::Instance;
-use super::run::{Entry, Run};
+use super::launcher_run::{Entry, Run};
+use super::mounts;
 use super::sandbox::NativeSandbox;
-use super::shown;
 use crate::claim::environment;
 use crate::error::{RuntimeError, RuntimeErrorCode};
 use crate::guest_link::{GuestLink, Surroundings};
@@ -102,7 +102,7 @@ fn for_launcher(run: &Run, spec: &LaunchSpec) -> Result<Spec, RuntimeError> {
             WorkspaceSource::Memory => Workspace::Memory,
             WorkspaceSource::Disk(workspace) => Workspace::Disk(workspace.as_u128().to_be_bytes()),
         },
-        mounts: shown::for_launcher(&run.mounts, &spec.mounts)?,
+        mounts: mounts::for_launcher(&run.mounts, &spec.mounts)?,
     })
 }
 

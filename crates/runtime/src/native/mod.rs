@@ -3,15 +3,15 @@
 //! and how is the launcher's affair.
 
 mod config;
-mod end;
 mod instance;
 mod launch;
-mod launcher;
-mod process;
-mod restart;
-mod run;
+mod launcher_client;
+mod launcher_process;
+mod launcher_restart;
+mod launcher_run;
+mod mounts;
+mod run_removal;
 mod sandbox;
-mod shown;
 #[cfg(test)]
 mod tests;
 
@@ -26,9 +26,9 @@ use tokio::time::timeout;
 
 pub(crate) use self::config::new_run;
 pub use self::config::{NativeConfig, NetworkMode};
-pub use self::process::LauncherProcess;
-use self::restart::{Launchers, Starter};
-use self::run::Entry;
+pub use self::launcher_process::LauncherProcess;
+use self::launcher_restart::{Launchers, Starter};
+use self::launcher_run::Entry;
 use crate::contract::{Runtime, Sandbox};
 use crate::deaths::Deaths;
 use crate::error::{RuntimeError, RuntimeErrorCode};

@@ -9,9 +9,9 @@ use jail::plan::WORKSPACE;
 use model::{ClaimSettings, InstanceId, WorkspaceId};
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat, openat2, syncfs};
 
-use super::end::{Ending, is_end};
 use super::instance::Instance;
-use super::launcher::Launcher;
+use super::launcher_client::Launcher;
+use super::run_removal::{Ending, is_end};
 use crate::claim::environment;
 use crate::contract::{Inside, Sandbox};
 use crate::deaths::Died;

@@ -6,12 +6,12 @@ mod abilities;
 mod bundle;
 mod command;
 mod config;
-mod ground;
 mod host_guest;
 mod maker;
 mod program;
 mod removal;
 mod roots;
+mod run_directory;
 
 use std::io;
 use std::sync::Arc;

@@ -20,8 +20,8 @@ use tokio::sync::Mutex;
 use tokio::time::timeout;
 
 use super::command::{self, Streams};
-use super::ground::Ground;
 use super::host_guest::HostGuest;
+use super::run_directory::Ground;
 use super::{OciConfig, blocking};
 use crate::container::{GUEST_PATH, places};
 use crate::error::{RuntimeError, RuntimeErrorCode};

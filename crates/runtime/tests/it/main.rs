@@ -3,7 +3,6 @@
 mod docker;
 mod docker_engine;
 mod docker_restarts;
-mod ends;
 mod fake;
 mod faults;
 mod link;
@@ -12,3 +11,4 @@ mod oci;
 mod restarts;
 mod runc;
 mod runsc;
+mod unexpected_exits;

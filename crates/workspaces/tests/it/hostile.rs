@@ -11,7 +11,7 @@ use model::template::WorkspaceLimit::Soft;
 use rustix::fs::{CWD, Mode, OFlags, mkdirat, openat};
 use workspaces::{DEPTH_MAX, Scan};
 
-use crate::life::PATIENCE;
+use crate::lifecycle::PATIENCE;
 use crate::stage::{Stage, id, mb, usage};
 
 /// Directories in directories, and a file at the bottom.

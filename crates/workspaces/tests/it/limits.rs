@@ -58,7 +58,7 @@ fn subvolumes_of_btrfs_are_exact_and_go_at_once() {
         workspaces.remove(id(n)).expect("removed");
         assert!(!place(n).exists());
     }
-    assert!(workspaces.wait_until_removed(crate::life::PATIENCE), "{:?}", workspaces.stuck());
+    assert!(workspaces.wait_until_removed(crate::lifecycle::PATIENCE), "{:?}", workspaces.stuck());
 }
 
 #[test]
@@ -101,7 +101,7 @@ fn project_quotas_are_found_where_there_are_any_and_missed_where_not() {
     let other = Workspaces::open(stage.path().join("other")).expect("workspaces");
     other.create(id(2), mb(64), Hard, 0).expect("made");
     other.remove(id(2)).expect("removed");
-    assert!(other.wait_until_removed(crate::life::PATIENCE), "{:?}", other.stuck());
+    assert!(other.wait_until_removed(crate::lifecycle::PATIENCE), "{:?}", other.stuck());
     assert!(!command.status().expect("it starts").success());
     assert!(is_about(usage(&workspaces, id(1), mb(100)).bytes, 32 << 20));
 }

@@ -6,8 +6,8 @@
 //! A keeper that dies or does not answer in time is replaced at the next request. What it was asked
 //! for is refused then: whether it was done, nobody knows, so the sandbox is not fit for anyone.
 
-mod line;
 mod process;
+mod request_queue;
 #[cfg(test)]
 mod tests;
 
@@ -21,8 +21,8 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
 
-use self::line::{Answer, Request};
 use self::process::KeeperProcess;
+use self::request_queue::{Answer, Request};
 use super::places::Place;
 use crate::error::{RuntimeError, RuntimeErrorCode};
 
@@ -51,7 +51,7 @@ impl Keeper {
     pub(crate) fn start() -> Result<Arc<Self>, RuntimeError> {
         let process = KeeperProcess::start()?;
         let (line, asked) = mpsc::channel(MAX_WAITING);
-        tokio::spawn(line::serve(process, asked));
+        tokio::spawn(request_queue::serve(process, asked));
         Ok(Arc::new(Self { line }))
     }
 

@@ -2,6 +2,6 @@
 //! does once in a thousand times happens here every time.
 
 mod fake_engine;
-mod fetching;
 mod framing;
-mod lives;
+mod image_fetch;
+mod lifecycle;

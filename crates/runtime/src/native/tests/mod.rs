@@ -15,12 +15,12 @@ use model::{InstanceId, Template, TemplateName, WorkspaceId};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use tokio::time::timeout;
 
-use super::run::wait_until_up;
+use super::launcher_run::wait_until_up;
 use super::{LauncherProcess, Native, NativeConfig};
 use crate::contract::{Runtime as _, Sandbox};
 use crate::deaths::Died;
 use crate::error::RuntimeErrorCode;
-use crate::native::launcher::Launcher;
+use crate::native::launcher_client::Launcher;
 use crate::socket::{Carries, Socket};
 use crate::spec::LaunchSpec;
 

@@ -8,7 +8,7 @@ use tokio::sync::mpsc;
 use super::*;
 use crate::deaths::Deaths;
 use crate::error::RuntimeError;
-use crate::native::restart::Starter;
+use crate::native::launcher_restart::Starter;
 
 const PATIENCE: Duration = Duration::from_secs(10);
 

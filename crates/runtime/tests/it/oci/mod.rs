@@ -1,10 +1,10 @@
 //! Runtimes over OCI programs, besides the suite that all runtimes pass: each with a run directory of its
 //! own. Needs root and the program: without it the cases say that they were skipped.
 
-mod ends;
 mod limits;
 mod roots;
 mod smoke;
+mod unexpected_exits;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -4,7 +4,7 @@
 use model::InstanceId;
 use tokio::sync::watch;
 
-use super::launcher::Launcher;
+use super::launcher_client::Launcher;
 use crate::error::{RuntimeError, RuntimeErrorCode};
 
 /// Whether everything of a run whose launcher is gone has been removed.

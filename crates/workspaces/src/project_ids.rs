@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use jail::sys::project::{self, Held};
 use rustix::io::Errno;
 
-use crate::hard::PROBE_PROJECT;
+use crate::hard_limits::PROBE_PROJECT;
 
 /// How many numbers are ours, after that of the probe.
 const OURS: u32 = 0xff_ffff;

@@ -13,7 +13,7 @@ use rustix::fs::{CWD, FileType, Mode, XattrFlags, mknodat};
 use workspaces::{Archives, DEPTH_MAX, New, Size, Trouble, WorkspaceError, Workspaces};
 
 use crate::hostile::nest;
-use crate::life::PATIENCE;
+use crate::lifecycle::PATIENCE;
 use crate::stage::{Stage, id, mb, ran, skip};
 
 fn new(n: u128, limit: WorkspaceLimit) -> New {
@@ -404,7 +404,7 @@ fn killed_at_any_moment_it_leaves_whole_ones_only() {
     let (mut copies, mut packed) = (0, 0);
     for round in 0..24_u64 {
         let mut worker = Command::new(std::env::current_exe().expect("ourselves"))
-            .args(["--exact", "keeping::works_until_it_is_killed", "--ignored", "--nocapture"])
+            .args(["--exact", "persistence::works_until_it_is_killed", "--ignored", "--nocapture"])
             .env(CRASH, stage.path())
             .stdout(Stdio::piped())
             .stderr(Stdio::null())

@@ -9,8 +9,8 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 
 use super::config::{NativeConfig, new_run};
-use super::process::LauncherProcess;
-use super::run::Run;
+use super::launcher_process::LauncherProcess;
+use super::launcher_run::Run;
 use crate::deaths::DeathBoard;
 use crate::error::{RuntimeError, RuntimeErrorCode};
 use crate::leftovers::Leftovers;

@@ -11,9 +11,9 @@ use tar_stream::{Kind, Written, end, padding};
 use zstd::stream::write::Encoder;
 
 use crate::archives::{Spared, encoder};
-use crate::seeds::SeedBounds;
-use crate::shelf::Shelf;
+use crate::seed_archives::SeedBounds;
 use crate::unpack::way;
+use crate::write_once_dir::Shelf;
 
 /// The longest path, and the longest that a link may say.
 const PATH_BYTES_MAX: usize = 4095;

@@ -9,8 +9,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use rustix::io::Errno;
 
 use crate::directory::Size;
-use crate::hard::make_image;
-use crate::places::{Places, discard, move_to};
+use crate::hard_limits::make_image;
+use crate::layout::{Places, discard, move_to};
 
 /// How many of a size.
 const OF_A_SIZE: usize = 4;

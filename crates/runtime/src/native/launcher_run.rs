@@ -12,10 +12,10 @@ use model::InstanceId;
 use rustix::process::Pid;
 use tokio::time::timeout;
 
-use super::end::Ending;
 use super::instance::Instance;
-use super::launcher::{Launcher, News};
-use super::process::{self, LauncherProcess};
+use super::launcher_client::{Launcher, News};
+use super::launcher_process::{self, LauncherProcess};
+use super::run_removal::Ending;
 use super::sandbox::NativeSandbox;
 use crate::deaths::{DeathBoard, Died};
 use crate::error::{RuntimeError, RuntimeErrorCode};
@@ -175,7 +175,7 @@ impl Run {
 async fn remove(pid: Pid, run: String, leftovers: Leftovers) {
     // What cannot be removed now is found by the next cleaning.
     let _ = tasks::spawn_blocking(move || {
-        process::wait_for_end(pid);
+        launcher_process::wait_for_end(pid);
         leftovers.remove_ended_run(&run)
     })
     .await;

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use model::WorkspaceId;
 use rustix::fs::{Stat, stat};
 
-use crate::places::workspace_named;
+use crate::layout::workspace_named;
 use crate::scan::{Usage, bytes_of};
 
 /// What is read of a list that the kernel makes. A program can make its own as long as it likes.

@@ -21,14 +21,14 @@ use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
 use super::config::{DockerConfig, Endpoint, LinkMode};
-use super::creation::{GUEST_DIRECTORY, LINK_DIRECTORY, Shown, bind, guest_mount, nothing};
+use super::container_config::{GUEST_DIRECTORY, LINK_DIRECTORY, Shown, bind, guest_mount, nothing};
 use super::engine::{Engine, Facts, QUICK, Trouble, WORK};
-use super::flights::Flights;
 use super::host_root::{archive_of_program, hash_of};
 use super::images::Image;
 use super::names::Names;
 use super::path_map::PathMap;
 use super::self_inspection::{Origins, Whereabouts, whereabouts};
+use super::single_flight::Flights;
 use crate::container::GUEST_PATH;
 use crate::error::{RuntimeError, RuntimeErrorCode};
 

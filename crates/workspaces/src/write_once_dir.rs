@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use rustix::fs::{CWD, Mode, OFlags, fchmod, mkdirat, openat};
 use rustix::io::Errno;
 
-use crate::places::{discard, names_in, open_directory};
+use crate::layout::{discard, names_in, open_directory};
 
 /// Such a directory.
 pub(crate) struct Shelf {

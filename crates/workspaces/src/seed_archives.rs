@@ -18,9 +18,9 @@ use zstd::stream::write::Encoder;
 
 use crate::archives::{ArchiveReader, Spared};
 use crate::error::{During as _, WorkspaceError};
-use crate::places::names_in;
-use crate::shelf::Shelf;
-use crate::sowing::{Aside, Said, Sowing, inside, refused, shown};
+use crate::layout::names_in;
+use crate::seed_archive_builder::{Aside, Said, Sowing, inside, refused, shown};
+use crate::write_once_dir::Shelf;
 
 /// What the name of a seed ends with.
 const ENDING: &str = ".tar.zst";

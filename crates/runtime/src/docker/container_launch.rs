@@ -13,10 +13,10 @@ use tokio::sync::oneshot;
 use tokio::time::timeout;
 
 use super::attach::{AsSocket, LastWords, as_socket, attach, last_words};
-use super::creation::{HOSTS_PATH, Shown, Wanted, Way};
+use super::container_config::{HOSTS_PATH, Shown, Wanted, Way};
 use super::engine::{QUICK, Trouble, WORK};
+use super::engine_setup::{Ground, Preparation};
 use super::first_process::FirstProcess;
-use super::ground::{Ground, Preparation};
 use super::images::Image;
 use super::instances::Instance;
 use super::listener::Listener;

@@ -15,7 +15,7 @@ use rustix::fs::{Mode, OFlags, fstatfs, mkdirat, openat};
 use rustix::io::Errno;
 
 use crate::directory::Size;
-use crate::places::{Places, discard, open_directory};
+use crate::layout::{Places, discard, open_directory};
 
 /// What keeps a hard limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -16,9 +16,9 @@ use rustix::io::Errno;
 use crate::copy::copy_tree;
 use crate::directory::{Kind, Size, Workspaces};
 use crate::error::{During as _, WorkspaceError};
-use crate::fill::copy_contents;
+use crate::file_contents::copy_contents;
+use crate::layout::{move_to, open_directory};
 use crate::pack::pack_tree;
-use crate::places::{move_to, open_directory};
 use crate::unpack::unpack_tree;
 use crate::walk::too_much;
 

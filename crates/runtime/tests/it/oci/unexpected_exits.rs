@@ -75,7 +75,7 @@ fn let_one_die(config: &OciConfig) {
     let told =
         format!("{}:{}:{}", config.program.as_str(), config.run_directory.display(), config.run);
     let status = std::process::Command::new(std::env::current_exe().expect("a program"))
-        .args(["--exact", "oci::ends::a_server_that_is_killed"])
+        .args(["--exact", "oci::unexpected_exits::a_server_that_is_killed"])
         .env(MORTAL, told)
         .status();
     assert_eq!(status.expect("it ran").signal(), Some(9));

@@ -11,11 +11,11 @@ use tokio::sync::oneshot;
 use tokio::time::timeout;
 
 use super::Shared;
+use super::instance::Life;
 use super::keeper::Baseline;
-use super::life::Life;
 use super::maker::{Made, Maker};
-use super::places::places;
 use super::sandbox::{Connected, Contained};
+use super::writable_mounts::places;
 use crate::claim::environment;
 use crate::error::{RuntimeError, RuntimeErrorCode};
 use crate::spec::{LaunchSpec, WorkspaceSource};
