@@ -1,7 +1,7 @@
-//! Files that were removed and are still open or mapped: they take room until the last program lets
-//! go of them, and no walk through a workspace finds them. They are found at the programs instead,
-//! by way of `/proc`: whose workspace is mounted where a program lives tells for whom they count.
-//! What is between programs just then, in a socket, is not seen.
+//! Usage of deleted files that are still open or mapped: they take space until the last program closes
+//! them, and no walk through a workspace finds them. They are found through `/proc`: the workspace that is
+//! mounted in a program's mount namespace tells which workspace they count for. Files in transit in a
+//! socket are not seen.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
@@ -15,21 +15,21 @@ use rustix::fs::{Stat, stat};
 use crate::layout::workspace_named;
 use crate::scan::{Usage, bytes_of};
 
-/// What is read of a list that the kernel makes. A program can make its own as long as it likes.
+/// How much of a `/proc` file is read. A program can make its own as long as it likes.
 const LIST_BYTES_MAX: u64 = 8 << 20;
 
-/// A look at all programs.
-pub(crate) struct Look<'a> {
-    /// Files on other devices are none of a workspace.
+/// A scan of all processes.
+pub(crate) struct DeletedFilesScan<'a> {
+    /// The device of the workspaces; files on other devices are ignored.
     pub(crate) device: u64,
     pub(crate) wanted: &'a BTreeSet<WorkspaceId>,
     /// As for a scan.
     pub(crate) go_on: &'a mut dyn FnMut(u64) -> bool,
 }
 
-impl Look<'_> {
-    /// What each holds that has no name. Programs come and go meanwhile: what cannot be read is
-    /// passed over.
+impl DeletedFilesScan<'_> {
+    /// The usage of deleted files per workspace. Processes come and go meanwhile: what cannot be read is
+    /// skipped.
     pub(crate) fn find(mut self) -> BTreeMap<WorkspaceId, Usage> {
         let mut found = BTreeMap::new();
         let mut seen = BTreeSet::new();
@@ -39,7 +39,7 @@ impl Look<'_> {
                 break;
             }
             let tasks = numbered(&process.join("task"));
-            // All threads live where the first does, which may have ended before the others.
+            // All threads share the mount namespace; the first thread may have ended before the others.
             let lives_at =
                 tasks.iter().find_map(|task| Some((task, read_link(task.join("ns/mnt")).ok()?)));
             let Some((task, home)) = lives_at else { continue };
@@ -54,7 +54,7 @@ impl Look<'_> {
         found
     }
 
-    /// The one workspace that is mounted where a program lives.
+    /// The one workspace that is mounted in a program's mount namespace.
     fn workspace_at(&self, task: &Path) -> Option<WorkspaceId> {
         let mounts = lines(&task.join("mountinfo"));
         let roots = mounts.filter_map(|line| mounted_workspace(&line));
@@ -74,7 +74,7 @@ impl Look<'_> {
                 return;
             }
             let Ok(file) = stat(&file) else { continue };
-            if is_nameless(&file, self.device) && seen.insert(file.st_ino) {
+            if is_deleted(&file, self.device) && seen.insert(file.st_ino) {
                 let usage = found.entry(workspace).or_default();
                 usage.files += 1;
                 usage.bytes += bytes_of(&file);
@@ -83,11 +83,11 @@ impl Look<'_> {
     }
 }
 
-fn is_nameless(found: &Stat, device: u64) -> bool {
+fn is_deleted(found: &Stat, device: u64) -> bool {
     found.st_nlink == 0 && found.st_dev == device
 }
 
-/// What is in a directory of `/proc` by number.
+/// The numeric entries of a directory of `/proc`.
 fn numbered(directory: &Path) -> Vec<PathBuf> {
     let is_number = |name: &OsString| name.to_str().is_some_and(|name| name.parse::<u32>().is_ok());
     let entries = read_dir(directory).into_iter().flatten().flatten();
@@ -98,7 +98,7 @@ fn open_in(task: &Path) -> impl Iterator<Item = PathBuf> + use<> {
     read_dir(task.join("fd")).into_iter().flatten().flatten().map(|entry| entry.path())
 }
 
-/// What is mapped into a program that has no name any more. Only root may look at it.
+/// Deleted files that a program has mapped. Only root may read them.
 fn mapped_in(process: &Path) -> impl Iterator<Item = PathBuf> + use<> {
     let files = process.join("map_files");
     lines(&process.join("maps"))
@@ -106,7 +106,7 @@ fn mapped_in(process: &Path) -> impl Iterator<Item = PathBuf> + use<> {
         .filter_map(move |line| Some(files.join(range_of(&line)?)))
 }
 
-/// Where a mapping is, as its file is called.
+/// The address range of a mapping, as its file in `map_files` is named.
 fn range_of(line: &str) -> Option<String> {
     let (from, to) = line.split_once(' ')?.0.split_once('-')?;
     let number = |text| u64::from_str_radix(text, 16).ok();
@@ -135,7 +135,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lists_of_the_kernel_are_read_as_they_are_written() {
+    fn deleted_file_scan_parses_mounts_and_mappings() {
         let id = "00010203-0405-0607-0809-0a0b0c0d0e0f";
         let mount = |root: &str| format!("36 35 98:0 {root} /workspace rw - ext4 /dev/vda rw");
         for (line, expected) in [

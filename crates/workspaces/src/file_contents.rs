@@ -1,5 +1,6 @@
-//! Puts files into a tree that nobody else can reach yet: their bytes, with the holes between them,
-//! and what is said about them. Whoever fills a tree gives it its name afterwards.
+//! Contents and metadata of files: copies bytes with their holes, and sets permissions, owners, times and
+//! attributes. The target tree must not be reachable by any program yet: its maker gives it its name
+//! afterwards.
 
 use std::ffi::{CStr, CString};
 use std::io;
@@ -12,18 +13,18 @@ use rustix::fs::{
 };
 use rustix::io::{Errno, read, write};
 
-/// What is read and written at once where the kernel cannot copy by itself.
+/// The buffer where the Linux kernel cannot copy by itself.
 const BUFFER_BYTES: usize = 256 << 10;
 
-/// The kernel is asked for so much at once, so that whoever waits can be asked in between.
+/// How much one system call copies, so that the caller can cancel in between.
 const RANGE_BYTES: u64 = 16 << 20;
 
 /// The most that a list of attributes, or one of them, can be.
 const ATTRIBUTE_BYTES_MAX: usize = 64 << 10;
 
-/// What is said about a file besides its contents.
+/// The metadata of a file.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct About {
+pub(crate) struct FileMetadata {
     /// Permissions, without the kind.
     pub(crate) mode: u32,
     pub(crate) user: u32,
@@ -31,7 +32,7 @@ pub(crate) struct About {
     pub(crate) modified: Timespec,
 }
 
-impl About {
+impl FileMetadata {
     pub(crate) fn of(found: &Stat) -> Self {
         Self {
             mode: found.st_mode & 0o7777,
@@ -48,7 +49,7 @@ impl About {
         Timestamps { last_access: self.modified, last_modification: self.modified }
     }
 
-    /// Only root gives files away; everybody else's are their own.
+    /// Only root can set owners; otherwise files belong to the server's user.
     fn owner(&self) -> (Option<Uid>, Option<Gid>) {
         if rustix::process::geteuid().is_root() {
             (Some(Uid::from_raw(self.user)), Some(Gid::from_raw(self.group)))
@@ -57,8 +58,8 @@ impl About {
         }
     }
 
-    /// Says it about an open file or directory. Last of all: changes to it would change this.
-    pub(crate) fn put_on(&self, file: impl AsFd) -> Result<(), Errno> {
+    /// Sets it on an open file or directory. Must come last: later changes would alter the times.
+    pub(crate) fn apply_to(&self, file: impl AsFd) -> Result<(), Errno> {
         let file = file.as_fd();
         let (user, group) = self.owner();
         if user.is_some() {
@@ -68,8 +69,8 @@ impl About {
         futimens(file, &self.times())
     }
 
-    /// Says it about a link, or whatever else cannot be opened.
-    pub(crate) fn put_on_name(&self, directory: impl AsFd, name: &CStr) -> Result<(), Errno> {
+    /// Sets it on a link, or on a special file that cannot be opened.
+    pub(crate) fn apply_to_name(&self, directory: impl AsFd, name: &CStr) -> Result<(), Errno> {
         let directory = directory.as_fd();
         let (user, group) = self.owner();
         if user.is_some() {
@@ -115,7 +116,7 @@ pub(crate) fn set_attribute(file: impl AsFd, name: &CStr, value: &[u8]) -> io::R
 }
 
 /// Copies the contents of a file into an empty one: shared with it if the file system can, else
-/// byte by byte with its holes. `go_on` is asked as by a walk.
+/// byte by byte with its holes. `go_on` is called as by a walk.
 pub(crate) fn copy_contents(
     from: &OwnedFd,
     to: &OwnedFd,
@@ -216,7 +217,8 @@ pub(crate) fn read_some(from: impl AsFd, buffer: &mut [u8]) -> io::Result<usize>
     }
 }
 
-/// A name as the kernel takes it; none that could be one.
+/// A name as a C string.
 pub(crate) fn c_name(name: &[u8]) -> io::Result<CString> {
-    CString::new(name).map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "a zero in a name"))
+    CString::new(name)
+        .map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "a file name contains a zero byte"))
 }

@@ -1,5 +1,5 @@
-//! Which hard limit works in a directory. Each is tried for real, the cheapest first, and each that
-//! does not work says why.
+//! Hard limits of workspaces: finds out which mechanism works in a directory, by trying each for real, the
+//! cheapest first, and makes limited subvolumes and images.
 
 use std::fmt::Write as _;
 use std::fs::File;
@@ -15,14 +15,14 @@ use rustix::fs::{Mode, OFlags, fstatfs, mkdirat, openat};
 use rustix::io::Errno;
 
 use crate::directory::Size;
-use crate::layout::{Places, discard, open_directory};
+use crate::layout::{Layout, discard, open_directory};
 
-/// What keeps a hard limit.
+/// What enforces a hard limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HardBy {
     /// Each workspace is a subvolume of btrfs with a limit of its own.
     Btrfs,
-    /// Each workspace counts for a project of its own, on ext4 or xfs.
+    /// Each workspace has a project id with a quota of its own, on ext4 or xfs.
     ProjectQuota,
     /// Each workspace is a file system of its own, in a file.
     Image,
@@ -39,17 +39,17 @@ impl HardBy {
     }
 }
 
-/// What was found out about hard limits in a directory.
+/// The result of the probe of a directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HardLimit {
-    /// What works, if anything does.
+    /// The mechanism that works, if any does.
     pub by: Option<HardBy>,
-    /// Why others, which would be better, do not.
+    /// Why the better ones do not work.
     pub not: Vec<(HardBy, String)>,
 }
 
 impl HardLimit {
-    /// Why there is none, or why it is this one, in a sentence.
+    /// Why the better mechanisms do not work, in one sentence.
     pub fn reasons(&self) -> String {
         let mut text = String::new();
         for (by, why) in &self.not {
@@ -72,23 +72,23 @@ impl HardLimit {
     }
 }
 
-/// What keeps hard limits in the directory of workspaces at this path, which is made if it is
-/// missing. Leaves nothing behind but the empty rooms of the directory.
+/// Finds out what enforces hard limits in the directory of workspaces at this path. Makes the directory if
+/// it is missing, with its empty subdirectories, and leaves nothing else behind.
 pub fn probe(path: &Path) -> io::Result<HardLimit> {
-    Ok(find(&Places::open(path)?))
+    Ok(find(&Layout::open(path)?))
 }
 
 const PROBE: &str = "probe";
 
-pub(crate) fn find(places: &Places) -> HardLimit {
+pub(crate) fn find(layout: &Layout) -> HardLimit {
     let mut not = Vec::new();
     for by in [HardBy::Btrfs, HardBy::ProjectQuota, HardBy::Image] {
-        // A leftover of a crash would look like a failure.
-        discard(&places.new, PROBE);
+        // A leftover of a crash would make the probe fail.
+        discard(&layout.new, PROBE);
         let tried = match by {
-            HardBy::Btrfs => try_btrfs(places),
-            HardBy::ProjectQuota => try_project(places),
-            HardBy::Image => try_image(places),
+            HardBy::Btrfs => try_btrfs(layout),
+            HardBy::ProjectQuota => try_project(layout),
+            HardBy::Image => try_image(layout),
         };
         match tried {
             Ok(()) => return HardLimit { by: Some(by), not },
@@ -98,11 +98,11 @@ pub(crate) fn find(places: &Places) -> HardLimit {
     HardLimit { by: None, not }
 }
 
-fn try_btrfs(places: &Places) -> Result<(), String> {
-    if !is_btrfs(places) {
-        return Err("the file system is another".to_owned());
+fn try_btrfs(layout: &Layout) -> Result<(), String> {
+    if !is_btrfs(layout) {
+        return Err("the file system is not btrfs".to_owned());
     }
-    make_subvolume(places, PROBE, Size::SMALLEST.bytes()).map_err(|error| {
+    make_subvolume(layout, PROBE, Size::SMALLEST.bytes()).map_err(|error| {
         match error.raw_os_error() {
             Some(code) if code == Errno::NOTCONN.raw_os_error() => {
                 "quotas are off; switch them on with `btrfs quota enable`".to_owned()
@@ -110,30 +110,30 @@ fn try_btrfs(places: &Places) -> Result<(), String> {
             _ => error.to_string(),
         }
     })?;
-    btrfs::destroy_subvolume(places.new.as_fd(), PROBE).map_err(|error| error.to_string())
+    btrfs::destroy_subvolume(layout.new.as_fd(), PROBE).map_err(|error| error.to_string())
 }
 
-pub(crate) fn is_btrfs(places: &Places) -> bool {
-    fstatfs(&places.top).is_ok_and(|found| found.f_type == btrfs::MAGIC)
+pub(crate) fn is_btrfs(layout: &Layout) -> bool {
+    fstatfs(&layout.top).is_ok_and(|found| found.f_type == btrfs::MAGIC)
 }
 
 /// Makes a limited subvolume in `new`; nothing is left of one that cannot be limited.
-pub(crate) fn make_subvolume(places: &Places, name: &str, bytes: u64) -> io::Result<OwnedFd> {
-    btrfs::create_subvolume(places.new.as_fd(), name)?;
+pub(crate) fn make_subvolume(layout: &Layout, name: &str, bytes: u64) -> io::Result<OwnedFd> {
+    btrfs::create_subvolume(layout.new.as_fd(), name)?;
     let limited = (|| {
-        let subvolume = open_directory(&places.new, name)?;
+        let subvolume = open_directory(&layout.new, name)?;
         btrfs::limit_subvolume(subvolume.as_fd(), bytes)?;
         Ok(subvolume)
     })();
     if limited.is_err() {
-        let _ = btrfs::destroy_subvolume(places.new.as_fd(), name);
+        let _ = btrfs::destroy_subvolume(layout.new.as_fd(), name);
     }
     limited
 }
 
-fn try_project(places: &Places) -> Result<(), String> {
+fn try_project(layout: &Layout) -> Result<(), String> {
     const NOT_COUNTED: &str = "the file system is not mounted with `prjquota`, or cannot be";
-    match project::are_limited(places.top.as_fd()) {
+    match project::are_limited(layout.top.as_fd()) {
         Ok(true) => {}
         Ok(false) => return Err(NOT_COUNTED.to_owned()),
         Err(error) => {
@@ -142,9 +142,9 @@ fn try_project(places: &Places) -> Result<(), String> {
             return Err(if is_known { NOT_COUNTED.to_owned() } else { error.to_string() });
         }
     }
-    let made = mkdirat(&places.new, PROBE, Mode::RWXU)
+    let made = mkdirat(&layout.new, PROBE, Mode::RWXU)
         .map_err(io::Error::from)
-        .and_then(|()| Ok(open_directory(&places.new, PROBE)?))
+        .and_then(|()| Ok(open_directory(&layout.new, PROBE)?))
         .and_then(|directory| {
             project::set_project(directory.as_fd(), PROBE_PROJECT)?;
             let smallest = Size::SMALLEST;
@@ -156,24 +156,24 @@ fn try_project(places: &Places) -> Result<(), String> {
             )?;
             project::limit_project(directory.as_fd(), PROBE_PROJECT, 0, 0)
         });
-    discard(&places.new, PROBE);
+    discard(&layout.new, PROBE);
     made.map_err(|error| error.to_string())
 }
 
-/// The project that is used to find out whether projects work; those of workspaces come after it.
+/// The project id of the probe; those of workspaces come after it.
 pub(crate) const PROBE_PROJECT: u32 = 0x5300_0000;
 
-fn try_image(places: &Places) -> Result<(), String> {
+fn try_image(layout: &Layout) -> Result<(), String> {
     if !rustix::process::geteuid().is_root() {
         return Err("only root can use loop devices".to_owned());
     }
     let devices = Devices::open().map_err(|error| format!("loop devices: {error}"))?;
-    let made = make_image(places, PROBE, Size::SMALLEST).and_then(|()| {
+    let made = make_image(layout, PROBE, Size::SMALLEST).and_then(|()| {
         let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-        let image = openat(&places.new, PROBE, flags, Mode::empty())?;
+        let image = openat(&layout.new, PROBE, flags, Mode::empty())?;
         devices.mount(image).map(drop)
     });
-    discard(&places.new, PROBE);
+    discard(&layout.new, PROBE);
     made.map_err(|error| error.to_string())
 }
 
@@ -183,13 +183,13 @@ fn try_image(places: &Places) -> Result<(), String> {
 /// No journal: it would cost room and time in each of thousands that mostly live for minutes, and
 /// what it protects from, a machine that loses its power, takes every live sandbox anyway. No
 /// blocks for root, no room to grow, and tables of inodes that are left as the holes they are.
-pub(crate) fn make_image(places: &Places, name: &str, size: Size) -> io::Result<()> {
+pub(crate) fn make_image(layout: &Layout, name: &str, size: Size) -> io::Result<()> {
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
-    let file = openat(&places.new, name, flags, Mode::RUSR | Mode::WUSR)?;
+    let file = openat(&layout.new, name, flags, Mode::RUSR | Mode::WUSR)?;
     let file = File::from(file);
     let made = file.set_len(size.image_bytes()).and_then(|()| format_image(&file, size));
     if made.is_err() {
-        discard(&places.new, name);
+        discard(&layout.new, name);
     }
     made
 }
@@ -204,7 +204,7 @@ fn format_image(file: &File, size: Size) -> io::Result<()> {
         .args(["-O", "^has_journal,^resize_inode,metadata_csum"])
         .args(["-N", &size.files().to_string()])
         .args(["-E", &format!("{owner},lazy_itable_init=1,nodiscard")])
-        // Only our own process can say what our descriptors are.
+        // The descriptor of its own standard input.
         .arg("/proc/self/fd/0")
         .stdin(file.try_clone()?)
         .stdout(Stdio::null())
@@ -215,7 +215,7 @@ fn format_image(file: &File, size: Size) -> io::Result<()> {
         return Ok(());
     }
     let said = String::from_utf8_lossy(&made.stderr);
-    let line = said.lines().find(|line| !line.is_empty()).unwrap_or("it said nothing");
+    let line = said.lines().find(|line| !line.is_empty()).unwrap_or("no error output");
     let full = said.contains("No space left");
     let kind = if full { io::ErrorKind::StorageFull } else { io::ErrorKind::Other };
     Err(io::Error::new(kind, format!("mkfs.ext4: {line}")))

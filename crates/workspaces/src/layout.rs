@@ -1,6 +1,6 @@
-//! The rooms of the directory of workspaces, held by descriptors: `new` where one is made before it
-//! has its name, `spares` for images that are ready, `trash` for what is to go. Everything in them
-//! is worth nothing after a crash.
+//! The layout of the directory of workspaces, held by descriptors: `new`, where a workspace is made before
+//! it has its name, `spares` for spare images, and `trash` for what is being deleted. The contents of these
+//! subdirectories are worthless after a crash.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -18,13 +18,13 @@ use rustix::io::Errno;
 /// What the name of an image ends with.
 pub(crate) const IMAGE: &str = ".img";
 
-/// Names that are tried before it is told that there is none.
+/// How many names are tried before the operation fails.
 const NAMES_TRIED: u32 = 1_000;
 
-/// The directory and its rooms.
+/// The directory and its subdirectories.
 #[derive(Debug)]
-pub(crate) struct Places {
-    /// Tells names of this run from those that another left.
+pub(crate) struct Layout {
+    /// Makes names of this run differ from those of earlier runs.
     run: u128,
     named: AtomicU64,
     pub(crate) top: OwnedFd,
@@ -33,21 +33,22 @@ pub(crate) struct Places {
     pub(crate) trash: OwnedFd,
 }
 
-impl Places {
-    /// Opens the directory, and makes what is missing of it. Nobody but its owner may enter: what
-    /// programs write belongs to an ordinary user, with permissions of their choice.
+impl Layout {
+    /// Opens the directory, and makes what is missing. Only its owner may enter: files in workspaces belong
+    /// to an ordinary user, and have whatever permissions programs choose.
     pub(crate) fn open(path: &Path) -> io::Result<Self> {
         std::fs::create_dir_all(path)?;
         let top = openat(CWD, path, OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
         fchmod(&top, Mode::RWXU)?;
-        let room = |name: &str| -> io::Result<OwnedFd> {
+        let subdirectory = |name: &str| -> io::Result<OwnedFd> {
             match mkdirat(&top, name, Mode::RWXU) {
                 Ok(()) | Err(Errno::EXIST) => {}
                 Err(error) => return Err(error.into()),
             }
             Ok(open_directory(&top, name)?)
         };
-        let (new, spares, trash) = (room("new")?, room("spares")?, room("trash")?);
+        let (new, spares, trash) =
+            (subdirectory("new")?, subdirectory("spares")?, subdirectory("trash")?);
         #[expect(
             clippy::disallowed_methods,
             reason = "a name that differs, nothing is decided by it"
@@ -67,12 +68,11 @@ impl Places {
         format!("{:x}-{}", self.run, self.named.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// Moves something to the trash. What it was called says nothing any more: something of the
-    /// same name may lie there since an earlier run.
-    pub(crate) fn throw_away(&self, room: impl AsFd, name: &str) -> Result<(), Errno> {
-        let room = room.as_fd();
+    /// Moves something to the trash, under a new name: an earlier run may have left its old name there.
+    pub(crate) fn throw_away(&self, directory: impl AsFd, name: &str) -> Result<(), Errno> {
+        let directory = directory.as_fd();
         for _ in 0..NAMES_TRIED {
-            match move_to(room, name, &self.trash, &self.new_name()) {
+            match move_to(directory, name, &self.trash, &self.new_name()) {
                 Err(Errno::EXIST) => {}
                 Ok(()) | Err(Errno::NOENT) => return Ok(()),
                 Err(error) => return Err(error),
@@ -88,7 +88,7 @@ pub(crate) fn open_directory(parent: impl AsFd, name: &str) -> Result<OwnedFd, E
     openat2(parent, name, OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty(), resolve)
 }
 
-/// Renames what nothing else may be in the place of.
+/// Renames something, and fails if the new name exists.
 pub(crate) fn move_to(
     from: impl AsFd,
     name: &str,
@@ -108,7 +108,7 @@ pub(crate) fn discard(parent: impl AsFd, name: &str) {
 
 /// The names in a directory of ours.
 pub(crate) fn names_in(directory: impl AsFd) -> io::Result<Vec<String>> {
-    // Another description of it, so that everyone who looks begins at the beginning.
+    // A new file description, so that each listing starts at the beginning.
     let directory = open_directory(directory, ".")?;
     let mut buffer = Vec::with_capacity(8192);
     let mut entries = RawDir::new(directory, buffer.spare_capacity_mut());
@@ -124,7 +124,7 @@ pub(crate) fn names_in(directory: impl AsFd) -> io::Result<Vec<String>> {
     Ok(names)
 }
 
-/// The workspace that something in the directory is, by its name.
+/// The workspace that an entry of the directory belongs to, by its name.
 pub(crate) fn workspace_named(name: &str) -> Option<WorkspaceId> {
     let id = name.strip_suffix(IMAGE).unwrap_or(name);
     id.parse().ok().filter(|known: &WorkspaceId| known.to_string() == id)
@@ -135,7 +135,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_ids_as_they_are_written_name_workspaces() {
+    fn workspace_names_are_ids_in_canonical_form() {
         let id = "00010203-0405-0607-0809-0a0b0c0d0e0f";
         let known = id.parse().ok();
         for (name, expected) in [

@@ -1,6 +1,6 @@
-//! Numbers of projects: which are ours, and which may be given to a workspace. One that anything on
-//! the file system counts for, or that has a limit, is somebody's: a workspace of an earlier run, a
-//! tree in the trash, or one of another server on the same disk.
+//! Project ids, by which the file system counts workspaces: which are ours, and which are free. An id that
+//! has usage or a limit is in use: by a workspace of an earlier run, by a tree in the trash, or by another
+//! server on the same disk.
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -11,58 +11,58 @@ use rustix::io::Errno;
 
 use crate::hard_limits::PROBE_PROJECT;
 
-/// How many numbers are ours, after that of the probe.
-const OURS: u32 = 0xff_ffff;
+/// How many ids are ours, after that of the probe.
+const ID_COUNT: u32 = 0xff_ffff;
 
-/// Numbers that are looked at for one that is free.
-const TRIED: u32 = 10_000;
+/// How many ids are checked to find a free one.
+const IDS_TRIED: u32 = 10_000;
 
-/// Hands out numbers.
+/// Allocates project ids.
 #[derive(Debug)]
-pub(crate) struct Numbers {
+pub(crate) struct ProjectIds {
     next: AtomicU32,
 }
 
-impl Numbers {
-    /// Begins anywhere: two servers on one disk hardly ever look at the same number at once.
-    pub(crate) fn beginning_at(anywhere: u128) -> Self {
-        // What matters is that it differs.
-        let next = u32::try_from(anywhere % u128::from(OURS)).unwrap_or_default();
+impl ProjectIds {
+    /// Starts anywhere: two servers on one disk then hardly ever check the same id at once.
+    pub(crate) fn starting_at(anywhere: u128) -> Self {
+        // Any value does, as long as servers differ.
+        let next = u32::try_from(anywhere % u128::from(ID_COUNT)).unwrap_or_default();
         Self { next: AtomicU32::new(next) }
     }
 
-    /// A number that nothing counts for.
+    /// A free id.
     pub(crate) fn take(&self, directory: BorrowedFd<'_>) -> io::Result<u32> {
-        self.take_where(|number| match project::held_by(directory, number) {
-            // Where nothing ever counted for it, some file systems have no record of it.
+        self.take_where(|id| match project::held_by(directory, id) {
+            // Some file systems have no record of an id that was never used.
             Err(error) if is_unknown(&error) => Ok(true),
             held => held.map(is_free),
         })
     }
 
     fn take_where(&self, is_free: impl Fn(u32) -> io::Result<bool>) -> io::Result<u32> {
-        for _ in 0..TRIED {
-            let next = self.next.fetch_add(1, Ordering::Relaxed) % OURS;
-            let number = PROBE_PROJECT + 1 + next;
-            if is_free(number)? {
-                return Ok(number);
+        for _ in 0..IDS_TRIED {
+            let next = self.next.fetch_add(1, Ordering::Relaxed) % ID_COUNT;
+            let id = PROBE_PROJECT + 1 + next;
+            if is_free(id)? {
+                return Ok(id);
             }
         }
-        Err(io::Error::other("no number of a project is free"))
+        Err(io::Error::other("no project id is free"))
     }
 }
 
-/// Whether a number is one that workspaces get.
-pub(crate) const fn is_ours(number: u32) -> bool {
-    number > PROBE_PROJECT && number <= PROBE_PROJECT + OURS
+/// Whether an id is one of the range for workspaces.
+pub(crate) const fn is_ours(id: u32) -> bool {
+    id > PROBE_PROJECT && id <= PROBE_PROJECT + ID_COUNT
 }
 
-/// Takes the limit from a number, unless something still counts for it.
-pub(crate) fn give_back(directory: BorrowedFd<'_>, number: u32) -> io::Result<()> {
-    if project::held_by(directory, number)?.files > 0 {
+/// Removes the limit of an id, unless it still has usage.
+pub(crate) fn give_back(directory: BorrowedFd<'_>, id: u32) -> io::Result<()> {
+    if project::held_by(directory, id)?.files > 0 {
         return Ok(());
     }
-    project::limit_project(directory, number, 0, 0)
+    project::limit_project(directory, id, 0, 0)
 }
 
 const fn is_free(held: Held) -> bool {
@@ -78,17 +78,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_numbers_that_nobody_has_are_taken() {
-        let last = PROBE_PROJECT + OURS;
-        let numbers = Numbers::beginning_at(u128::from(OURS) * 7 + u128::from(OURS) - 1);
+    fn project_ids_in_use_are_never_taken() {
+        let last = PROBE_PROJECT + ID_COUNT;
+        let ids = ProjectIds::starting_at(u128::from(ID_COUNT) * 7 + u128::from(ID_COUNT) - 1);
         let taken = [PROBE_PROJECT + 1, PROBE_PROJECT + 2];
-        let take = || numbers.take_where(|number| Ok(!taken.contains(&number))).expect("free");
+        let take = || ids.take_where(|id| Ok(!taken.contains(&id))).expect("free");
         assert_eq!([take(), take()], [last, PROBE_PROJECT + 3]);
-        for (number, ours) in [(last, true), (last + 1, false), (PROBE_PROJECT, false), (0, false)]
-        {
-            assert_eq!(is_ours(number), ours, "{number}");
+        for (id, ours) in [(last, true), (last + 1, false), (PROBE_PROJECT, false), (0, false)] {
+            assert_eq!(is_ours(id), ours, "{id}");
         }
-        assert!(numbers.take_where(|_| Ok(false)).is_err(), "it does not look for ever");
+        assert!(ids.take_where(|_| Ok(false)).is_err(), "it does not look for ever");
         let nothing = Held { bytes: 0, files: 0, limited: false };
         assert!(is_free(nothing));
         assert!(!is_free(Held { files: 1, ..nothing }), "a tree in the trash");

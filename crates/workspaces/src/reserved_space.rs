@@ -1,5 +1,5 @@
-//! Room that workspaces with a hard limit were promised. They take it as they fill, so what is free
-//! now says nothing about what is still to be taken: that is counted here, and never promised twice.
+//! Reserved space of workspaces with a hard limit. They use it as they fill, so the free space of the disk
+//! does not show how much of it is still reserved. It is counted here, and must never be reserved twice.
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -8,42 +8,43 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use model::WorkspaceId;
 use rustix::fs::{XattrFlags, fgetxattr, fsetxattr};
 
-/// Where a directory says what it was promised. Programs in a sandbox can neither see nor set it.
+/// The attribute of a directory that stores its reserved space. Programs in a sandbox can neither see nor
+/// set it.
 const NOTE: &str = "trusted.shoal.promised_bytes";
 
-/// What each was promised.
+/// The reserved space of each workspace.
 #[derive(Debug, Default)]
-pub(crate) struct Promises {
+pub(crate) struct ReservedSpace {
     bytes: Mutex<BTreeMap<WorkspaceId, u64>>,
 }
 
-impl Promises {
-    /// Promises so much of what there is, or says how much is left of it. `taken` tells what one
-    /// has taken already, which is missing from what there is.
-    pub(crate) fn add(
+impl ReservedSpace {
+    /// Reserves `bytes` of `available`, or returns how much is left. `used` returns how much of its reserved
+    /// space a workspace already uses, which is no longer part of `available`.
+    pub(crate) fn reserve(
         &self,
         workspace: WorkspaceId,
         bytes: u64,
-        there_is: u64,
-        taken: impl Fn(WorkspaceId) -> u64,
+        available: u64,
+        used: impl Fn(WorkspaceId) -> u64,
     ) -> Result<(), u64> {
-        let mut promised = self.bytes();
-        let most: u64 = promised.values().fold(0, |sum, one| sum.saturating_add(*one));
-        // Mostly there is plenty, and nobody has to be asked.
-        if there_is < most.saturating_add(bytes) {
-            let owed = promised.iter().fold(0_u64, |sum, (one, bytes)| {
-                sum.saturating_add(bytes.saturating_sub(taken(*one)))
+        let mut reserved = self.bytes();
+        let most: u64 = reserved.values().fold(0, |sum, one| sum.saturating_add(*one));
+        // Usually there is plenty, and no usage has to be read.
+        if available < most.saturating_add(bytes) {
+            let owed = reserved.iter().fold(0_u64, |sum, (one, bytes)| {
+                sum.saturating_add(bytes.saturating_sub(used(*one)))
             });
-            let left = there_is.saturating_sub(owed);
+            let left = available.saturating_sub(owed);
             if left < bytes {
                 return Err(left);
             }
         }
-        promised.insert(workspace, bytes);
+        reserved.insert(workspace, bytes);
         Ok(())
     }
 
-    /// One that an earlier run made; 0 where nothing was promised.
+    /// Registers a workspace of an earlier run; 0 if it reserved nothing.
     pub(crate) fn learn(&self, workspace: WorkspaceId, bytes: u64) {
         if bytes > 0 {
             self.bytes().insert(workspace, bytes);
@@ -59,14 +60,13 @@ impl Promises {
     }
 }
 
-/// Writes down for the next run what a directory was promised. Where that cannot be, the next run
-/// counts it for nothing.
-pub(crate) fn note_on(directory: &OwnedFd, bytes: u64) {
+/// Stores the reserved space of a directory for the next run. If that fails, the next run counts 0.
+pub(crate) fn store_on(directory: &OwnedFd, bytes: u64) {
     let _ = fsetxattr(directory, NOTE, &bytes.to_le_bytes(), XattrFlags::empty());
 }
 
-/// What a directory was promised, if anything.
-pub(crate) fn noted_on(directory: &OwnedFd) -> u64 {
+/// The stored reserved space of a directory; 0 if there is none.
+pub(crate) fn stored_on(directory: &OwnedFd) -> u64 {
     let mut bytes = [0; 8];
     match fgetxattr(directory, NOTE, &mut bytes) {
         Ok(8) => u64::from_le_bytes(bytes),
@@ -79,23 +79,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_is_promised_twice() {
+    fn reserved_space_is_never_reserved_twice() {
         let id = WorkspaceId::from_u128;
-        let promises = Promises::default();
+        let reserved = ReservedSpace::default();
         let none_taken = |_| 0;
-        assert_eq!(promises.add(id(1), 100, 250, none_taken), Ok(()));
-        assert_eq!(promises.add(id(2), 100, 250, none_taken), Ok(()));
-        assert_eq!(promises.add(id(3), 100, 250, none_taken), Err(50));
-        // What the first took is gone from what there is, and not owed any more.
+        assert_eq!(reserved.reserve(id(1), 100, 250, none_taken), Ok(()));
+        assert_eq!(reserved.reserve(id(2), 100, 250, none_taken), Ok(()));
+        assert_eq!(reserved.reserve(id(3), 100, 250, none_taken), Err(50));
+        // What the first one uses is no longer available, and no longer owed.
         let first_took = |one| if one == id(1) { 80 } else { 0 };
-        assert_eq!(promises.add(id(3), 51, 170, first_took), Err(50));
-        assert_eq!(promises.add(id(3), 50, 170, first_took), Ok(()));
-        promises.forget(id(2));
-        assert_eq!(promises.add(id(4), 101, 170, first_took), Err(100));
-        promises.learn(id(5), 100);
-        assert_eq!(promises.add(id(4), 1, 170, first_took), Err(0));
+        assert_eq!(reserved.reserve(id(3), 51, 170, first_took), Err(50));
+        assert_eq!(reserved.reserve(id(3), 50, 170, first_took), Ok(()));
+        reserved.forget(id(2));
+        assert_eq!(reserved.reserve(id(4), 101, 170, first_took), Err(100));
+        reserved.learn(id(5), 100);
+        assert_eq!(reserved.reserve(id(4), 1, 170, first_took), Err(0));
         assert_eq!(
-            promises.add(id(4), u64::MAX, u64::MAX - 1, none_taken),
+            reserved.reserve(id(4), u64::MAX, u64::MAX - 1, none_taken),
             Err(u64::MAX - 1 - 250)
         );
     }

@@ -1,5 +1,5 @@
-//! A seed as it is put together: entries, one after the other, within bounds, hashed as they come
-//! and, unless only the name is wanted, written.
+//! Builds a seed archive: writes entries one after the other, within bounds, and hashes them. With a sink as
+//! the target it only computes the name.
 
 use std::io::{self, Write};
 use std::sync::Arc;
@@ -10,41 +10,41 @@ use sha2::{Digest as _, Sha256};
 use tar_stream::{Kind, Written, end, padding};
 use zstd::stream::write::Encoder;
 
-use crate::archives::{Spared, encoder};
+use crate::archives::{GuardedFile, encoder};
 use crate::seed_archives::SeedBounds;
-use crate::unpack::way;
-use crate::write_once_dir::Shelf;
+use crate::unpack::path_names;
+use crate::write_once_dir::WriteOnceDir;
 
-/// The longest path, and the longest that a link may say.
+/// The longest path, and the longest target of a link.
 const PATH_BYTES_MAX: usize = 4095;
 
-/// The longest name of a file: file systems have no longer ones.
+/// The longest file name of common file systems.
 const NAME_BYTES_MAX: usize = 255;
 
-/// The user of everything in a seed.
+/// The owner of everything in a seed archive.
 const OWNER: (u32, u32) = (crate::directory::WORKSPACE_USER, crate::directory::WORKSPACE_USER);
 
-/// What is said of one entry.
-pub(crate) struct Said<'a> {
+/// The header of one entry.
+pub(crate) struct SeedEntry<'a> {
     pub(crate) kind: Kind,
     pub(crate) path: &'a [u8],
     pub(crate) mode: u32,
     pub(crate) size: u64,
 }
 
-/// A seed that is being put together.
-pub(crate) struct Sowing<W> {
+/// A seed archive that is being built.
+pub(crate) struct SeedBuilder<W> {
     to: W,
     hash: Sha256,
     left: SeedBounds,
 }
 
-impl<W: Write> Sowing<W> {
+impl<W: Write> SeedBuilder<W> {
     pub(crate) fn begin(to: W, bounds: SeedBounds) -> Self {
         Self { to, hash: Sha256::new(), left: bounds }
     }
 
-    /// It is whole: its name, and what it was written to.
+    /// Finishes the archive. Returns its name and the target.
     pub(crate) fn end(mut self) -> io::Result<(SeedId, W)> {
         let mut last = Vec::new();
         end(&mut last);
@@ -53,40 +53,40 @@ impl<W: Write> Sowing<W> {
         Ok((SeedId::from_bytes(digest), self.to))
     }
 
-    /// One file with what is in it.
+    /// Adds one file with its contents.
     pub(crate) fn file(&mut self, path: &[u8], mode: u32, bytes: &[u8]) -> io::Result<()> {
         let size = bytes.len() as u64;
-        self.entry(&Said { kind: Kind::File, path, mode, size }, b"")?;
+        self.entry(&SeedEntry { kind: Kind::File, path, mode, size }, b"")?;
         self.write(bytes)?;
         self.pad(size)
     }
 
-    pub(crate) fn entry(&mut self, said: &Said<'_>, target: &[u8]) -> io::Result<()> {
+    pub(crate) fn entry(&mut self, entry: &SeedEntry<'_>, target: &[u8]) -> io::Result<()> {
         let too_many = |what: &str| {
             io::Error::new(io::ErrorKind::FileTooLarge, format!("there are too many {what}"))
         };
-        let path = shown(said.path);
-        if said.path.is_empty() || said.path.len() > PATH_BYTES_MAX {
-            return Err(refused(&path, "no name, or one that is too long"));
+        let path = shown(entry.path);
+        if entry.path.is_empty() || entry.path.len() > PATH_BYTES_MAX {
+            return Err(refused(&path, "the path is empty or too long"));
         }
-        if said.path.split(|byte| *byte == b'/').any(|name| name.len() > NAME_BYTES_MAX) {
-            return Err(refused(&path, "a name of more than 255 bytes"));
+        if entry.path.split(|byte| *byte == b'/').any(|name| name.len() > NAME_BYTES_MAX) {
+            return Err(refused(&path, "a name has more than 255 bytes"));
         }
-        if target.len() > PATH_BYTES_MAX || (said.kind == Kind::Symlink && target.is_empty()) {
-            return Err(refused(&path, "a link that says nothing, or too much"));
+        if target.len() > PATH_BYTES_MAX || (entry.kind == Kind::Symlink && target.is_empty()) {
+            return Err(refused(&path, "the target of a link is empty or too long"));
         }
-        if [said.path, target].iter().any(|text| std::str::from_utf8(text).is_err()) {
-            return Err(refused(&path, "a name that is not UTF-8"));
+        if [entry.path, target].iter().any(|text| std::str::from_utf8(text).is_err()) {
+            return Err(refused(&path, "a name is not valid UTF-8"));
         }
         self.left.entries = self.left.entries.checked_sub(1).ok_or_else(|| too_many("entries"))?;
-        let bytes = self.left.bytes.checked_sub(said.size);
+        let bytes = self.left.bytes.checked_sub(entry.size);
         self.left.bytes = bytes.ok_or_else(|| too_many("bytes"))?;
         let written = Written {
-            kind: said.kind,
-            path: said.path,
-            mode: said.mode & 0o777,
+            kind: entry.kind,
+            path: entry.path,
+            mode: entry.mode & 0o777,
             owner: OWNER,
-            size: said.size,
+            size: entry.size,
             modified: (0, 0),
             target,
             attributes: &[],
@@ -107,34 +107,34 @@ impl<W: Write> Sowing<W> {
     }
 }
 
-/// A file that has no name yet. Dropped before it gets one, nothing of it stays.
-pub(crate) struct Aside {
-    pub(crate) shelf: Arc<Shelf>,
+/// A file that has no final name yet. Dropped before it gets one, it is removed.
+pub(crate) struct UnfinishedFile {
+    pub(crate) directory: Arc<WriteOnceDir>,
     pub(crate) name: String,
 }
 
-impl Aside {
+impl UnfinishedFile {
     pub(crate) fn create(
-        shelf: &Arc<Shelf>,
+        directory: &Arc<WriteOnceDir>,
         spared_bytes: u64,
-    ) -> io::Result<(Self, Encoder<'static, Spared>)> {
-        let aside = Self { shelf: Arc::clone(shelf), name: shelf.new_name() };
-        let file = Spared::create(shelf, &aside.name, spared_bytes)?;
+    ) -> io::Result<(Self, Encoder<'static, GuardedFile>)> {
+        let aside = Self { directory: Arc::clone(directory), name: directory.new_name() };
+        let file = GuardedFile::create(directory, &aside.name, spared_bytes)?;
         Ok((aside, encoder(file)?))
     }
 }
 
-impl Drop for Aside {
+impl Drop for UnfinishedFile {
     fn drop(&mut self) {
-        // One that has its name is not there any more.
-        let _ = unlinkat(&self.shelf.new, self.name.as_str(), AtFlags::empty());
+        // A finished file has been renamed, so this finds nothing.
+        let _ = unlinkat(&self.directory.new, self.name.as_str(), AtFlags::empty());
     }
 }
 
-/// A path as it is stored: relative, plain, beneath the workspace.
+/// A path as it is stored: relative, without `.` and `..`, beneath the workspace.
 pub(crate) fn inside(path: &[u8]) -> io::Result<Vec<u8>> {
-    let way = way(path).map_err(|error| refused(&shown(path), &error.to_string()))?;
-    Ok(way.join(&b'/'))
+    let names = path_names(path).map_err(|error| refused(&shown(path), &error.to_string()))?;
+    Ok(names.join(&b'/'))
 }
 
 pub(crate) fn shown(path: &[u8]) -> String {

@@ -1,7 +1,6 @@
-//! Seeds: files that fresh workspaces begin with, as archives that are named by what is in them. A
-//! seed is put together here, from files or from an archive of a stranger, so that what is stored
-//! is always of our own making: relative paths without `..`, and nothing but files, directories
-//! and links.
+//! Seed archives: files that new workspaces begin with, named by the hash of their contents. A seed
+//! archive is built here, from files or from an untrusted archive. What is stored is always our own
+//! archive: relative paths without `..`, and nothing but files, directories and links.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -16,22 +15,22 @@ use rustix::io::Errno;
 use tar_stream::{Bounds, Entries, Kind};
 use zstd::stream::write::Encoder;
 
-use crate::archives::{ArchiveReader, Spared};
+use crate::archives::{ArchiveReader, GuardedFile};
 use crate::error::{During as _, WorkspaceError};
 use crate::layout::names_in;
-use crate::seed_archive_builder::{Aside, Said, Sowing, inside, refused, shown};
-use crate::write_once_dir::Shelf;
+use crate::seed_archive_builder::{SeedBuilder, SeedEntry, UnfinishedFile, inside, refused, shown};
+use crate::write_once_dir::WriteOnceDir;
 
-/// What the name of a seed ends with.
+/// The suffix of a seed archive's file name.
 const ENDING: &str = ".tar.zst";
 
 const BUFFER_BYTES: usize = 64 << 10;
 
 const FILES_STEP: &str = "store files for workspaces";
 
-type Writer = Encoder<'static, Spared>;
+type Writer = Encoder<'static, GuardedFile>;
 
-/// How much a seed may be.
+/// Limits of a seed archive.
 #[derive(Debug, Clone, Copy)]
 pub struct SeedBounds {
     /// Bytes of all files together.
@@ -42,7 +41,7 @@ pub struct SeedBounds {
     pub spared_bytes: u64,
 }
 
-/// One file of a seed.
+/// One file of a seed archive.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SeedFile {
     /// Where, beneath the workspace.
@@ -53,7 +52,7 @@ pub struct SeedFile {
     pub mode: u32,
 }
 
-/// Files that can be a seed, with its name. They are not stored by that.
+/// Checked files of a seed archive, with its name. They are not stored yet.
 pub struct NamedFiles {
     seed: SeedId,
     sorted: BTreeMap<Vec<u8>, SeedFile>,
@@ -61,69 +60,71 @@ pub struct NamedFiles {
 }
 
 impl NamedFiles {
-    /// Looks files through.
+    /// Checks files, and computes their name.
     pub fn new(files: Vec<SeedFile>, bounds: SeedBounds) -> Result<Self, WorkspaceError> {
         let mut sorted = BTreeMap::new();
         for file in files {
             let path = inside(file.path.as_bytes()).during(FILES_STEP)?;
             if let Some(other) = sorted.insert(path, file) {
-                return Err(refused(&other.path, "it is there twice")).during(FILES_STEP);
+                return Err(refused(&other.path, "the path is listed twice")).during(FILES_STEP);
             }
         }
         for path in sorted.keys() {
             let above = path.iter().enumerate().filter(|(_, byte)| **byte == b'/');
             if above.into_iter().any(|(at, _)| sorted.contains_key(&path[..at])) {
-                return Err(refused(&shown(path), "a file is above it")).during(FILES_STEP);
+                return Err(refused(&shown(path), "a parent of the path is a file"))
+                    .during(FILES_STEP);
             }
         }
-        let (seed, _) = sow(Sowing::begin(io::sink(), bounds), &sorted).during(FILES_STEP)?;
+        let (seed, _) =
+            write_files(SeedBuilder::begin(io::sink(), bounds), &sorted).during(FILES_STEP)?;
         Ok(Self { seed, sorted, bounds })
     }
 
-    /// What they are called.
+    /// The name of the seed archive.
     pub const fn seed(&self) -> SeedId {
         self.seed
     }
 }
 
-fn sow<W: Write>(
-    mut sowing: Sowing<W>,
+fn write_files<W: Write>(
+    mut builder: SeedBuilder<W>,
     files: &BTreeMap<Vec<u8>, SeedFile>,
 ) -> io::Result<(SeedId, W)> {
     for (path, file) in files {
-        sowing.file(path, file.mode, &file.bytes)?;
+        builder.file(path, file.mode, &file.bytes)?;
     }
-    sowing.end()
+    builder.end()
 }
 
-/// The seeds of a node. Cheap to clone.
+/// The seed archives of a node. Cheap to clone.
 #[derive(Clone)]
 pub struct Seeds {
-    shelf: Arc<Shelf>,
-    /// With what each takes on the disk.
+    directory: Arc<WriteOnceDir>,
+    /// The size of each on disk.
     known: Arc<Mutex<BTreeMap<SeedId, u64>>>,
 }
 
 impl fmt::Debug for Seeds {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Seeds").field("path", &self.shelf.path()).finish_non_exhaustive()
+        f.debug_struct("Seeds").field("path", &self.directory.path()).finish_non_exhaustive()
     }
 }
 
 impl Seeds {
-    /// Opens the directory of seeds, and removes what an earlier run left half written.
+    /// Opens the directory of seed archives, and removes unfinished ones of an earlier run.
     pub fn open(path: impl Into<PathBuf>) -> Result<Self, WorkspaceError> {
-        const STEP: &str = "open the directory of seeds";
-        let shelf = Shelf::open(path.into()).during(STEP)?;
-        let names = names_in(&shelf.top).during(STEP)?;
+        const STEP: &str = "open the directory of seed archives";
+        let directory = WriteOnceDir::open(path.into()).during(STEP)?;
+        let names = names_in(&directory.top).during(STEP)?;
         let mut known = BTreeMap::new();
         for name in &names {
             if let Some(seed) = name.strip_suffix(ENDING).and_then(|seed| seed.parse().ok()) {
-                let found = statat(&shelf.top, name.as_str(), AtFlags::SYMLINK_NOFOLLOW);
+                let found = statat(&directory.top, name.as_str(), AtFlags::SYMLINK_NOFOLLOW);
                 known.insert(seed, found.during(STEP)?.st_size.cast_unsigned());
             }
         }
-        Ok(Self { shelf: Arc::new(shelf), known: Arc::new(Mutex::new(known)) })
+        Ok(Self { directory: Arc::new(directory), known: Arc::new(Mutex::new(known)) })
     }
 
     /// Whether there is one.
@@ -146,7 +147,7 @@ impl Seeds {
         self.known().get(&seed).copied()
     }
 
-    /// Puts files together. The same files in any order are the same seed.
+    /// Stores files. The same files in any order are the same seed archive.
     pub fn put_files(
         &self,
         files: Vec<SeedFile>,
@@ -155,16 +156,16 @@ impl Seeds {
         self.put(&NamedFiles::new(files, bounds)?)
     }
 
-    /// Stores files whose name is known.
+    /// Stores checked files.
     pub fn put(&self, files: &NamedFiles) -> Result<SeedId, WorkspaceError> {
-        let (aside, encoder) =
-            Aside::create(&self.shelf, files.bounds.spared_bytes).during(FILES_STEP)?;
-        let sowing = Sowing::begin(encoder, files.bounds);
-        let ended = sow(sowing, &files.sorted).during(FILES_STEP)?;
+        let (aside, encoder) = UnfinishedFile::create(&self.directory, files.bounds.spared_bytes)
+            .during(FILES_STEP)?;
+        let builder = SeedBuilder::begin(encoder, files.bounds);
+        let ended = write_files(builder, &files.sorted).during(FILES_STEP)?;
         self.finish(&aside, ended).during(FILES_STEP)
     }
 
-    /// Takes an archive apart and puts it together again.
+    /// Stores an untrusted archive: reads its entries and writes them to an archive of our own.
     pub fn put_archive(
         &self,
         from: impl Read,
@@ -172,8 +173,9 @@ impl Seeds {
     ) -> Result<SeedId, WorkspaceError> {
         const STEP: &str = "store an archive for workspaces";
         let mut entries = Entries::whole(from, Bounds::NONE);
-        let (aside, encoder) = Aside::create(&self.shelf, bounds.spared_bytes).during(STEP)?;
-        let mut sowing = Sowing::begin(encoder, bounds);
+        let (aside, encoder) =
+            UnfinishedFile::create(&self.directory, bounds.spared_bytes).during(STEP)?;
+        let mut builder = SeedBuilder::begin(encoder, bounds);
         let mut buffer = vec![0; BUFFER_BYTES];
         while let Some(entry) = entries.next_entry().during(STEP)? {
             let mut path = inside(&entry.path).during(STEP)?;
@@ -183,12 +185,13 @@ impl Seeds {
             let kind = entry.kind;
             match kind {
                 Kind::File if entry.sparse.is_some() => {
-                    return Err(refused(&shown(&entry.path), "a file with holes")).during(STEP);
+                    return Err(refused(&shown(&entry.path), "sparse files are not allowed"))
+                        .during(STEP);
                 }
                 Kind::File | Kind::Symlink | Kind::Hardlink => {}
                 Kind::Directory => path.push(b'/'),
                 Kind::Device | Kind::Fifo | Kind::Other(_) => {
-                    let why = "it is neither a file, a directory nor a link";
+                    let why = "the entry is neither a file, a directory nor a link";
                     return Err(refused(&shown(&entry.path), why)).during(STEP);
                 }
             }
@@ -200,36 +203,36 @@ impl Seeds {
                 }
             };
             let size = if kind == Kind::File { entry.size } else { 0 };
-            sowing
-                .entry(&Said { kind, path: &path, mode: entry.mode, size }, &target)
+            builder
+                .entry(&SeedEntry { kind, path: &path, mode: entry.mode, size }, &target)
                 .during(STEP)?;
             let mut left = size;
             while left > 0 {
                 let read = entries.read(&mut buffer).during(STEP)?;
-                sowing.write(&buffer[..read]).during(STEP)?;
+                builder.write(&buffer[..read]).during(STEP)?;
                 left -= read as u64;
             }
-            sowing.pad(size).during(STEP)?;
+            builder.pad(size).during(STEP)?;
         }
-        self.finish(&aside, sowing.end().during(STEP)?).during(STEP)
+        self.finish(&aside, builder.end().during(STEP)?).during(STEP)
     }
 
-    /// Reads one; that there is none is no error.
+    /// Reads one; none if it does not exist.
     pub fn read(&self, seed: SeedId) -> Result<Option<ArchiveReader>, WorkspaceError> {
         const STEP: &str = "open files for workspaces";
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let file = match openat(&self.shelf.top, name_of(seed), flags, Mode::empty()) {
+        let file = match openat(&self.directory.top, name_of(seed), flags, Mode::empty()) {
             Err(Errno::NOENT) => return Ok(None),
             file => file.during(STEP)?,
         };
         Ok(Some(ArchiveReader::of(file).during(STEP)?))
     }
 
-    /// Opens one as it is in its file, compressed, with the name of that; that there is none is no
-    /// error. It can be read to its end also when it is removed meanwhile.
+    /// Opens the compressed file of one, with its name; none if it does not exist. It can be read to its end
+    /// also if it is removed meanwhile.
     pub fn open_file(&self, seed: SeedId) -> Result<Option<(String, File)>, WorkspaceError> {
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        match openat(&self.shelf.top, name_of(seed), flags, Mode::empty()) {
+        match openat(&self.directory.top, name_of(seed), flags, Mode::empty()) {
             Err(Errno::NOENT) => Ok(None),
             file => {
                 let file = file.during("open files for workspaces")?;
@@ -238,8 +241,9 @@ impl Seeds {
         }
     }
 
-    /// Removes those that nobody names; says how many there were. Each is asked for once more at
-    /// its end: whoever says that one is wanted and then finds it there keeps it.
+    /// Removes all but those in `named`; returns how many it removed. Just before each removal `is_wanted`
+    /// is called under the lock, so that a caller that marks a seed archive as wanted and then finds it
+    /// keeps it.
     pub fn remove_all_but(
         &self,
         named: &BTreeSet<SeedId>,
@@ -251,7 +255,7 @@ impl Seeds {
             if is_wanted(*seed) {
                 continue;
             }
-            match unlinkat(&self.shelf.top, name_of(*seed), AtFlags::empty()) {
+            match unlinkat(&self.directory.top, name_of(*seed), AtFlags::empty()) {
                 Ok(()) | Err(Errno::NOENT) => {}
                 Err(error) => return Err(error).during("remove files for workspaces"),
             }
@@ -261,14 +265,14 @@ impl Seeds {
         Ok(removed)
     }
 
-    /// A seed is whole: it is durable and has its name when this returns.
-    fn finish(&self, aside: &Aside, ended: (SeedId, Writer)) -> io::Result<SeedId> {
+    /// Completes a seed archive: it is durable and has its name when this returns.
+    fn finish(&self, aside: &UnfinishedFile, ended: (SeedId, Writer)) -> io::Result<SeedId> {
         let (seed, encoder) = ended;
         let file = encoder.finish()?.file;
         fsync(&file)?;
         let bytes = fstat(&file)?.st_size.cast_unsigned();
-        renameat(&self.shelf.new, aside.name.as_str(), &self.shelf.top, name_of(seed))?;
-        fsync(&self.shelf.top)?;
+        renameat(&self.directory.new, aside.name.as_str(), &self.directory.top, name_of(seed))?;
+        fsync(&self.directory.top)?;
         self.known().insert(seed, bytes);
         Ok(seed)
     }

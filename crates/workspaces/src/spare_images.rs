@@ -1,5 +1,5 @@
-//! Images that are ready before they are needed, so that no launch waits for `mkfs`. The first of
-//! a size is made when it is asked for; from then on a few of that size are kept.
+//! Spare images: formatted before they are needed, so that no launch waits for `mkfs`. The first image of a
+//! size is made on request; from then on a few of that size are kept.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,70 +10,73 @@ use rustix::io::Errno;
 
 use crate::directory::Size;
 use crate::hard_limits::make_image;
-use crate::layout::{Places, discard, move_to};
+use crate::layout::{Layout, discard, move_to};
 
-/// How many of a size.
+/// How many spares of a size are kept.
 const OF_A_SIZE: usize = 4;
 
-/// How many sizes; those of the size that nobody asked for longest go.
+/// How many sizes are kept; the least recently requested one goes first.
 const SIZES: usize = 4;
 
-/// Wishes that may wait to be looked at. One more says nothing new.
-const WISHES: usize = 16;
+/// How many requests may wait. A further one adds no information.
+const REQUESTS_MAX: usize = 16;
 
-/// The spares.
-pub(crate) struct Spares {
-    shelf: Arc<Shelf>,
-    wishes: Option<SyncSender<Size>>,
+/// The spare images.
+pub(crate) struct SpareImages {
+    stock: Arc<SpareStock>,
+    requests: Option<SyncSender<Size>>,
 }
 
-struct Shelf {
-    places: Arc<Places>,
-    /// Least recently wanted first.
+struct SpareStock {
+    layout: Arc<Layout>,
+    /// Least recently requested first.
     sizes: Mutex<Vec<(Size, Vec<String>)>>,
     stopped: AtomicBool,
 }
 
-impl Spares {
-    pub(crate) fn start(places: Arc<Places>) -> io::Result<Self> {
-        let shelf =
-            Arc::new(Shelf { places, sizes: Mutex::default(), stopped: AtomicBool::new(false) });
-        let (wishes, asked) = sync_channel(WISHES);
-        let filled = Arc::clone(&shelf);
+impl SpareImages {
+    pub(crate) fn start(layout: Arc<Layout>) -> io::Result<Self> {
+        let stock = Arc::new(SpareStock {
+            layout,
+            sizes: Mutex::default(),
+            stopped: AtomicBool::new(false),
+        });
+        let (requests, asked) = sync_channel(REQUESTS_MAX);
+        let filled = Arc::clone(&stock);
         std::thread::Builder::new()
             .name("spare-images".to_owned())
             .spawn(move || filled.fill(&asked))?;
-        Ok(Self { shelf, wishes: Some(wishes) })
+        Ok(Self { stock, requests: Some(requests) })
     }
 
     /// Gives a spare of this size its name among the workspaces. False if there is none.
     pub(crate) fn take(&self, size: Size, name: &str) -> io::Result<bool> {
-        let spare = self.shelf.take(size);
-        if let Some(wishes) = &self.wishes {
-            match wishes.try_send(size) {
+        let spare = self.stock.take(size);
+        if let Some(requests) = &self.requests {
+            match requests.try_send(size) {
                 Ok(()) | Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) => {}
             }
         }
         let Some(spare) = spare else { return Ok(false) };
-        let places = &self.shelf.places;
-        match move_to(&places.spares, &spare, &places.top, name) {
+        let layout = &self.stock.layout;
+        match move_to(&layout.spares, &spare, &layout.top, name) {
             Ok(()) => Ok(true),
-            // Somebody cleaned up; another one is made.
+            // An operator removed it; the caller makes another one.
             Err(Errno::NOENT) => Ok(false),
             Err(error) => Err(error.into()),
         }
     }
 }
 
-impl Drop for Spares {
+impl Drop for SpareImages {
     fn drop(&mut self) {
-        self.shelf.stopped.store(true, Ordering::Relaxed);
-        // Nobody wishes for anything any more, and the thread ends by that.
-        self.wishes = None;
+        self.stock.stopped.store(true, Ordering::Relaxed);
+        // Without a sender the thread ends.
+        self.requests = None;
     }
 }
 
-impl Shelf {
+impl SpareStock {
     fn sizes(&self) -> MutexGuard<'_, Vec<(Size, Vec<String>)>> {
         self.sizes.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -87,21 +90,21 @@ impl Shelf {
         spare
     }
 
-    /// Makes what is wished for, until nobody can wish any more.
+    /// Makes spares until all senders are gone.
     fn fill(&self, asked: &Receiver<Size>) {
         while let Ok(size) = asked.recv() {
             let unwanted = self.make_room(size);
             for name in unwanted {
-                discard(&self.places.spares, &name);
+                discard(&self.layout.spares, &name);
             }
             while !self.stopped.load(Ordering::Relaxed) && self.count(size) < OF_A_SIZE {
-                let name = self.places.new_name();
-                let ready = make_image(&self.places, &name, size).and_then(|()| {
-                    Ok(move_to(&self.places.new, &name, &self.places.spares, &name)?)
+                let name = self.layout.new_name();
+                let ready = make_image(&self.layout, &name, size).and_then(|()| {
+                    Ok(move_to(&self.layout.new, &name, &self.layout.spares, &name)?)
                 });
                 if ready.is_err() {
-                    // Whoever needs one makes it himself, and is told why he cannot.
-                    discard(&self.places.new, &name);
+                    // A caller that needs one makes it itself, and gets the error.
+                    discard(&self.layout.new, &name);
                     break;
                 }
                 self.put(size, name);
@@ -119,7 +122,7 @@ impl Shelf {
         }
     }
 
-    /// A place for this size; gives back the spares of another that had to give way.
+    /// Adds this size. Returns the spares of the size that was dropped for it.
     fn make_room(&self, size: Size) -> Vec<String> {
         let mut sizes = self.sizes();
         if sizes.iter().any(|(known, _)| *known == size) {

@@ -1,5 +1,5 @@
-//! A directory of files that are written once: those that are being written lie in a room of their
-//! own, which is worth nothing after a crash.
+//! A directory of files that are written once and never changed. Unfinished files lie in its subdirectory
+//! `new`, which is worthless after a crash.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -12,15 +12,15 @@ use rustix::io::Errno;
 use crate::layout::{discard, names_in, open_directory};
 
 /// Such a directory.
-pub(crate) struct Shelf {
+pub(crate) struct WriteOnceDir {
     path: PathBuf,
     pub(crate) top: OwnedFd,
     pub(crate) new: OwnedFd,
     named: AtomicU64,
 }
 
-impl Shelf {
-    /// Opens it, makes what is missing, and removes what was being written.
+impl WriteOnceDir {
+    /// Opens it, makes what is missing, and removes unfinished files.
     pub(crate) fn open(path: PathBuf) -> io::Result<Self> {
         std::fs::create_dir_all(&path)?;
         let top = openat(CWD, &path, OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
@@ -40,7 +40,7 @@ impl Shelf {
         &self.path
     }
 
-    /// A name in `new` that nothing else has: nobody else writes there.
+    /// A unique name in `new`: only this process writes there.
     pub(crate) fn new_name(&self) -> String {
         self.named.fetch_add(1, Ordering::Relaxed).to_string()
     }

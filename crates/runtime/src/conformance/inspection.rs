@@ -1,4 +1,4 @@
-//! Looks around inside a sandbox: files, texts, changes, sockets.
+//! Inspection of a sandbox: finding files, searching text, watching changes, listing sockets.
 
 use tokio::time::timeout;
 
@@ -86,7 +86,7 @@ pub(super) async fn files_are_found_in_order(stage: &Stage) -> CaseResult {
     Ok(())
 }
 
-pub(super) async fn texts_are_found(stage: &Stage) -> CaseResult {
+pub(super) async fn search_finds_texts(stage: &Stage) -> CaseResult {
     let sandbox = stage.launch().await;
     plant(&*sandbox).await;
     let any = SearchQuery {
@@ -98,13 +98,13 @@ pub(super) async fn texts_are_found(stage: &Stage) -> CaseResult {
         ..SearchQuery::default()
     };
     let searched = sandbox.inside().search(&any).await.expect("searched");
-    let told: Vec<_> = searched
+    let found: Vec<_> = searched
         .matches
         .iter()
         .map(|one| (str::from_utf8(&one.path).expect("text"), one.line, one.column))
         .collect();
     let expected = [("a/d.txt", 1, 1), ("a-b/c.rs", 1, 1), ("a-b/c.rs", 4, 1), ("a.rs", 2, 4)];
-    assert_eq!(told, expected);
+    assert_eq!(found, expected);
     assert_eq!(searched.matches[1].text, b"find me, find me");
     assert_eq!((searched.truncated, searched.files), (false, 3));
 
@@ -143,10 +143,10 @@ async fn until(watch: &mut FileWatch, kind: ChangeKind, path: &str) {
             }
         }
     };
-    assert!(timeout(PATIENCE, wait).await.is_ok(), "{kind:?} {path} is not told of");
+    assert!(timeout(PATIENCE, wait).await.is_ok(), "{kind:?} {path} is not reported");
 }
 
-pub(super) async fn changes_are_told(stage: &Stage) -> CaseResult {
+pub(super) async fn file_changes_are_reported(stage: &Stage) -> CaseResult {
     let sandbox = stage.launch().await;
     sandbox.inside().make_directory("/workspace/w/sub", true).await.expect("made");
     let query = WatchQuery { path: "/workspace/w".to_owned(), recursive: true };
@@ -173,14 +173,14 @@ pub(super) async fn changes_are_told(stage: &Stage) -> CaseResult {
     let mut flat = sandbox.inside().watch(&flat).await.expect("armed");
     said(&*sandbox, "echo z > /workspace/w/sub/deep").await;
     said(&*sandbox, "echo z > /workspace/w/top").await;
-    let first = timeout(PATIENCE, flat.next()).await.expect("in time").expect("told");
+    let first = timeout(PATIENCE, flat.next()).await.expect("in time").expect("reported");
     let first = first.expect("it is not over");
     assert_eq!(first.path, b"/workspace/w/top", "{first:?}");
     drop(flat);
 
     sandbox.inside().remove("/workspace/w", true).await.expect("removed");
-    let over = async { while watch.next().await.expect("told").is_some() {} };
-    assert!(timeout(PATIENCE, over).await.is_ok(), "what is gone changes no more");
+    let ended = async { while watch.next().await.expect("reported").is_some() {} };
+    assert!(timeout(PATIENCE, ended).await.is_ok(), "a removed directory ends its watch");
     assert_eq!(code_of(sandbox.inside().watch(&query).await), Code::NotFound);
     sandbox.inside().write_all("/workspace/file", b"", None).await.expect("written");
     let file = WatchQuery { path: "/workspace/file".to_owned(), recursive: false };
@@ -194,7 +194,7 @@ pub(super) async fn changes_are_told(stage: &Stage) -> CaseResult {
     Ok(())
 }
 
-pub(super) async fn sockets_of_programs_are_told(stage: &Stage) -> CaseResult {
+pub(super) async fn sockets_of_programs_are_listed(stage: &Stage) -> CaseResult {
     let sandbox = stage.launch().await;
     let start = |command| ExecSpec { confirm_start: true, ..ExecSpec::new(command) };
     let server = start(stage.subject.echo_server(PORT));
@@ -203,11 +203,11 @@ pub(super) async fn sockets_of_programs_are_told(stage: &Stage) -> CaseResult {
     let other = sandbox.inside().exec(other).await.expect("started");
     let pid = server.pid().expect("known");
     eventually("it listens", || async {
-        let sockets = sandbox.inside().sockets(pid).await.expect("told");
+        let sockets = sandbox.inside().sockets(pid).await.expect("listed");
         (!sockets.is_empty()).then_some(()).ok_or(format!("{sockets:?}"))
     })
     .await;
-    let sockets = sandbox.inside().sockets(pid).await.expect("told");
+    let sockets = sandbox.inside().sockets(pid).await.expect("listed");
     assert_eq!(sockets.len(), 1, "{sockets:?}");
     let socket = &sockets[0];
     assert_eq!((socket.pid, socket.local_port, socket.remote_port), (pid, PORT, 0));
@@ -215,7 +215,7 @@ pub(super) async fn sockets_of_programs_are_told(stage: &Stage) -> CaseResult {
     assert_eq!(socket.protocol, "tcp");
     assert!(!socket.program.is_empty());
     server.handle().kill().await.expect("killed");
-    eventually("it is known no more", || async {
+    eventually("the process is unknown again", || async {
         match sandbox.inside().sockets(pid).await {
             Err(error) if error.code == Code::ProcessUnknown => Ok(()),
             other => Err(format!("{other:?}")),
@@ -226,7 +226,7 @@ pub(super) async fn sockets_of_programs_are_told(stage: &Stage) -> CaseResult {
     Ok(())
 }
 
-pub(super) async fn dropped_looks_leave_nothing(stage: &Stage) -> CaseResult {
+pub(super) async fn dropped_inspections_leave_nothing(stage: &Stage) -> CaseResult {
     let sandbox = stage.launch().await;
     plant(&*sandbox).await;
     let find = FindQuery { path: "t".to_owned(), max_results: 9, ..FindQuery::default() };

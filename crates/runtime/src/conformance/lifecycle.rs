@@ -65,12 +65,12 @@ pub(super) async fn kill_ends_what_waits(stage: &Stage) -> CaseResult {
     });
     tokio::time::sleep(Duration::from_millis(50)).await;
     sandbox.kill().await.expect("killed");
-    let told = timeout(Duration::from_secs(1), waiting).await.expect("told within a second");
-    assert_eq!(code_of(told.expect("no panic")), RuntimeErrorCode::SandboxGone);
+    let failed = timeout(Duration::from_secs(1), waiting).await.expect("failed within a second");
+    assert_eq!(code_of(failed.expect("no panic")), RuntimeErrorCode::SandboxGone);
     Ok(())
 }
 
-pub(super) async fn recreate_gives_a_fresh_one(stage: &Stage) -> CaseResult {
+pub(super) async fn recreate_gives_a_fresh_sandbox(stage: &Stage) -> CaseResult {
     let old = stage.launch().await;
     old.inside().write_all("/workspace/secret", b"x", None).await.expect("written");
     let (was, new_id) = (old.instance(), new_instance());
@@ -108,7 +108,7 @@ pub(super) async fn freeze_stops_and_thaw_goes_on(stage: &Stage) -> CaseResult {
     Ok(())
 }
 
-pub(super) async fn what_was_written_is_flushed_also_of_a_frozen_one(stage: &Stage) -> CaseResult {
+pub(super) async fn sync_flushes_the_workspace_of_a_frozen_sandbox(stage: &Stage) -> CaseResult {
     let sandbox = stage.launch().await;
     said(&*sandbox, "echo kept > kept").await;
     timeout(PATIENCE, sandbox.sync()).await.expect("in time").expect("flushed");
@@ -128,21 +128,21 @@ pub(super) async fn shutdown_leaves_nothing(stage: &Stage) -> CaseResult {
     let (a, b) = (stage.launch().await, stage.launch().await);
     let _busy = b.inside().exec(ExecSpec::shell("sleep 1000")).await.expect("started");
     stage.runtime.shutdown().await.expect("shut down");
-    let mut told = Vec::new();
+    let mut reported = Vec::new();
     while let Some(died) = timeout(PATIENCE, deaths.next()).await.expect("in time") {
-        told.push(died.instance);
+        reported.push(died.instance);
     }
-    told.sort_unstable();
+    reported.sort_unstable();
     let mut expected = vec![a.instance(), b.instance()];
     expected.sort_unstable();
-    assert_eq!(told, expected);
+    assert_eq!(reported, expected);
     let late = stage.runtime.launch(stage.spec()).await;
     assert_eq!(code_of(late), RuntimeErrorCode::ShuttingDown);
     stage.runtime.shutdown().await.expect("shut down already");
     Ok(())
 }
 
-pub(super) async fn many_at_once(stage: &Stage) -> CaseResult {
+pub(super) async fn many_launches_at_once(stage: &Stage) -> CaseResult {
     let started_at = Instant::now();
     let mut tasks = Vec::new();
     for n in 0..12 {

@@ -1,5 +1,5 @@
-//! The life of one sandbox as those see it who wait for it: whether it is over, how it ended, and
-//! whether nothing of it is left. The reason may be known before all is removed.
+//! One instance from its launch to its removal, for callers that wait for it: whether it was cancelled,
+//! how it exited, and whether its removal is complete. The exit is often known before the removal ends.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -13,122 +13,123 @@ use crate::guest_link::Surroundings;
 use crate::inside::ScaleNote;
 use crate::scale::ScaleBoard;
 
-/// One life.
+/// The state of one instance that its waiters share.
 #[derive(Debug)]
-pub(super) struct Life {
-    /// How it ended, once that is known.
+pub(super) struct Instance {
+    /// How it exited, once that is known.
     reason: Mutex<Option<Died>>,
-    known: Notify,
+    reason_known: Notify,
     /// Nothing of it is left.
-    over: watch::Sender<bool>,
-    /// Somebody wants its end although it is not born yet.
-    unwanted: watch::Sender<bool>,
+    removed: watch::Sender<bool>,
+    /// A caller killed it before its launch was complete.
+    cancelled: watch::Sender<bool>,
 }
 
-impl Life {
+impl Instance {
     pub(super) fn new() -> Self {
         Self {
             reason: Mutex::default(),
-            known: Notify::new(),
-            over: watch::Sender::new(false),
-            unwanted: watch::Sender::new(false),
+            reason_known: Notify::new(),
+            removed: watch::Sender::new(false),
+            cancelled: watch::Sender::new(false),
         }
     }
 
-    /// How it ended, once nothing of it is left.
+    /// How it exited, once nothing of it is left.
     pub(super) fn died(&self) -> Option<Died> {
-        if *self.over.borrow() { self.reason() } else { None }
+        if *self.removed.borrow() { self.reason() } else { None }
     }
 
-    /// How it ended, as soon as that is known.
+    /// How it exited, as soon as that is known.
     pub(super) fn reason(&self) -> Option<Died> {
         *self.reason.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How it ended is known. What is known first counts.
-    pub(super) fn ends(&self, died: Died) -> Died {
+    /// Records how it exited. The first report counts.
+    pub(super) fn set_exit(&self, died: Died) -> Died {
         let mut reason = self.reason.lock().unwrap_or_else(PoisonError::into_inner);
         let counts = *reason.get_or_insert(died);
         drop(reason);
-        self.known.notify_waiters();
+        self.reason_known.notify_waiters();
         counts
     }
 
     /// Nothing of it is left.
-    pub(super) fn is_removed(&self) {
-        self.over.send_replace(true);
+    pub(super) fn mark_removed(&self) {
+        self.removed.send_replace(true);
     }
 
     /// Waits until nothing of it is left.
-    pub(super) async fn removed(&self) {
+    pub(super) async fn wait_removed(&self) {
         // The sender is ours, so it cannot be gone.
-        let _ = self.over.subscribe().wait_for(|over| *over).await;
+        let _ = self.removed.subscribe().wait_for(|removed| *removed).await;
     }
 
-    /// Its end is wanted before it is born.
-    pub(super) fn reject(&self) {
-        self.unwanted.send_replace(true);
+    /// Cancels the launch.
+    pub(super) fn cancel(&self) {
+        self.cancelled.send_replace(true);
     }
 
-    pub(super) fn is_rejected(&self) -> bool {
-        *self.unwanted.borrow()
+    pub(super) fn is_cancelled(&self) -> bool {
+        *self.cancelled.borrow()
     }
 
-    /// Waits until its end is wanted.
-    pub(super) async fn rejected(&self) {
-        let _ = self.unwanted.subscribe().wait_for(|unwanted| *unwanted).await;
+    /// Waits until the launch is cancelled.
+    pub(super) async fn cancelled(&self) {
+        let _ = self.cancelled.subscribe().wait_for(|cancelled| *cancelled).await;
     }
 
     async fn known_reason(&self) -> Died {
         loop {
-            // Listen before looking, or what is said in between would never be noticed.
-            let known = self.known.notified();
+            // Subscribe before the check, or a report in between would be missed.
+            let reason_known = self.reason_known.notified();
             if let Some(died) = self.reason() {
                 return died;
             }
-            known.await;
+            reason_known.await;
         }
     }
 }
 
-/// What one connection to a guest is told of, and whom it tells that it is over. A sandbox has one
-/// after the other: only the end of the present one is the end of the sandbox.
-pub(super) struct Watch<M> {
+/// Watches one connection to a guest. A sandbox gets a new connection with each wipe: only the end of
+/// the current one is the end of the sandbox.
+pub(super) struct ConnectionWatch<M> {
     pub id: InstanceId,
-    pub life: Arc<Life>,
+    pub instance: Arc<Instance>,
     pub maker: Arc<M>,
     pub scale: Arc<ScaleBoard>,
     state: watch::Sender<State>,
 }
 
-/// How a connection is.
+/// The state of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
-    Whole,
+    Open,
     Broken,
-    /// Another has taken its place.
+    /// A newer connection replaced it.
     Replaced,
 }
 
-impl<M: Maker> Watch<M> {
+impl<M: Maker> ConnectionWatch<M> {
     pub(super) fn new(
         id: InstanceId,
-        life: Arc<Life>,
+        instance: Arc<Instance>,
         maker: Arc<M>,
         scale: Arc<ScaleBoard>,
     ) -> Self {
-        Self { id, life, maker, scale, state: watch::Sender::new(State::Whole) }
+        Self { id, instance, maker, scale, state: watch::Sender::new(State::Open) }
     }
 
-    /// Another connection takes its place: its end means nothing any more. Not if it is broken.
+    /// A newer connection replaces this one, so that its end no longer counts. A broken one stays
+    /// broken.
     pub(super) fn replace(&self) {
-        self.turn(State::Replaced);
+        self.change_state(State::Replaced);
     }
 
-    /// The first thing that happens to it counts.
-    fn turn(&self, to: State) {
+    /// The first change counts.
+    fn change_state(&self, to: State) {
         self.state.send_if_modified(|state| {
-            let first = *state == State::Whole;
+            let first = *state == State::Open;
             if first {
                 *state = to;
             }
@@ -136,30 +137,30 @@ impl<M: Maker> Watch<M> {
         });
     }
 
-    /// Waits until it is broken or replaced, and says whether it is broken.
-    pub(super) async fn is_broken(&self) -> bool {
+    /// Waits until it is broken or replaced. True if it is broken.
+    pub(super) async fn wait_broken(&self) -> bool {
         let mut states = self.state.subscribe();
         // The sender is ours, so it cannot be gone.
-        let end = states.wait_for(|state| *state != State::Whole).await;
+        let end = states.wait_for(|state| *state != State::Open).await;
         end.is_ok_and(|state| *state == State::Broken)
     }
 }
 
 #[async_trait]
-impl<M: Maker> Surroundings for Watch<M> {
+impl<M: Maker> Surroundings for ConnectionWatch<M> {
     fn memory_ran_out(&self) -> bool {
         self.maker.memory_ran_out(self.id)
     }
 
     fn scale_written(&self, note: ScaleNote) {
-        self.scale.tell(self.id, note);
+        self.scale.report(self.id, note);
     }
 
     fn broken(&self) {
-        self.turn(State::Broken);
+        self.change_state(State::Broken);
     }
 
     async fn death(&self) -> Died {
-        self.life.known_reason().await
+        self.instance.known_reason().await
     }
 }

@@ -1,6 +1,6 @@
-//! Making a sandbox: the maker makes a container, the guest in it says that it is ready, and what is
-//! bound to it is bound. All of that happens in a task of its own, which takes everything back when
-//! the one who asked is not there any more.
+//! Launching a sandbox: the maker makes a container, its guest reports that it is ready, and the claim's
+//! settings are bound. A task of its own does this. It removes everything again if the launch fails or
+//! the caller has gone.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -11,41 +11,43 @@ use tokio::sync::oneshot;
 use tokio::time::timeout;
 
 use super::Shared;
-use super::instance::Life;
+use super::instance::Instance;
 use super::keeper::Baseline;
-use super::maker::{Made, Maker};
-use super::sandbox::{Connected, Contained};
-use super::writable_mounts::places;
+use super::maker::{MadeContainer, Maker};
+use super::sandbox::{Connected, ContainerSandbox};
+use super::writable_mounts::writable_mounts;
 use crate::claim::environment;
 use crate::error::{RuntimeError, RuntimeErrorCode};
 use crate::spec::{LaunchSpec, WorkspaceSource};
 
 const STEP: &str = "launch";
 
-/// Makes a sandbox.
+/// Launches a sandbox.
 pub(super) async fn launch<M: Maker>(
     shared: &Arc<Shared<M>>,
     spec: LaunchSpec,
-) -> Result<Arc<Contained<M>>, RuntimeError> {
+) -> Result<Arc<ContainerSandbox<M>>, RuntimeError> {
     let env = spec.settings.as_deref().map(environment).transpose()?;
     refuse_unserved(&*shared.maker, &spec)?;
-    let life = shared.conceive(spec.instance)?;
+    let instance = shared.reserve(spec.instance)?;
     let ready_timeout = spec.ready_timeout;
-    let (told, asked) = oneshot::channel();
-    let (maker, alive) = (Arc::clone(shared), Arc::clone(&life));
-    tasks::spawn(async move { Birth { shared: maker, spec, life: alive }.run(env, told).await });
-    // Dropped or late, the other end notices.
-    match timeout(ready_timeout, asked).await {
-        Ok(Ok(born)) => born?.hand_out(),
-        Ok(Err(_)) => Err(mistaken()),
+    let (reply, answer) = oneshot::channel();
+    let (maker, alive) = (Arc::clone(shared), Arc::clone(&instance));
+    tasks::spawn(async move {
+        LaunchTask { shared: maker, spec, instance: alive }.run(env, reply).await
+    });
+    // If this future is dropped or late, the task sees that the channel is closed.
+    match timeout(ready_timeout, answer).await {
+        Ok(Ok(ready)) => ready?.hand_out(),
+        Ok(Err(_)) => Err(internal_error()),
         Err(_) => {
-            let cause = "the guest did not say in time that it is ready";
+            let cause = "the guest did not report in time that it is ready";
             Err(RuntimeError::new(RuntimeErrorCode::ReadyTimeout, STEP, cause))
         }
     }
 }
 
-/// What no container has is refused, whoever makes it.
+/// Refuses what no container offers, of whatever kind.
 fn refuse_unserved<M: Maker>(maker: &M, spec: &LaunchSpec) -> Result<(), RuntimeError> {
     let refuse =
         |cause: &str| Err(RuntimeError::new(RuntimeErrorCode::Unsupported, STEP, cause.to_owned()));
@@ -64,14 +66,14 @@ fn refuse_unserved<M: Maker>(maker: &M, spec: &LaunchSpec) -> Result<(), Runtime
     maker.check(spec)
 }
 
-/// One that is ready and nobody's yet. Dropped, it is taken back.
-struct Newborn<M: Maker> {
-    /// None once it is somebody's.
-    sandbox: Option<Arc<Contained<M>>>,
+/// A ready sandbox that has no owner yet. Dropped, it is removed.
+struct ReadySandbox<M: Maker> {
+    /// None once it is handed out.
+    sandbox: Option<Arc<ContainerSandbox<M>>>,
 }
 
-impl<M: Maker> Newborn<M> {
-    fn hand_out(mut self) -> Result<Arc<Contained<M>>, RuntimeError> {
+impl<M: Maker> ReadySandbox<M> {
+    fn hand_out(mut self) -> Result<Arc<ContainerSandbox<M>>, RuntimeError> {
         let sandbox = self.sandbox.as_ref().ok_or_else(killed)?;
         if !sandbox.shared.hand_out(sandbox) {
             return Err(killed());
@@ -80,77 +82,77 @@ impl<M: Maker> Newborn<M> {
     }
 }
 
-impl<M: Maker> Drop for Newborn<M> {
+impl<M: Maker> Drop for ReadySandbox<M> {
     fn drop(&mut self) {
         let Some(sandbox) = self.sandbox.take() else { return };
         // It may be dropped where no tasks can be started any more: then all ends anyway.
         if let Ok(tokio) = tokio::runtime::Handle::try_current() {
             tokio.spawn(async move {
-                sandbox.shared.take_back(sandbox.spec.instance, &sandbox.life).await;
+                sandbox.shared.take_back(sandbox.spec.instance, &sandbox.instance).await;
             });
         }
     }
 }
 
-/// A sandbox on its way.
-struct Birth<M: Maker> {
+/// A launch in progress.
+struct LaunchTask<M: Maker> {
     shared: Arc<Shared<M>>,
     spec: LaunchSpec,
-    life: Arc<Life>,
+    instance: Arc<Instance>,
 }
 
-impl<M: Maker> Birth<M> {
+impl<M: Maker> LaunchTask<M> {
     async fn run(
         self,
         env: Option<Env>,
-        mut told: oneshot::Sender<Result<Newborn<M>, RuntimeError>>,
+        mut reply: oneshot::Sender<Result<ReadySandbox<M>, RuntimeError>>,
     ) {
-        let (shared, id, life) =
-            (Arc::clone(&self.shared), self.spec.instance, Arc::clone(&self.life));
-        // A mistake of ours must not keep the id, nor what was made by then.
-        let born = AssertUnwindSafe(self.bear(env, &mut told)).catch_unwind().await;
-        match born.unwrap_or_else(|_| Err(mistaken())) {
-            // If nobody takes it, it is dropped, which takes it back.
-            Ok(sandbox) => drop(told.send(Ok(Newborn { sandbox: Some(sandbox) }))),
+        let (shared, id, instance) =
+            (Arc::clone(&self.shared), self.spec.instance, Arc::clone(&self.instance));
+        // A panic must keep neither the id nor what was made by then.
+        let launched = AssertUnwindSafe(self.launch(env, &mut reply)).catch_unwind().await;
+        match launched.unwrap_or_else(|_| Err(internal_error())) {
+            // If the caller has gone, the sandbox is dropped, which removes it.
+            Ok(sandbox) => drop(reply.send(Ok(ReadySandbox { sandbox: Some(sandbox) }))),
             Err(error) => {
-                // The id is free again before anybody is told that it failed.
-                shared.take_back(id, &life).await;
-                drop(told.send(Err(error)));
+                // The id is free again before the caller hears that the launch failed.
+                shared.take_back(id, &instance).await;
+                drop(reply.send(Err(error)));
             }
         }
     }
 
-    /// Makes it, unless it is killed or nobody waits for it any more.
-    async fn bear(
+    /// Makes it, unless it is killed or the caller stops waiting.
+    async fn launch(
         self,
         env: Option<Env>,
-        told: &mut oneshot::Sender<Result<Newborn<M>, RuntimeError>>,
-    ) -> Result<Arc<Contained<M>>, RuntimeError> {
-        let (shared, life) = (Arc::clone(&self.shared), Arc::clone(&self.life));
+        reply: &mut oneshot::Sender<Result<ReadySandbox<M>, RuntimeError>>,
+    ) -> Result<Arc<ContainerSandbox<M>>, RuntimeError> {
+        let (shared, instance) = (Arc::clone(&self.shared), Arc::clone(&self.instance));
         let can_be_dropped = shared.maker.making_can_be_dropped();
         let made = tokio::select! {
             made = shared.maker.make(&self.spec) => made?,
-            () = life.rejected(), if can_be_dropped => return Err(killed()),
-            // Nobody is told.
-            () = told.closed(), if can_be_dropped => return Err(RuntimeError::deadline(STEP)),
+            () = instance.cancelled(), if can_be_dropped => return Err(killed()),
+            // The caller has gone: no one reads this error.
+            () = reply.closed(), if can_be_dropped => return Err(RuntimeError::deadline(STEP)),
         };
         tokio::select! {
-            born = self.await_ready(made, env) => born,
-            () = life.rejected() => Err(killed()),
-            // Nobody is told.
-            () = told.closed() => Err(RuntimeError::deadline(STEP)),
+            ready = self.await_ready(made, env) => ready,
+            () = instance.cancelled() => Err(killed()),
+            // The caller has gone: no one reads this error.
+            () = reply.closed() => Err(RuntimeError::deadline(STEP)),
         }
     }
 
-    /// Waits for the guest's first word.
+    /// Waits until the guest reports that it is ready.
     async fn await_ready(
         self,
-        made: Made,
+        made: MadeContainer,
         env: Option<Env>,
-    ) -> Result<Arc<Contained<M>>, RuntimeError> {
-        let Made { link, passes_descriptors, container_id, pid } = made;
+    ) -> Result<Arc<ContainerSandbox<M>>, RuntimeError> {
+        let MadeContainer { link, passes_descriptors, container_id, pid } = made;
         let connected =
-            self.shared.connect(self.spec.instance, &self.life, link, passes_descriptors)?;
+            self.shared.connect(self.spec.instance, &self.instance, link, passes_descriptors)?;
         let Connected { link, watch } = &connected;
         let claimed = async {
             match env {
@@ -161,46 +163,54 @@ impl<M: Maker> Birth<M> {
         let ready = async { tokio::try_join!(link.ready(), claimed) };
         tokio::select! {
             ready = ready => ready.map(drop).map_err(as_launch)?,
-            // The guest may have gone without a word: its maker may know more.
-            _ = watch.is_broken() => return Err(self.stillborn().await),
+            // The guest may have ended without an answer: its maker may know more.
+            _ = watch.wait_broken() => return Err(self.died_before_ready().await),
         }
-        let baseline = self.look(pid).await?;
-        let Self { shared, spec, life } = self;
-        Ok(Arc::new(Contained::new(spec, life, shared, container_id, baseline, connected)))
+        let baseline = self.record_baseline(pid).await?;
+        let Self { shared, spec, instance } = self;
+        Ok(Arc::new(ContainerSandbox::new(
+            spec,
+            instance,
+            shared,
+            container_id,
+            baseline,
+            connected,
+        )))
     }
 
-    /// What it is like before anybody has used it, where it is to be wiped one day.
-    async fn look(&self, pid: Option<u32>) -> Result<Option<Baseline>, RuntimeError> {
+    /// Records the state before the first use, so that a wipe can be proven against it.
+    async fn record_baseline(&self, pid: Option<u32>) -> Result<Option<Baseline>, RuntimeError> {
         match (&self.shared.keeper, pid) {
             (Some(keeper), Some(pid)) => {
-                keeper.look(pid, &places(&self.spec)).await.map(Some).map_err(as_launch)
+                let mounts = writable_mounts(&self.spec);
+                keeper.record_baseline(pid, &mounts).await.map(Some).map_err(as_launch)
             }
             (None, _) | (_, None) => Ok(None),
         }
     }
 
-    async fn stillborn(&self) -> RuntimeError {
+    async fn died_before_ready(&self) -> RuntimeError {
         let end = self.shared.maker.end(self.spec.instance).await;
         let cause = match (end.out_of_memory, end.status) {
-            (true, _) => "it ran out of memory before it was ready".to_owned(),
-            (false, Some(status)) => format!("its guest ended before it was ready: {status:?}"),
-            (false, None) => "its guest ended before it was ready".to_owned(),
+            (true, _) => "the sandbox ran out of memory before it was ready".to_owned(),
+            (false, Some(status)) => format!("the guest ended before it was ready: {status:?}"),
+            (false, None) => "the guest ended before it was ready".to_owned(),
         };
         RuntimeError::new(RuntimeErrorCode::LaunchFailed, STEP, cause)
     }
 }
 
 fn killed() -> RuntimeError {
-    let cause = "it was killed while it was launched";
+    let cause = "the sandbox was killed during its launch";
     RuntimeError::new(RuntimeErrorCode::SandboxGone, STEP, cause)
 }
 
-fn mistaken() -> RuntimeError {
-    let cause = "a mistake of the server ended it";
+fn internal_error() -> RuntimeError {
+    let cause = "an internal error (panic) ended the launch";
     RuntimeError::new(RuntimeErrorCode::LaunchFailed, STEP, cause)
 }
 
-/// A sandbox that ends before it is ready was not made.
+/// A sandbox that ends before it is ready counts as a failed launch.
 fn as_launch(error: RuntimeError) -> RuntimeError {
     if error.code == RuntimeErrorCode::SandboxGone {
         RuntimeError { code: RuntimeErrorCode::LaunchFailed, ..error }

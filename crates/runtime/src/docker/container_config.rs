@@ -1,6 +1,6 @@
-//! What a container is asked to be: pure, from what a sandbox wants to what the engine is told. All of
-//! the hardening is here, and nothing of it depends on the image: what an image says about its start,
-//! its user, its health or its volumes is overruled.
+//! The configuration of a container, computed from a launch spec without I/O. All of the hardening is
+//! here, and none of it may depend on the image: an image's entry point, user, health check and volumes
+//! are overridden.
 
 use bollard::models::{
     ContainerCreateBody, HealthConfig, HostConfig, HostConfigCgroupnsModeEnum, HostConfigLogConfig,
@@ -12,15 +12,15 @@ use model::InstanceId;
 use model::mount::is_beneath;
 
 use super::names::Names;
-use crate::container::{GUEST_PATH, Place, places};
+use crate::container::{GUEST_PATH, WritableMount, writable_mounts};
 use crate::spec::LaunchSpec;
 
-/// Where the directory with our socket is seen inside, until the guest has connected: a directory of the
-/// volume with the guest, whose place nothing else can take.
+/// Where the directory with our socket is mounted inside, until the guest has connected: a directory of
+/// the guest's volume, which no image can replace.
 const LINK_PATH: &str = "/.shoal/link";
-/// What that is called in the volume.
+/// The name of that directory in the volume.
 pub(super) const LINK_DIRECTORY: &str = "link";
-/// What our socket is called in there.
+/// The name of our socket in it.
 pub(super) const LINK_NAME: &str = "link";
 /// The file with the names of loopback.
 pub(super) const HOSTS_PATH: &str = "/etc/hosts";
@@ -39,35 +39,35 @@ pub(super) const GUEST_DIRECTORY: &str = "/.shoal";
 
 /// How the guest is reached.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Way {
+pub(super) enum Transport {
     /// By its input and output.
     Stdio,
     /// By a socket in this directory, as the engine sees it.
     Socket(String),
 }
 
-/// Something of the engine's host that is seen inside.
+/// A directory or file of the engine's host that is mounted inside.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Shown {
-    /// Where it is, as the engine sees it.
+pub(super) struct BindMount {
+    /// Its path, as the engine sees it.
     pub source: String,
-    /// Where it is seen.
+    /// Its path inside.
     pub target: String,
     pub read_only: bool,
 }
 
-/// Everything that a container is made from.
-pub(super) struct Wanted<'a> {
+/// Everything that a container's configuration is made from.
+pub(super) struct ContainerConfig<'a> {
     pub spec: &'a LaunchSpec,
     pub names: &'a Names,
-    /// The image, by what no second one is called.
+    /// The id of the image.
     pub image: String,
-    /// Where the image wants volumes, as [`overruled`] has them.
+    /// Where the image wants volumes, as [`overridden_volumes`] returns them.
     pub volumes: &'a [String],
     /// The volume with the guest.
     pub guest: &'a str,
-    pub way: &'a Way,
-    pub shown: &'a [Shown],
+    pub transport: &'a Transport,
+    pub shown: &'a [BindMount],
     /// The engine makes a namespace with nothing but loopback in it and leaves it alone: twice as
     /// fast, but it writes no `/etc/hosts` either.
     pub bare_network: bool,
@@ -75,13 +75,13 @@ pub(super) struct Wanted<'a> {
     pub api: (usize, usize),
 }
 
-impl Wanted<'_> {
-    /// In the engine's words.
+impl ContainerConfig<'_> {
+    /// The body of the engine's create request.
     pub(super) fn body(&self) -> ContainerCreateBody {
-        let through_engine = *self.way == Way::Stdio;
-        let link = match self.way {
-            Way::Stdio => "stdio".to_owned(),
-            Way::Socket(_) => format!("unix:{LINK_PATH}/{LINK_NAME}"),
+        let through_engine = *self.transport == Transport::Stdio;
+        let link = match self.transport {
+            Transport::Stdio => "stdio".to_owned(),
+            Transport::Socket(_) => format!("unix:{LINK_PATH}/{LINK_NAME}"),
         };
         ContainerCreateBody {
             image: Some(self.image.clone()),
@@ -91,7 +91,7 @@ impl Wanted<'_> {
             cmd: Some(vec!["contained".to_owned(), link]),
             env: Some(Vec::new()),
             working_dir: Some("/".to_owned()),
-            // The end of our connection is the end of its input, and so of the guest.
+            // When our connection ends, its input ends, and so does the guest.
             open_stdin: Some(through_engine),
             stdin_once: Some(through_engine),
             attach_stdin: Some(through_engine),
@@ -99,7 +99,7 @@ impl Wanted<'_> {
             attach_stderr: Some(true),
             tty: Some(false),
             network_disabled: Some(self.bare_network),
-            // An image may want the engine to run programs in it now and then.
+            // An image's health check would make the engine run programs in the container.
             healthcheck: Some(HealthConfig {
                 test: Some(vec!["NONE".to_owned()]),
                 ..HealthConfig::default()
@@ -115,7 +115,7 @@ impl Wanted<'_> {
     fn host_config(&self) -> HostConfig {
         let limits = &self.spec.limits;
         let memory_bytes = i64::from(limits.memory_mb) * MIB;
-        let places = places(self.spec);
+        let places = writable_mounts(self.spec);
         HostConfig {
             memory: Some(memory_bytes),
             // As much with swap as without it: none.
@@ -149,33 +149,36 @@ impl Wanted<'_> {
 
     fn mounts(&self) -> Vec<Mount> {
         let mut mounts = vec![guest_mount(self.guest, self.names, true)];
-        if let Way::Socket(directory) = self.way {
+        if let Transport::Socket(directory) = self.transport {
             let (source, target) = (directory.clone(), LINK_PATH.to_owned());
-            mounts.push(bind(&Shown { source, target, read_only: true }, self.api));
+            mounts.push(bind(&BindMount { source, target, read_only: true }, self.api));
         }
         mounts.extend(self.shown.iter().map(|shown| bind(shown, self.api)));
         for path in self.volumes {
-            // What an image calls a volume would be a place to write to that nobody wipes.
+            // An image's volume would be writable and never wiped.
             if !mounts.iter().any(|mount| mount.target.as_deref() == Some(path)) {
-                mounts.push(nothing(path));
+                mounts.push(empty_mount(path));
             }
         }
         mounts
     }
 }
 
-/// What nothing is to be seen of: what no sandbox sees, and what the engine would show of the machine.
+/// Masked paths: those of every sandbox, and what the engine would show of the host.
 fn masked() -> Vec<String> {
     MASKED.iter().chain(["sys"].iter()).map(|path| format!("/{path}")).collect()
 }
 
-/// The volumes that an image wants besides the places that every sandbox has. Those that cannot be
-/// overruled are an error.
-pub(super) fn overruled(volumes: &[String], places: &[Place]) -> Result<Vec<String>, String> {
+/// The volumes of an image that are not writable mounts of every sandbox. Volumes that cannot be
+/// overridden are an error.
+pub(super) fn overridden_volumes(
+    volumes: &[String],
+    places: &[WritableMount],
+) -> Result<Vec<String>, String> {
     let mut paths = Vec::new();
     for volume in volumes {
         let path = cleaned(volume);
-        let is_place = |place: &Place| place.path == path;
+        let is_place = |place: &WritableMount| place.path == path;
         if path == "/" || places.iter().any(|place| is_within(&path, place.path)) {
             return Err(format!(
                 "the image wants a volume at {path}, which is a sandbox's own: use an image without it"
@@ -205,7 +208,7 @@ fn cleaned(path: &str) -> String {
     format!("/{}", names.join("/"))
 }
 
-/// Shows the volume with the guest.
+/// Mounts the volume with the guest.
 pub(super) fn guest_mount(volume: &str, names: &Names, read_only: bool) -> Mount {
     Mount {
         typ: Some(MountType::VOLUME),
@@ -213,9 +216,9 @@ pub(super) fn guest_mount(volume: &str, names: &Names, read_only: bool) -> Mount
         target: Some(GUEST_DIRECTORY.to_owned()),
         read_only: Some(read_only),
         volume_options: Some(MountVolumeOptions {
-            // If the engine has it no more it makes one itself, and that must be found again, too.
+            // If the volume is gone, the engine makes a new one, which must be found by label, too.
             labels: Some(names.labels(None)),
-            // What an image has in this place is not our guest.
+            // Files of the image at this path are not our guest.
             no_copy: Some(true),
             ..MountVolumeOptions::default()
         }),
@@ -223,8 +226,8 @@ pub(super) fn guest_mount(volume: &str, names: &Names, read_only: bool) -> Mount
     }
 }
 
-/// Shows something of the engine's host.
-pub(super) fn bind(shown: &Shown, api: (usize, usize)) -> Mount {
+/// Mounts a path of the engine's host.
+pub(super) fn bind(shown: &BindMount, api: (usize, usize)) -> Mount {
     let beneath_too = api >= READ_ONLY_BENEATH_SINCE;
     Mount {
         typ: Some(MountType::BIND),
@@ -233,7 +236,7 @@ pub(super) fn bind(shown: &Shown, api: (usize, usize)) -> Mount {
         read_only: Some(shown.read_only),
         bind_options: Some(MountBindOptions {
             propagation: Some(MountBindOptionsPropagationEnum::RPRIVATE),
-            // An older engine would show what is mounted beneath, and let it be written to.
+            // An older engine would mount what lies beneath it as writable.
             non_recursive: (shown.read_only && !beneath_too).then_some(true),
             read_only_force_recursive: (shown.read_only && beneath_too).then_some(true),
             ..MountBindOptions::default()
@@ -242,8 +245,8 @@ pub(super) fn bind(shown: &Shown, api: (usize, usize)) -> Mount {
     }
 }
 
-/// An empty directory that nobody can write to.
-pub(super) fn nothing(path: &str) -> Mount {
+/// An empty read-only directory.
+pub(super) fn empty_mount(path: &str) -> Mount {
     Mount {
         typ: Some(MountType::TMPFS),
         target: Some(path.to_owned()),
@@ -257,8 +260,8 @@ pub(super) fn nothing(path: &str) -> Mount {
     }
 }
 
-fn options(place: &Place) -> String {
-    let Place { bytes, mode, uid, no_programs, .. } = *place;
+fn options(place: &WritableMount) -> String {
+    let WritableMount { bytes, mode, uid, no_programs, .. } = *place;
     let inodes = (bytes / BYTES_PER_INODE).max(INODES_MIN);
     let exec = if no_programs { "noexec" } else { "exec" };
     format!(
@@ -303,16 +306,20 @@ mod tests {
         LaunchSpec::of(&template, InstanceId::from_u128(0x1234_5678))
     }
 
-    fn body(way: &Way, shown: &[Shown], api: (usize, usize)) -> ContainerCreateBody {
+    fn body(
+        transport: &Transport,
+        shown: &[BindMount],
+        api: (usize, usize),
+    ) -> ContainerCreateBody {
         let (spec, names) = (spec(), Names::new("node", "run-1"));
         let volumes = ["/data".to_owned()];
-        let wanted = Wanted {
+        let wanted = ContainerConfig {
             spec: &spec,
             names: &names,
             image: "sha256:1".to_owned(),
             volumes: &volumes,
             guest: "volume",
-            way,
+            transport,
             shown,
             bare_network: false,
             api,
@@ -327,12 +334,12 @@ mod tests {
     }
 
     #[test]
-    fn the_guest_is_told_how_it_is_reached() {
-        for (way, link, input) in [
-            (Way::Stdio, "stdio", true),
-            (Way::Socket("/run/links/1".into()), "unix:/.shoal/link/link", false),
+    fn container_arguments_name_the_transport_of_the_guest() {
+        for (transport, link, input) in [
+            (Transport::Stdio, "stdio", true),
+            (Transport::Socket("/run/links/1".into()), "unix:/.shoal/link/link", false),
         ] {
-            let body = body(&way, &[], (1, 41));
+            let body = body(&transport, &[], (1, 41));
             assert_eq!(body.entrypoint.as_deref(), Some(&["/.shoal/guest".to_owned()][..]));
             assert_eq!(body.cmd, Some(vec!["contained".to_owned(), link.to_owned()]));
             assert_eq!((body.open_stdin, body.stdin_once), (Some(input), Some(input)));
@@ -341,23 +348,23 @@ mod tests {
     }
 
     #[test]
-    fn everything_that_is_mounted_is_read_only_unless_it_was_asked_for() {
-        let shown = |target: &str, read_only| Shown {
+    fn container_mounts_are_read_only_unless_requested() {
+        let shown = |target: &str, read_only| BindMount {
             source: "/srv".into(),
             target: target.into(),
             read_only,
         };
         let shown = [shown("/a", true), shown("/data", false)];
-        let found = targets(&body(&Way::Socket("/l".into()), &shown, (1, 41)));
+        let found = targets(&body(&Transport::Socket("/l".into()), &shown, (1, 41)));
         let expected = [("/.shoal", true), ("/.shoal/link", true), ("/a", true), ("/data", false)];
         assert_eq!(found, expected.map(|(path, read_only)| (path.to_owned(), read_only)));
-        let found = targets(&body(&Way::Stdio, &[], (1, 41)));
+        let found = targets(&body(&Transport::Stdio, &[], (1, 41)));
         assert_eq!(found, [("/.shoal".to_owned(), true), ("/data".to_owned(), true)]);
     }
 
     #[test]
-    fn nothing_beneath_a_read_only_mount_can_be_written_to() {
-        let shown = |read_only| Shown { source: "/srv".into(), target: "/a".into(), read_only };
+    fn read_only_mounts_cover_what_lies_beneath() {
+        let shown = |read_only| BindMount { source: "/srv".into(), target: "/a".into(), read_only };
         for (read_only, api, non_recursive, forced) in [
             (true, (1, 41), Some(true), None),
             (true, (1, 44), None, Some(true)),
@@ -372,8 +379,8 @@ mod tests {
     }
 
     #[test]
-    fn places_have_their_size_their_mode_and_their_owner() {
-        let body = body(&Way::Stdio, &[], (1, 41));
+    fn writable_mounts_have_size_mode_and_owner() {
+        let body = body(&Transport::Stdio, &[], (1, 41));
         let places: BTreeMap<_, _> = body.host_config.unwrap().tmpfs.unwrap().into_iter().collect();
         let found: Vec<_> =
             places.iter().map(|(path, how)| (path.as_str(), how.as_str())).collect();
@@ -396,11 +403,11 @@ mod tests {
     }
 
     #[test]
-    fn volumes_of_images_are_overruled_wherever_they_are() {
-        let places = places(&spec());
+    fn image_volumes_are_overridden_wherever_they_are() {
+        let places = writable_mounts(&spec());
         let overruled = |volumes: &[&str]| {
             let volumes: Vec<_> = volumes.iter().map(|one| (*one).to_owned()).collect();
-            overruled(&volumes, &places)
+            overridden_volumes(&volumes, &places)
         };
         for (volumes, expected) in [
             (&["/data"][..], &["/data"][..]),
@@ -410,10 +417,13 @@ mod tests {
             (&["/workspaces"], &["/workspaces"]),
             (&[], &[]),
         ] {
-            assert_eq!(overruled(volumes).unwrap(), expected, "{volumes:?}");
+            assert_eq!(overridden_volumes(volumes).unwrap(), expected, "{volumes:?}");
         }
         for refused in ["/", "..", "/workspace/cache", "tmp/x", "/run/shoal/y"] {
-            assert!(overruled(&[refused]).unwrap_err().contains("wants a volume"), "{refused}");
+            assert!(
+                overridden_volumes(&[refused]).unwrap_err().contains("wants a volume"),
+                "{refused}"
+            );
         }
     }
 }

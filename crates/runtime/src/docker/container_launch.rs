@@ -1,7 +1,7 @@
-//! Making one container: its image, what it is asked to be, attached before it is started, and at the
-//! end a connection to its guest. It may be dropped at any point and the container removed then: the
-//! engine is asked to make it in a task that always ends, so that whoever removes it can wait until it
-//! is clear whether there is one.
+//! Launches one container: creates it, attaches to it before it is started, starts it, and connects to
+//! its guest. A launch may be dropped at any point, and the container removed then: a task that always
+//! ends sends the create request, so that the removal can wait until it is known whether the container
+//! exists.
 
 use std::io;
 use std::sync::Arc;
@@ -12,63 +12,63 @@ use bollard::query_parameters::CreateContainerOptionsBuilder;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
-use super::attach::{AsSocket, LastWords, as_socket, attach, last_words};
-use super::container_config::{HOSTS_PATH, Shown, Wanted, Way};
-use super::engine::{QUICK, Trouble, WORK};
-use super::engine_setup::{Ground, Preparation};
+use super::attach::{AttachedSocket, StderrTail, as_socket, attach, collect_stderr};
+use super::container_config::{BindMount, ContainerConfig, HOSTS_PATH, Transport};
+use super::engine::{EngineFailure, QUICK, WORK};
+use super::engine_setup::{EngineSetup, Preparation};
 use super::first_process::FirstProcess;
 use super::images::Image;
 use super::instances::Instance;
 use super::listener::Listener;
 use super::maker::Shared;
-use crate::container::{GUEST_PATH, Made, places};
+use crate::container::{GUEST_PATH, MadeContainer, writable_mounts};
 use crate::error::{RuntimeError, RuntimeErrorCode};
 use crate::spec::{LaunchSpec, Root};
 
 const STEP: &str = "launch";
 
-/// How long the engine may take to make a container before nobody believes that it ever will.
+/// How long the engine may take to create a container before the request counts as lost.
 const CREATE_PATIENCE: Duration = Duration::from_mins(5);
 /// How long a guest that was started may take to connect.
 const GUEST_PATIENCE: Duration = Duration::from_secs(30);
 
-/// A container that is being made.
-pub(super) struct Making<'a> {
+/// A container that is being launched.
+pub(super) struct ContainerLaunch<'a> {
     pub shared: &'a Arc<Shared>,
     pub spec: &'a LaunchSpec,
     pub image: &'a Image,
-    pub ground: &'a Ground,
+    pub setup: &'a EngineSetup,
     /// Where the image wants volumes and is not given any.
     pub volumes: &'a [String],
     pub instance: &'a Arc<Instance>,
 }
 
-/// Why it was not made.
-pub(super) enum Unmade {
-    /// What containers stand on is not there any more, and must be made again.
-    NoGround(RuntimeError),
+/// Why it was not launched.
+pub(super) enum LaunchFailure {
+    /// The engine setup (the volume or our directory) is gone, and must be made again.
+    SetupGone(RuntimeError),
     /// Anything else.
     Failed(RuntimeError),
 }
 
-impl From<RuntimeError> for Unmade {
+impl From<RuntimeError> for LaunchFailure {
     fn from(error: RuntimeError) -> Self {
         Self::Failed(error)
     }
 }
 
-impl Making<'_> {
-    pub(super) async fn run(self) -> Result<Made, Unmade> {
+impl ContainerLaunch<'_> {
+    pub(super) async fn run(self) -> Result<MadeContainer, LaunchFailure> {
         let container = self.shared.names.container(self.spec.instance);
-        let listener = match &self.ground.links {
+        let listener = match &self.setup.links {
             Some(_) => {
                 let opened = Listener::open(self.shared.preparation.links(), self.spec.instance);
                 let opened = opened.map_err(|error| {
                     let failed = RuntimeError::system("listen for the guest", &error);
                     if error.kind() == io::ErrorKind::NotFound {
-                        Unmade::NoGround(failed)
+                        LaunchFailure::SetupGone(failed)
                     } else {
-                        Unmade::Failed(failed)
+                        LaunchFailure::Failed(failed)
                     }
                 });
                 Some(opened?)
@@ -82,43 +82,46 @@ impl Making<'_> {
         }
     }
 
-    async fn create(&self, container: &str, listener: Option<&Listener>) -> Result<String, Unmade> {
+    async fn create(
+        &self,
+        container: &str,
+        listener: Option<&Listener>,
+    ) -> Result<String, LaunchFailure> {
         let engine = Arc::clone(&self.shared.engine);
-        let found = engine.find().await.map_err(|trouble| self.failed(&trouble))?;
-        let (links, way) = match (&self.ground.links, listener) {
+        let found = engine.find().await.map_err(|failure| self.failed(&failure))?;
+        let (links, transport) = match (&self.setup.links, listener) {
             (Some(links), Some(listener)) => {
                 let name = listener.directory().file_name().unwrap_or_default();
                 let directory = format!("{links}/{}", name.to_string_lossy());
-                (Some(links), Way::Socket(directory))
+                (Some(links), Transport::Socket(directory))
             }
-            (Some(_) | None, _) => (None, Way::Stdio),
+            (Some(_) | None, _) => (None, Transport::Stdio),
         };
         let mut shown = self.shown()?;
         shown.extend(self.image.shown.iter().cloned());
-        // Where the engine makes no network it makes no such file either, and names like `localhost`
-        // would mean nothing.
+        // Without a network the engine makes no hosts file either, and `localhost` would not resolve.
         if let Some(links) = links
             && !shown.iter().any(|shown| shown.target == HOSTS_PATH)
         {
             let (source, target) = (Preparation::hosts(links), HOSTS_PATH.to_owned());
-            shown.push(Shown { source, target, read_only: true });
+            shown.push(BindMount { source, target, read_only: true });
         }
-        let wanted = Wanted {
+        let wanted = ContainerConfig {
             spec: self.spec,
             names: &self.shared.names,
             image: self.image.id.clone(),
             volumes: self.volumes,
-            guest: &self.ground.volume,
-            way: &way,
+            guest: &self.setup.volume,
+            transport: &transport,
             shown: &shown,
             bare_network: links.is_some(),
             api: found.facts.api,
         };
         let body = wanted.body();
         let options = CreateContainerOptionsBuilder::new().name(container).build();
-        let asked = self.instance.asked();
-        engine.is_asked_to_make();
-        let (tell, told) = oneshot::channel();
+        let asked = self.instance.begin_creation();
+        engine.note_create_request();
+        let (reply, answer) = oneshot::channel();
         tasks::spawn(async move {
             let created = engine
                 .ask(CREATE_PATIENCE, |docker| async move {
@@ -126,43 +129,43 @@ impl Making<'_> {
                 })
                 .await;
             drop(asked);
-            // Nobody may wait for it any more.
-            let _ = tell.send(created);
+            // The caller may have gone.
+            let _ = reply.send(created);
         });
-        let late = || Trouble::Unanswered("no answer in time".into());
-        let created = match timeout(WORK, told).await {
+        let late = || EngineFailure::Unanswered("no answer in time".into());
+        let created = match timeout(WORK, answer).await {
             Ok(Ok(created)) => created,
             Ok(Err(_)) | Err(_) => Err(late()),
         };
-        let created = created.map_err(|trouble| self.uncreated(&trouble, links))?;
+        let created = created.map_err(|failure| self.uncreated(&failure, links))?;
         for warning in &created.warnings {
-            self.shared.engine.warns(warning);
+            self.shared.engine.log_warning_once(warning);
         }
         Ok(created.id)
     }
 
-    fn uncreated(&self, trouble: &Trouble, links: Option<&String>) -> Unmade {
-        // Somebody else's container is not ours to remove, and what was refused is not there.
-        if let Trouble::Refused { status: 400..500, .. } = trouble {
-            self.instance.is_removed();
+    fn uncreated(&self, failure: &EngineFailure, links: Option<&String>) -> LaunchFailure {
+        // A refused container does not exist, and one that caused a conflict is not ours to remove.
+        if let EngineFailure::Refused { status: 400..500, .. } = failure {
+            self.instance.mark_removed();
         }
-        if trouble.is_conflict() {
+        if failure.is_conflict() {
             let cause = "the engine has a container of this name already";
             return RuntimeError::new(RuntimeErrorCode::Duplicate, STEP, cause).into();
         }
-        let error = self.failed(trouble);
+        let error = self.failed(failure);
         match links {
-            Some(links) if trouble.said().contains(links) => Unmade::NoGround(error),
-            Some(_) | None => Unmade::Failed(error),
+            Some(links) if failure.message().contains(links) => LaunchFailure::SetupGone(error),
+            Some(_) | None => LaunchFailure::Failed(error),
         }
     }
 
-    /// What of the host is shown inside, by the engine's paths.
-    fn shown(&self) -> Result<Vec<Shown>, RuntimeError> {
+    /// The mounts of host directories, by the engine's paths.
+    fn shown(&self) -> Result<Vec<BindMount>, RuntimeError> {
         let mut shown = Vec::new();
         for mount in &self.spec.mounts {
             let said = mount.docker_host_path.clone();
-            let only_read = self.shared.preparation.is_read_only(self.ground, &mount.host_path);
+            let only_read = self.shared.preparation.is_read_only(self.setup, &mount.host_path);
             if said.is_none() && !mount.read_only && only_read {
                 let cause = format!(
                     "{:?} is mounted read-only into the container of this server: set read_only of \
@@ -171,7 +174,7 @@ impl Making<'_> {
                 );
                 return Err(RuntimeError::new(RuntimeErrorCode::LaunchFailed, STEP, cause));
             }
-            let found = || self.shared.preparation.engine_path(self.ground, &mount.host_path);
+            let found = || self.shared.preparation.engine_path(self.setup, &mount.host_path);
             let Some(source) = said.or_else(found) else {
                 let cause = format!(
                     "the Docker engine does not see {:?} of this server: it is on another machine, or \
@@ -182,7 +185,7 @@ impl Making<'_> {
                 return Err(RuntimeError::new(RuntimeErrorCode::LaunchFailed, STEP, cause));
             };
             let (target, read_only) = (mount.path.clone(), mount.read_only);
-            shown.push(Shown { source, target, read_only });
+            shown.push(BindMount { source, target, read_only });
         }
         Ok(shown)
     }
@@ -192,10 +195,10 @@ impl Making<'_> {
         container: &str,
         id: String,
         listener: Listener,
-    ) -> Result<Made, Unmade> {
-        let words = LastWords::default();
+    ) -> Result<MadeContainer, LaunchFailure> {
+        let stderr = StderrTail::default();
         let attached = attach(&self.shared.engine, container, false).await;
-        let attached = attached.map_err(|trouble| self.failed(&trouble))?;
+        let attached = attached.map_err(|failure| self.failed(&failure))?;
         self.start(container).await?;
         let connected = async {
             let arrived = async {
@@ -209,81 +212,89 @@ impl Making<'_> {
         let (arrived, process) = tokio::select! {
             connected = timeout(GUEST_PATIENCE, connected) => match connected {
                 Ok(connected) => connected?,
-                Err(_) => return Err(Self::unready("its guest did not connect in time", &words)),
+                Err(_) => return Err(Self::unready("the guest did not connect in time", &stderr)),
             },
-            () = last_words(attached, self.spec.instance, &words) => {
-                return Err(Self::unready("its guest ended before it connected", &words));
+            () = collect_stderr(attached, self.spec.instance, &stderr) => {
+                return Err(Self::unready("the guest ended before it connected", &stderr));
             }
         };
         let (link, peer) = arrived;
         let pid = process.as_ref().map(|process| process.pid);
         let facts = self.shared.engine.facts();
-        let users_are_mapped =
-            facts.is_some_and(|facts| facts.says("userns") || facts.says("rootless"));
+        let users_are_mapped = facts.is_some_and(|facts| {
+            facts.has_security_option("userns") || facts.has_security_option("rootless")
+        });
         if !peer.is_guest(pid, users_are_mapped) {
-            let cause = "somebody else connected in the guest's place";
+            let cause = "another process connected in place of the guest";
             return Err(RuntimeError::new(RuntimeErrorCode::LaunchFailed, STEP, cause).into());
         }
         self.refuse_other_files(process.as_ref())?;
         if process.as_ref().is_some_and(FirstProcess::shares_our_network) {
-            let cause = "the engine gave it this machine's network instead of none";
+            let cause = "the engine gave the container the host's network instead of none";
             return Err(RuntimeError::new(RuntimeErrorCode::LaunchFailed, STEP, cause).into());
         }
         self.instance.runs(process);
-        Ok(Made { link, passes_descriptors: true, container_id: id, pid })
+        Ok(MadeContainer { link, passes_descriptors: true, container_id: id, pid })
     }
 
-    async fn by_attachment(&self, container: &str, id: String) -> Result<Made, Unmade> {
-        let words = LastWords::default();
+    async fn by_attachment(
+        &self,
+        container: &str,
+        id: String,
+    ) -> Result<MadeContainer, LaunchFailure> {
+        let stderr = StderrTail::default();
         let attached = attach(&self.shared.engine, container, true).await;
-        let attached = attached.map_err(|trouble| self.failed(&trouble))?;
-        let AsSocket { socket, spoke } = as_socket(attached, self.spec.instance, words.clone())
-            .map_err(|error| RuntimeError::system("make a connection", &error))?;
+        let attached = attached.map_err(|failure| self.failed(&failure))?;
+        let AttachedSocket { socket, spoke } =
+            as_socket(attached, self.spec.instance, stderr.clone())
+                .map_err(|error| RuntimeError::system("make a connection", &error))?;
         self.start(container).await?;
         match timeout(GUEST_PATIENCE, spoke).await {
             Ok(Ok(())) => {}
-            Ok(Err(_)) => return Err(Self::unready("its guest ended before it spoke", &words)),
-            Err(_) => return Err(Self::unready("its guest did not speak in time", &words)),
+            Ok(Err(_)) => {
+                return Err(Self::unready("the guest ended before its first message", &stderr));
+            }
+            Err(_) => return Err(Self::unready("the guest sent no message in time", &stderr)),
         }
         let process = self.first_process(container, &id).await?;
         self.refuse_other_files(process.as_ref())?;
         let pid = process.as_ref().map(|process| process.pid);
         self.instance.runs(process);
-        Ok(Made { link: socket, passes_descriptors: false, container_id: id, pid })
+        Ok(MadeContainer { link: socket, passes_descriptors: false, container_id: id, pid })
     }
 
-    async fn start(&self, container: &str) -> Result<(), Unmade> {
+    async fn start(&self, container: &str) -> Result<(), LaunchFailure> {
         let started = self
             .shared
             .engine
             .ask(WORK, |docker| async move { docker.start_container(container, None).await })
             .await;
-        started.map_err(|trouble| {
-            let error = self.failed(&trouble);
-            let said = trouble.said();
+        started.map_err(|failure| {
+            let error = self.failed(&failure);
+            let said = failure.message();
             if said.contains(GUEST_PATH) && said.contains("no such file") {
-                Unmade::NoGround(error)
+                LaunchFailure::SetupGone(error)
             } else {
-                Unmade::Failed(error)
+                LaunchFailure::Failed(error)
             }
         })
     }
 
-    /// Its first process, if it can be seen from here.
+    /// Its first process, if this host can see it.
     async fn first_process(
         &self,
         container: &str,
         id: &str,
     ) -> Result<Option<FirstProcess>, RuntimeError> {
         let found = self.shared.inspect(container, QUICK).await;
-        let found = found.map_err(|trouble| self.failed(&trouble))?;
+        let found = found.map_err(|failure| self.failed(&failure))?;
         self.refuse_other_volumes(&found)?;
         Ok(pid_of(&found).and_then(|pid| FirstProcess::find(pid, id)))
     }
 
-    /// Whatever an image brings about, nobody may write to what outlives a use.
+    /// Refuses volumes of the engine's own: programs could write to them, and they would outlive a use.
     fn refuse_other_volumes(&self, found: &ContainerInspectResponse) -> Result<(), RuntimeError> {
-        let places = places(self.spec);
+        let places = writable_mounts(self.spec);
         let is_hidden = |mount: &MountPoint| {
             let at = mount.destination.as_deref();
             places.iter().any(|place| at == Some(place.path))
@@ -291,19 +302,22 @@ impl Making<'_> {
         let volumes = found.mounts.iter().flatten().filter(|mount| mount.name.is_some());
         let other = volumes
             .filter(|mount| !is_hidden(mount))
-            .find(|mount| mount.name.as_ref() != Some(&self.ground.volume));
+            .find(|mount| mount.name.as_ref() != Some(&self.setup.volume));
         let Some(other) = other else { return Ok(()) };
         let at = other.destination.as_deref().unwrap_or("?");
-        let cause = format!("the engine gave it a volume of its own at {at}: use another image");
+        let cause = format!(
+            "the engine added a volume at {at}, which an image may not have: use another image"
+        );
         Err(RuntimeError::new(RuntimeErrorCode::LaunchFailed, STEP, cause))
     }
 
-    /// Files of the same name may be those of another machine. Nobody has used the sandbox yet.
+    /// Refuses files that have the same path and may be those of another machine. The sandbox is still
+    /// unused.
     fn refuse_other_files(&self, process: Option<&FirstProcess>) -> Result<(), RuntimeError> {
         let preparation = &self.shared.preparation;
         let mounts = self.spec.mounts.iter().filter(|mount| {
             mount.docker_host_path.is_none()
-                && preparation.relies_on_same_files(self.ground, &mount.host_path)
+                && preparation.relies_on_same_files(self.setup, &mount.host_path)
         });
         let mut relied_on: Vec<_> =
             mounts.map(|mount| (mount.path.as_str(), mount.host_path.as_str())).collect();
@@ -312,7 +326,7 @@ impl Making<'_> {
         }
         for (place, ours) in relied_on {
             let same = process.and_then(|process| process.shows(place, ours));
-            if !same.unwrap_or(!self.ground.doubtful) {
+            if !same.unwrap_or(!self.setup.doubtful) {
                 let cause = format!(
                     "the engine may have other files at {ours:?} than this server, which runs in a \
                      container that it does not know: set docker_host_path of the mount, or \
@@ -324,16 +338,16 @@ impl Making<'_> {
         Ok(())
     }
 
-    fn failed(&self, trouble: &Trouble) -> RuntimeError {
-        self.shared.engine.failed(RuntimeErrorCode::LaunchFailed, STEP, trouble)
+    fn failed(&self, failure: &EngineFailure) -> RuntimeError {
+        self.shared.engine.failed(RuntimeErrorCode::LaunchFailed, STEP, failure)
     }
 
-    fn unready(what: &str, words: &LastWords) -> Unmade {
-        let cause = match words.text() {
-            Some(said) => format!("{what}; it said: {said}"),
+    fn unready(what: &str, stderr: &StderrTail) -> LaunchFailure {
+        let cause = match stderr.text() {
+            Some(text) => format!("{what}; its standard error: {text}"),
             None => what.to_owned(),
         };
-        Unmade::Failed(RuntimeError::new(RuntimeErrorCode::LaunchFailed, STEP, cause))
+        LaunchFailure::Failed(RuntimeError::new(RuntimeErrorCode::LaunchFailed, STEP, cause))
     }
 }
 

@@ -1,6 +1,6 @@
-//! Following the engine: what it tells of deaths and of memory that ran out, as it happens. When it goes
-//! away it is looked for until it is back; then what it has is compared with what should be there. The
-//! same is done now and then anyway, so that nothing depends on a message that got lost.
+//! Follows the engine's events: deaths of containers and out-of-memory kills. When the engine goes away,
+//! this task looks for it until it is back, and then compares its containers with the registry. It also
+//! compares them regularly, so that nothing depends on an event that got lost.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -11,18 +11,17 @@ use bollard::query_parameters::EventsOptionsBuilder;
 use futures_util::StreamExt as _;
 use tokio::time::{Instant, sleep, sleep_until};
 
-use super::engine::{Found, Trouble};
+use super::engine::{EngineConnection, EngineFailure};
 use super::maker::Shared;
 use super::names::instance_of;
-use super::removal::Listed;
+use super::removal::ListedContainer;
 
-/// How long to wait before an engine that is away is looked for again, at first and at most.
+/// The pause before an absent engine is looked for again, at first and at most.
 const AGAIN_MIN: Duration = Duration::from_millis(100);
 const AGAIN_MAX: Duration = Duration::from_secs(5);
-/// How soon after the beginning everything is compared again: what happened in between was told to
-/// nobody.
+/// How soon after the start the containers are compared again: events in between were not received.
 const FIRST_LOOK: Duration = Duration::from_secs(1);
-/// How often everything is compared.
+/// How often the containers are compared.
 const LOOK_EVERY: Duration = Duration::from_secs(30);
 
 /// Follows the engine for ever.
@@ -36,21 +35,21 @@ pub(super) async fn follow(shared: Arc<Shared>) {
                     tracing::info!(engine = %shared.engine.endpoint(), "the Docker engine is back");
                 }
                 (pause, was_there) = (AGAIN_MIN, true);
-                shared.engine.is_away(None);
+                shared.engine.set_absence(None);
                 let why = shared.listen(found).await;
                 tracing::debug!(why, "the Docker engine's events ended");
                 shared.engine.forget();
             }
-            Err(trouble) => {
+            Err(failure) => {
                 if was_there {
                     tracing::warn!(
                         engine = %shared.engine.endpoint(),
-                        why = trouble.said(),
+                        why = failure.message(),
                         "the Docker engine does not answer"
                     );
                 }
                 was_there = false;
-                shared.engine.is_away(Some(trouble));
+                shared.engine.set_absence(Some(failure));
             }
         }
         sleep(pause).await;
@@ -59,8 +58,8 @@ pub(super) async fn follow(shared: Arc<Shared>) {
 }
 
 impl Shared {
-    /// Listens until that breaks, and says how it did.
-    async fn listen(self: &Arc<Self>, found: Found) -> String {
+    /// Listens until the stream breaks, and returns why it did.
+    async fn listen(self: &Arc<Self>, found: EngineConnection) -> String {
         let filters = [
             ("type".to_owned(), vec!["container".to_owned()]),
             ("label".to_owned(), self.names.of_this_run()),
@@ -69,20 +68,20 @@ impl Shared {
         let filters = filters.into_iter().collect();
         let options = EventsOptionsBuilder::new().filters(&filters).build();
         let mut events = std::pin::pin!(found.docker.events(Some(options)));
-        if let Err(trouble) = self.compare().await {
-            return trouble.said().to_owned();
+        if let Err(failure) = self.compare().await {
+            return failure.message().to_owned();
         }
         let mut look_at = Instant::now() + FIRST_LOOK;
         loop {
             tokio::select! {
                 event = events.next() => match event {
-                    Some(Ok(event)) => self.heard(&event),
-                    Some(Err(error)) => return Trouble::of(error).said().to_owned(),
+                    Some(Ok(event)) => self.on_event(&event),
+                    Some(Err(error)) => return EngineFailure::of(error).message().to_owned(),
                     None => return "the engine closed the connection".to_owned(),
                 },
                 () = sleep_until(look_at) => {
-                    if let Err(trouble) = self.compare().await {
-                        return trouble.said().to_owned();
+                    if let Err(failure) = self.compare().await {
+                        return failure.message().to_owned();
                     }
                     look_at = Instant::now() + LOOK_EVERY;
                 }
@@ -90,28 +89,28 @@ impl Shared {
         }
     }
 
-    fn heard(&self, event: &EventMessage) {
+    fn on_event(&self, event: &EventMessage) {
         let attributes = event.actor.as_ref().and_then(|actor| actor.attributes.as_ref());
         let Some(instance) = attributes.and_then(instance_of) else {
             return;
         };
         match event.action.as_deref() {
-            Some("oom") => self.instances.ran_out(instance),
-            Some("die" | "destroy") => self.instances.fell(instance),
+            Some("oom") => self.instances.note_out_of_memory(instance),
+            Some("die" | "destroy") => self.instances.mark_dead(instance),
             Some(_) | None => {}
         }
     }
 
-    /// Compares what the engine has with what should be there: what is missing or over has fallen, and
-    /// what nobody knows of is removed.
-    async fn compare(self: &Arc<Self>) -> Result<(), Trouble> {
-        // Taken before the engine is asked: what is made meanwhile is none of this.
+    /// Compares the engine's containers with the registry: a registered instance that is missing or has
+    /// exited is marked dead, and an unregistered container is removed.
+    async fn compare(self: &Arc<Self>) -> Result<(), EngineFailure> {
+        // Taken before the engine is asked, so that containers launched meanwhile are not concerned.
         let should_run = self.instances.running();
         let listed = self.of_this_run().await?;
         for instance in should_run {
-            let lives = |one: &Listed| one.instance == Some(instance) && one.alive;
+            let lives = |one: &ListedContainer| one.instance == Some(instance) && one.alive;
             if !listed.iter().any(lives) {
-                self.instances.fell(instance);
+                self.instances.mark_dead(instance);
             }
         }
         let carries = self.preparation.carries();
@@ -120,7 +119,7 @@ impl Shared {
             .filter(|one| one.instance.map_or(!carries, |id| !self.instances.is_known(id)))
             .collect();
         let owed = self.reaping_owed.load(Ordering::Relaxed);
-        // Not here: what happens meanwhile must be heard.
+        // In a task of its own: events must be received meanwhile.
         if (owed || !strays.is_empty()) && !self.tidying.swap(true, Ordering::Relaxed) {
             let shared = Arc::clone(self);
             tasks::spawn(async move { shared.tidy(strays).await });
@@ -128,11 +127,11 @@ impl Shared {
         Ok(())
     }
 
-    /// Removes what nobody knows of, and what earlier runs left. What cannot be is tried again.
-    async fn tidy(&self, strays: Vec<Listed>) {
+    /// Removes unregistered containers, and what earlier runs left. The next comparison retries.
+    async fn tidy(&self, strays: Vec<ListedContainer>) {
         for stray in strays {
-            // It may have been removed in the ordinary way meanwhile, which is fine too.
-            tracing::debug!(container = stray.id, "a container that nobody knows of is removed");
+            // It may have been removed meanwhile, which is fine.
+            tracing::debug!(container = stray.id, "removing a container that no instance owns");
             match stray.instance {
                 Some(instance) => drop(self.remove_container(instance).await),
                 None => drop(self.remove_named(&stray.id).await),

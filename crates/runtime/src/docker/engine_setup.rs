@@ -1,7 +1,7 @@
-//! What all containers at one engine stand on: a volume with the guest's binary in it, and what is known
-//! of the files that the engine and we have in common. It is found out once, by a container that is made
-//! and never started: files are put into it and looked for in it, which needs no path of ours at all and
-//! works with every engine. When something of it turns out to be gone, it is made again.
+//! Per-engine prerequisites: the volume that holds the guest's binary, and whether the engine sees this
+//! server's files. They are made once, by a carrier: a container that is created and never started. Files
+//! are uploaded to it and looked up in it, which works with every engine. If a part of the setup is gone
+//! later, it is made again.
 
 use std::fs;
 use std::io;
@@ -21,47 +21,49 @@ use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
 use super::config::{DockerConfig, Endpoint, LinkMode};
-use super::container_config::{GUEST_DIRECTORY, LINK_DIRECTORY, Shown, bind, guest_mount, nothing};
-use super::engine::{Engine, Facts, QUICK, Trouble, WORK};
+use super::container_config::{
+    BindMount, GUEST_DIRECTORY, LINK_DIRECTORY, bind, empty_mount, guest_mount,
+};
+use super::engine::{Engine, EngineFailure, Facts, QUICK, WORK};
 use super::host_root::{archive_of_program, hash_of};
 use super::images::Image;
 use super::names::Names;
 use super::path_map::PathMap;
-use super::self_inspection::{Origins, Whereabouts, whereabouts};
-use super::single_flight::Flights;
+use super::self_inspection::{Origins, ServerLocation, locate_server};
+use super::single_flight::SingleFlight;
 use crate::container::GUEST_PATH;
 use crate::error::{RuntimeError, RuntimeErrorCode};
 
 const STEP: &str = "prepare the engine";
 
-/// What our directories are called, before the name of the run.
+/// The prefix of our directories, before the name of the run.
 const LINKS: &str = "links-";
-/// The file with the names of loopback, by which the engine also shows that it sees our files.
+/// The hosts file for containers. The carrier also looks for it, to see whether the engine sees our files.
 const HOSTS: &str = "hosts";
-/// How long a failure counts before it is tried again.
+/// How long a failed setup is not retried.
 const FAILURE_COUNTS: Duration = Duration::from_secs(2);
-/// Where the engine shows what it sees of our directory.
+/// Where the carrier mounts our directory, as the engine sees it.
 const LOOKED_AT: &str = "/.shoal-look";
 
-/// What was found out.
+/// The setup of one engine.
 #[derive(Debug)]
-pub(super) struct Ground {
+pub(super) struct EngineSetup {
     /// The volume with the guest.
     pub volume: String,
-    /// Where sockets are made, as the engine sees it, if they can be seen in containers.
+    /// The directory of sockets, as the engine sees it, if containers can reach them.
     pub links: Option<String>,
-    /// Whether the engine's files are ours, by the same paths.
+    /// Whether the engine sees the same files as this server, by the same paths.
     pub same_files: bool,
-    /// Whether that is in doubt: we are in a container, and the engine does not know it.
+    /// Whether that is in doubt: this server runs in a container that the engine does not know.
     pub doubtful: bool,
-    /// Our paths as the engine sees them, if we are in a container of its own.
+    /// The server's paths as the engine sees them, if the server runs in a container of this engine.
     inside: Option<Origins>,
-    /// Which engine it was found out of.
+    /// The engine that it belongs to.
     engine: Identity,
 }
 
-/// What tells one engine from another, or from what it was before it was set up differently. Not its
-/// id: there are engines that make one up whenever they are asked.
+/// Distinguishes one engine from another, or from the same one with other settings. Not its id: some
+/// engines report a new one with each request.
 type Identity = (Option<String>, Option<String>, Vec<String>);
 
 fn identity_of(facts: &Facts) -> Identity {
@@ -70,12 +72,12 @@ fn identity_of(facts: &Facts) -> Identity {
     (info.docker_root_dir.clone(), info.kernel_version.clone(), options)
 }
 
-/// Whether it is worth looking whether the engine sees our files.
+/// Whether the engine may see our files, so that a test is worthwhile.
 fn could_share(endpoint: &Endpoint, facts: &Facts) -> bool {
     let is_here = matches!(endpoint, Endpoint::Unix(_));
     let kernel = rustix::system::uname();
     let kernel = kernel.release().to_string_lossy();
-    // In a virtual machine of its own it may see files, but sockets lead nowhere.
+    // An engine in a virtual machine may see our files, but cannot reach our sockets.
     is_here && facts.info.kernel_version.as_deref() == Some(&*kernel)
 }
 
@@ -83,9 +85,11 @@ fn may_link_by_socket(link: LinkMode, facts: &Facts) -> bool {
     match link {
         LinkMode::Attach => false,
         LinkMode::Socket => true,
-        // Users that are others outside cannot come through our directories, and labels keep
-        // containers from sockets that have none.
-        LinkMode::Auto => !facts.says("userns") && !facts.says("selinux"),
+        // Mapped users cannot enter our directories, and SELinux keeps containers from unlabelled
+        // sockets.
+        LinkMode::Auto => {
+            !facts.has_security_option("userns") && !facts.has_security_option("selinux")
+        }
     }
 }
 
@@ -94,7 +98,7 @@ pub(super) fn may_be_wiped(endpoint: &Endpoint, link: LinkMode, facts: &Facts) -
     geteuid().is_root() && could_share(endpoint, facts) && may_link_by_socket(link, facts)
 }
 
-/// Makes sure of it.
+/// Makes and remembers the engine setup.
 pub(super) struct Preparation {
     engine: Arc<Engine>,
     names: Names,
@@ -103,15 +107,15 @@ pub(super) struct Preparation {
     run_directory: PathBuf,
     links: PathBuf,
     carriers: AtomicU64,
-    /// Held while a container that carries files exists; closed when none may any more.
+    /// Held while a carrier exists; closed at the shutdown, when no further one may be made.
     carrying: Semaphore,
-    present: Mutex<Option<Arc<Ground>>>,
-    /// It is found out once for all who want it.
-    flights: Flights<Arc<Ground>, RuntimeError>,
+    present: Mutex<Option<Arc<EngineSetup>>>,
+    /// One setup serves all waiting launches.
+    setups: SingleFlight<Arc<EngineSetup>, RuntimeError>,
 }
 
 impl Preparation {
-    /// Makes our own directory; the engine need not be there.
+    /// Makes our own directory. Needs no engine.
     pub(super) fn new(
         config: &DockerConfig,
         engine: Arc<Engine>,
@@ -128,7 +132,7 @@ impl Preparation {
             carriers: AtomicU64::new(0),
             carrying: Semaphore::new(1),
             present: Mutex::default(),
-            flights: Flights::new(FAILURE_COUNTS),
+            setups: SingleFlight::new(FAILURE_COUNTS),
         };
         preparation.make_links()?;
         Ok(preparation)
@@ -144,30 +148,30 @@ impl Preparation {
         self.names.guest_volume(&hash_of(guest_image::PACKED))
     }
 
-    fn present(&self) -> MutexGuard<'_, Option<Arc<Ground>>> {
+    fn present(&self) -> MutexGuard<'_, Option<Arc<EngineSetup>>> {
         self.present.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The ground, made with the help of this image if it is not known, as long as patience lasts.
-    pub(super) async fn ground(
+    /// The setup. Made with the help of this image if there is none, within `patience`.
+    pub(super) async fn setup(
         self: &Arc<Self>,
         image: &Image,
         patience: Duration,
-    ) -> Result<Arc<Ground>, RuntimeError> {
-        let found = self.engine.find().await.map_err(|trouble| self.failed(&trouble))?;
+    ) -> Result<Arc<EngineSetup>, RuntimeError> {
+        let found = self.engine.find().await.map_err(|failure| self.failed(&failure))?;
         let engine = identity_of(&found.facts);
         let present = self.present().clone();
-        if let Some(ground) = present.filter(|ground| ground.engine == engine) {
-            return Ok(ground);
+        if let Some(setup) = present.filter(|setup| setup.engine == engine) {
+            return Ok(setup);
         }
         let (preparation, image) = (Arc::clone(self), image.clone());
-        let flight = self.flights.board("ground", || async move {
-            let found = preparation.find_out(&image).await?;
+        let flight = self.setups.join("setup", || async move {
+            let found = preparation.prepare(&image).await?;
             tracing::info!(
                 engine = %preparation.engine.endpoint(),
                 by_socket = found.links.is_some(),
                 same_files = found.same_files,
-                "the Docker engine is prepared"
+                "the Docker engine is set up"
             );
             let found = Arc::new(found);
             *preparation.present() = Some(Arc::clone(&found));
@@ -176,31 +180,31 @@ impl Preparation {
         let failed = |cause: &'static str| {
             Err(RuntimeError::new(RuntimeErrorCode::LaunchFailed, STEP, cause))
         };
-        match timeout(patience, flight.landed()).await {
-            Ok(Some(ground)) => ground,
-            Ok(None) => failed("preparing the engine was given up"),
-            Err(_) => failed("the engine is still being prepared"),
+        match timeout(patience, flight.result()).await {
+            Ok(Some(setup)) => setup,
+            Ok(None) => failed("the setup of the engine panicked"),
+            Err(_) => failed("the setup of the engine is still in progress"),
         }
     }
 
-    /// Something of this one is gone; what others found meanwhile is not touched.
-    pub(super) fn forget(&self, gone: &Arc<Ground>) {
+    /// Forgets this setup, because a part of it is gone. A newer setup is not touched.
+    pub(super) fn forget(&self, gone: &Arc<EngineSetup>) {
         let mut present = self.present();
         if present.as_ref().is_some_and(|present| Arc::ptr_eq(present, gone)) {
             *present = None;
         }
     }
 
-    fn failed(&self, trouble: &Trouble) -> RuntimeError {
-        self.engine.failed(RuntimeErrorCode::LaunchFailed, STEP, trouble)
+    fn failed(&self, failure: &EngineFailure) -> RuntimeError {
+        self.engine.failed(RuntimeErrorCode::LaunchFailed, STEP, failure)
     }
 
-    async fn find_out(&self, image: &Image) -> Result<Ground, RuntimeError> {
-        let facts = self.engine.find().await.map_err(|trouble| self.failed(&trouble))?.facts;
+    async fn prepare(&self, image: &Image) -> Result<EngineSetup, RuntimeError> {
+        let facts = self.engine.find().await.map_err(|failure| self.failed(&failure))?.facts;
         refuse_other_processors(&facts)?;
-        // Somebody may have tidied it away.
+        // A cleanup job may have removed our directory.
         self.make_links()?;
-        let found = self.look(&facts, image).await.map_err(|trouble| self.failed(&trouble))?;
+        let found = self.look(&facts, image).await.map_err(|failure| self.failed(&failure))?;
         if self.link == LinkMode::Socket && found.links.is_none() {
             let cause = "docker.link is `socket`, but the engine does not see our files: set it to \
                          `auto`, or mount /run/shoal into the container of this server";
@@ -209,12 +213,12 @@ impl Preparation {
         Ok(found)
     }
 
-    async fn look(&self, facts: &Facts, image: &Image) -> Result<Ground, Trouble> {
-        let whereabouts = whereabouts(&self.engine).await?;
-        let doubtful = whereabouts == Whereabouts::Elsewhere;
+    async fn look(&self, facts: &Facts, image: &Image) -> Result<EngineSetup, EngineFailure> {
+        let whereabouts = locate_server(&self.engine).await?;
+        let doubtful = whereabouts == ServerLocation::Elsewhere;
         let inside = match whereabouts {
-            Whereabouts::Container(origins) => Some(origins),
-            Whereabouts::Machine | Whereabouts::Elsewhere => None,
+            ServerLocation::Container(origins) => Some(origins),
+            ServerLocation::Machine | ServerLocation::Elsewhere => None,
         };
         let volume = self.volume();
         let request = VolumeCreateRequest {
@@ -240,46 +244,49 @@ impl Preparation {
         };
         let links = theirs.clone().filter(|_| shared && may_link_by_socket(self.link, facts));
         let same_files = shared && inside.is_none() && theirs == ours;
-        Ok(Ground { volume, links, same_files, doubtful, inside, engine: identity_of(facts) })
+        Ok(EngineSetup { volume, links, same_files, doubtful, inside, engine: identity_of(facts) })
     }
 
-    /// Whether a container carries files now: any other one was left behind.
+    /// Whether a carrier is in use now: any other carrier was left behind.
     pub(super) fn carries(&self) -> bool {
         self.carrying.available_permits() == 0
     }
 
-    /// Waits until nothing is carried, for good.
+    /// Waits until no carrier is in use, and allows no further one.
     pub(super) async fn end(&self) {
-        // What takes longer than anything may is found by its label.
+        // A carrier that takes too long is found by its label.
         let _ = timeout(WORK, self.carrying.acquire()).await;
         self.carrying.close();
     }
 
-    /// Fills the volume by way of a container that never runs, and looks what it sees of a directory
-    /// of ours. None if the engine cannot show that directory.
+    /// Fills the volume by a carrier, and tests whether the carrier sees a directory of ours. None if the
+    /// engine cannot mount that directory.
     async fn carry(
         &self,
         image: &Image,
         volume: &str,
         looked_at: Option<&str>,
         api: (usize, usize),
-    ) -> Result<Option<bool>, Trouble> {
+    ) -> Result<Option<bool>, EngineFailure> {
         let Ok(_carrying) = self.carrying.acquire().await else {
-            return Err(Trouble::Unanswered("the runtime is shut down".into()));
+            return Err(EngineFailure::Unanswered("the runtime is shut down".into()));
         };
         let mut mounts = vec![guest_mount(volume, &self.names, false)];
-        // It never runs, but the engine would fill volumes for it.
-        mounts.extend(image.volumes.iter().map(|path| nothing(path)));
+        // A carrier never runs, but the engine would fill its volumes.
+        mounts.extend(image.volumes.iter().map(|path| empty_mount(path)));
         mounts.extend(looked_at.map(|source| {
-            let shown =
-                Shown { source: source.to_owned(), target: LOOKED_AT.to_owned(), read_only: true };
+            let shown = BindMount {
+                source: source.to_owned(),
+                target: LOOKED_AT.to_owned(),
+                read_only: true,
+            };
             bind(&shown, api)
         }));
         let name = self.names.carrier(self.carriers.fetch_add(1, Ordering::Relaxed));
         let carried = match self.create_carrier(&image.id, &name, mounts).await {
-            // There is no such directory where the engine is.
-            Err(Trouble::Refused { .. }) if looked_at.is_some() => Ok(None),
-            Err(trouble) => Err(trouble),
+            // The engine's host has no such directory.
+            Err(EngineFailure::Refused { .. }) if looked_at.is_some() => Ok(None),
+            Err(failure) => Err(failure),
             Ok(()) => self.fill(&name, looked_at.is_some()).await.map(Some),
         };
         let options = RemoveContainerOptionsBuilder::new().force(true).v(true).build();
@@ -288,9 +295,9 @@ impl Preparation {
             .ask(WORK, |docker| async move { docker.remove_container(&name, Some(options)).await })
             .await;
         match removed {
-            Err(trouble) if !trouble.is_missing() => {
-                // It never runs, and goes when what there is is compared with what should be.
-                tracing::debug!(why = trouble.said(), "a container that carries files stays");
+            Err(failure) if !failure.is_missing() => {
+                // It never runs, and the next comparison of containers removes it.
+                tracing::debug!(why = failure.message(), "carrier container not removed yet");
             }
             Ok(()) | Err(_) => {}
         }
@@ -302,7 +309,7 @@ impl Preparation {
         image: &str,
         name: &str,
         mounts: Vec<Mount>,
-    ) -> Result<(), Trouble> {
+    ) -> Result<(), EngineFailure> {
         let body = ContainerCreateBody {
             image: Some(image.to_owned()),
             entrypoint: Some(vec![GUEST_PATH.to_owned()]),
@@ -316,20 +323,20 @@ impl Preparation {
             ..ContainerCreateBody::default()
         };
         let options = CreateContainerOptionsBuilder::new().name(name).build();
-        self.engine.is_asked_to_make();
+        self.engine.note_create_request();
         self.engine
             .ask(WORK, |docker| async move { docker.create_container(Some(options), body).await })
             .await
             .map(drop)
     }
 
-    /// Puts the guest into the volume; whether the carrier sees a file of ours.
-    async fn fill(&self, carrier: &str, look: bool) -> Result<bool, Trouble> {
+    /// Uploads the guest to the volume. True if the carrier sees a file of ours.
+    async fn fill(&self, carrier: &str, look: bool) -> Result<bool, EngineFailure> {
         let name = GUEST_PATH.strip_prefix(GUEST_DIRECTORY).unwrap_or(GUEST_PATH);
         let name = name.trim_start_matches('/');
         let archive = guest_image::bytes()
             .and_then(|guest| archive_of_program(name, &guest, LINK_DIRECTORY))
-            .map_err(|error| Trouble::Unanswered(error.to_string()))?;
+            .map_err(|error| EngineFailure::Unanswered(error.to_string()))?;
         let options = UploadToContainerOptionsBuilder::new().path(GUEST_DIRECTORY).build();
         let body = bollard::body_full(archive.into());
         self.engine
@@ -350,8 +357,8 @@ impl Preparation {
             .await;
         match seen {
             Ok(_) => Ok(true),
-            Err(Trouble::Refused { .. }) => Ok(false),
-            Err(trouble) => Err(trouble),
+            Err(EngineFailure::Refused { .. }) => Ok(false),
+            Err(failure) => Err(failure),
         }
     }
 
@@ -360,33 +367,34 @@ impl Preparation {
         may_be_wiped(self.engine.endpoint(), self.link, facts)
     }
 
-    /// A path of ours as the engine sees it; none if it does not, as far as is known.
-    pub(super) fn engine_path(&self, ground: &Ground, path: &str) -> Option<String> {
+    /// A path of this server as the engine sees it; none if it does not, as far as is known.
+    pub(super) fn engine_path(&self, setup: &EngineSetup, path: &str) -> Option<String> {
         let said = self.host_path_map.translate(path);
-        match &ground.inside {
+        match &setup.inside {
             Some(inside) => said.or_else(|| inside.translate(path)),
-            None => said.or_else(|| ground.same_files.then(|| path.to_owned())),
+            None => said.or_else(|| setup.same_files.then(|| path.to_owned())),
         }
     }
 
-    /// Whether a path of ours is shown because the engine's files are taken for ours.
-    pub(super) fn relies_on_same_files(&self, ground: &Ground, path: &str) -> bool {
-        ground.inside.is_none() && self.host_path_map.translate(path).is_none()
+    /// Whether the translation of a path assumes that the engine's files are the server's.
+    pub(super) fn relies_on_same_files(&self, setup: &EngineSetup, path: &str) -> bool {
+        setup.inside.is_none() && self.host_path_map.translate(path).is_none()
     }
 
-    /// Whether we may only read what is here, as far as is known: who maps a path answers for it.
-    pub(super) fn is_read_only(&self, ground: &Ground, path: &str) -> bool {
+    /// Whether this server itself may only read this path, as far as is known. A path of the configured
+    /// map is the operator's responsibility.
+    pub(super) fn is_read_only(&self, setup: &EngineSetup, path: &str) -> bool {
         let mapped = self.host_path_map.translate(path).is_some();
-        !mapped && ground.inside.as_ref().is_some_and(|inside| inside.is_read_only(path))
+        !mapped && setup.inside.as_ref().is_some_and(|inside| inside.is_read_only(path))
     }
 
-    /// For us alone: whoever could come through here could pretend to be a guest.
+    /// Closed to all other users: a process that can enter could pretend to be a guest.
     fn make_links(&self) -> Result<(), RuntimeError> {
         make_directory(&self.run_directory, &self.links)
             .map_err(|error| RuntimeError::system("make the run directory", &error))
     }
 
-    /// The file with the names of loopback, as the engine sees it.
+    /// The hosts file, as the engine sees it.
     pub(super) fn hosts(links: &str) -> String {
         format!("{links}/{HOSTS}")
     }
@@ -402,7 +410,7 @@ impl Preparation {
         }
     }
 
-    /// Removes our own directory, and the one above it if nobody else has anything there.
+    /// Removes our own directory, and the one above it if it is empty.
     pub(super) fn remove_links(&self) {
         let _ = fs::remove_dir_all(&self.links);
         let _ = fs::remove_dir(&self.run_directory);
@@ -410,8 +418,8 @@ impl Preparation {
 }
 
 impl Facts {
-    /// Whether the engine names this among what it has for security.
-    pub(super) fn says(&self, word: &str) -> bool {
+    /// Whether the engine lists this security option.
+    pub(super) fn has_security_option(&self, word: &str) -> bool {
         let options = self.info.security_options.iter().flatten();
         options.into_iter().any(|option| {
             option.split(',').any(|part| part == word || part.strip_prefix("name=") == Some(word))
@@ -419,10 +427,10 @@ impl Facts {
     }
 }
 
-/// An engine for another kind of processor would find the guest and could not run it.
+/// An engine on another processor architecture could not run the guest.
 fn refuse_other_processors(facts: &Facts) -> Result<(), RuntimeError> {
     let ours = std::env::consts::ARCH;
-    // Not every engine calls them as the kernel does.
+    // Engines use their own names for architectures.
     let theirs = facts.info.architecture.as_deref().map(|name| match name {
         "amd64" => "x86_64",
         "arm64" => "aarch64",
@@ -450,6 +458,6 @@ fn make_directory(above: &Path, links: &Path) -> io::Result<()> {
     let contents = hosts.map(|(_, contents)| contents).unwrap_or_default();
     let hosts = links.join(HOSTS);
     fs::write(&hosts, contents)?;
-    // Whatever we are usually keen to keep from others, programs inside read it.
+    // Whatever the umask: programs inside must be able to read it.
     fs::set_permissions(&hosts, fs::Permissions::from_mode(0o644))
 }

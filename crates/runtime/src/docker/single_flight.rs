@@ -1,6 +1,6 @@
-//! Work that is done once for all who wait for it, in a task of its own: whoever gives up waiting does
-//! not end it, and what came of it is told to all. A failure may count for a while, so that it is not
-//! begun again at once by everybody.
+//! Single flight: work that is done once for all waiting callers, in a task of its own. A caller that
+//! stops waiting does not end the work, and all callers get its result. A failure may be kept for a
+//! while, so that callers do not all retry at once.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -11,74 +11,74 @@ use tokio::time::Instant;
 
 type Outcome<T, E> = Option<Result<T, E>>;
 
-/// Works in progress, by their names, and those whose failure counts.
-pub(super) struct Flights<T, E> {
-    flying: Mutex<BTreeMap<String, Known<T, E>>>,
+/// Work in progress by name, and recent failures.
+pub(super) struct SingleFlight<T, E> {
+    by_name: Mutex<BTreeMap<String, Shared<T, E>>>,
     failures_count: Duration,
 }
 
-struct Known<T, E> {
+struct Shared<T, E> {
     outcome: watch::Receiver<Outcome<T, E>>,
-    /// Until when what came of it counts, once that is known.
+    /// Until when the result counts, once it is known.
     until: Arc<Mutex<Option<Instant>>>,
 }
 
-impl<T, E> Known<T, E> {
+impl<T, E> Shared<T, E> {
     fn counts(&self) -> bool {
         let until = *self.until.lock().unwrap_or_else(PoisonError::into_inner);
         match until {
             Some(until) => Instant::now() < until,
-            // Unless whoever did it is gone without a word.
+            // Unless the task ended without a result.
             None => self.outcome.has_changed().is_ok(),
         }
     }
 }
 
-/// A work that somebody waits for.
+/// A caller's share of work in progress.
 pub(super) struct Flight<T, E> {
     outcome: watch::Receiver<Outcome<T, E>>,
 }
 
 impl<T: Clone, E: Clone> Flight<T, E> {
-    /// Waits for what comes of it; none if it was given up by a mistake.
-    pub(super) async fn landed(mut self) -> Option<Result<T, E>> {
+    /// Waits for the result; none if the task panicked.
+    pub(super) async fn result(mut self) -> Option<Result<T, E>> {
         let outcome = self.outcome.wait_for(Option::is_some).await.ok()?;
         (*outcome).clone()
     }
 }
 
-impl<T, E> Flights<T, E>
+impl<T, E> SingleFlight<T, E>
 where
     T: Clone + Send + Sync + 'static,
     E: Clone + Send + Sync + 'static,
 {
-    /// Failures count for so long.
+    /// `failures_count` is how long a failure is kept.
     pub(super) fn new(failures_count: Duration) -> Self {
-        Self { flying: Mutex::default(), failures_count }
+        Self { by_name: Mutex::default(), failures_count }
     }
 
-    /// Waits for the work of this name, which is begun unless it is going on. Must be called inside
-    /// a tokio runtime.
-    pub(super) fn board<W>(&self, name: &str, work: impl FnOnce() -> W) -> Flight<T, E>
+    /// Joins the work of this name, and starts it unless it is in progress. Must be called inside a
+    /// tokio runtime.
+    pub(super) fn join<W>(&self, name: &str, work: impl FnOnce() -> W) -> Flight<T, E>
     where
         W: Future<Output = Result<T, E>> + Send + 'static,
     {
-        let mut flying = self.flying.lock().unwrap_or_else(PoisonError::into_inner);
-        flying.retain(|_, known| known.counts());
-        if let Some(known) = flying.get(name) {
+        let mut by_name = self.by_name.lock().unwrap_or_else(PoisonError::into_inner);
+        by_name.retain(|_, known| known.counts());
+        if let Some(known) = by_name.get(name) {
             return Flight { outcome: known.outcome.clone() };
         }
-        let (tell, outcome) = watch::channel(None);
+        let (finish, outcome) = watch::channel(None);
         let until = Arc::new(Mutex::new(None));
-        let known = Known { outcome: outcome.clone(), until: Arc::clone(&until) };
-        flying.insert(name.to_owned(), known);
+        let known = Shared { outcome: outcome.clone(), until: Arc::clone(&until) };
+        by_name.insert(name.to_owned(), known);
         let (work, failures_count) = (work(), self.failures_count);
         tasks::spawn(async move {
             let done = work.await;
             let counts = if done.is_ok() { Duration::ZERO } else { failures_count };
             let end = Instant::now() + counts;
             *until.lock().unwrap_or_else(PoisonError::into_inner) = Some(end);
-            tell.send_replace(Some(done));
+            finish.send_replace(Some(done));
         });
         Flight { outcome }
     }
@@ -92,46 +92,46 @@ mod tests {
 
     use super::*;
 
-    fn flights(failures_count_s: u64) -> Flights<u32, &'static str> {
-        Flights::new(Duration::from_secs(failures_count_s))
+    fn flights(failures_count_s: u64) -> SingleFlight<u32, &'static str> {
+        SingleFlight::new(Duration::from_secs(failures_count_s))
     }
 
     #[tokio::test(start_paused = true)]
-    async fn all_who_wait_are_told_and_who_gives_up_ends_nothing() {
+    async fn single_flight_answers_all_callers_and_survives_those_that_stop_waiting() {
         let flights = flights(0);
         let begun = Arc::new(AtomicU32::new(0));
-        let board = || {
+        let join = || {
             let begun = Arc::clone(&begun);
-            flights.board("x", || async move {
+            flights.join("x", || async move {
                 sleep(Duration::from_secs(5)).await;
                 Ok(begun.fetch_add(1, Ordering::Relaxed))
             })
         };
-        assert!(timeout(Duration::from_secs(1), board().landed()).await.is_err());
-        let (one, two) = tokio::join!(board().landed(), board().landed());
+        assert!(timeout(Duration::from_secs(1), join().result()).await.is_err());
+        let (one, two) = tokio::join!(join().result(), join().result());
         assert_eq!((one, two), (Some(Ok(0)), Some(Ok(0))));
-        assert_eq!(board().landed().await, Some(Ok(1)), "a success is not remembered");
-        let other = flights.board("y", || async { Ok(7) });
-        assert_eq!(other.landed().await, Some(Ok(7)), "by name");
+        assert_eq!(join().result().await, Some(Ok(1)), "a success is not remembered");
+        let other = flights.join("y", || async { Ok(7) });
+        assert_eq!(other.result().await, Some(Ok(7)), "by name");
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_failure_counts_for_a_while() {
+    async fn single_flight_keeps_failures_for_a_while() {
         let flights = flights(10);
-        let fail = || flights.board("x", || async { Err("no") });
-        let succeed = || flights.board("x", || async { Ok(1) });
-        assert_eq!(fail().landed().await, Some(Err("no")));
+        let fail = || flights.join("x", || async { Err("no") });
+        let succeed = || flights.join("x", || async { Ok(1) });
+        assert_eq!(fail().result().await, Some(Err("no")));
         sleep(Duration::from_secs(9)).await;
-        assert_eq!(succeed().landed().await, Some(Err("no")));
+        assert_eq!(succeed().result().await, Some(Err("no")));
         sleep(Duration::from_secs(2)).await;
-        assert_eq!(succeed().landed().await, Some(Ok(1)));
+        assert_eq!(succeed().result().await, Some(Ok(1)));
     }
 
     #[tokio::test]
-    async fn a_mistake_is_not_waited_for_for_ever() {
+    async fn single_flight_that_panics_is_not_waited_for() {
         let flights = flights(10);
-        let wrong = flights.board("x", || async { panic!("a mistake") });
-        assert_eq!(wrong.landed().await, None);
-        assert_eq!(flights.board("x", || async { Ok(1) }).landed().await, Some(Ok(1)));
+        let wrong = flights.join("x", || async { panic!("on purpose") });
+        assert_eq!(wrong.result().await, None);
+        assert_eq!(flights.join("x", || async { Ok(1) }).result().await, Some(Ok(1)));
     }
 }

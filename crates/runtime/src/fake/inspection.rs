@@ -212,7 +212,7 @@ impl Changes for Watch {
                 let sandbox = Arc::clone(&self.sandbox);
                 let change = tokio::select! {
                     change = self.changes.recv() => change,
-                    died = sandbox.over() => return Err(died.error("watch files")),
+                    died = sandbox.wait_exited() => return Err(died.error("watch files")),
                 };
                 match change {
                     Ok(change) => {

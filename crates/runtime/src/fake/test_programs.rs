@@ -1,5 +1,5 @@
-//! Programs that a test adds to the fake runtime, for what its own few cannot do: to speak on a
-//! channel, or to listen on a socket. They see what a program inside a sandbox would see.
+//! Programs that a test adds to the fake runtime, for what its built-in ones cannot do: to use a channel,
+//! or to listen on a socket. They see what a program inside a sandbox would see.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,14 +16,14 @@ use crate::error::RuntimeError;
 /// Where relative paths begin.
 const WORKSPACE: &str = "/workspace";
 
-/// A program that a test brings along.
+/// A program that a test adds.
 #[async_trait]
 pub trait FakeProgram: Send + Sync {
     /// Does what the program does, and says how it ended. Killed, it is dropped.
     async fn run(&self, inside: Inside) -> ExitStatus;
 }
 
-/// What a program that was added finds where it runs.
+/// What a test program finds inside its sandbox.
 pub struct Inside {
     /// Its name and arguments.
     pub argv: Vec<String>,
@@ -58,7 +58,7 @@ impl Inside {
         self.sandbox.append(WORKSPACE, path, bytes.to_vec(), false)
     }
 
-    /// Listens on a Unix socket, if nobody does.
+    /// Listens on a Unix socket, if it is free.
     pub fn listen(&self, path: &str) -> Option<Listener> {
         self.sandbox.listen(self.pid, Address::Path(path.to_owned()))
     }

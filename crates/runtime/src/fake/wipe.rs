@@ -1,5 +1,5 @@
-//! Wiping a fake sandbox: its files, programs, environment and scale are as at its birth, and nobody
-//! who held a stream of the use that is over reaches the next one.
+//! Wiping a fake sandbox: its files, programs, environment and scale are as at its launch, and streams of
+//! an earlier use never reach the next one.
 
 use std::collections::BTreeMap;
 
@@ -14,20 +14,20 @@ impl FakeSandbox {
         if self.world.upgrade().is_some_and(|world| world.wipes) {
             return Ok(());
         }
-        let cause = "used sandboxes are made anew here";
+        let cause = "this runtime recreates used sandboxes and does not wipe them";
         Err(RuntimeError::new(RuntimeErrorCode::Unsupported, operation.step(), cause))
     }
 
     pub(crate) async fn renew(&self) -> Result<(), RuntimeError> {
         self.is_renewable(Operation::Wipe)?;
         self.check(Operation::Wipe.step())?;
-        // Until all is done it is nobody's.
-        self.state().fit = false;
+        // Until the wipe is complete, it must not be handed out.
+        self.state().wipe_complete = false;
         let processes = std::mem::take(&mut self.state().processes);
         for process in &processes {
-            let cause = "its use is over";
-            let over = RuntimeError::new(RuntimeErrorCode::SandboxGone, "exec", cause);
-            process.finish_tree(Err(over));
+            let cause = "the use of the sandbox has ended";
+            let ended = RuntimeError::new(RuntimeErrorCode::SandboxGone, "exec", cause);
+            process.finish_tree(Err(ended));
         }
         self.state().processes = processes;
         self.vanished().await;
@@ -40,7 +40,7 @@ impl FakeSandbox {
         state.listeners.clear();
         state.scale = Scale::default();
         state.generation += 1;
-        state.fit = true;
+        state.wipe_complete = true;
         Ok(())
     }
 
@@ -50,15 +50,15 @@ impl FakeSandbox {
         let step = Operation::Prove.step();
         let unclean = |cause| Err(RuntimeError::new(RuntimeErrorCode::Protocol, step, cause));
         let state = self.state();
-        if !state.fit {
-            return unclean("a wipe of it was not finished");
+        if !state.wipe_complete {
+            return unclean("the last wipe of the sandbox was not finished");
         }
         if state.processes.iter().any(|process| process.lives()) {
-            return unclean("a program runs in it");
+            return unclean("a program runs in the sandbox");
         }
         let workspace = state.workspace.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         if !workspace.is_like(&["/workspace"]) || !state.env.is_empty() {
-            return unclean("something is in it");
+            return unclean("the workspace or the environment is not empty");
         }
         Ok(())
     }

@@ -32,7 +32,7 @@ impl GuestLink {
         Ok(FileReader::new(entry, Box::new(reader)))
     }
 
-    /// Begins to write a file. What the guest has against it is told by the writer.
+    /// Begins to write a file. If the guest refuses, the writer fails.
     pub(super) fn new_file(
         &self,
         path: &str,

@@ -1,5 +1,5 @@
-//! Looks around inside: a process of the guest's tells what it sees on a pipe. Given up, it is
-//! killed. However much it tells, only so much of it is taken.
+//! Inspection of a sandbox (find, search, watch, sockets): a process of the guest writes its findings to a
+//! pipe. If the call is dropped, the process is killed. Only a bounded amount of its output is read.
 
 use std::future::Future;
 use std::os::fd::OwnedFd;
@@ -26,13 +26,13 @@ use crate::inside::{
     SearchQuery, Searched, Socket, TextMatch, WatchQuery,
 };
 
-/// How long a look may take.
+/// How long an inspection may take.
 const LOOK_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// After this it tells what it has seen so far.
+/// After this time it returns what it has found so far.
 const LOOK_TIME_MS: u32 = 25_000;
 
-/// What is taken of all that it tells: names and lines may be long.
+/// How much of its output is read: names and lines may be long.
 const LOOK_BYTES: usize = 8 << 20;
 
 /// What is read at once.
@@ -144,7 +144,7 @@ impl GuestLink {
         }
     }
 
-    /// Gives what is seen to `take` until that was all. What it does not take makes no sense.
+    /// Passes each finding to `take` until the end. A finding that it does not take is a protocol error.
     async fn look(
         &self,
         step: &'static str,
@@ -205,13 +205,13 @@ impl GuestLink {
     }
 }
 
-/// How a look ended.
+/// How an inspection ended.
 struct Over {
     truncated: bool,
     count: u64,
 }
 
-/// A look under way.
+/// An inspection in progress.
 struct Seeing {
     step: &'static str,
     reader: ByteReader,
@@ -222,8 +222,7 @@ struct Seeing {
 }
 
 impl Seeing {
-    /// What is seen next; none if the process ended without a word. Nothing is lost if it is given
-    /// up.
+    /// The next finding; none if the process ended without one. A dropped call loses nothing.
     async fn next(&mut self) -> Result<Option<Sighting>, RuntimeError> {
         loop {
             let taken = self.sightings.take().map_err(|error| {
@@ -242,7 +241,7 @@ impl Seeing {
                 .await
                 .map_err(|error| RuntimeError::from_io(self.step, error))?;
             if read == 0 {
-                // Why it did not begin, or how it was ended, is told by its end.
+                // The exit of the process says why it did not begin, or how it was ended.
                 self.process
                     .wait()
                     .await
@@ -254,7 +253,7 @@ impl Seeing {
     }
 
     fn nonsense(&self) -> RuntimeError {
-        let cause = "it was ended before it was done";
+        let cause = "the inspection was ended before it was done";
         RuntimeError::new(RuntimeErrorCode::System, self.step, cause)
     }
 }
@@ -288,7 +287,7 @@ impl Changes for Seeing {
     }
 }
 
-/// What something that was seen takes here, roughly.
+/// The memory of one finding, roughly.
 fn weight(sighting: &Sighting) -> usize {
     let text = match sighting {
         Sighting::File { path, .. } | Sighting::Change { path, .. } => path.len(),

@@ -1,5 +1,6 @@
-//! The socket to the launcher. Whoever asks writes to it directly; one task reads it, and gives
-//! answers to those who hold the ticket. What nobody waits for any more is answered to nobody.
+//! The client of the launcher: its socket, requests with tickets, and answers. Callers write to the
+//! socket directly; one task reads it and passes each answer to the holder of the ticket. An answer
+//! whose caller has gone is dropped.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -20,13 +21,13 @@ use crate::deaths::Died;
 use crate::error::{RuntimeError, RuntimeErrorCode};
 use crate::socket::{Carries, Socket};
 
-/// How long the launcher may take for anything but a launch.
+/// How long the launcher may take for any request but a launch.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// How many packets are read before other tasks get their turn.
 const PACKETS_PER_TURN: usize = 64;
 
-/// What the launcher answers.
+/// An answer of the launcher.
 #[derive(Debug)]
 enum Answer {
     Launched(Launched),
@@ -34,29 +35,29 @@ enum Answer {
     Listed(Vec<InstanceId>),
 }
 
-/// A sandbox has a process.
+/// The launcher started the process of a sandbox.
 #[derive(Debug)]
 pub(super) struct Launched {
     pub pid: u32,
     pub cgroup: CgroupPaths,
 }
 
-/// What happened that nobody asked for.
+/// What arrived from the launcher, in its order.
 #[derive(Debug)]
-pub(super) enum News {
-    /// The launcher is ready to work.
+pub(super) enum LauncherEvent {
+    /// The launcher is ready.
     Up(LauncherFeatures),
-    /// It cannot start to work.
+    /// The launcher cannot work on this machine.
     Unable(RuntimeError),
-    /// A sandbox is over and nothing of it is left.
+    /// A sandbox exited and nothing of it is left.
     Died(Died),
-    /// A sandbox that nobody waits for any more is certainly gone.
+    /// A failed or abandoned launch is removed for certain.
     Gone(InstanceId),
-    /// Someone's answer, to be given when all that was told before it has been dealt with.
+    /// An answer. It is passed on after all events before it are handled.
     Answer(Answered),
 }
 
-/// An answer and who waits for it.
+/// An answer and the caller that waits for it.
 #[derive(Debug)]
 pub(super) struct Answered {
     reply: oneshot::Sender<Reply>,
@@ -64,27 +65,28 @@ pub(super) struct Answered {
 }
 
 impl Answered {
-    pub(super) fn give(self) {
-        // Whoever does not wait any more does not want it.
+    pub(super) fn deliver(self) {
+        // The caller may have gone; then the answer is not needed.
         let _ = self.reply.send(self.answer);
     }
 }
 
 type Reply = Result<Answer, RuntimeError>;
 
-/// Who waits for an answer.
+/// What becomes of an answer.
 enum Waiting {
+    /// A caller waits for it.
     Caller {
         reply: oneshot::Sender<Reply>,
         /// Parts of a long answer.
         listed: Vec<InstanceId>,
     },
-    /// A launch was given up and taken back.
-    Nobody(InstanceId),
+    /// No caller waits: an abandoned launch is being removed.
+    Unawaited(InstanceId),
 }
 
-/// The socket to the launcher.
-pub(super) struct Launcher {
+/// The client of one launcher.
+pub(super) struct LauncherClient {
     state: Mutex<State>,
 }
 
@@ -95,7 +97,7 @@ struct State {
     waiting: BTreeMap<u64, Waiting>,
     last_ticket: u64,
     reader: Option<Waker>,
-    /// Why it answers nothing any more.
+    /// Why the launcher no longer answers, if it does not.
     lost: Option<RuntimeError>,
 }
 
@@ -108,7 +110,7 @@ fn bytes_of(instance: InstanceId) -> InstanceBytes {
     instance.as_u128().to_be_bytes()
 }
 
-impl Launcher {
+impl LauncherClient {
     /// Takes over the socket. Must be called inside a tokio runtime.
     pub(super) fn new(socket: OwnedFd) -> io::Result<Self> {
         let state = State {
@@ -124,16 +126,16 @@ impl Launcher {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        // No code panics between two changes that belong together.
+        // No code panics between two changes that belong together, so a poisoned state is whole.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Why it answers nothing any more, if it does not.
+    /// Why the launcher no longer answers, if it does not.
     pub(super) fn lost(&self) -> Option<RuntimeError> {
         self.lock().lost.clone()
     }
 
-    /// Asks for a sandbox. It has no deadline of its own.
+    /// Launches a sandbox. It has no deadline of its own.
     pub(super) async fn launch(
         &self,
         spec: Spec,
@@ -143,7 +145,7 @@ impl Launcher {
         let reply = self.ask("launch", request, Some(connection))?;
         match self.answer("launch", reply).await? {
             Answer::Launched(launched) => Ok(launched),
-            Answer::Done | Answer::Listed(_) => Err(nonsense("launch")),
+            Answer::Done | Answer::Listed(_) => Err(unexpected_answer("launch")),
         }
     }
 
@@ -164,11 +166,11 @@ impl Launcher {
         self.done("kill", |ticket| ToLauncher::Kill { ticket, instance }).await
     }
 
-    /// Removes a sandbox for which nobody waits. That it is gone becomes news.
+    /// Removes a sandbox without waiting. [`LauncherEvent::Gone`] follows when it is gone.
     pub(super) fn kill_unawaited(&self, instance: InstanceId) {
         let mut state = self.lock();
         if state.lost.is_none() {
-            let ticket = state.wait(Waiting::Nobody(instance));
+            let ticket = state.wait(Waiting::Unawaited(instance));
             state.send(&ToLauncher::Kill { ticket, instance: bytes_of(instance) }, None);
         }
     }
@@ -179,7 +181,7 @@ impl Launcher {
         let answer = timeout(PATIENCE, self.answer("list", reply)).await;
         match answer.map_err(|_| RuntimeError::deadline("list"))?? {
             Answer::Listed(instances) => Ok(instances),
-            Answer::Done | Answer::Launched(_) => Err(nonsense("list")),
+            Answer::Done | Answer::Launched(_) => Err(unexpected_answer("list")),
         }
     }
 
@@ -192,7 +194,7 @@ impl Launcher {
         let answer = timeout(PATIENCE, self.answer(step, reply)).await;
         match answer.map_err(|_| RuntimeError::deadline(step))?? {
             Answer::Done => Ok(()),
-            Answer::Launched(_) | Answer::Listed(_) => Err(nonsense(step)),
+            Answer::Launched(_) | Answer::Listed(_) => Err(unexpected_answer(step)),
         }
     }
 
@@ -219,12 +221,12 @@ impl Launcher {
         })
     }
 
-    /// Closes the socket, which ends the launcher. Whoever waits for it is told, and whoever comes
-    /// later hears the last reason; but that somebody asked for the end stays the reason.
+    /// Closes the socket, which ends the launcher. Waiting callers fail with the reason, and so do later
+    /// ones. The last reason counts, except that a shutdown stays the reason.
     pub(super) fn close(&self, reason: RuntimeError) {
         let mut state = self.lock();
-        let is_asked_for = |lost: &RuntimeError| lost.code == RuntimeErrorCode::ShuttingDown;
-        if !state.lost.as_ref().is_some_and(is_asked_for) {
+        let is_shutdown = |lost: &RuntimeError| lost.code == RuntimeErrorCode::ShuttingDown;
+        if !state.lost.as_ref().is_some_and(is_shutdown) {
             state.lost = Some(reason);
         }
         let closed = (
@@ -240,21 +242,21 @@ impl Launcher {
         }
     }
 
-    /// What has arrived since, in its order; nothing more once the launcher is gone.
-    pub(super) fn poll_news(
+    /// What has arrived since the last call, in its order; none once the launcher is gone.
+    pub(super) fn poll_events(
         &self,
         cx: &mut Context<'_>,
         buffer: &mut [u8],
-    ) -> Poll<Option<Vec<News>>> {
-        let mut news = Vec::new();
+    ) -> Poll<Option<Vec<LauncherEvent>>> {
+        let mut events = Vec::new();
         let mut state = self.lock();
         let replaced = state.reader.replace(cx.waker().clone());
-        let polled = state.poll_read(cx, buffer, &mut news);
+        let polled = state.poll_read(cx, buffer, &mut events);
         drop(state);
         drop(replaced);
         match polled {
-            // What was said before the end counts; the end is found again the next time.
-            _ if !news.is_empty() => Poll::Ready(Some(news)),
+            // Events before the end count; the next call finds the end again.
+            _ if !events.is_empty() => Poll::Ready(Some(events)),
             Poll::Ready(()) => Poll::Ready(None),
             Poll::Pending => Poll::Pending,
         }
@@ -269,7 +271,7 @@ impl State {
     }
 
     fn send(&mut self, message: &ToLauncher, descriptor: Option<OwnedFd>) {
-        // Our own messages are well formed; what does not fit into a packet the kernel refuses.
+        // Our own messages can be encoded; the Linux kernel refuses what does not fit into a packet.
         let Ok(bytes) = postcard::to_allocvec(message) else { return };
         self.unsent.push_back((bytes, descriptor));
         let Some(socket) = &self.socket else { return };
@@ -281,12 +283,12 @@ impl State {
         }
     }
 
-    /// Ready when there is nothing more to come.
+    /// Ready when the launcher has closed its socket.
     fn poll_read(
         &mut self,
         cx: &mut Context<'_>,
         buffer: &mut [u8],
-        news: &mut Vec<News>,
+        events: &mut Vec<LauncherEvent>,
     ) -> Poll<()> {
         for _ in 0..PACKETS_PER_TURN {
             let Some(socket) = &self.socket else { return Poll::Ready(()) };
@@ -294,7 +296,7 @@ impl State {
                 Poll::Pending => return self.poll_write(cx),
                 Poll::Ready(Ok(0) | Err(_)) => return Poll::Ready(()),
                 Poll::Ready(Ok(length)) => match postcard::from_bytes(&buffer[..length]) {
-                    Ok(message) => news.extend(self.heard(message)),
+                    Ok(message) => events.extend(self.on_message(message)),
                     Err(_) => return Poll::Ready(()),
                 },
             }
@@ -316,11 +318,11 @@ impl State {
         Poll::Pending
     }
 
-    fn heard(&mut self, message: FromLauncher) -> Option<News> {
+    fn on_message(&mut self, message: FromLauncher) -> Option<LauncherEvent> {
         match message {
-            FromLauncher::Up { features } => Some(News::Up(features)),
+            FromLauncher::Up { features } => Some(LauncherEvent::Up(features)),
             FromLauncher::Died { instance, status, out_of_memory } => {
-                Some(News::Died(died(instance, status, out_of_memory)))
+                Some(LauncherEvent::Died(died(instance, status, out_of_memory)))
             }
             FromLauncher::Launched { ticket, pid, cgroup } => {
                 let launched = Launched { pid, cgroup };
@@ -328,7 +330,7 @@ impl State {
             }
             FromLauncher::Done { ticket } => self.answered(ticket, Ok(Answer::Done)),
             FromLauncher::Refused { ticket: 0, refusal } => {
-                Some(News::Unable(RuntimeError::from_refusal(refusal)))
+                Some(LauncherEvent::Unable(RuntimeError::from_refusal(refusal)))
             }
             FromLauncher::Refused { ticket, refusal } => {
                 self.answered(ticket, Err(RuntimeError::from_refusal(refusal)))
@@ -348,15 +350,17 @@ impl State {
         }
     }
 
-    fn answered(&mut self, ticket: u64, answer: Reply) -> Option<News> {
+    fn answered(&mut self, ticket: u64, answer: Reply) -> Option<LauncherEvent> {
         match self.waiting.remove(&ticket)? {
-            Waiting::Caller { reply, .. } => Some(News::Answer(Answered { reply, answer })),
-            Waiting::Nobody(instance) => Some(News::Gone(instance)),
+            Waiting::Caller { reply, .. } => {
+                Some(LauncherEvent::Answer(Answered { reply, answer }))
+            }
+            Waiting::Unawaited(instance) => Some(LauncherEvent::Gone(instance)),
         }
     }
 }
 
-/// Sends packets until the socket takes no more.
+/// Sends packets until the socket is full.
 fn send_all(
     socket: BorrowedFd<'_>,
     unsent: &mut VecDeque<(Vec<u8>, Option<OwnedFd>)>,
@@ -366,8 +370,8 @@ fn send_all(
         match jail::packet::send(socket, bytes, &descriptors) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Err(error),
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            // That the launcher is gone is found by reading. What else the kernel refuses it refuses
-            // of this packet alone: whoever waits for it sees that its descriptor is closed.
+            // The reader finds out that the launcher is gone. Any other refusal concerns this packet
+            // alone: its caller sees that the descriptor is closed.
             Ok(()) | Err(_) => drop(unsent.pop_front()),
         }
     }
@@ -378,6 +382,6 @@ fn lost() -> RuntimeError {
     RuntimeError::new(RuntimeErrorCode::LauncherLost, "", "the launcher has ended")
 }
 
-fn nonsense(step: &'static str) -> RuntimeError {
-    RuntimeError::new(RuntimeErrorCode::Protocol, step, "the launcher's answer makes no sense")
+fn unexpected_answer(step: &'static str) -> RuntimeError {
+    RuntimeError::new(RuntimeErrorCode::Protocol, step, "the launcher sent an unexpected answer")
 }

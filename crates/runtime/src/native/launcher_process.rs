@@ -1,4 +1,4 @@
-//! The launcher as a process: started before anything else is, waited for at the end.
+//! The launcher as a child process: started before the server has threads, reaped when it ends.
 
 use std::ffi::CStr;
 use std::fs::Permissions;
@@ -15,14 +15,14 @@ use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions, kill_process, pidfd_
 use super::config::NativeConfig;
 use crate::error::{RuntimeError, RuntimeErrorCode};
 
-/// How the launcher is called.
+/// The launcher's arguments.
 const ARGUMENTS: [&CStr; 2] = [c"shoal-launcher", c"launcher"];
 
-/// How long the launcher may take to remove what it made once it is told to end.
+/// How long the launcher may take to remove what it made after its socket is closed.
 const END_PATIENCE: Duration = Duration::from_secs(20);
 
-/// A launcher that was started. It knows nothing of threads or tokio, so that it can be started
-/// before there are any.
+/// A launcher that was started. It needs neither threads nor tokio, so that the server can start it
+/// before it has any.
 #[derive(Debug)]
 pub struct LauncherProcess {
     pub(super) config: NativeConfig,
@@ -31,7 +31,7 @@ pub struct LauncherProcess {
 }
 
 impl LauncherProcess {
-    /// Starts a launcher from the binary that is built in.
+    /// Starts a launcher from the embedded binary.
     pub fn start(config: NativeConfig) -> Result<Self, RuntimeError> {
         let failed = |step: &'static str| {
             move |error: std::io::Error| RuntimeError {
@@ -63,7 +63,7 @@ impl LauncherProcess {
     }
 }
 
-/// Waits until a launcher whose socket is closed has ended; one that does not is killed. Blocks.
+/// Reaps a launcher whose socket is closed. Kills it if it does not end in time. Blocks.
 pub(super) fn wait_for_end(pid: Pid) {
     if let Ok(handle) = pidfd_open(pid, PidfdFlags::empty()) {
         let timeout = Timespec {
@@ -77,15 +77,15 @@ pub(super) fn wait_for_end(pid: Pid) {
             }
         };
         if ended != Ok(1) {
-            // Its sandboxes die with it, and what else it made is found by its label.
+            // Its sandboxes die with it; the rest of what it made is found by its label.
             let _ = kill_process(pid, Signal::KILL);
         }
     }
     while matches!(waitpid(Some(pid), WaitOptions::empty()), Err(Errno::INTR)) {}
 }
 
-/// Makes a directory that only its owner can enter: what programs write into workspaces belongs to
-/// an ordinary user, with permissions of their choice.
+/// Makes a directory that only its owner can enter: files in workspaces belong to an ordinary user, and
+/// have whatever permissions programs choose.
 fn make_closed(directory: &Path) -> std::io::Result<()> {
     std::fs::create_dir_all(directory)?;
     std::fs::set_permissions(directory, Permissions::from_mode(0o700))

@@ -1,6 +1,6 @@
-//! One launcher after another: when one is lost, and nobody asked for its end, all it made is
-//! removed and told, and then the next one is started, under a new name. There are never two at
-//! once. Whoever asks for the end of the runtime ends this too, at whatever point it is.
+//! Restarts of the launcher. When one dies without a shutdown, all it made is removed, each sandbox's
+//! death is reported, and then the next launcher is started under a new run name. There are never two
+//! launchers at once. A shutdown stops a restart at any point.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -10,39 +10,39 @@ use tokio::time::{Instant, sleep};
 
 use super::config::{NativeConfig, new_run};
 use super::launcher_process::LauncherProcess;
-use super::launcher_run::Run;
+use super::launcher_run::LauncherRun;
 use crate::deaths::DeathBoard;
 use crate::error::{RuntimeError, RuntimeErrorCode};
 use crate::leftovers::Leftovers;
 use crate::scale::ScaleBoard;
 
-/// How long to wait after the first attempt that failed; twice as long after each further one.
+/// The pause after the first failed attempt; twice as long after each further one.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 
-/// The longest wait. A launcher that did not live as long counts as an attempt that failed, or one
-/// that dies at once would be started again without a pause.
+/// The longest pause. A launcher that lived for a shorter time counts as a failed attempt; otherwise
+/// one that dies at once would be restarted without a pause.
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 
 /// Starts a launcher. Blocks for a moment.
 pub(super) type Starter =
     Arc<dyn Fn(NativeConfig) -> Result<LauncherProcess, RuntimeError> + Send + Sync>;
 
-/// The launchers of one runtime, and what they have in common.
+/// The launchers of one runtime, one after the other, and what they share.
 pub(super) struct Launchers {
     pub config: NativeConfig,
     pub deaths: Arc<DeathBoard>,
     pub scale: Arc<ScaleBoard>,
     pub leftovers: Leftovers,
     start: Starter,
-    /// The last one that was up.
-    current: Mutex<Arc<Run>>,
-    /// The end was asked for. Set only while `current` is locked.
+    /// The run of the last launcher that was up.
+    current: Mutex<Arc<LauncherRun>>,
+    /// A shutdown was requested. Set only while `current` is locked.
     stopping: watch::Sender<bool>,
     /// There is no launcher and there will be none.
-    over: watch::Sender<bool>,
+    ended: watch::Sender<bool>,
 }
 
-/// How often in a row it failed.
+/// How many attempts failed in a row.
 #[derive(Debug, Default, Clone, Copy)]
 struct Failures(u32);
 
@@ -63,7 +63,7 @@ impl Failures {
 }
 
 impl Launchers {
-    /// Waits until the first one is ready for work.
+    /// Waits until the first launcher is ready.
     pub(super) async fn begin(
         process: LauncherProcess,
         start: Starter,
@@ -75,7 +75,7 @@ impl Launchers {
         let deaths = Arc::new(DeathBoard::default());
         let scale = Arc::new(ScaleBoard::default());
         let never = std::future::pending();
-        let first = Run::begin(
+        let first = LauncherRun::begin(
             process,
             Arc::clone(&deaths),
             Arc::clone(&scale),
@@ -92,33 +92,33 @@ impl Launchers {
             start,
             current: Mutex::new(Arc::new(first)),
             stopping: watch::Sender::new(false),
-            over: watch::Sender::new(false),
+            ended: watch::Sender::new(false),
         })
     }
 
-    fn lock(&self) -> MutexGuard<'_, Arc<Run>> {
+    fn lock(&self) -> MutexGuard<'_, Arc<LauncherRun>> {
         self.current.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The launcher that is up, or the last one that was.
-    pub(super) fn current(&self) -> Arc<Run> {
+    pub(super) fn current(&self) -> Arc<LauncherRun> {
         Arc::clone(&self.lock())
     }
 
-    /// No other launcher will come after the one that is returned.
-    pub(super) fn stop(&self) -> Arc<Run> {
+    /// Requests a shutdown: no launcher follows the run that is returned.
+    pub(super) fn stop(&self) -> Arc<LauncherRun> {
         let current = self.lock();
         self.stopping.send_replace(true);
         Arc::clone(&current)
     }
 
     /// Waits until there is no launcher and nothing that one made, for good.
-    pub(super) async fn over(&self) {
-        // It cannot be dropped while it is waited for.
-        let _ = self.over.subscribe().wait_for(|over| *over).await;
+    pub(super) async fn wait_ended(&self) {
+        // The sender is ours, so it cannot be gone.
+        let _ = self.ended.subscribe().wait_for(|ended| *ended).await;
     }
 
-    /// Deals with one launcher after another, until the last one is gone.
+    /// Serves one launcher after the other, until the last one is gone.
     pub(super) async fn serve(&self, mut buffer: Vec<u8>) {
         let mut failures = Failures::default();
         let mut run = self.current();
@@ -136,19 +136,19 @@ impl Launchers {
                 None => break,
             }
         }
-        self.over.send_replace(true);
+        self.ended.send_replace(true);
     }
 
-    /// Starts a launcher, as often as it takes. None if the end is asked for.
+    /// Starts a launcher, with as many attempts as it takes. None after a shutdown request.
     async fn next(
         &self,
-        last: &Run,
+        last: &LauncherRun,
         failures: &mut Failures,
         buffer: &mut [u8],
-    ) -> Option<Arc<Run>> {
+    ) -> Option<Arc<LauncherRun>> {
         loop {
             tokio::select! {
-                // Where both are due, nothing is started for an end that was asked for.
+                // If both are due, the shutdown counts and nothing is started.
                 biased;
                 () = self.stopped() => return None,
                 () = sleep(failures.pause()) => {}
@@ -161,7 +161,7 @@ impl Launchers {
         }
     }
 
-    async fn attempt(&self, buffer: &mut [u8]) -> Result<Run, RuntimeError> {
+    async fn attempt(&self, buffer: &mut [u8]) -> Result<LauncherRun, RuntimeError> {
         let config = NativeConfig { run: new_run(), ..self.config.clone() };
         let start = Arc::clone(&self.start);
         let process = tasks::spawn_blocking(move || start(config))
@@ -171,11 +171,12 @@ impl Launchers {
             })
             .flatten()?;
         let (deaths, scale) = (Arc::clone(&self.deaths), Arc::clone(&self.scale));
-        Run::begin(process, deaths, scale, self.leftovers.clone(), buffer, self.stopped()).await
+        LauncherRun::begin(process, deaths, scale, self.leftovers.clone(), buffer, self.stopped())
+            .await
     }
 
-    /// From now on it is the one to launch with, unless the end was asked for meanwhile.
-    async fn install(&self, run: Arc<Run>) -> Option<Arc<Run>> {
+    /// Makes it the current run, unless a shutdown was requested meanwhile.
+    async fn install(&self, run: Arc<LauncherRun>) -> Option<Arc<LauncherRun>> {
         let installed = {
             let mut current = self.lock();
             let stopping = *self.stopping.borrow();
@@ -191,13 +192,13 @@ impl Launchers {
         None
     }
 
-    /// The end was asked for.
+    /// Waits until a shutdown is requested.
     async fn stopped(&self) {
-        // It cannot be dropped while it is waited for.
+        // The sender is ours, so it cannot be gone.
         let _ = self.stopping.subscribe().wait_for(|stopping| *stopping).await;
     }
 
-    /// What is said to whoever wants something of a launcher that is gone.
+    /// The error for callers while the launcher is gone.
     fn lost(&self, last: Option<&RuntimeError>) -> RuntimeError {
         const LOST: &str = "the launcher has ended, and every sandbox with it";
         let cause = match (self.config.restart, last) {
@@ -216,7 +217,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pauses_double_up_to_the_longest() {
+    fn launcher_restart_pauses_double_up_to_the_longest() {
         let mut failures = Failures::default();
         let mut pauses_ms = Vec::new();
         for _ in 0..10 {

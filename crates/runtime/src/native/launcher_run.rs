@@ -1,5 +1,5 @@
-//! The life of one launcher, and of the sandboxes it made: none of them outlives it, and no handle
-//! of one of them ever reaches another launcher.
+//! The run of one launcher, and the registry of its instances. None of them outlives the launcher, and
+//! no handle of one of them may ever reach another launcher.
 
 use std::collections::BTreeMap;
 use std::future::poll_fn;
@@ -13,9 +13,9 @@ use rustix::process::Pid;
 use tokio::time::timeout;
 
 use super::instance::Instance;
-use super::launcher_client::{Launcher, News};
+use super::launcher_client::{LauncherClient, LauncherEvent};
 use super::launcher_process::{self, LauncherProcess};
-use super::run_removal::Ending;
+use super::run_removal::RunRemoval;
 use super::sandbox::NativeSandbox;
 use crate::deaths::{DeathBoard, Died};
 use crate::error::{RuntimeError, RuntimeErrorCode};
@@ -23,41 +23,40 @@ use crate::guest_link::LinkSettings;
 use crate::leftovers::Leftovers;
 use crate::scale::ScaleBoard;
 
-/// How long the launcher may take to be ready for work.
+/// How long the launcher may take to be ready.
 const START_PATIENCE: Duration = Duration::from_secs(20);
 
-/// One launcher and all it made.
-pub(super) struct Run {
-    /// Everything that is made carries it.
+/// One launcher and its instances.
+pub(super) struct LauncherRun {
+    /// The run's name. Everything that the launcher makes carries it.
     name: String,
     pub pid: Pid,
-    pub launcher: Arc<Launcher>,
+    pub launcher: Arc<LauncherClient>,
     pub features: LauncherFeatures,
     pub link: LinkSettings,
-    /// The directories of which it may show something, by their numbers.
+    /// The directories that may be mounted; the launcher knows them by their index.
     pub mounts: Vec<PathBuf>,
     pub deaths: Arc<DeathBoard>,
     pub scale: Arc<ScaleBoard>,
-    pub ending: Arc<Ending>,
+    pub run_removal: Arc<RunRemoval>,
     leftovers: Leftovers,
-    registry: Mutex<BTreeMap<InstanceId, Entry>>,
+    registry: Mutex<BTreeMap<InstanceId, RegistryEntry>>,
 }
 
 /// What exists under an instance id.
-pub(super) enum Entry {
-    /// It is being made, or taken back.
+pub(super) enum RegistryEntry {
+    /// Its launch is in progress, or a failed launch is being removed.
     Launching {
         instance: Arc<Instance>,
-        /// Someone asked for its end.
+        /// A caller killed it.
         killed: bool,
     },
     /// It was handed out.
     Live(Arc<NativeSandbox>),
 }
 
-impl Run {
-    /// Waits until a launcher is ready for work. If it never is, or `stop` comes first, nothing of
-    /// it is left.
+impl LauncherRun {
+    /// Waits until a launcher is ready. If it never is, or `stop` comes first, nothing of it is left.
     pub(super) async fn begin(
         process: LauncherProcess,
         deaths: Arc<DeathBoard>,
@@ -67,7 +66,7 @@ impl Run {
         stop: impl Future<Output = ()>,
     ) -> Result<Self, RuntimeError> {
         let LauncherProcess { config, socket, pid } = process;
-        let up = match Launcher::new(socket) {
+        let up = match LauncherClient::new(socket) {
             Ok(launcher) => tokio::select! {
                 up = timeout(START_PATIENCE, wait_until_up(&launcher, buffer)) => up
                     .unwrap_or_else(|_| Err(RuntimeError::deadline("start the launcher")))
@@ -90,11 +89,11 @@ impl Run {
                 mounts: config.mounts,
                 deaths,
                 scale,
-                ending: Arc::new(Ending::new()),
+                run_removal: Arc::new(RunRemoval::new()),
                 leftovers,
                 registry: Mutex::default(),
             }),
-            // Its socket is closed by now, so it ends.
+            // Its socket is closed by now, so the launcher ends.
             Err(error) => {
                 remove(pid, config.run, leftovers).await;
                 Err(error)
@@ -102,28 +101,28 @@ impl Run {
         }
     }
 
-    /// Deals with what the launcher says until it is gone.
+    /// Handles the launcher's events until it is gone.
     pub(super) async fn serve(&self, buffer: &mut [u8]) {
-        while let Some(news) = poll_fn(|cx| self.launcher.poll_news(cx, buffer)).await {
-            for one in news {
-                match one {
-                    News::Died(died) => self.bury(died),
-                    News::Gone(instance) => self.forget(instance),
-                    News::Answer(answer) => answer.give(),
-                    News::Up(_) | News::Unable(_) => {}
+        while let Some(events) = poll_fn(|cx| self.launcher.poll_events(cx, buffer)).await {
+            for event in events {
+                match event {
+                    LauncherEvent::Died(died) => self.remove_entry(died),
+                    LauncherEvent::Gone(instance) => self.forget(instance),
+                    LauncherEvent::Answer(answer) => answer.deliver(),
+                    LauncherEvent::Up(_) | LauncherEvent::Unable(_) => {}
                 }
             }
         }
     }
 
-    /// The launcher is gone, and so is, or soon will be, every sandbox: each is told once nothing
-    /// of the run is left.
+    /// The launcher is gone, and every sandbox dies with it. Reports each death once nothing of the run
+    /// is left.
     pub(super) async fn end(&self, cause: RuntimeError) {
         self.launcher.close(cause);
         for (instance, entry) in &*self.registry() {
             match entry {
-                Entry::Live(sandbox) => sandbox.link.fail(&Died::with_launcher(*instance)),
-                Entry::Launching { instance: record, .. } => {
+                RegistryEntry::Live(sandbox) => sandbox.link.fail(&Died::with_launcher(*instance)),
+                RegistryEntry::Launching { instance: record, .. } => {
                     record.set_died(Died::with_launcher(*instance));
                 }
             }
@@ -131,49 +130,49 @@ impl Run {
         remove(self.pid, self.name.clone(), self.leftovers.clone()).await;
         let left: Vec<_> = self.registry().keys().copied().collect();
         for instance in left {
-            self.bury(Died::with_launcher(instance));
+            self.remove_entry(Died::with_launcher(instance));
         }
-        self.ending.all_is_removed();
+        self.run_removal.mark_removed();
     }
 
-    pub(super) fn registry(&self) -> MutexGuard<'_, BTreeMap<InstanceId, Entry>> {
+    pub(super) fn registry(&self) -> MutexGuard<'_, BTreeMap<InstanceId, RegistryEntry>> {
         self.registry.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(super) fn live(&self, instance: InstanceId) -> Option<Arc<NativeSandbox>> {
         match self.registry().get(&instance)? {
-            Entry::Live(sandbox) => Some(Arc::clone(sandbox)),
-            Entry::Launching { .. } => None,
+            RegistryEntry::Live(sandbox) => Some(Arc::clone(sandbox)),
+            RegistryEntry::Launching { .. } => None,
         }
     }
 
-    /// A sandbox is over. Whoever waits for anything of it is told; who subscribed too, if anyone
-    /// ever had it.
-    fn bury(&self, died: Died) {
+    /// A sandbox exited. Its waiting callers fail; subscribers hear of the death if the sandbox was ever
+    /// handed out.
+    fn remove_entry(&self, died: Died) {
         let entry = self.registry().remove(&died.instance);
         match entry {
-            Some(Entry::Live(sandbox)) => {
+            Some(RegistryEntry::Live(sandbox)) => {
                 sandbox.instance.set_died(died);
                 sandbox.link.fail(&died);
-                self.deaths.tell(died);
+                self.deaths.report(died);
             }
-            Some(Entry::Launching { instance, .. }) => instance.set_died(died),
+            Some(RegistryEntry::Launching { instance, .. }) => instance.set_died(died),
             None => {}
         }
     }
 
-    /// A launch was taken back.
+    /// A failed or abandoned launch is removed.
     pub(super) fn forget(&self, instance: InstanceId) {
         let mut registry = self.registry();
-        if let Some(Entry::Launching { .. }) = registry.get(&instance) {
+        if let Some(RegistryEntry::Launching { .. }) = registry.get(&instance) {
             registry.remove(&instance);
         }
     }
 }
 
-/// Waits until a launcher has ended, and removes what it left.
+/// Reaps a launcher, and removes what it left.
 async fn remove(pid: Pid, run: String, leftovers: Leftovers) {
-    // What cannot be removed now is found by the next cleaning.
+    // What cannot be removed now is removed by the next `reap_orphans`.
     let _ = tasks::spawn_blocking(move || {
         launcher_process::wait_for_end(pid);
         leftovers.remove_ended_run(&run)
@@ -181,21 +180,23 @@ async fn remove(pid: Pid, run: String, leftovers: Leftovers) {
     .await;
 }
 
-/// Waits for the launcher's first word.
+/// Waits until the launcher reports that it is ready.
 pub(super) async fn wait_until_up(
-    launcher: &Launcher,
+    launcher: &LauncherClient,
     buffer: &mut [u8],
 ) -> Result<LauncherFeatures, RuntimeError> {
-    let news = poll_fn(|cx| launcher.poll_news(cx, buffer)).await;
-    match news.and_then(|mut news| (!news.is_empty()).then(|| news.remove(0))) {
-        Some(News::Up(features)) => Ok(features),
-        Some(News::Unable(error)) => {
+    let events = poll_fn(|cx| launcher.poll_events(cx, buffer)).await;
+    match events.and_then(|mut events| (!events.is_empty()).then(|| events.remove(0))) {
+        Some(LauncherEvent::Up(features)) => Ok(features),
+        Some(LauncherEvent::Unable(error)) => {
             Err(RuntimeError { cause: "the launcher cannot work here".into(), ..error })
         }
-        Some(News::Died(_) | News::Gone(_) | News::Answer(_)) | None => Err(RuntimeError::new(
-            RuntimeErrorCode::LaunchFailed,
-            "start the launcher",
-            "it ended before it was ready",
-        )),
+        Some(LauncherEvent::Died(_) | LauncherEvent::Gone(_) | LauncherEvent::Answer(_)) | None => {
+            Err(RuntimeError::new(
+                RuntimeErrorCode::LaunchFailed,
+                "start the launcher",
+                "the launcher ended before it was ready",
+            ))
+        }
     }
 }

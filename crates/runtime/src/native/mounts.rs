@@ -1,5 +1,5 @@
-//! What of the host is seen inside, in the words of the launcher: it knows the directories that it
-//! was given at its start by their numbers, and no other path.
+//! Mounts of host directories, translated for the launcher: it knows the directories that it got at its
+//! start by their index, and must never get another host path.
 
 use std::path::{Path, PathBuf};
 
@@ -9,7 +9,7 @@ use model::Mount;
 use super::launch::STEP;
 use crate::error::{RuntimeError, RuntimeErrorCode};
 
-/// Names mounts by the directories that the launcher has.
+/// Translates mounts into indexes of the launcher's directories and paths beneath them.
 pub(super) fn for_launcher(
     directories: &[PathBuf],
     mounts: &[Mount],
@@ -25,7 +25,7 @@ pub(super) fn for_launcher(
 
 fn name(directories: &[PathBuf], mount: &Mount) -> Result<launcher::Mount, String> {
     if mount.docker_host_path.is_some() {
-        return Err("docker_host_path: there is no Docker engine in this".to_owned());
+        return Err("docker_host_path: the native runtime has no Docker engine".to_owned());
     }
     let path = Path::new(&mount.host_path);
     let beneath = directories.iter().enumerate().filter_map(|(number, directory)| {
@@ -34,7 +34,7 @@ fn name(directories: &[PathBuf], mount: &Mount) -> Result<launcher::Mount, Strin
     let shortest = beneath.min_by_key(|(_, rest)| rest.components().count());
     let Some((number, rest)) = shortest else {
         let shown = &mount.host_path;
-        return Err(format!("host_path: {shown} is in no directory that the launcher was given"));
+        return Err(format!("host_path: {shown} is beneath no directory that may be mounted"));
     };
     Ok(launcher::Mount {
         directory: u32::try_from(number).unwrap_or(u32::MAX),
@@ -49,7 +49,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_path_is_named_by_the_innermost_directory() {
+    fn mount_paths_are_named_by_the_innermost_directory() {
         let directories = ["/srv", "/srv/data", "/data"].map(PathBuf::from);
         for (host_path, expected) in [
             ("/srv/data/x/y", Some((1, "x/y"))),

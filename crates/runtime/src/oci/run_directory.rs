@@ -1,6 +1,6 @@
-//! Where a run has its files: a lock by which others tell whether it is over, and beside it a directory
-//! with the guest, our own layers of roots, the program's state, and a bundle for each container. All
-//! of it is the run's alone and goes with it. Nothing is ever mounted in there on the host.
+//! The files of a run: a lock that shows whether the run lives, and beside it a directory with the guest,
+//! our own layers of roots, the program's state, and a bundle for each container. All of it belongs to
+//! the run and is removed with it. Nothing may be mounted in there on the host.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Write as _};
@@ -14,32 +14,32 @@ use rustix::fs::{FlockOperation, fchmod, flock};
 use super::OciConfig;
 use crate::leftovers::{OCI, is_name, lock_file};
 
-/// How often to make a lock file that somebody who cleans up takes away again.
+/// How many times to make a lock file that a concurrent cleanup removes again.
 const TRIES: u32 = 16;
 
 /// The files of a run.
 #[derive(Debug)]
-pub(super) struct Ground {
-    /// Where all runs of this program are.
+pub(super) struct RunDirectory {
+    /// The directory of all runs of this program.
     pub(super) runs: PathBuf,
-    /// That of this one.
+    /// The directory of this run.
     pub(super) own: PathBuf,
     /// Held for as long as the run lives.
     lock: File,
 }
 
-/// What is in a bundle.
+/// The bundle of one container.
 #[derive(Debug, Clone)]
 pub(super) struct Bundle {
     /// Its directory.
     pub(super) path: PathBuf,
 }
 
-impl Ground {
+impl RunDirectory {
     /// Takes the lock of a run and makes its directories.
     pub(super) fn prepare(config: &OciConfig) -> io::Result<Self> {
         if !is_name(&config.run) {
-            let cause = "runs are named by letters, digits and dashes";
+            let cause = "the name of a run may have letters, digits and dashes only";
             return Err(io::Error::new(io::ErrorKind::InvalidInput, cause));
         }
         fs::create_dir_all(&config.run_directory)?;
@@ -48,19 +48,27 @@ impl Ground {
         let lock = take_lock(&runs, &config.run)?;
         let own = runs.join(&config.run);
         if own.to_str().is_none() {
-            let cause = "the run directory has a name that is no text";
+            let cause = "the run directory path is not valid UTF-8";
             return Err(io::Error::new(io::ErrorKind::InvalidInput, cause));
         }
-        let ground = Self { runs, own, lock };
-        for directory in [&ground.own, &ground.state(), &ground.layers(), &ground.bundles()] {
+        let run_directory = Self { runs, own, lock };
+        for directory in [
+            &run_directory.own,
+            &run_directory.state(),
+            &run_directory.layers(),
+            &run_directory.bundles(),
+        ] {
             DirBuilder::new().mode(0o700).create(directory)?;
         }
-        let mut guest =
-            OpenOptions::new().write(true).create_new(true).mode(0o555).open(ground.guest())?;
+        let mut guest = OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .mode(0o555)
+            .open(run_directory.guest())?;
         guest.write_all(&guest_image::bytes()?)?;
-        // Whatever the mask took away: somebody else runs it.
+        // Whatever the umask: the sandbox's user must be able to run it.
         fchmod(guest.as_fd(), rustix::fs::Mode::from_raw_mode(0o555))?;
-        Ok(ground)
+        Ok(run_directory)
     }
 
     /// The guest's binary.
@@ -68,7 +76,7 @@ impl Ground {
         self.own.join("guest")
     }
 
-    /// What the program remembers.
+    /// The program's own state directory.
     pub(super) fn state(&self) -> PathBuf {
         self.own.join("state")
     }
@@ -98,13 +106,14 @@ impl Ground {
         Ok(found)
     }
 
-    /// Lets go of the lock: whoever cleans up may take it.
-    pub(super) fn let_go(&self) -> io::Result<()> {
+    /// Releases the lock, so that a cleanup may take it.
+    pub(super) fn unlock(&self) -> io::Result<()> {
         Ok(flock(&self.lock, FlockOperation::Unlock)?)
     }
 }
 
-/// Whoever cleans up may take a lock between its making and our taking it, and its file away.
+/// Takes the lock of a run. A concurrent cleanup may remove the file before the lock is taken, so this
+/// retries.
 fn take_lock(runs: &Path, run: &str) -> io::Result<File> {
     for _ in 0..TRIES {
         let made = DirBuilder::new().mode(0o700).recursive(true).create(runs);
@@ -136,7 +145,7 @@ impl Bundle {
         Ok(())
     }
 
-    /// What the program is told.
+    /// The description of the container.
     pub(super) fn config(&self) -> PathBuf {
         self.path.join("config.json")
     }
@@ -151,13 +160,13 @@ impl Bundle {
         self.path.join("top")
     }
 
-    /// Where the program writes the number of the first process.
+    /// Where the program writes the pid of the first process.
     pub(super) fn pid_file(&self) -> PathBuf {
         self.path.join("pid")
     }
 
-    /// What the program says.
-    pub(super) fn said(&self) -> PathBuf {
+    /// The output of the program.
+    pub(super) fn output(&self) -> PathBuf {
         self.path.join("said")
     }
 }
@@ -168,17 +177,17 @@ mod tests {
     use crate::oci::Program;
 
     #[test]
-    fn a_run_has_its_lock_and_nobody_else_gets_its_name() {
-        let place = std::env::temp_dir().join(format!("oci-ground-{}", std::process::id()));
+    fn run_directory_is_locked_and_its_name_is_unique() {
+        let place = std::env::temp_dir().join(format!("oci-run_directory-{}", std::process::id()));
         let config = OciConfig::new(Program::Runc, &place);
-        let ground = Ground::prepare(&config).unwrap();
-        assert!(Ground::prepare(&config).is_err(), "its lock is held");
+        let run_directory = RunDirectory::prepare(&config).unwrap();
+        assert!(RunDirectory::prepare(&config).is_err(), "its lock is held");
         let instance = InstanceId::from_u128(7);
-        ground.bundle(instance).make().unwrap();
-        assert_eq!(ground.instances().unwrap(), [instance]);
-        ground.let_go().unwrap();
+        run_directory.bundle(instance).make().unwrap();
+        assert_eq!(run_directory.instances().unwrap(), [instance]);
+        run_directory.unlock().unwrap();
         let named = OciConfig { run: "a/b".to_owned(), ..config };
-        assert_eq!(Ground::prepare(&named).unwrap_err().kind(), io::ErrorKind::InvalidInput);
+        assert_eq!(RunDirectory::prepare(&named).unwrap_err().kind(), io::ErrorKind::InvalidInput);
         fs::remove_dir_all(place).unwrap();
     }
 }

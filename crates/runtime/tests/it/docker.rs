@@ -67,7 +67,7 @@ impl DockerSubject {
 
 impl Drop for DockerSubject {
     fn drop(&mut self) {
-        // Of a failed test it may be interesting, and is in nobody's way.
+        // After a failed test the directory stays, for inspection.
         if std::thread::panicking() || endpoint().is_err() {
             return;
         }

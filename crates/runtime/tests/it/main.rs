@@ -1,4 +1,4 @@
-//! The conformance suite over each runtime, the connection to a real guest, and real ends.
+//! The conformance suite over each runtime, the connection to a real guest, and unexpected exits.
 
 mod docker;
 mod docker_engine;

@@ -1,4 +1,4 @@
-//! How native sandboxes end when nobody asked for it. Needs root on Linux; elsewhere these say that
+//! Unexpected exits of native sandboxes. Needs root on Linux; elsewhere these say that
 //! they were skipped.
 
 use std::path::{Path, PathBuf};
@@ -64,27 +64,27 @@ async fn until_nothing_is_left(place: &Path) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_guest_that_is_killed_is_told_with_its_signal() {
+async fn a_killed_guest_is_reported_with_its_signal() {
     let place = place("guest");
     let Some(native) = start(&place).await else { return };
     let mut deaths = native.events();
     let (sandbox, neighbour) = (launch(&native, 1).await, launch(&native, 2).await);
     let mut process = sandbox.inside().exec(ExecSpec::shell("sleep 1000")).await.expect("started");
     kill(native.guest_pid(sandbox.instance()).expect("its process"));
-    let told = timeout(Duration::from_secs(1), process.wait()).await.expect("within a second");
-    let error = told.unwrap_err();
+    let ended = timeout(Duration::from_secs(1), process.wait()).await.expect("within a second");
+    let error = ended.unwrap_err();
     assert_eq!(error.code, RuntimeErrorCode::SandboxGone);
     assert!(error.cause.contains("signal 9"), "{error}");
     let died = timeout(PATIENCE, deaths.next()).await.expect("in time").expect("a death");
     assert_eq!((died.instance, died.status), (sandbox.instance(), Some(ExitStatus::Signal(9))));
-    sandbox.kill().await.expect("that it is over is fine");
+    sandbox.kill().await.expect("a kill of an ended sandbox succeeds");
     neighbour.inside().ping().await.expect("it is not concerned");
     native.shutdown().await.expect("shut down");
     until_nothing_is_left(&place).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn when_the_launcher_is_killed_all_are_told_and_nothing_is_left() {
+async fn killed_launcher_fails_every_caller_and_leaves_nothing() {
     let place = place("launcher");
     let Some(native) = start(&place).await else { return };
     let mut deaths = native.events();
@@ -92,8 +92,8 @@ async fn when_the_launcher_is_killed_all_are_told_and_nothing_is_left() {
     let mut process = sandbox.inside().exec(ExecSpec::shell("sleep 1000")).await.expect("started");
     sandbox.freeze().await.expect("frozen");
     kill(native.launcher_pid());
-    let told = timeout(Duration::from_secs(1), process.wait()).await.expect("within a second");
-    assert_eq!(told.unwrap_err().code, RuntimeErrorCode::SandboxGone);
+    let ended = timeout(Duration::from_secs(1), process.wait()).await.expect("within a second");
+    assert_eq!(ended.unwrap_err().code, RuntimeErrorCode::SandboxGone);
     timeout(PATIENCE, sandbox.kill()).await.expect("in time").expect("killed");
     let died = timeout(PATIENCE, deaths.next()).await.expect("in time").expect("a death");
     assert_eq!((died.instance, died.status), (sandbox.instance(), None));
@@ -116,7 +116,7 @@ async fn a_runtime_that_is_dropped_leaves_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_launcher_whose_host_goes_while_it_starts_ends_too() {
+async fn a_launcher_whose_server_dies_during_its_start_ends_too() {
     if !is_root() {
         return;
     }
@@ -140,7 +140,7 @@ async fn a_launcher_whose_host_goes_while_it_starts_ends_too() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_a_dead_run_left_is_removed_and_a_living_one_is_spared() {
+async fn leftovers_of_a_dead_run_are_removed_and_a_live_run_is_spared() {
     let place = place("leftovers");
     let Some(living) = start(&place).await else { return };
     let sandbox = launch(&living, 5).await;
@@ -163,7 +163,7 @@ async fn what_a_dead_run_left_is_removed_and_a_living_one_is_spared() {
     assert_eq!((reaped.processes, reaped.stuck.len()), (1, 0), "{reaped:?}");
     assert!(reaped.control_groups >= 2, "{reaped:?}");
     assert!(!groups.exists());
-    waiting.join().expect("no panic").expect("it is over");
+    waiting.join().expect("no panic").expect("it has ended");
     sandbox.inside().ping().await.expect("the living are spared");
     assert_eq!(leftovers.remove_all().expect("looked"), runtime::Reaped::default());
     living.shutdown().await.expect("shut down");

@@ -12,7 +12,7 @@ use crate::stage::{Stage, id, mb, usage};
 pub(crate) const PATIENCE: Duration = Duration::from_mins(1);
 
 #[test]
-fn a_workspace_is_there_until_it_is_removed() {
+fn a_workspace_exists_until_it_is_removed() {
     let stage = Stage::plain();
     let workspaces = stage.open();
     workspaces.create(id(1), mb(16), Soft, 0).expect("made");
@@ -22,7 +22,7 @@ fn a_workspace_is_there_until_it_is_removed() {
     let owner = if rustix::process::geteuid().is_root() { 1000 } else { found.uid() };
     assert_eq!(found.uid(), owner);
     let top = std::fs::metadata(stage.workspaces()).expect("there");
-    assert_eq!(top.mode() & 0o777, 0o700, "nobody else gets in");
+    assert_eq!(top.mode() & 0o777, 0o700, "only the owner can enter");
     assert_eq!(workspaces.create(id(1), mb(16), Soft, 0).expect_err("there").trouble, Trouble::Id);
     assert_eq!(workspaces.list(), [id(1)]);
     workspaces.remove(id(1)).expect("removed");
@@ -34,7 +34,7 @@ fn a_workspace_is_there_until_it_is_removed() {
 }
 
 #[test]
-fn what_a_crash_leaves_is_found_or_removed() {
+fn workspaces_after_a_crash_are_found_or_removed() {
     let stage = Stage::plain();
     let workspaces = stage.open();
     workspaces.create(id(1), mb(16), Soft, 0).expect("made");
@@ -65,7 +65,7 @@ fn what_a_crash_leaves_is_found_or_removed() {
 }
 
 #[test]
-fn names_that_earlier_runs_left_in_the_trash_are_in_nobodys_way() {
+fn trash_names_of_earlier_runs_do_not_collide() {
     let stage = Stage::plain();
     drop(stage.open());
     let leave = |place: String| {
@@ -92,7 +92,7 @@ fn names_that_earlier_runs_left_in_the_trash_are_in_nobodys_way() {
 }
 
 #[test]
-fn spares_are_taken_once_each() {
+fn spare_images_are_taken_once_each() {
     let stage = Stage::plain();
     let workspaces = Arc::new(stage.open());
     if workspaces.hard().by.is_none() {

@@ -104,7 +104,7 @@ fn plant(top: &Path) {
 }
 
 #[test]
-fn a_copy_is_what_it_was_copied_from() {
+fn workspace_copy_equals_its_source() {
     let stage = Stage::plain();
     let workspaces = stage.open();
     workspaces.create(id(1), mb(64), Soft, 0).expect("made");
@@ -124,7 +124,7 @@ fn a_copy_is_what_it_was_copied_from() {
 }
 
 #[test]
-fn files_are_shared_where_the_file_system_can() {
+fn workspace_copy_shares_files_where_the_file_system_can() {
     for mkfs in
         [&["/usr/sbin/mkfs.xfs", "-q", "-m", "reflink=1"][..], &["/usr/sbin/mkfs.btrfs", "-q"]]
     {
@@ -143,7 +143,7 @@ fn files_are_shared_where_the_file_system_can() {
 }
 
 #[test]
-fn what_is_too_much_or_too_deep_is_not_copied_at_all() {
+fn copy_of_a_tree_that_is_too_large_or_too_deep_fails_as_a_whole() {
     let stage = Stage::plain();
     let workspaces = stage.open();
     workspaces.create(id(1), mb(64), Soft, 0).expect("made");
@@ -170,7 +170,7 @@ fn what_is_too_much_or_too_deep_is_not_copied_at_all() {
 }
 
 #[test]
-fn an_archive_brings_back_what_was_packed() {
+fn an_archive_restores_what_was_packed() {
     let stage = Stage::plain();
     let workspaces = stage.open();
     let archives = Archives::open(stage.path().join("archives")).expect("archives");
@@ -204,7 +204,7 @@ fn an_archive_brings_back_what_was_packed() {
 }
 
 #[test]
-fn what_was_packed_comes_back_however_much_it_is() {
+fn restore_ignores_the_soft_limit() {
     let stage = Stage::plain();
     let workspaces = stage.open();
     let archives = Archives::open(stage.path().join("archives")).expect("archives");
@@ -221,7 +221,7 @@ fn what_was_packed_comes_back_however_much_it_is() {
 }
 
 #[test]
-fn what_somebody_took_away_is_not_there() {
+fn workspaces_removed_by_other_means_are_forgotten() {
     let stage = Stage::plain();
     let workspaces = stage.open();
     let archives = Archives::open(stage.path().join("archives")).expect("archives");
@@ -245,7 +245,7 @@ fn what_somebody_took_away_is_not_there() {
 }
 
 #[test]
-fn a_damaged_archive_brings_back_nothing() {
+fn a_damaged_archive_restores_nothing() {
     let stage = Stage::plain();
     let workspaces = stage.open();
     let archives = Archives::open(stage.path().join("archives")).expect("archives");
@@ -281,7 +281,7 @@ fn a_damaged_archive_brings_back_nothing() {
 }
 
 #[test]
-fn images_are_copied_packed_and_restored() {
+fn workspace_images_are_copied_packed_and_restored() {
     let stage = Stage::plain();
     let workspaces = stage.open();
     if workspaces.hard().by != Some(workspaces::HardBy::Image) {
@@ -323,7 +323,7 @@ fn images_are_copied_packed_and_restored() {
     workspaces.sync(id(3)).expect("durable");
     assert!(workspaces.is_closed(id(3)) && !workspaces.is_closed(id(4)));
     inside(1, &mut |_| {
-        // Somebody uses it. What mounts it for a sandbox says so by a lock.
+        // It is in use: a sandbox that mounts it holds a lock.
         let held = std::fs::File::open(image(2)).expect("opened");
         held.lock().expect("locked");
         assert_eq!(copy(&workspaces, 2, new(6)).expect_err("in use").trouble, Trouble::InUse);
@@ -331,7 +331,7 @@ fn images_are_copied_packed_and_restored() {
 }
 
 #[test]
-fn an_image_that_was_filled_comes_back() {
+fn a_filled_workspace_image_is_restored() {
     let stage = Stage::plain();
     let workspaces = stage.open();
     if workspaces.hard().by != Some(workspaces::HardBy::Image) {
@@ -390,7 +390,7 @@ fn works_until_it_is_killed() {
 }
 
 #[test]
-fn killed_at_any_moment_it_leaves_whole_ones_only() {
+fn kill_during_persistence_leaves_complete_workspaces_only() {
     let stage = Stage::plain();
     let workspaces = stage.open();
     workspaces.create(id(1), mb(64), Soft, 0).expect("made");
@@ -446,7 +446,7 @@ fn killed_at_any_moment_it_leaves_whole_ones_only() {
 }
 
 #[test]
-fn other_programs_read_our_archives() {
+fn gnu_tar_reads_our_archives() {
     let stage = Stage::plain();
     let workspaces = stage.open();
     workspaces.create(id(1), mb(64), Soft, 0).expect("made");

@@ -54,7 +54,7 @@ fn read(seeds: &Seeds, seed: model::SeedId) -> Vec<(String, u32, String)> {
 }
 
 #[test]
-fn the_same_files_are_the_same_seed() {
+fn seed_archive_of_the_same_files_has_the_same_name() {
     let stage = Stage::plain();
     let seeds = Seeds::open(stage.path().join("seeds")).expect("seeds");
     let one = seeds.put_files(vec![file("b/c", "x"), file("a", "y")], BOUNDS).expect("put");
@@ -80,7 +80,7 @@ fn the_same_files_are_the_same_seed() {
 }
 
 #[test]
-fn an_archive_of_a_stranger_becomes_one_of_ours() {
+fn an_untrusted_archive_becomes_our_own_seed_archive() {
     use EntryType::{Directory, Link, Regular, Symlink};
     let stage = Stage::plain();
     let seeds = Seeds::open(stage.path().join("seeds")).expect("seeds");
@@ -131,7 +131,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
-    fn any_bytes_are_an_archive_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..4096)) {
+    fn arbitrary_bytes_are_an_archive_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..4096)) {
         let stage = Stage::plain();
         let seeds = Seeds::open(stage.path().join("seeds")).expect("seeds");
         let put = seeds.put_archive(bytes.as_slice(), BOUNDS);

@@ -1,5 +1,5 @@
-//! The task that speaks with the keeper: takes one request after the other, and gives each an answer
-//! or the reason why there is none.
+//! The task that talks to the keeper: it takes one request after the other, and answers each or says
+//! why it could not. It must never repeat a request: the first attempt may have been carried out.
 
 use std::future::poll_fn;
 use std::os::fd::{AsFd as _, OwnedFd};
@@ -11,17 +11,17 @@ use tasks::spawn_blocking;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
 
-use super::process::{End, KeeperProcess};
-use super::{nonsense, refused};
+use super::process::{KeeperChild, KeeperProcess};
+use super::{refused, unexpected_answer};
 use crate::error::{RuntimeError, RuntimeErrorCode};
 use crate::socket::{Carries, Socket};
 
-/// How long the keeper may take for one thing. Later it is stuck.
+/// How long the keeper may take for one request. After that it counts as stuck.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 const STEP: &str = "ask the keeper";
 
-/// Something to be done.
+/// A request to the keeper.
 pub(super) struct Request {
     pub ask: Ask,
     /// The container's first process.
@@ -30,73 +30,73 @@ pub(super) struct Request {
     pub reply: oneshot::Sender<Result<Answer, RuntimeError>>,
 }
 
-/// What came of it.
+/// The keeper's answer.
 #[derive(Debug)]
 pub(super) enum Answer {
-    /// How it is.
+    /// The facts that the keeper recorded.
     Seen(Vec<Fact>),
-    /// It is done.
+    /// The writable mounts are replaced.
     Renewed,
 }
 
-/// Deals with requests until nobody can make any more.
+/// Serves requests until all senders are gone.
 pub(super) async fn serve(process: KeeperProcess, mut requests: mpsc::Receiver<Request>) {
-    let mut speaking = Speaking::with(process).ok();
+    let mut keeper = KeeperConnection::new(process).ok();
     while let Some(request) = requests.recv().await {
-        // What nobody waits for is not begun: a sandbox of which nobody knows what was done to it
-        // is of no use.
+        // A request whose caller has gone is not begun: its sandbox could not be used afterwards.
         if request.reply.is_closed() {
             continue;
         }
         let Request { ask, process, places, reply } = request;
-        let answer = match speaking.take() {
-            Some(now) => Ok(now),
-            None => started_again().await,
+        let connected = match keeper.take() {
+            Some(connection) => Ok(connection),
+            None => restart_keeper().await,
         };
-        let answer = match answer {
-            Ok(mut now) => {
-                let answer = timeout(PATIENCE, now.ask(ask, &process, places)).await;
-                match answer.unwrap_or_else(|_| Err(Lost(RuntimeError::deadline(STEP)))) {
+        let answer = match connected {
+            Ok(mut connection) => {
+                let answer = timeout(PATIENCE, connection.ask(ask, &process, places)).await;
+                match answer.unwrap_or_else(|_| Err(KeeperLost(RuntimeError::deadline(STEP)))) {
                     Ok(answer) => {
-                        speaking = Some(now);
+                        keeper = Some(connection);
                         answer
                     }
-                    // It is dropped, which ends it.
-                    Err(Lost(error)) => Err(error),
+                    // The connection is dropped, which kills the keeper.
+                    Err(KeeperLost(error)) => Err(error),
                 }
             }
             Err(error) => Err(error),
         };
-        // Whoever does not wait any more does not want it.
+        // The caller may have gone; then the answer is not needed.
         let _ = reply.send(answer);
     }
 }
 
-async fn started_again() -> Result<Speaking, RuntimeError> {
+async fn restart_keeper() -> Result<KeeperConnection, RuntimeError> {
     let started = spawn_blocking(KeeperProcess::start).await;
-    let lost = |_| RuntimeError::new(RuntimeErrorCode::ShuttingDown, STEP, "all ends");
-    Speaking::with(started.map_err(lost)??)
+    let lost =
+        |_| RuntimeError::new(RuntimeErrorCode::ShuttingDown, STEP, "the server is shutting down");
+    KeeperConnection::new(started.map_err(lost)??)
 }
 
-/// The keeper does not answer any more.
-struct Lost(RuntimeError);
+/// The keeper no longer answers.
+struct KeeperLost(RuntimeError);
 
-/// A keeper that is spoken with.
-struct Speaking {
+/// A connection to a running keeper.
+struct KeeperConnection {
     socket: Socket,
-    /// It ends when it is not spoken with any more.
-    _end: End,
+    /// Kills the keeper when the connection is dropped.
+    _child: KeeperChild,
     last_ticket: u64,
     buffer: Vec<u8>,
 }
 
-impl Speaking {
-    fn with(process: KeeperProcess) -> Result<Self, RuntimeError> {
-        let KeeperProcess { socket, end } = process;
+impl KeeperConnection {
+    fn new(process: KeeperProcess) -> Result<Self, RuntimeError> {
+        let KeeperProcess { socket, child } = process;
         let socket = Socket::new(socket, Carries::Packets)
             .map_err(|error| RuntimeError::system(STEP, &error))?;
         let buffer = vec![0; MAX_PACKET_BYTES];
-        Ok(Self { socket, _end: end, last_ticket: 0, buffer })
+        Ok(Self { socket, _child: child, last_ticket: 0, buffer })
     }
 
     async fn ask(
@@ -104,23 +104,25 @@ impl Speaking {
         ask: Ask,
         process: &OwnedFd,
         places: Vec<Place>,
-    ) -> Result<Result<Answer, RuntimeError>, Lost> {
-        let lost =
-            |cause: &'static str| Lost(RuntimeError::new(RuntimeErrorCode::System, STEP, cause));
+    ) -> Result<Result<Answer, RuntimeError>, KeeperLost> {
+        let lost = |cause: &'static str| {
+            KeeperLost(RuntimeError::new(RuntimeErrorCode::System, STEP, cause))
+        };
         self.last_ticket += 1;
         let request = ToKeeper { ticket: self.last_ticket, ask, places };
-        let bytes = postcard::to_allocvec(&request).map_err(|_| lost("the request has no form"))?;
-        // It takes the last one before it is given another, so there is always room.
+        let bytes =
+            postcard::to_allocvec(&request).map_err(|_| lost("the request cannot be encoded"))?;
+        // The keeper reads each request before the next is sent, so the socket always has room.
         jail::packet::send(self.socket.as_fd(), &bytes, &[process.as_fd()])
-            .map_err(|error| Lost(RuntimeError::system(STEP, &error)))?;
+            .map_err(|error| KeeperLost(RuntimeError::system(STEP, &error)))?;
         let Self { socket, buffer, .. } = self;
         let length = poll_fn(|cx| socket.poll_read(cx, buffer)).await;
-        let length = length.map_err(|error| Lost(RuntimeError::system(STEP, &error)))?;
+        let length = length.map_err(|error| KeeperLost(RuntimeError::system(STEP, &error)))?;
         if length == 0 {
             return Err(lost("the keeper has ended"));
         }
-        let nonsense = || Lost(nonsense(STEP));
-        match postcard::from_bytes(&self.buffer[..length]).map_err(|_| nonsense())? {
+        let unexpected = || KeeperLost(unexpected_answer(STEP));
+        match postcard::from_bytes(&self.buffer[..length]).map_err(|_| unexpected())? {
             FromKeeper::Seen { ticket, facts } if ticket == self.last_ticket => {
                 Ok(Ok(Answer::Seen(facts)))
             }
@@ -131,7 +133,7 @@ impl Speaking {
             FromKeeper::Up
             | FromKeeper::Seen { .. }
             | FromKeeper::Renewed { .. }
-            | FromKeeper::Refused { .. } => Err(nonsense()),
+            | FromKeeper::Refused { .. } => Err(unexpected()),
         }
     }
 }

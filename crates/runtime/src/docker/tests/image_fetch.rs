@@ -1,4 +1,4 @@
-//! Images that the engine has not: fetched once for all who want them, and told why not.
+//! Images that the engine does not have: fetched once for all waiting launches; failures are reported.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -31,7 +31,7 @@ async fn an_image_that_the_engine_has_is_used_as_it_is() {
 }
 
 #[tokio::test]
-async fn twenty_who_want_an_image_pull_it_once() {
+async fn twenty_launches_pull_an_image_once() {
     let fake = FakeEngine::start();
     fake.forget_image();
     fake.odd(|asked| asked.what.starts_with(PULL).then_some(Odd::Late(Duration::from_millis(100))));
@@ -51,7 +51,7 @@ async fn twenty_who_want_an_image_pull_it_once() {
 }
 
 #[tokio::test]
-async fn who_gives_up_does_not_end_a_pull() {
+async fn a_launch_that_gives_up_does_not_end_an_image_pull() {
     let fake = FakeEngine::start();
     fake.forget_image();
     fake.odd(|asked| asked.what.starts_with(PULL).then_some(Odd::Late(Duration::from_millis(300))));
@@ -64,7 +64,7 @@ async fn who_gives_up_does_not_end_a_pull() {
 }
 
 #[tokio::test]
-async fn a_failure_is_told_and_counts_for_a_while() {
+async fn failed_image_pull_is_reported_and_not_retried_at_once() {
     let fake = FakeEngine::start();
     fake.forget_image();
     let pulls = Arc::new(AtomicUsize::new(0));
@@ -86,7 +86,7 @@ async fn a_failure_is_told_and_counts_for_a_while() {
 }
 
 #[tokio::test]
-async fn an_image_of_a_store_that_is_not_there_is_unknown() {
+async fn image_of_a_missing_store_is_unknown() {
     let fake = FakeEngine::start();
     let id = model::ImageId::from_bytes([7; 32]);
     let refused = images(&fake).find(&Root::Image(id), PATIENCE).await.unwrap_err();

@@ -53,14 +53,14 @@ async fn a_stream_that_ends_in_the_middle_of_a_frame_is_the_end_of_the_sandbox()
         drop(guest);
         let died = died(&runtime, &mut deaths).await;
         assert_eq!(died.instance, sandbox.instance());
-        assert_eq!(fake.containers(), Vec::<String>::new(), "removed before it is told");
+        assert_eq!(fake.containers(), Vec::<String>::new(), "removed before the death is reported");
         assert!(sandbox.inside().ping().await.is_err());
         runtime.shutdown().await.unwrap();
     }
 }
 
 #[tokio::test]
-async fn calls_go_through_the_engines_frames() {
+async fn guest_calls_work_through_the_engines_frames() {
     let mut fake = FakeEngine::start();
     let runtime = start(&fake).await;
     let (sandbox, mut guest) = launch(&mut fake, &runtime).await;
@@ -74,7 +74,7 @@ async fn calls_go_through_the_engines_frames() {
 }
 
 #[tokio::test]
-async fn an_engine_may_come_later() {
+async fn docker_engine_may_start_after_the_server() {
     let mut fake = FakeEngine::away();
     let runtime = start(&fake).await;
     let refused = begin(&runtime, 1).await.unwrap().err().unwrap();
@@ -105,7 +105,7 @@ async fn a_guest_that_cannot_start_says_why() {
 
 /// Nothing is left, whichever step of a launch is refused, breaks or is late.
 #[tokio::test]
-async fn whatever_step_fails_nothing_is_left() {
+async fn docker_launch_that_fails_at_any_step_leaves_nothing() {
     let steps = ["/json", "/volumes/create", "/containers/create", "/attach", "/start", "/archive"];
     for step in steps {
         for odd in [Odd::Refuse(500, "no"), Odd::Break] {
@@ -155,7 +155,7 @@ async fn a_kill_during_a_slow_creation_leaves_nothing() {
 }
 
 #[tokio::test]
-async fn an_id_is_one_containers() {
+async fn instance_id_is_used_by_one_container_only() {
     let fake = FakeEngine::start();
     let runtime = start(&fake).await;
     let labels = json!({"shoal.node": "node", "shoal.epoch": "run-0"});
@@ -167,7 +167,7 @@ async fn an_id_is_one_containers() {
 }
 
 #[tokio::test]
-async fn a_volume_that_somebody_emptied_is_filled_again() {
+async fn an_emptied_guest_volume_is_filled_again() {
     let mut fake = FakeEngine::start();
     let runtime = start(&fake).await;
     let starts = Arc::new(AtomicUsize::new(0));
@@ -186,7 +186,7 @@ async fn a_volume_that_somebody_emptied_is_filled_again() {
 }
 
 #[tokio::test]
-async fn removal_is_tried_until_it_is_done() {
+async fn container_removal_is_retried_until_it_is_done() {
     let mut fake = FakeEngine::start();
     let runtime = start(&fake).await;
     let (sandbox, _guest) = launch(&mut fake, &runtime).await;
@@ -208,7 +208,7 @@ async fn removal_is_tried_until_it_is_done() {
 }
 
 #[tokio::test]
-async fn orphans_of_this_node_are_reaped_and_nobody_elses() {
+async fn orphans_of_this_node_only_are_reaped() {
     let fake = FakeEngine::start();
     let runtime = start(&fake).await;
     let instance = InstanceId::from_u128(5);
@@ -222,7 +222,7 @@ async fn orphans_of_this_node_are_reaped_and_nobody_elses() {
     let foreign = [format!("shoal-node2-{instance}"), format!("shoal-other-{instance}")];
     fake.plant(&foreign[0], &labels("node2", "run-0"));
     fake.plant(&foreign[1], &labels("other", "run-0"));
-    // Somebody made an image of a sandbox, and runs it under a name of his own.
+    // A user made an image of a sandbox, and runs it under another name.
     fake.plant("happy_turing", &labels("node", "run-0"));
     let reaped = runtime.reap_orphans().await.unwrap();
     assert_eq!((reaped.runs, reaped.processes), (vec!["run-0".into(), "run-00".into()], 2));
@@ -235,7 +235,7 @@ async fn orphans_of_this_node_are_reaped_and_nobody_elses() {
 }
 
 #[tokio::test]
-async fn a_container_that_is_missing_is_noticed_when_everything_is_compared() {
+async fn a_missing_container_is_found_by_the_regular_comparison() {
     let mut fake = FakeEngine::start();
     let runtime = start(&fake).await;
     let mut deaths = runtime.events();
@@ -243,13 +243,13 @@ async fn a_container_that_is_missing_is_noticed_when_everything_is_compared() {
     for name in fake.containers() {
         fake.lose(&name);
     }
-    // Its streams are open, and nothing is told: only looking helps.
+    // Its streams are open, and the engine reports nothing: only the comparison finds it.
     assert_eq!(died(&runtime, &mut deaths).await.instance, sandbox.instance());
     runtime.shutdown().await.unwrap();
 }
 
 #[tokio::test]
-async fn a_container_that_nobody_knows_of_is_removed() {
+async fn a_container_that_no_instance_owns_is_removed() {
     let fake = FakeEngine::start();
     let runtime = start(&fake).await;
     let stray = InstanceId::from_u128(77);

@@ -1,4 +1,4 @@
-//! How containers end when nobody asked for it, and what becomes of those whose server is gone.
+//! Unexpected exits of containers, and the removal of containers whose server is gone.
 
 use std::os::unix::process::ExitStatusExt as _;
 
@@ -12,8 +12,8 @@ use super::{OciSubject, PATIENCE, over_programs, processes_that_know, sh, spec};
 use runtime::conformance::Subject as _;
 
 over_programs! {
-    one_that_is_killed_from_outside_is_told
-    orphans_are_reaped_and_nobody_else
+    container_killed_from_outside_is_reported
+    orphans_only_are_reaped
 }
 
 /// Processes in the control groups of a run. What is dead and has not been heard of is none.
@@ -30,7 +30,7 @@ fn processes_of(run: &str) -> Vec<u32> {
     found
 }
 
-async fn one_that_is_killed_from_outside_is_told(program: Program) {
+async fn container_killed_from_outside_is_reported(program: Program) {
     let subject = OciSubject::new(program);
     let Some(runtime) = subject.begin(|_| {}).await else { return };
     let mut deaths = runtime.events();
@@ -53,13 +53,13 @@ async fn one_that_is_killed_from_outside_is_told(program: Program) {
 /// Tells a process of its own which server it is to be: the program, the run directory and the run.
 const MORTAL: &str = "SHOAL_TEST_MORTAL";
 
-/// A server that is killed, with two containers, one of them frozen. Without being told to be it, it is
-/// nobody.
+/// A server that is killed, with two containers, one of them frozen. Does nothing unless the environment
+/// variable is set.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_is_killed() {
-    let Ok(told) = std::env::var(MORTAL) else { return };
-    let [program, directory, run] = told.split(':').collect::<Vec<_>>()[..] else {
-        panic!("{told}")
+    let Ok(setting) = std::env::var(MORTAL) else { return };
+    let [program, directory, run] = setting.split(':').collect::<Vec<_>>()[..] else {
+        panic!("{setting}")
     };
     let program = Program::ALL.into_iter().find(|one| one.as_str() == program).expect("a program");
     let mut config = OciConfig::new(program, directory);
@@ -72,16 +72,16 @@ async fn a_server_that_is_killed() {
 }
 
 fn let_one_die(config: &OciConfig) {
-    let told =
+    let setting =
         format!("{}:{}:{}", config.program.as_str(), config.run_directory.display(), config.run);
     let status = std::process::Command::new(std::env::current_exe().expect("a program"))
         .args(["--exact", "oci::unexpected_exits::a_server_that_is_killed"])
-        .env(MORTAL, told)
+        .env(MORTAL, setting)
         .status();
     assert_eq!(status.expect("it ran").signal(), Some(9));
 }
 
-async fn orphans_are_reaped_and_nobody_else(program: Program) {
+async fn orphans_only_are_reaped(program: Program) {
     let subject = OciSubject::new(program);
     let Some(runtime) = subject.begin(|_| {}).await else { return };
     let alive = runtime.launch(spec()).await.expect("launched");
@@ -94,12 +94,12 @@ async fn orphans_are_reaped_and_nobody_else(program: Program) {
     assert_eq!((reaped.runs.as_slice(), reaped.stuck.len()), (&[run.clone()][..], 0), "{reaped:?}");
     assert_eq!(processes_of(&run), Vec::<u32>::new());
     assert_eq!(processes_that_know(&run), Vec::<String>::new());
-    alive.inside().ping().await.expect("whoever is alive stays so");
-    // Whoever cleans up from elsewhere finds nothing, and touches nothing.
+    alive.inside().ping().await.expect("a live sandbox stays alive");
+    // A cleanup from elsewhere finds nothing, and touches nothing.
     let place = subject.place.join("run");
     let again = Leftovers::on_this_machine(place).expect("found").remove_all().expect("removed");
     assert_eq!(again, Reaped::default());
-    alive.inside().ping().await.expect("whoever is alive stays so");
+    alive.inside().ping().await.expect("a live sandbox stays alive");
     subject.end(&*runtime).await;
     assert_eq!(subject.remains(), Vec::<String>::new());
 }
