@@ -405,7 +405,7 @@ mod tests {
     #[test]
     fn image_volumes_are_overridden_wherever_they_are() {
         let places = writable_mounts(&spec());
-        let overruled = |volumes: &[&str]| {
+        let overridden = |volumes: &[&str]| {
             let volumes: Vec<_> = volumes.iter().map(|one| (*one).to_owned()).collect();
             overridden_volumes(&volumes, &places)
         };
@@ -417,13 +417,10 @@ mod tests {
             (&["/workspaces"], &["/workspaces"]),
             (&[], &[]),
         ] {
-            assert_eq!(overridden_volumes(volumes).unwrap(), expected, "{volumes:?}");
+            assert_eq!(overridden(volumes).unwrap(), expected, "{volumes:?}");
         }
         for refused in ["/", "..", "/workspace/cache", "tmp/x", "/run/shoal/y"] {
-            assert!(
-                overridden_volumes(&[refused]).unwrap_err().contains("wants a volume"),
-                "{refused}"
-            );
+            assert!(overridden(&[refused]).unwrap_err().contains("wants a volume"), "{refused}");
         }
     }
 }
