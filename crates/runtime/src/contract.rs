@@ -1,5 +1,6 @@
-//! The contract of every runtime: the runtime itself, its sandboxes, and what is inside of them. Any
-//! future may be dropped at any await: what it began is then undone, and no other caller notices.
+//! The contract of every runtime: the runtime itself, its sandboxes, and what is inside of them.
+//! Any future may be dropped at any await: what it began is then undone, and no other caller
+//! notices.
 
 use std::sync::Arc;
 
@@ -19,8 +20,8 @@ use crate::inside::{FileWatch, FindQuery, Found, SearchQuery, Searched, Socket, 
 use crate::scale::ScaleNotes;
 use crate::spec::{Capabilities, LaunchSpec, Reaped};
 
-/// Launches and isolates sandboxes. It owns all it has launched: a sandbox lives until it is killed,
-/// dies, or the runtime is shut down or dropped, even if a caller still holds a handle.
+/// Launches and isolates sandboxes. It owns all it has launched: a sandbox lives until it is
+/// killed, dies, or the runtime is shut down or dropped, even if a caller still holds a handle.
 #[async_trait]
 pub trait Runtime: Send + Sync {
     /// What it can do on this machine.
@@ -30,18 +31,20 @@ pub trait Runtime: Send + Sync {
     fn traits(&self) -> RuntimeTraits;
 
     /// What of a template it could never launch, with the name of the field, if there is anything.
-    /// Limits apart, which [`Capabilities::refuses`] knows. It looks at nothing outside and must not
-    /// wait.
+    /// Limits apart, which [`Capabilities::refuses`] knows. It looks at nothing outside and must
+    /// not wait.
     fn refuses(&self, _template: &Template) -> Option<String> {
         None
     }
 
-    /// Why it cannot work at all, if that is known: a Docker engine that is away, say. It must not wait.
+    /// Why it cannot work at all, if that is known: a Docker engine that is away, say. It must not
+    /// wait.
     fn trouble(&self) -> Option<String> {
         None
     }
 
-    /// Launches a sandbox; done when its guest is ready. If it is dropped or fails, nothing is left.
+    /// Launches a sandbox; done when its guest is ready. If it is dropped or fails, nothing is
+    /// left.
     async fn launch(&self, spec: LaunchSpec) -> Result<Arc<dyn Sandbox>, RuntimeError>;
 
     /// A sandbox that was launched and still lives.
@@ -59,8 +62,8 @@ pub trait Runtime: Send + Sync {
     /// that is alive.
     async fn reap_orphans(&self) -> Result<Reaped, RuntimeError>;
 
-    /// The deaths of sandboxes from now on: exactly one for each that was launched, however it exited,
-    /// reported when nothing of it is left.
+    /// The deaths of sandboxes from now on: exactly one for each that was launched, however it
+    /// exited, reported when nothing of it is left.
     fn events(&self) -> Deaths;
 
     /// What programs write to the scale files of sandboxes, from now on.
@@ -98,8 +101,8 @@ pub trait Sandbox: Send + Sync {
     fn ended(&self) -> Option<Died>;
 
     /// Binds an environment, replacing what was bound before, and attaches a workspace. It reaches
-    /// programs that start afterwards, and proves that the guest answers. Secrets must be resolved to
-    /// values before: settings that still name any are refused.
+    /// programs that start afterwards, and proves that the guest answers. Secrets must be resolved
+    /// to values before: settings that still name any are refused.
     async fn claim(
         &self,
         settings: &ClaimSettings,
@@ -115,13 +118,14 @@ pub trait Sandbox: Send + Sync {
     /// Thaws its processes. Done also if it was not frozen.
     async fn thaw(&self) -> Result<(), RuntimeError>;
 
-    /// Flushes what programs wrote to `/workspace` to the file system or image file beneath it. It works
-    /// while the sandbox is frozen, too.
+    /// Flushes what programs wrote to `/workspace` to the file system or image file beneath it. It
+    /// works while the sandbox is frozen, too.
     async fn sync(&self) -> Result<(), RuntimeError>;
 
-    /// Ends every program of the last use, also detached ones, and replaces the writable mounts by empty
-    /// ones. Only where used sandboxes are wiped. If it fails, the sandbox must not be handed out. Old
-    /// handles reach nothing in it afterwards: [`Runtime::sandbox`] gives the handle for the next user.
+    /// Ends every program of the last use, also detached ones, and replaces the writable mounts by
+    /// empty ones. Only where used sandboxes are wiped. If it fails, the sandbox must not be handed
+    /// out. Old handles reach nothing in it afterwards: [`Runtime::sandbox`] gives the handle for
+    /// the next user.
     async fn wipe(&self) -> Result<(), RuntimeError> {
         Err(cannot("wipe"))
     }
@@ -140,15 +144,15 @@ pub trait Sandbox: Send + Sync {
     async fn kill(&self) -> Result<(), RuntimeError>;
 }
 
-/// Programs and files in a sandbox: the same calls for every runtime. Once the sandbox has exited, every
-/// call is refused as `sandbox_gone` or `oom`.
+/// Programs and files in a sandbox: the same calls for every runtime. Once the sandbox has exited,
+/// every call is refused as `sandbox_gone` or `oom`.
 #[async_trait]
 pub trait Inside: Send + Sync {
     /// Proves that the guest answers.
     async fn ping(&self) -> Result<(), RuntimeError>;
 
-    /// Starts a program. If it could not be started, [`Process::wait`] fails, or this call does if the
-    /// spec asks for that.
+    /// Starts a program. If it could not be started, [`Process::wait`] fails, or this call does if
+    /// the spec asks for that.
     async fn exec(&self, spec: ExecSpec) -> Result<Process, RuntimeError>;
 
     /// Runs a program to its end and keeps its output.
@@ -228,8 +232,8 @@ pub trait Inside: Send + Sync {
     /// Sockets of a program, by its process id inside, and of everything that descends from it.
     async fn sockets(&self, pid: u32) -> Result<Vec<Socket>, RuntimeError>;
 
-    /// Adds to the number that the scale file shows how many processes keep the sandbox alive. `seen` is
-    /// the last scale note that the caller knows; 0 if there was none.
+    /// Adds to the number that the scale file shows how many processes keep the sandbox alive.
+    /// `seen` is the last scale note that the caller knows; 0 if there was none.
     async fn show_holds(&self, processes: u32, seen: u64) -> Result<(), RuntimeError>;
 
     /// Process ids, as seen inside, of running programs that were started through [`Self::exec`].

@@ -1,6 +1,6 @@
-//! Reports of deaths of sandboxes. Each subscriber has a queue, and no death is lost. The queues stay
-//! bounded because a runtime launches nothing while too many deaths are unread. Nothing here may wait
-//! while it holds a lock.
+//! Reports of deaths of sandboxes. Each subscriber has a queue, and no death is lost. The queues
+//! stay bounded because a runtime launches nothing while too many deaths are unread. Nothing here
+//! may wait while it holds a lock.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;

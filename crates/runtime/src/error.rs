@@ -1,6 +1,6 @@
-//! Why a runtime refused or failed. The code is for branching and never changes its meaning; the step,
-//! the errno and the cause are for people. Values that may be secret, such as environments, must never
-//! go in here.
+//! Why a runtime refused or failed. The code is for branching and never changes its meaning; the
+//! step, the errno and the cause are for people. Values that may be secret, such as environments,
+//! must never go in here.
 
 use std::borrow::Cow;
 use std::fmt;

@@ -164,8 +164,8 @@ pub enum Sink {
 pub struct Exit {
     /// How.
     pub status: ExitStatus,
-    /// Whether the Linux kernel killed something in its sandbox for want of memory, which explains the
-    /// status.
+    /// Whether the Linux kernel killed something in its sandbox for want of memory, which explains
+    /// the status.
     pub out_of_memory: bool,
     /// Processor time in its own code.
     pub user_us: u64,
@@ -181,8 +181,8 @@ impl Exit {
         self.status == ExitStatus::Code(0)
     }
 
-    /// Whether it was killed because its time was up, given whether the deadline has passed. No program
-    /// survives SIGKILL: one that exited otherwise exited by itself just before.
+    /// Whether it was killed because its time was up, given whether the deadline has passed. No
+    /// program survives SIGKILL: one that exited otherwise exited by itself just before.
     pub fn timed_out(&self, deadline_passed: bool) -> bool {
         deadline_passed && self.status == ExitStatus::Signal(SIGKILL)
     }
@@ -288,9 +288,9 @@ impl Process {
         ProcessHandle(Arc::clone(&self.control))
     }
 
-    /// Waits for its exit, and writes its input meanwhile if that was given as bytes. The caller must
-    /// read its output at the same time, or it may never end. Dropping the future loses nothing; a
-    /// second call gives the same answer.
+    /// Waits for its exit, and writes its input meanwhile if that was given as bytes. The caller
+    /// must read its output at the same time, or it may never end. Dropping the future loses
+    /// nothing; a second call gives the same answer.
     pub async fn wait(&mut self) -> Result<Exit, RuntimeError> {
         poll_fn(|cx| self.poll_wait(cx)).await
     }

@@ -1,6 +1,6 @@
-//! Queries about the inside of a sandbox beyond single files: finding files, searching text, watching
-//! changes, listing sockets. The guest answers with the rights of the programs inside, so that no link
-//! leads out and nothing is seen that they may not see.
+//! Queries about the inside of a sandbox beyond single files: finding files, searching text,
+//! watching changes, listing sockets. The guest answers with the rights of the programs inside, so
+//! that no link leads out and nothing is seen that they may not see.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -9,8 +9,8 @@ use guest_protocol::message::EntryKind;
 
 use crate::error::RuntimeError;
 
-/// The most results of one question, whatever it asks for. Where they are long, there are fewer: all
-/// of them have 8 MiB at most.
+/// The most results of one question, whatever it asks for. Where they are long, there are fewer:
+/// all of them have 8 MiB at most.
 pub const MAX_RESULTS: u32 = 100_000;
 
 /// Which files to look for beneath a directory.

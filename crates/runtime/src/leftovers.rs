@@ -1,7 +1,7 @@
-//! Removal of what dead runs left behind. A run holds a lock on a file of its own while it lives. Once
-//! the lock is free, everything that carries the run's name is an orphan: its processes are killed, then
-//! its control groups, the files beside its lock, and the lock file are removed. A run whose lock is held
-//! must never be touched.
+//! Removal of what dead runs left behind. A run holds a lock on a file of its own while it lives.
+//! Once the lock is free, everything that carries the run's name is an orphan: its processes are
+//! killed, then its control groups, the files beside its lock, and the lock file are removed. A run
+//! whose lock is held must never be touched.
 //!
 //! All of this blocks: call it where that is allowed.
 
@@ -93,8 +93,8 @@ impl Leftovers {
         Ok(reaped)
     }
 
-    /// Kills everything in one group of a live run, and removes the group. Returns what could not be
-    /// removed, with the reason.
+    /// Kills everything in one group of a live run, and removes the group. Returns what could not
+    /// be removed, with the reason.
     pub(crate) fn remove_group_of(&self, run: &str, name: &str) -> Vec<(PathBuf, String)> {
         let mut reaped = Reaped::default();
         remove_groups(&self.groups_of(run, name), run, &mut reaped);
@@ -111,8 +111,8 @@ impl Leftovers {
         self.hierarchies.iter().map(at).filter(|group| group.is_dir()).collect()
     }
 
-    /// Removes what a run left whose launcher has ended. A sandbox that the launcher had just begun holds
-    /// the lock until it is dead too, and so does another process that cleans up.
+    /// Removes what a run left whose launcher has ended. A sandbox that the launcher had just begun
+    /// holds the lock until it is dead too, and so does another process that cleans up.
     pub(crate) fn remove_ended_run(&self, run: &str) -> io::Result<Reaped> {
         let mut reaped = Reaped::default();
         for _ in 0..LOOKS {
@@ -180,8 +180,8 @@ pub(crate) fn lock_file(directory: &Path, run: &str) -> PathBuf {
     directory.join(format!("{run}.{LOCK_ENDING}"))
 }
 
-/// Removes the directory that a run has beside its lock, if there is one. We never mount anything there;
-/// if something is mounted, all of it stays as it is.
+/// Removes the directory that a run has beside its lock, if there is one. We never mount anything
+/// there; if something is mounted, all of it stays as it is.
 pub(crate) fn remove_kept(directory: &Path) -> io::Result<()> {
     let directory = match directory.canonicalize() {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
@@ -231,9 +231,9 @@ fn hierarchies(mounts: &str, own: &str) -> Vec<PathBuf> {
     found
 }
 
-/// Kills everything in groups of a run, and removes the groups with those beneath them. A dying process
-/// keeps its groups for a moment and may still make another, so this repeats. It handles all hierarchies
-/// together, because a process that one of them froze does not die.
+/// Kills everything in groups of a run, and removes the groups with those beneath them. A dying
+/// process keeps its groups for a moment and may still make another, so this repeats. It handles
+/// all hierarchies together, because a process that one of them froze does not die.
 fn remove_groups(groups: &[PathBuf], run: &str, reaped: &mut Reaped) {
     let mut killed = BTreeSet::new();
     let mut stuck = Vec::new();

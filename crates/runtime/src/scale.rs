@@ -1,5 +1,5 @@
-//! Reports of what programs write to the scale files of sandboxes. Only the last note of each sandbox is
-//! kept, so that no program can fill memory with them.
+//! Reports of what programs write to the scale files of sandboxes. Only the last note of each
+//! sandbox is kept, so that no program can fill memory with them.
 
 use std::collections::BTreeMap;
 use std::future::poll_fn;
@@ -36,8 +36,8 @@ impl ScaleNotes {
         Self { queue: Arc::new(Mutex::new(Queue { closed: true, ..Queue::default() })) }
     }
 
-    /// The next note; none when the runtime is shut down or dropped and all are taken. Of several unread
-    /// notes of a sandbox, the last counts. Dropping the future loses nothing.
+    /// The next note; none when the runtime is shut down or dropped and all are taken. Of several
+    /// unread notes of a sandbox, the last counts. Dropping the future loses nothing.
     pub async fn next(&mut self) -> Option<(InstanceId, ScaleNote)> {
         poll_fn(|cx| {
             let mut queue = lock(&self.queue);

@@ -1,5 +1,5 @@
-//! One end of a socket in tokio. Readiness to write is watched only while a write waits: otherwise each
-//! read at the other end would wake this process for nothing.
+//! One end of a socket in tokio. Readiness to write is watched only while a write waits: otherwise
+//! each read at the other end would wake this process for nothing.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -57,8 +57,8 @@ impl Socket {
         }
     }
 
-    /// Waits until the socket has room, then calls `write`. Ready when `write` does not report a full
-    /// socket.
+    /// Waits until the socket has room, then calls `write`. Ready when `write` does not report a
+    /// full socket.
     pub(crate) fn poll_write(
         &mut self,
         cx: &mut Context<'_>,

@@ -1,6 +1,6 @@
-//! What a runtime gets (the spec of a launch) and what it reports about itself. A spec names things (a
-//! root, a workspace); it must never hold a host path except those of mounts, which the server has
-//! allowed.
+//! What a runtime gets (the spec of a launch) and what it reports about itself. A spec names things
+//! (a root, a workspace); it must never hold a host path except those of mounts, which the server
+//! has allowed.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -132,7 +132,8 @@ impl Capabilities {
         all.into_iter().filter(|(enforced, _)| !enforced).map(|(_, name)| name)
     }
 
-    /// Why these limits are refused, if they are: a limit that would be ignored must not pass silently.
+    /// Why these limits are refused, if they are: a limit that would be ignored must not pass
+    /// silently.
     pub fn refuses(&self, limits: &Limits) -> Option<String> {
         let name = self.unenforced().next().filter(|_| !limits.best_effort)?;
         Some(format!(

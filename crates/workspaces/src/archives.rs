@@ -1,6 +1,6 @@
-//! Archives of workspaces: one file for each, named by its id. An archive is written aside and gets its
-//! name when it is complete and durable. It then replaces an older one, so there is the old or the new
-//! archive, and never half of one.
+//! Archives of workspaces: one file for each, named by its id. An archive is written aside and gets
+//! its name when it is complete and durable. It then replaces an older one, so there is the old or
+//! the new archive, and never half of one.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -98,7 +98,8 @@ impl Archives {
         Ok(writer)
     }
 
-    /// Reads one; none if it does not exist. Damage is reported as an error, at the end at the latest.
+    /// Reads one; none if it does not exist. Damage is reported as an error, at the end at the
+    /// latest.
     pub fn read(&self, workspace: WorkspaceId) -> Result<Option<ArchiveReader>, WorkspaceError> {
         const STEP: &str = "open an archive";
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -166,7 +167,8 @@ impl Archives {
         name_of(workspace)
     }
 
-    /// A path for a temporary file beside those that are being written. It is removed at the next start.
+    /// A path for a temporary file beside those that are being written. It is removed at the next
+    /// start.
     pub fn spool(&self, name: &str) -> PathBuf {
         self.directory.path().join("new").join(name)
     }
@@ -181,8 +183,8 @@ impl Archives {
         self.known().remove(&workspace);
     }
 
-    /// Opens the compressed file of one; none if it does not exist. It can be read to its end also if it
-    /// is removed meanwhile.
+    /// Opens the compressed file of one; none if it does not exist. It can be read to its end also
+    /// if it is removed meanwhile.
     pub fn open_file(&self, workspace: WorkspaceId) -> Result<Option<File>, WorkspaceError> {
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         match openat(&self.directory.top, name_of(workspace), flags, Mode::empty()) {

@@ -1,6 +1,6 @@
-//! Copies a tree into an empty one: files share their bytes where the file system can, holes stay holes,
-//! hard links stay hard links, symbolic links stay links, and everything keeps its permissions, owners,
-//! times and user attributes.
+//! Copies a tree into an empty one: files share their bytes where the file system can, holes stay
+//! holes, hard links stay hard links, symbolic links stay links, and everything keeps its
+//! permissions, owners, times and user attributes.
 
 use std::ffi::CStr;
 use std::io;

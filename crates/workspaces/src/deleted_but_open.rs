@@ -1,7 +1,7 @@
-//! Usage of deleted files that are still open or mapped: they take space until the last program closes
-//! them, and no walk through a workspace finds them. They are found through `/proc`: the workspace that is
-//! mounted in a program's mount namespace tells which workspace they count for. Files in transit in a
-//! socket are not seen.
+//! Usage of deleted files that are still open or mapped: they take space until the last program
+//! closes them, and no walk through a workspace finds them. They are found through `/proc`: the
+//! workspace that is mounted in a program's mount namespace tells which workspace they count for.
+//! Files in transit in a socket are not seen.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
@@ -28,8 +28,8 @@ pub(crate) struct DeletedFilesScan<'a> {
 }
 
 impl DeletedFilesScan<'_> {
-    /// The usage of deleted files per workspace. Processes come and go meanwhile: what cannot be read is
-    /// skipped.
+    /// The usage of deleted files per workspace. Processes come and go meanwhile: what cannot be
+    /// read is skipped.
     pub(crate) fn find(mut self) -> BTreeMap<WorkspaceId, Usage> {
         let mut found = BTreeMap::new();
         let mut seen = BTreeSet::new();
@@ -39,7 +39,8 @@ impl DeletedFilesScan<'_> {
                 break;
             }
             let tasks = numbered(&process.join("task"));
-            // All threads share the mount namespace; the first thread may have ended before the others.
+            // All threads share the mount namespace; the first thread may have ended before the
+            // others.
             let lives_at =
                 tasks.iter().find_map(|task| Some((task, read_link(task.join("ns/mnt")).ok()?)));
             let Some((task, home)) = lives_at else { continue };

@@ -1,6 +1,6 @@
-//! The directory of workspaces: one entry for each, named by its id. A workspace is made aside and gets
-//! its name when it is complete; a removal takes the name away first and deletes the files in the
-//! background.
+//! The directory of workspaces: one entry for each, named by its id. A workspace is made aside and
+//! gets its name when it is complete; a removal takes the name away first and deletes the files in
+//! the background.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -56,8 +56,8 @@ impl Size {
         model::limits::files_in(self.bytes)
     }
 
-    /// The size of an image whose file system holds this much: with its own tables, and with the blocks
-    /// that ext4 reserves for delayed writes.
+    /// The size of an image whose file system holds this much: with its own tables, and with the
+    /// blocks that ext4 reserves for delayed writes.
     pub(crate) const fn image_bytes(self) -> u64 {
         const INODE_BYTES: u64 = 256;
         const GROUP_BLOCKS: u64 = 32_768;
@@ -117,8 +117,8 @@ impl fmt::Debug for Workspaces {
 }
 
 impl Workspaces {
-    /// Opens the directory of workspaces, finds out which hard limits work there, and begins to remove
-    /// unfinished and half-removed workspaces of an earlier run.
+    /// Opens the directory of workspaces, finds out which hard limits work there, and begins to
+    /// remove unfinished and half-removed workspaces of an earlier run.
     pub fn open(path: impl Into<PathBuf>) -> Result<Self, WorkspaceError> {
         let path = path.into();
         let layout = Arc::new(Layout::open(&path).during("open the directory of workspaces")?);
@@ -162,7 +162,8 @@ impl Workspaces {
         self.known().len()
     }
 
-    /// Whether there is one of this id on the disk. One that was removed by other means is forgotten.
+    /// Whether there is one of this id on the disk. One that was removed by other means is
+    /// forgotten.
     pub fn has(&self, workspace: WorkspaceId) -> bool {
         let mut known = self.known();
         let Some(kind) = known.get(&workspace) else { return false };
@@ -178,8 +179,8 @@ impl Workspaces {
         !is_gone
     }
 
-    /// Distinguishes a workspace from a later one of the same id, for example after an archive and a
-    /// restore. None if there is none.
+    /// Distinguishes a workspace from a later one of the same id, for example after an archive and
+    /// a restore. None if there is none.
     pub fn incarnation(&self, workspace: WorkspaceId) -> Option<u64> {
         let kind = self.known().get(&workspace).copied()?;
         let found = statat(&self.layout.top, kind.name(workspace), AtFlags::SYMLINK_NOFOLLOW);
@@ -200,8 +201,8 @@ impl Workspaces {
         Ok(found.f_bavail.saturating_mul(found.f_frsize))
     }
 
-    /// Makes an empty workspace. One with a hard limit reserves its space: it is made only if all of them
-    /// together can be filled while at least `spared_bytes` stay free.
+    /// Makes an empty workspace. One with a hard limit reserves its space: it is made only if all
+    /// of them together can be filled while at least `spared_bytes` stay free.
     pub fn create(
         &self,
         workspace: WorkspaceId,
@@ -305,8 +306,8 @@ impl Workspaces {
         })
     }
 
-    /// How much of its reserved space one already uses, if that is cheap to know; else 0, which leaves
-    /// less for others than there is.
+    /// How much of its reserved space one already uses, if that is cheap to know; else 0, which
+    /// leaves less for others than there is.
     fn used_by(&self, workspace: WorkspaceId) -> u64 {
         if !self.is_counted(workspace) {
             return 0;
@@ -315,8 +316,8 @@ impl Workspaces {
         self.usage(workspace, scan).map_or(0, |usage| usage.bytes)
     }
 
-    /// Removes a workspace. It is gone when this returns; its files are deleted in the background. Succeeds
-    /// also if it does not exist.
+    /// Removes a workspace. It is gone when this returns; its files are deleted in the background.
+    /// Succeeds also if it does not exist.
     pub fn remove(&self, workspace: WorkspaceId) -> Result<(), WorkspaceError> {
         let Some(kind) = self.known().remove(&workspace) else { return Ok(()) };
         let name = kind.name(workspace);
@@ -354,8 +355,9 @@ impl Workspaces {
         }
     }
 
-    /// The usage of files that were removed and are still open or mapped, which no scan finds. `go_on` is
-    /// called as by a scan; if it returns false, the result has what was found until then.
+    /// The usage of files that were removed and are still open or mapped, which no scan finds.
+    /// `go_on` is called as by a scan; if it returns false, the result has what was found until
+    /// then.
     pub fn nameless(
         &self,
         wanted: &BTreeSet<WorkspaceId>,

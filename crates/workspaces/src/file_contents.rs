@@ -1,6 +1,6 @@
-//! Contents and metadata of files: copies bytes with their holes, and sets permissions, owners, times and
-//! attributes. The target tree must not be reachable by any program yet: its maker gives it its name
-//! afterwards.
+//! Contents and metadata of files: copies bytes with their holes, and sets permissions, owners,
+//! times and attributes. The target tree must not be reachable by any program yet: its maker gives
+//! it its name afterwards.
 
 use std::ffi::{CStr, CString};
 use std::io;

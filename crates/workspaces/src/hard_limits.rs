@@ -1,5 +1,5 @@
-//! Hard limits of workspaces: finds out which mechanism works in a directory, by trying each for real, the
-//! cheapest first, and makes limited subvolumes and images.
+//! Hard limits of workspaces: finds out which mechanism works in a directory, by trying each for
+//! real, the cheapest first, and makes limited subvolumes and images.
 
 use std::fmt::Write as _;
 use std::fs::File;
@@ -72,8 +72,8 @@ impl HardLimit {
     }
 }
 
-/// Finds out what enforces hard limits in the directory of workspaces at this path. Makes the directory if
-/// it is missing, with its empty subdirectories, and leaves nothing else behind.
+/// Finds out what enforces hard limits in the directory of workspaces at this path. Makes the
+/// directory if it is missing, with its empty subdirectories, and leaves nothing else behind.
 pub fn probe(path: &Path) -> io::Result<HardLimit> {
     Ok(find(&Layout::open(path)?))
 }

@@ -1,6 +1,6 @@
-//! The layout of the directory of workspaces, held by descriptors: `new`, where a workspace is made before
-//! it has its name, `spares` for spare images, and `trash` for what is being deleted. The contents of these
-//! subdirectories are worthless after a crash.
+//! The layout of the directory of workspaces, held by descriptors: `new`, where a workspace is made
+//! before it has its name, `spares` for spare images, and `trash` for what is being deleted. The
+//! contents of these subdirectories are worthless after a crash.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -34,8 +34,8 @@ pub(crate) struct Layout {
 }
 
 impl Layout {
-    /// Opens the directory, and makes what is missing. Only its owner may enter: files in workspaces belong
-    /// to an ordinary user, and have whatever permissions programs choose.
+    /// Opens the directory, and makes what is missing. Only its owner may enter: files in
+    /// workspaces belong to an ordinary user, and have whatever permissions programs choose.
     pub(crate) fn open(path: &Path) -> io::Result<Self> {
         std::fs::create_dir_all(path)?;
         let top = openat(CWD, path, OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
@@ -68,7 +68,8 @@ impl Layout {
         format!("{:x}-{}", self.run, self.named.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// Moves something to the trash, under a new name: an earlier run may have left its old name there.
+    /// Moves something to the trash, under a new name: an earlier run may have left its old name
+    /// there.
     pub(crate) fn throw_away(&self, directory: impl AsFd, name: &str) -> Result<(), Errno> {
         let directory = directory.as_fd();
         for _ in 0..NAMES_TRIED {

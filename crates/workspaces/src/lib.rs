@@ -1,13 +1,13 @@
-//! Workspaces on disk: where they are, what limits each, how they are saved, copied, restored and removed;
-//! archives and seed archives. Untrusted programs write the contents of a workspace: nothing here may
-//! follow a link in one, trust a name or a permission, or need more memory for a larger one. Everything
-//! blocks, and knows no tokio.
+//! Workspaces on disk: where they are, what limits each, how they are saved, copied, restored and
+//! removed; archives and seed archives. Untrusted programs write the contents of a workspace:
+//! nothing here may follow a link in one, trust a name or a permission, or need more memory for a
+//! larger one. Everything blocks, and knows no tokio.
 //!
-//! What is not covered: removed files that are in transit in a socket between programs count for nothing,
-//! and neither do removed files that are mapped but not open if the server is not root. The usage of btrfs
-//! subvolumes is not read, so each counts with all of its reserved space. Reserved space is protected
-//! against other workspaces only: anything else that fills the disk below the floor takes it, and the
-//! journal's space, too.
+//! What is not covered: removed files that are in transit in a socket between programs count for
+//! nothing, and neither do removed files that are mapped but not open if the server is not root.
+//! The usage of btrfs subvolumes is not read, so each counts with all of its reserved space.
+//! Reserved space is protected against other workspaces only: anything else that fills the disk
+//! below the floor takes it, and the journal's space, too.
 
 mod archives;
 mod copy;

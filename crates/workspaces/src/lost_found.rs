@@ -1,6 +1,6 @@
-//! The directory `lost+found`: files that no record names, but that may still belong to a user. They are
-//! moved here, and only an operator removes them. An older database that is restored knows none of the
-//! newer files; without this directory they would be deleted at the next start.
+//! The directory `lost+found`: files that no record names, but that may still belong to a user.
+//! They are moved here, and only an operator removes them. An older database that is restored knows
+//! none of the newer files; without this directory they would be deleted at the next start.
 //!
 //! Each entry keeps its name, with `@` and the Unix time of the move.
 
@@ -75,8 +75,8 @@ impl LostFound {
         Ok(all)
     }
 
-    /// Removes the entries from before a time, or all. Returns how many there were. Other files in the
-    /// directory stay.
+    /// Removes the entries from before a time, or all. Returns how many there were. Other files in
+    /// the directory stay.
     pub fn remove(&self, before_s: Option<i64>) -> Result<u32, WorkspaceError> {
         const STEP: &str = "remove what is in lost+found";
         let mut removed = 0;
@@ -127,7 +127,8 @@ impl LostFound {
 }
 
 impl Workspaces {
-    /// Puts a workspace aside that no record names. An empty one is removed: its sandbox was never used.
+    /// Puts a workspace aside that no record names. An empty one is removed: its sandbox was never
+    /// used.
     pub fn put_aside(
         &self,
         workspace: WorkspaceId,

@@ -1,5 +1,5 @@
-//! Writes a tree as an archive. It has everything that a copy keeps, except holes, which become zeros that
-//! compress to nothing, and sockets, which no archive can hold.
+//! Writes a tree as an archive. It has everything that a copy keeps, except holes, which become
+//! zeros that compress to nothing, and sockets, which no archive can hold.
 
 use std::ffi::CStr;
 use std::io::{self, Write};
@@ -14,8 +14,8 @@ use crate::walk::{Visitor, Walk, WalkEntry, called_off};
 
 const BUFFER_BYTES: usize = 256 << 10;
 
-/// How many times the limit the sizes of sparse files may add up to. A file with a size of a million times
-/// the limit would take hours to read.
+/// How many times the limit the sizes of sparse files may add up to. A file with a size of a
+/// million times the limit would take hours to read.
 const CLAIMED_MAX: u64 = 16;
 
 struct Pack<'a, W> {

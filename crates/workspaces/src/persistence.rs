@@ -1,6 +1,6 @@
-//! Saves, copies, archives and restores workspaces. Everything new is made aside, made durable, and only
-//! then given its name, so that a crash leaves the old or the new state. The caller is called back
-//! regularly and can cancel.
+//! Saves, copies, archives and restores workspaces. Everything new is made aside, made durable, and
+//! only then given its name, so that a crash leaves the old or the new state. The caller is called
+//! back regularly and can cancel.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -38,8 +38,8 @@ pub struct New {
 }
 
 impl Workspaces {
-    /// Makes the files of a workspace durable, as far as they reached the host: a workspace that is a file
-    /// system of its own must be flushed inside its sandbox before.
+    /// Makes the files of a workspace durable, as far as they reached the host: a workspace that is
+    /// a file system of its own must be flushed inside its sandbox before.
     pub fn sync(&self, workspace: WorkspaceId) -> Result<(), WorkspaceError> {
         const STEP: &str = "make a workspace durable";
         let kind = self.kind(workspace, STEP)?;
@@ -56,7 +56,8 @@ impl Workspaces {
         }
     }
 
-    /// Whether it is a file system of its own, which only its sandbox can read while it is mounted there.
+    /// Whether it is a file system of its own, which only its sandbox can read while it is mounted
+    /// there.
     pub fn is_closed(&self, workspace: WorkspaceId) -> bool {
         match self.known().get(&workspace) {
             Some(Kind::Image) => true,
@@ -117,8 +118,8 @@ impl Workspaces {
         pack_tree(top, to, limit, go_on).during(STEP)
     }
 
-    /// Makes a workspace from an archive, all or nothing. It restores everything, whatever the size: the file
-    /// system enforces a hard limit, and the next measurement a soft one.
+    /// Makes a workspace from an archive, all or nothing. It restores everything, whatever the
+    /// size: the file system enforces a hard limit, and the next measurement a soft one.
     pub fn restore(
         &self,
         new: New,
@@ -183,8 +184,8 @@ impl Workspaces {
         })
     }
 
-    /// Reserves the space of a workspace, makes it aside, and gives it its name. If it fails, nothing is
-    /// left.
+    /// Reserves the space of a workspace, makes it aside, and gives it its name. If it fails,
+    /// nothing is left.
     fn make_with_reservation(
         &self,
         new: New,

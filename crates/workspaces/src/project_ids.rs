@@ -1,6 +1,6 @@
-//! Project ids, by which the file system counts workspaces: which are ours, and which are free. An id that
-//! has usage or a limit is in use: by a workspace of an earlier run, by a tree in the trash, or by another
-//! server on the same disk.
+//! Project ids, by which the file system counts workspaces: which are ours, and which are free. An
+//! id that has usage or a limit is in use: by a workspace of an earlier run, by a tree in the
+//! trash, or by another server on the same disk.
 
 use std::io;
 use std::os::fd::BorrowedFd;

@@ -1,6 +1,6 @@
-//! Removes a tree that untrusted programs made: of any depth, with any permissions and names. No program
-//! can reach it any more, so `..` leads back up, and one descriptor is enough for every depth. Only
-//! directories far above the current one are read a second time.
+//! Removes a tree that untrusted programs made: of any depth, with any permissions and names. No
+//! program can reach it any more, so `..` leads back up, and one descriptor is enough for every
+//! depth. Only directories far above the current one are read a second time.
 
 use std::collections::VecDeque;
 use std::ffi::{CStr, CString};
@@ -132,8 +132,8 @@ fn open_for_removal(parent: &OwnedFd, name: &CStr) -> io::Result<OwnedFd> {
     }
 }
 
-/// Tries an operation on a name in a directory. If it is denied, clears the permissions and flags that
-/// forbid it, and tries once more.
+/// Tries an operation on a name in a directory. If it is denied, clears the permissions and flags
+/// that forbid it, and tries once more.
 fn freeing<T>(
     directory: &OwnedFd,
     name: &CStr,
@@ -161,8 +161,8 @@ fn path_of(directory: impl AsFd, name: impl rustix::path::Arg) -> Result<OwnedFd
     openat(directory, name, flags, Mode::empty())
 }
 
-/// Gives the owner all permissions. Through `/proc`, because that works for `O_PATH` descriptors, and never
-/// follows a link.
+/// Gives the owner all permissions. Through `/proc`, because that works for `O_PATH` descriptors,
+/// and never follows a link.
 fn permit(place: &OwnedFd) -> Result<(), Errno> {
     let path = format!("/proc/self/fd/{}", place.as_raw_fd());
     chmodat(CWD, path, Mode::RWXU, AtFlags::empty())

@@ -1,5 +1,6 @@
-//! Reserved space of workspaces with a hard limit. They use it as they fill, so the free space of the disk
-//! does not show how much of it is still reserved. It is counted here, and must never be reserved twice.
+//! Reserved space of workspaces with a hard limit. They use it as they fill, so the free space of
+//! the disk does not show how much of it is still reserved. It is counted here, and must never be
+//! reserved twice.
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -8,8 +9,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use model::WorkspaceId;
 use rustix::fs::{XattrFlags, fgetxattr, fsetxattr};
 
-/// The attribute of a directory that stores its reserved space. Programs in a sandbox can neither see nor
-/// set it.
+/// The attribute of a directory that stores its reserved space. Programs in a sandbox can neither
+/// see nor set it.
 const NOTE: &str = "trusted.shoal.promised_bytes";
 
 /// The reserved space of each workspace.
@@ -19,8 +20,8 @@ pub(crate) struct ReservedSpace {
 }
 
 impl ReservedSpace {
-    /// Reserves `bytes` of `available`, or returns how much is left. `used` returns how much of its reserved
-    /// space a workspace already uses, which is no longer part of `available`.
+    /// Reserves `bytes` of `available`, or returns how much is left. `used` returns how much of its
+    /// reserved space a workspace already uses, which is no longer part of `available`.
     pub(crate) fn reserve(
         &self,
         workspace: WorkspaceId,

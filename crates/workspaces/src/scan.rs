@@ -1,5 +1,6 @@
-//! Measures the disk usage of a workspace, also while it is in use. It must follow no link and cross no
-//! mount. It counts a hard-linked file once, and stops at the limit, so that the limit bounds its cost.
+//! Measures the disk usage of a workspace, also while it is in use. It must follow no link and
+//! cross no mount. It counts a hard-linked file once, and stops at the limit, so that the limit
+//! bounds its cost.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -53,8 +54,8 @@ impl Usage {
 pub struct Scan<'a> {
     /// The scan stops beyond this size.
     pub enough: Size,
-    /// Called now and then with the number of entries since the last call. It may sleep, to slow the scan
-    /// down. False ends the scan.
+    /// Called now and then with the number of entries since the last call. It may sleep, to slow
+    /// the scan down. False ends the scan.
     pub go_on: &'a mut dyn FnMut(u64) -> bool,
 }
 

@@ -1,5 +1,5 @@
-//! Builds a seed archive: writes entries one after the other, within bounds, and hashes them. With a sink as
-//! the target it only computes the name.
+//! Builds a seed archive: writes entries one after the other, within bounds, and hashes them. With
+//! a sink as the target it only computes the name.
 
 use std::io::{self, Write};
 use std::sync::Arc;

@@ -228,8 +228,8 @@ impl Seeds {
         Ok(Some(ArchiveReader::of(file).during(STEP)?))
     }
 
-    /// Opens the compressed file of one, with its name; none if it does not exist. It can be read to its end
-    /// also if it is removed meanwhile.
+    /// Opens the compressed file of one, with its name; none if it does not exist. It can be read
+    /// to its end also if it is removed meanwhile.
     pub fn open_file(&self, seed: SeedId) -> Result<Option<(String, File)>, WorkspaceError> {
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         match openat(&self.directory.top, name_of(seed), flags, Mode::empty()) {
@@ -241,9 +241,9 @@ impl Seeds {
         }
     }
 
-    /// Removes all but those in `named`; returns how many it removed. Just before each removal `is_wanted`
-    /// is called under the lock, so that a caller that marks a seed archive as wanted and then finds it
-    /// keeps it.
+    /// Removes all but those in `named`; returns how many it removed. Just before each removal
+    /// `is_wanted` is called under the lock, so that a caller that marks a seed archive as wanted
+    /// and then finds it keeps it.
     pub fn remove_all_but(
         &self,
         named: &BTreeSet<SeedId>,

@@ -1,5 +1,5 @@
-//! Spare images: formatted before they are needed, so that no launch waits for `mkfs`. The first image of a
-//! size is made on request; from then on a few of that size are kept.
+//! Spare images: formatted before they are needed, so that no launch waits for `mkfs`. The first
+//! image of a size is made on request; from then on a few of that size are kept.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};

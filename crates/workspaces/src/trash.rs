@@ -1,5 +1,5 @@
-//! Deletes removed workspaces, one after the other, in a thread of its own. The next start continues after
-//! a crash.
+//! Deletes removed workspaces, one after the other, in a thread of its own. The next start
+//! continues after a crash.
 
 use std::ffi::CString;
 use std::io;
@@ -112,8 +112,8 @@ impl Bin {
         }
     }
 
-    /// Removes everything, until a listing finds nothing. What cannot be removed is left for later, and
-    /// does not hold up the rest.
+    /// Removes everything, until a listing finds nothing. What cannot be removed is left for later,
+    /// and does not hold up the rest.
     fn empty(&self) -> io::Result<()> {
         loop {
             let mut removed = false;
@@ -161,7 +161,8 @@ impl Bin {
             .filter(|project| project_ids::is_ours(*project));
         remove_tree(trash, &CString::new(name)?, &self.stopped)?;
         if let Some(project) = project {
-            // A limit that stays does no harm: an id with a limit is not given to another workspace.
+            // A limit that stays does no harm: an id with a limit is not given to another
+            // workspace.
             let _ = project_ids::give_back(trash.as_fd(), project);
         }
         Ok(())

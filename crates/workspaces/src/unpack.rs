@@ -1,6 +1,6 @@
-//! Makes a tree from an archive, in a directory that no program can reach yet. Everything is made beneath
-//! our own descriptors, nothing may go through a link, and nothing may be replaced: an archive with a
-//! duplicate name is damaged. Blocks of zeros become holes.
+//! Makes a tree from an archive, in a directory that no program can reach yet. Everything is made
+//! beneath our own descriptors, nothing may go through a link, and nothing may be replaced: an
+//! archive with a duplicate name is damaged. Blocks of zeros become holes.
 
 use std::ffi::CString;
 use std::io::{self, Read};
@@ -24,8 +24,8 @@ const HOLE_BYTES: u16 = 4096;
 const BUFFER_BYTES: usize = 64 * HOLE_BYTES as usize;
 
 struct Unpack<'a> {
-    /// The open directories on the path of the last entry, each with its name and the metadata to set when
-    /// it is left. The first is the top.
+    /// The open directories on the path of the last entry, each with its name and the metadata to
+    /// set when it is left. The first is the top.
     open: Vec<(Vec<u8>, OwnedFd, Option<FileMetadata>)>,
     limit: Size,
     bytes: u64,

@@ -1,6 +1,6 @@
-//! Walks through a tree that untrusted programs made, in an order in which it can be made again. It must
-//! follow no link, cross no mount, and open nothing that could block. Its memory is bounded: trees that
-//! are too deep are refused, and only a bounded number of hard links is remembered.
+//! Walks through a tree that untrusted programs made, in an order in which it can be made again. It
+//! must follow no link, cross no mount, and open nothing that could block. Its memory is bounded:
+//! trees that are too deep are refused, and only a bounded number of hard links is remembered.
 
 use std::collections::BTreeMap;
 use std::ffi::CStr;

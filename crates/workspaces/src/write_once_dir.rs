@@ -1,5 +1,5 @@
-//! A directory of files that are written once and never changed. Unfinished files lie in its subdirectory
-//! `new`, which is worthless after a crash.
+//! A directory of files that are written once and never changed. Unfinished files lie in its
+//! subdirectory `new`, which is worthless after a crash.
 
 use std::io;
 use std::os::fd::OwnedFd;

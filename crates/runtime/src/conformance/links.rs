@@ -1,5 +1,5 @@
-//! Symbolic links in a sandbox: made, described and removed as links, and followed only by calls that
-//! reads or writes through them.
+//! Symbolic links in a sandbox: made, described and removed as links, and followed only by calls
+//! that reads or writes through them.
 
 use guest_protocol::message::EntryKind;
 

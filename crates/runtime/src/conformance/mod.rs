@@ -1,6 +1,6 @@
-//! The conformance suite of runtimes. An implementation of [`crate::Runtime`] provides a [`Subject`] and
-//! gets a test per case from [`crate::conformance_tests!`]. A case panics where the contract is broken,
-//! and after each case nothing may be left.
+//! The conformance suite of runtimes. An implementation of [`crate::Runtime`] provides a
+//! [`Subject`] and gets a test per case from [`crate::conformance_tests!`]. A case panics where the
+//! contract is broken, and after each case nothing may be left.
 
 mod cancellation;
 mod channels;
@@ -85,11 +85,12 @@ macro_rules! cases {
 }
 
 cases! {
-    lifecycle: launch_ready_list_kill launch_twice_is_refused kill_is_idempotent kill_ends_what_waits
-        recreate_gives_a_fresh_sandbox freeze_stops_and_thaw_goes_on
+    lifecycle: launch_ready_list_kill launch_twice_is_refused kill_is_idempotent
+        kill_ends_what_waits recreate_gives_a_fresh_sandbox freeze_stops_and_thaw_goes_on
         sync_flushes_the_workspace_of_a_frozen_sandbox shutdown_leaves_nothing
         many_launches_at_once reap_orphans_spares_the_living;
-    programs: exit_codes_are_exact signals_are_exact output_is_separate missing_programs_are_reported
+    programs: exit_codes_are_exact signals_are_exact output_is_separate
+        missing_programs_are_reported
         output_over_the_limit_is_dropped programs_over_their_time_are_killed
         exec_ends_although_a_background_child_lives working_directory_and_shell;
     streams: input_reaches_the_program a_stream_goes_both_ways handles_signal_programs
@@ -97,13 +98,14 @@ cases! {
     claims: environments_are_bound_late environments_are_bound_at_launch
         unresolved_secrets_are_refused workspaces_are_attached_late workspaces_outlive_sandboxes
         workspaces_have_other_names;
-    files: files_are_written_and_read_back files_are_seen_by_programs directories_are_listed_in_pages
-        files_are_moved_and_removed errors_of_files_have_codes abandoned_writes_leave_nothing
+    files: files_are_written_and_read_back files_are_seen_by_programs
+        directories_are_listed_in_pages files_are_moved_and_removed errors_of_files_have_codes abandoned_writes_leave_nothing
         large_files_are_streams;
     links: links_are_made_and_described links_are_followed_to_their_target links_replace_nothing
         links_are_removed_and_not_what_they_point_to errors_of_links_have_codes
         files_have_several_names permissions_are_changed;
-    ports: connections_go_both_ways ports_are_listed port_without_a_listener_is_refused sockets_are_reached_by_path;
+    ports: connections_go_both_ways ports_are_listed port_without_a_listener_is_refused
+        sockets_are_reached_by_path;
     inspection: files_are_found_in_order search_finds_texts file_changes_are_reported
         sockets_of_programs_are_listed dropped_inspections_leave_nothing;
     scale: scale_file_is_counted_and_reported;
@@ -113,7 +115,8 @@ cases! {
     wipes: wiped_sandbox_is_like_a_new_one wipe_ends_every_program_of_the_use
         wipe_cuts_old_handles_off_from_the_next_use a_proof_fails_if_anything_is_left
         a_wipe_that_is_given_up_is_not_proven;
-    cancellation: dropped_launches_leave_nothing dropped_execs_leave_nothing dropped_runs_leave_nothing
+    cancellation: dropped_launches_leave_nothing dropped_execs_leave_nothing
+        dropped_runs_leave_nothing
         dropped_claims_break_nothing dropped_file_calls_break_nothing dropped_kills_go_on
         dropped_freezes_break_nothing;
 }
@@ -172,7 +175,8 @@ macro_rules! conformance_tests {
             links_are_made_and_described links_are_followed_to_their_target links_replace_nothing
             links_are_removed_and_not_what_they_point_to errors_of_links_have_codes
             files_have_several_names permissions_are_changed
-            connections_go_both_ways ports_are_listed port_without_a_listener_is_refused sockets_are_reached_by_path
+            connections_go_both_ways ports_are_listed port_without_a_listener_is_refused
+            sockets_are_reached_by_path
             files_are_found_in_order search_finds_texts file_changes_are_reported
             sockets_of_programs_are_listed dropped_inspections_leave_nothing
             scale_file_is_counted_and_reported

@@ -1,5 +1,5 @@
-//! The fixture of a case: a fresh runtime, unique ids, and helpers for common steps. At the end it proves
-//! that nothing is left.
+//! The fixture of a case: a fresh runtime, unique ids, and helpers for common steps. At the end it
+//! proves that nothing is left.
 
 use std::future::poll_fn;
 use std::pin::pin;

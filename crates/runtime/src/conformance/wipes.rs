@@ -1,5 +1,5 @@
-//! A sandbox that was wiped is as good as a new one, and who says so has looked. Where used sandboxes
-//! are made anew, nothing is wiped.
+//! A sandbox that was wiped is as good as a new one, and who says so has looked. Where used
+//! sandboxes are made anew, nothing is wiped.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,5 +1,5 @@
-//! A runtime made of a maker of containers: the registry of instances, and the tasks that launch and
-//! remove them. Those tasks are never dropped: a caller that loses interest only cancels.
+//! A runtime made of a maker of containers: the registry of instances, and the tasks that launch
+//! and remove them. Those tasks are never dropped: a caller that loses interest only cancels.
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;

@@ -1,5 +1,6 @@
-//! One instance from its launch to its removal, for callers that wait for it: whether it was cancelled,
-//! how it exited, and whether its removal is complete. The exit is often known before the removal ends.
+//! One instance from its launch to its removal, for callers that wait for it: whether it was
+//! cancelled, how it exited, and whether its removal is complete. The exit is often known before
+//! the removal ends.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -91,8 +92,8 @@ impl Instance {
     }
 }
 
-/// Watches one connection to a guest. A sandbox gets a new connection with each wipe: only the end of
-/// the current one is the end of the sandbox.
+/// Watches one connection to a guest. A sandbox gets a new connection with each wipe: only the end
+/// of the current one is the end of the sandbox.
 pub(super) struct ConnectionWatch<M> {
     pub id: InstanceId,
     pub instance: Arc<Instance>,

@@ -1,6 +1,6 @@
-//! Launching a sandbox: the maker makes a container, its guest reports that it is ready, and the claim's
-//! settings are bound. A task of its own does this. It removes everything again if the launch fails or
-//! the caller has gone.
+//! Launching a sandbox: the maker makes a container, its guest reports that it is ready, and the
+//! claim's settings are bound. A task of its own does this. It removes everything again if the
+//! launch fails or the caller has gone.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;

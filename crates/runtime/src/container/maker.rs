@@ -1,6 +1,6 @@
-//! The contract of one kind of container. A maker keeps no registry of sandboxes: `containers` has one
-//! for all kinds. Makes and removals run in tasks of their own and are not dropped in the middle, unless
-//! the maker says that they may be. Every wait in a maker has a deadline.
+//! The contract of one kind of container. A maker keeps no registry of sandboxes: `containers` has
+//! one for all kinds. Makes and removals run in tasks of their own and are not dropped in the
+//! middle, unless the maker says that they may be. Every wait in a maker has a deadline.
 
 use std::os::fd::OwnedFd;
 
@@ -54,8 +54,8 @@ pub(crate) trait Maker: Send + Sync + 'static {
     /// must not wait: each program that ends by a kill leads to a call.
     fn memory_ran_out(&self, instance: InstanceId) -> bool;
 
-    /// How its first process exited. Called once the connection is broken and before the container is
-    /// removed. It must be quick, because callers wait for the reason.
+    /// How its first process exited. Called once the connection is broken and before the container
+    /// is removed. It must be quick, because callers wait for the reason.
     async fn end(&self, instance: InstanceId) -> ContainerExit;
 
     /// Waits for the next container that was found dead or missing, other than by its connection;
@@ -68,8 +68,8 @@ pub(crate) trait Maker: Send + Sync + 'static {
     /// Removes what earlier runs left, by label.
     async fn reap_orphans(&self) -> Result<Reaped, RuntimeError>;
 
-    /// Called when all sandboxes are removed: removes whatever else carries the label of this run, and
-    /// proves that it is gone.
+    /// Called when all sandboxes are removed: removes whatever else carries the label of this run,
+    /// and proves that it is gone.
     async fn close(&self) -> Result<(), RuntimeError>;
 }
 
@@ -82,8 +82,8 @@ pub(crate) struct MadeContainer {
     pub passes_descriptors: bool,
     /// The id that the maker's own tools show.
     pub container_id: String,
-    /// Its first process as this host sees it, if it does. Without it the keeper can neither record,
-    /// wipe nor prove the container.
+    /// Its first process as this host sees it, if it does. Without it the keeper can neither
+    /// record, wipe nor prove the container.
     pub pid: Option<u32>,
 }
 

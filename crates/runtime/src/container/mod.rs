@@ -1,6 +1,6 @@
 //! What all sandboxes in containers share: the same guest, the same writable mounts, the same steps
-//! from launch to wipe, exit and removal. A [`Maker`] knows one kind of container; [`Containers`] makes
-//! a runtime of it. Nothing here may know Docker or an OCI bundle.
+//! from launch to wipe, exit and removal. A [`Maker`] knows one kind of container; [`Containers`]
+//! makes a runtime of it. Nothing here may know Docker or an OCI bundle.
 
 mod containers;
 mod instance;

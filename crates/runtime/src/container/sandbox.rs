@@ -1,6 +1,6 @@
-//! One use of a sandbox in a container. Its guest does most of the work; its maker freezes and removes
-//! it. A wipe makes a new handle with a connection of its own. An old handle keeps the old connection,
-//! and never reaches the next user's sandbox.
+//! One use of a sandbox in a container. Its guest does most of the work; its maker freezes and
+//! removes it. A wipe makes a new handle with a connection of its own. An old handle keeps the old
+//! connection, and never reaches the next user's sandbox.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;

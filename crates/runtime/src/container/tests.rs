@@ -1,5 +1,6 @@
-//! Launches, exits and removals over a maker whose containers are only sockets: the test chooses what
-//! fails, is slow or dies. In every case nothing may be left, and no death may be reported twice.
+//! Launches, exits and removals over a maker whose containers are only sockets: the test chooses
+//! what fails, is slow or dies. In every case nothing may be left, and no death may be reported
+//! twice.
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;

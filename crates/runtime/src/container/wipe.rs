@@ -1,7 +1,7 @@
-//! Wiping: every program of the use ends, the keeper replaces all writable mounts, and the guest starts
-//! again on a new connection, so that nothing of the use survives in the guest either. Then the keeper
-//! proves it from outside. A sandbox whose wipe was not finished must never be handed out: its proof
-//! fails.
+//! Wiping: every program of the use ends, the keeper replaces all writable mounts, and the guest
+//! starts again on a new connection, so that nothing of the use survives in the guest either. Then
+//! the keeper proves it from outside. A sandbox whose wipe was not finished must never be handed
+//! out: its proof fails.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

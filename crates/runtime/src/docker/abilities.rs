@@ -1,5 +1,5 @@
-//! What an engine reports about itself, for callers that ask before there is a runtime (`shoal doctor`).
-//! It must create nothing.
+//! What an engine reports about itself, for callers that ask before there is a runtime (`shoal
+//! doctor`). It must create nothing.
 
 use std::time::Duration;
 

@@ -1,7 +1,8 @@
-//! Input and output of a container, attached before it starts so that nothing is missed. The library
-//! decodes the engine's frames; this module passes their contents on. Standard output carries the guest's
-//! protocol and nothing else; standard error is for people. A broken stream (an end within a frame, or a
-//! frame of an unexpected kind) ends the connection, and with it the sandbox: nothing may be guessed.
+//! Input and output of a container, attached before it starts so that nothing is missed. The
+//! library decodes the engine's frames; this module passes their contents on. Standard output
+//! carries the guest's protocol and nothing else; standard error is for people. A broken stream (an
+//! end within a frame, or a frame of an unexpected kind) ends the connection, and with it the
+//! sandbox: nothing may be guessed.
 
 use std::collections::VecDeque;
 use std::io;
@@ -70,8 +71,8 @@ pub(super) async fn attach(
 
 /// A socket in front of an attached container.
 pub(super) struct AttachedSocket {
-    /// What is written to it becomes input, and output can be read from it. It ends when either side
-    /// does.
+    /// What is written to it becomes input, and output can be read from it. It ends when either
+    /// side does.
     pub socket: OwnedFd,
     /// Completes with the first output; closed if the container ends before that.
     pub spoke: oneshot::Receiver<()>,
@@ -126,11 +127,13 @@ impl Outward {
                 }
                 Ok(LogOutput::StdErr { message }) => self.stderr.append(instance, &message),
                 Ok(LogOutput::Console { .. } | LogOutput::StdIn { .. }) => {
-                    tracing::warn!(%instance, "the engine sent a frame of an unexpected kind; the sandbox ends");
+                    let what = "the Docker engine sent an unexpected frame; the sandbox ends";
+                    tracing::warn!(%instance, "{what}");
                     return;
                 }
                 Err(error) => {
-                    tracing::warn!(%instance, %error, "the engine's stream of the container broke; the sandbox ends");
+                    let what = "the Docker engine's stream broke; the sandbox ends";
+                    tracing::warn!(%instance, %error, "{what}");
                     return;
                 }
             }

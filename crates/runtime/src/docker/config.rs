@@ -73,7 +73,8 @@ impl fmt::Display for Endpoint {
 /// How guests are connected to.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum LinkMode {
-    /// By a socket where the engine and this server share files and a kernel, else through the engine.
+    /// By a socket where the engine and this server share files and a kernel, else through the
+    /// engine.
     #[default]
     Auto,
     /// By a socket that is mounted in the container.
@@ -94,8 +95,8 @@ pub trait StoredImages: Send + Sync {
 pub struct DockerConfig {
     /// Where the engine listens.
     pub endpoint: Endpoint,
-    /// Names this server's data directory: containers of another name are never touched. Letters, digits
-    /// and dashes.
+    /// Names this server's data directory: containers of another name are never touched. Letters,
+    /// digits and dashes.
     pub node: String,
     /// Names this run: what carries another one was left behind by an earlier run. Letters, digits
     /// and dashes.
@@ -158,7 +159,7 @@ impl DockerConfig {
         }
         if self.link == LinkMode::Socket && matches!(self.endpoint, Endpoint::Tcp(_)) {
             return refuse(
-                "an engine behind tcp:// cannot mount the server's socket in a container; set docker.link to auto or attach",
+                "docker.link = \"socket\" needs a unix:// engine; use auto or attach for tcp://",
             );
         }
         Ok(())

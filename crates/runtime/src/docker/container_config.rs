@@ -1,6 +1,6 @@
-//! The configuration of a container, computed from a launch spec without I/O. All of the hardening is
-//! here, and none of it may depend on the image: an image's entry point, user, health check and volumes
-//! are overridden.
+//! The configuration of a container, computed from a launch spec without I/O. All of the hardening
+//! is here, and none of it may depend on the image: an image's entry point, user, health check and
+//! volumes are overridden.
 
 use bollard::models::{
     ContainerCreateBody, HealthConfig, HostConfig, HostConfigCgroupnsModeEnum, HostConfigLogConfig,
@@ -15,8 +15,8 @@ use super::names::Names;
 use crate::container::{GUEST_PATH, WritableMount, writable_mounts};
 use crate::spec::LaunchSpec;
 
-/// Where the directory with our socket is mounted inside, until the guest has connected: a directory of
-/// the guest's volume, which no image can replace.
+/// Where the directory with our socket is mounted inside, until the guest has connected: a
+/// directory of the guest's volume, which no image can replace.
 const LINK_PATH: &str = "/.shoal/link";
 /// The name of that directory in the volume.
 pub(super) const LINK_DIRECTORY: &str = "link";

@@ -1,7 +1,7 @@
-//! Launches one container: creates it, attaches to it before it is started, starts it, and connects to
-//! its guest. A launch may be dropped at any point, and the container removed then: a task that always
-//! ends sends the create request, so that the removal can wait until it is known whether the container
-//! exists.
+//! Launches one container: creates it, attaches to it before it is started, starts it, and connects
+//! to its guest. A launch may be dropped at any point, and the container removed then: a task that
+//! always ends sends the create request, so that the removal can wait until it is known whether the
+//! container exists.
 
 use std::io;
 use std::sync::Arc;
@@ -99,7 +99,8 @@ impl ContainerLaunch<'_> {
         };
         let mut shown = self.shown()?;
         shown.extend(self.image.shown.iter().cloned());
-        // Without a network the engine makes no hosts file either, and `localhost` would not resolve.
+        // Without a network the engine makes no hosts file either, and `localhost` would not
+        // resolve.
         if let Some(links) = links
             && !shown.iter().any(|shown| shown.target == HOSTS_PATH)
         {
@@ -292,7 +293,8 @@ impl ContainerLaunch<'_> {
         Ok(pid_of(&found).and_then(|pid| FirstProcess::find(pid, id)))
     }
 
-    /// Refuses volumes of the engine's own: programs could write to them, and they would outlive a use.
+    /// Refuses volumes of the engine's own: programs could write to them, and they would outlive a
+    /// use.
     fn refuse_other_volumes(&self, found: &ContainerInspectResponse) -> Result<(), RuntimeError> {
         let places = writable_mounts(self.spec);
         let is_hidden = |mount: &MountPoint| {
@@ -311,8 +313,8 @@ impl ContainerLaunch<'_> {
         Err(RuntimeError::new(RuntimeErrorCode::LaunchFailed, STEP, cause))
     }
 
-    /// Refuses files that have the same path and may be those of another machine. The sandbox is still
-    /// unused.
+    /// Refuses files that have the same path and may be those of another machine. The sandbox is
+    /// still unused.
     fn refuse_other_files(&self, process: Option<&FirstProcess>) -> Result<(), RuntimeError> {
         let preparation = &self.shared.preparation;
         let mounts = self.spec.mounts.iter().filter(|mount| {

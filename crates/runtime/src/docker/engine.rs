@@ -1,6 +1,6 @@
-//! The connection to the Docker engine. It is opened when needed, and the engine may come and go: no
-//! failure here is permanent. Every request has a deadline. A failure says whether the request was never
-//! sent, was sent without an answer, or was refused.
+//! The connection to the Docker engine. It is opened when needed, and the engine may come and go:
+//! no failure here is permanent. Every request has a deadline. A failure says whether the request
+//! was never sent, was sent without an answer, or was refused.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -185,7 +185,7 @@ impl Engine {
     pub(super) fn log_warning_once(&self, warning: &str) {
         let mut warned = self.warned.lock().unwrap_or_else(PoisonError::into_inner);
         if warned.len() < MAX_WARNINGS && warned.insert(warning.to_owned()) {
-            tracing::warn!(engine = %self.endpoint, warning, "the Docker engine sent a warning; a limit may not be enforced");
+            tracing::warn!(engine = %self.endpoint, warning, "warning of the Docker engine");
         }
     }
 

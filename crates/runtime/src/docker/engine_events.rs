@@ -1,6 +1,6 @@
-//! Follows the engine's events: deaths of containers and out-of-memory kills. When the engine goes away,
-//! this task looks for it until it is back, and then compares its containers with the registry. It also
-//! compares them regularly, so that nothing depends on an event that got lost.
+//! Follows the engine's events: deaths of containers and out-of-memory kills. When the engine goes
+//! away, this task looks for it until it is back, and then compares its containers with the
+//! registry. It also compares them regularly, so that nothing depends on an event that got lost.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -101,10 +101,11 @@ impl Shared {
         }
     }
 
-    /// Compares the engine's containers with the registry: a registered instance that is missing or has
-    /// exited is marked dead, and an unregistered container is removed.
+    /// Compares the engine's containers with the registry: a registered instance that is missing or
+    /// has exited is marked dead, and an unregistered container is removed.
     async fn compare(self: &Arc<Self>) -> Result<(), EngineFailure> {
-        // Taken before the engine is asked, so that containers launched meanwhile are not concerned.
+        // Taken before the engine is asked, so that containers launched meanwhile are not
+        // concerned.
         let should_run = self.instances.running();
         let listed = self.of_this_run().await?;
         for instance in should_run {

@@ -1,7 +1,7 @@
-//! Per-engine prerequisites: the volume that holds the guest's binary, and whether the engine sees this
-//! server's files. They are made once, by a carrier: a container that is created and never started. Files
-//! are uploaded to it and looked up in it, which works with every engine. If a part of the setup is gone
-//! later, it is made again.
+//! Per-engine prerequisites: the volume that holds the guest's binary, and whether the engine sees
+//! this server's files. They are made once, by a carrier: a container that is created and never
+//! started. Files are uploaded to it and looked up in it, which works with every engine. If a part
+//! of the setup is gone later, it is made again.
 
 use std::fs;
 use std::io;
@@ -38,7 +38,8 @@ const STEP: &str = "prepare the engine";
 
 /// The prefix of our directories, before the name of the run.
 const LINKS: &str = "links-";
-/// The hosts file for containers. The carrier also looks for it, to see whether the engine sees our files.
+/// The hosts file for containers. The carrier also looks for it, to see whether the engine sees our
+/// files.
 const HOSTS: &str = "hosts";
 /// How long a failed setup is not retried.
 const FAILURE_COUNTS: Duration = Duration::from_secs(2);
@@ -56,14 +57,15 @@ pub(super) struct EngineSetup {
     pub same_files: bool,
     /// Whether that is in doubt: this server runs in a container that the engine does not know.
     pub doubtful: bool,
-    /// The server's paths as the engine sees them, if the server runs in a container of this engine.
+    /// The server's paths as the engine sees them, if the server runs in a container of this
+    /// engine.
     inside: Option<Origins>,
     /// The engine that it belongs to.
     engine: Identity,
 }
 
-/// Distinguishes one engine from another, or from the same one with other settings. Not its id: some
-/// engines report a new one with each request.
+/// Distinguishes one engine from another, or from the same one with other settings. Not its id:
+/// some engines report a new one with each request.
 type Identity = (Option<String>, Option<String>, Vec<String>);
 
 fn identity_of(facts: &Facts) -> Identity {
@@ -259,8 +261,8 @@ impl Preparation {
         self.carrying.close();
     }
 
-    /// Fills the volume by a carrier, and tests whether the carrier sees a directory of ours. None if the
-    /// engine cannot mount that directory.
+    /// Fills the volume by a carrier, and tests whether the carrier sees a directory of ours. None
+    /// if the engine cannot mount that directory.
     async fn carry(
         &self,
         image: &Image,
@@ -381,8 +383,8 @@ impl Preparation {
         setup.inside.is_none() && self.host_path_map.translate(path).is_none()
     }
 
-    /// Whether this server itself may only read this path, as far as is known. A path of the configured
-    /// map is the operator's responsibility.
+    /// Whether this server itself may only read this path, as far as is known. A path of the
+    /// configured map is the operator's responsibility.
     pub(super) fn is_read_only(&self, setup: &EngineSetup, path: &str) -> bool {
         let mapped = self.host_path_map.translate(path).is_some();
         !mapped && setup.inside.as_ref().is_some_and(|inside| inside.is_read_only(path))

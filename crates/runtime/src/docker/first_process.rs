@@ -1,6 +1,6 @@
-//! The first process of a container, where the engine is on this host. A pid that the engine reports is
-//! used only if that process is in a control group of the container: an engine in a container of its own
-//! has other pids.
+//! The first process of a container, where the engine is on this host. A pid that the engine
+//! reports is used only if that process is in a control group of the container: an engine in a
+//! container of its own has other pids.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -44,8 +44,8 @@ impl FirstProcess {
         }
     }
 
-    /// Whether its path `place` is the same file as our path `ours`; none if that cannot be determined.
-    /// Links inside the container are resolved inside it.
+    /// Whether its path `place` is the same file as our path `ours`; none if that cannot be
+    /// determined. Links inside the container are resolved inside it.
     pub(super) fn shows(&self, place: &str, ours: &str) -> Option<bool> {
         let root = File::open(format!("/proc/{}/root", self.pid)).ok()?;
         let flags = OFlags::PATH | OFlags::CLOEXEC;
@@ -55,8 +55,8 @@ impl FirstProcess {
         Some((theirs.st_dev, theirs.st_ino) == (ours.st_dev, ours.st_ino))
     }
 
-    /// Whether more processes were killed for want of memory since the last call; none if no counter
-    /// exists.
+    /// Whether more processes were killed for want of memory since the last call; none if no
+    /// counter exists.
     pub(super) fn memory_ran_out(&self) -> Option<bool> {
         let directory = self.memory.as_ref()?;
         let texts = COUNTERS.iter().map(|file| fs::read_to_string(directory.join(file)));

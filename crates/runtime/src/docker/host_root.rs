@@ -1,7 +1,7 @@
-//! The root made of the host's own programs, for engines that see the same files as this server: a small
-//! image with what native sandboxes have around `/usr` (a synthetic `/etc`, a few files of the host,
-//! empty directories), and `/usr` itself mounted read-only. While the host does not change, the image has
-//! the same bytes, and so the same name.
+//! The root made of the host's own programs, for engines that see the same files as this server: a
+//! small image with what native sandboxes have around `/usr` (a synthetic `/etc`, a few files of
+//! the host, empty directories), and `/usr` itself mounted read-only. While the host does not
+//! change, the image has the same bytes, and so the same name.
 
 use std::fs::File;
 use std::io::{self, Read as _};

@@ -1,6 +1,7 @@
-//! Finds the image of a container. An image that the engine has is used as it is; otherwise it comes from
-//! our image store, and otherwise the engine pulls it. One fetch serves all waiting launches, in a task
-//! of its own: a launch that gives up does not end it, and a failed fetch is not retried at once.
+//! Finds the image of a container. An image that the engine has is used as it is; otherwise it
+//! comes from our image store, and otherwise the engine pulls it. One fetch serves all waiting
+//! launches, in a task of its own: a launch that gives up does not end it, and a failed fetch is
+//! not retried at once.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -113,7 +114,7 @@ impl Images {
                 Ok(Image { shown: host.shown.clone(), ..image })
             }
             Root::Directory(_) => {
-                let cause = "a container cannot have a directory as its root; import the directory as an image";
+                let cause = "the root cannot be a directory; import the directory as an image";
                 Err(RuntimeError::new(RuntimeErrorCode::Unsupported, STEP, cause))
             }
         }
@@ -147,7 +148,8 @@ impl Images {
         }
     }
 
-    /// Logs if a name stands for another image than before: new sandboxes then differ from warm ones.
+    /// Logs if a name stands for another image than before: new sandboxes then differ from warm
+    /// ones.
     fn note(&self, name: &str, image: &Image) {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         let before = known.insert(name.to_owned(), image.id.clone());
@@ -356,8 +358,8 @@ fn image_of(found: ImageInspect) -> Option<Image> {
     Some(Image { id: found.id?, volumes, shown: Vec::new() })
 }
 
-/// Whether an image has this name. An engine accepts the beginning of an id as a name, too, and that
-/// would match images by chance.
+/// Whether an image has this name. An engine accepts the beginning of an id as a name, too, and
+/// that would match images by chance.
 fn is_called(found: &ImageInspect, name: &str) -> bool {
     let may_be_an_id = name.bytes().all(|byte| byte.is_ascii_hexdigit());
     let tags = found.repo_tags.iter().flatten();

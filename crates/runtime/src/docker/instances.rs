@@ -1,5 +1,5 @@
-//! The containers of this run between launch and removal: only what the engine cannot report in time.
-//! Also the containers that were found dead, until the runtime takes note of them.
+//! The containers of this run between launch and removal: only what the engine cannot report in
+//! time. Also the containers that were found dead, until the runtime takes note of them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -85,8 +85,8 @@ impl Instance {
         })
     }
 
-    /// Whether its first process exited for want of memory, if the engine reports that memory ran out at
-    /// some time.
+    /// Whether its first process exited for want of memory, if the engine reports that memory ran
+    /// out at some time.
     pub(super) fn ended_for_want_of_memory(&self) -> bool {
         let reported = *self.oom_reported_at();
         let earlier = self.first_process.get().is_some_and(FirstProcess::ran_out_before);

@@ -1,6 +1,6 @@
-//! A socket that a container sees until its guest has connected to it. The listener accepts and checks
-//! the first connection; then the socket and its directory are removed, before any other program can
-//! connect. Dropped at any time, it leaves nothing behind.
+//! A socket that a container sees until its guest has connected to it. The listener accepts and
+//! checks the first connection; then the socket and its directory are removed, before any other
+//! program can connect. Dropped at any time, it leaves nothing behind.
 
 use std::fs;
 use std::io;
@@ -31,8 +31,8 @@ pub(super) struct Peer {
 }
 
 impl Peer {
-    /// Whether this can be the guest of a container whose first process is `first`. Where that is not
-    /// known, the user decides, unless the engine maps users.
+    /// Whether this can be the guest of a container whose first process is `first`. Where that is
+    /// not known, the user decides, unless the engine maps users.
     pub(super) fn is_guest(self, first: Option<u32>, users_are_mapped: bool) -> bool {
         match (self.pid, first) {
             (Some(pid), Some(first)) => pid == first,

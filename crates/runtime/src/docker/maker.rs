@@ -1,5 +1,6 @@
-//! The maker of Docker containers. It keeps as little state as it can: the engine knows what exists, and
-//! labels find it. What was in progress when the engine went away is cleaned up when it comes back.
+//! The maker of Docker containers. It keeps as little state as it can: the engine knows what
+//! exists, and labels find it. What was in progress when the engine went away is cleaned up when it
+//! comes back.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -206,7 +207,8 @@ impl Shared {
                 })
                 .await;
             let Err(failure) = asked else { return Ok(()) };
-            // The engine answers the same if the container is in that state already and if it has exited.
+            // The engine answers the same if the container is in that state already and if it has
+            // exited.
             let state = self.inspect(name, QUICK).await.ok().and_then(|found| found.state);
             let running = state.filter(|state| state.running == Some(true));
             match running.and_then(|state| state.paused) {
@@ -268,7 +270,7 @@ impl Maker for DockerMaker {
     fn check(&self, spec: &LaunchSpec) -> Result<(), RuntimeError> {
         let cause = match (&spec.root, self.shared.engine.endpoint()) {
             (Root::Directory(_), _) => {
-                "a container cannot have a directory as its root: import the directory as an image"
+                "the root cannot be a directory: import the directory as an image"
             }
             (Root::Host, Endpoint::Tcp(_)) => {
                 "the Docker engine is on another machine, whose programs are not these: name an image"

@@ -1,6 +1,6 @@
-//! Sandboxes in Docker containers: a maker of containers over a Docker engine on a Unix socket or TCP,
-//! and [`start`], which makes a runtime of it. The engine may come and go: the server must start and
-//! run without it, and launches say what is missing.
+//! Sandboxes in Docker containers: a maker of containers over a Docker engine on a Unix socket or
+//! TCP, and [`start`], which makes a runtime of it. The engine may come and go: the server must
+//! start and run without it, and launches say what is missing.
 
 mod abilities;
 mod attach;
@@ -38,12 +38,13 @@ use crate::error::RuntimeError;
 /// How long the start waits for the engine.
 const LOOK_PATIENCE: Duration = Duration::from_secs(2);
 
-/// Starts a runtime of Docker containers. It starts also without an engine; launches then fail until
-/// there is one.
+/// Starts a runtime of Docker containers. It starts also without an engine; launches then fail
+/// until there is one.
 pub async fn start(config: DockerConfig) -> Result<Arc<dyn Runtime>, RuntimeError> {
     let maker = DockerMaker::start(&config)?;
     if let Err(failure) = maker.look_for_engine(LOOK_PATIENCE).await {
-        tracing::warn!(engine = %config.endpoint, why = failure.message(), "the Docker engine does not answer");
+        let (engine, why) = (&config.endpoint, failure.message());
+        tracing::warn!(%engine, why, "the Docker engine does not answer; launches fail until it does");
     }
     Ok(Arc::new(Containers::new(maker)))
 }

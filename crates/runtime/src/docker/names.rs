@@ -1,5 +1,5 @@
-//! Names and labels of our containers and volumes at the engine: labels say the node, the run and the
-//! instance. What carries another node's label must never be touched.
+//! Names and labels of our containers and volumes at the engine: labels say the node, the run and
+//! the instance. What carries another node's label must never be touched.
 
 use model::InstanceId;
 
@@ -36,8 +36,8 @@ impl Names {
         format!("shoal-{}-carrier-{}-{number}", self.node, self.epoch)
     }
 
-    /// Whether a container of these names is ours. Labels alone do not prove it: an image made from a
-    /// sandbox inherits them.
+    /// Whether a container of these names is ours. Labels alone do not prove it: an image made from
+    /// a sandbox inherits them.
     pub(super) fn is_ours(&self, names: &[String], instance: Option<InstanceId>) -> bool {
         let ours = |name: &str| match instance {
             Some(instance) => name == self.container(instance),

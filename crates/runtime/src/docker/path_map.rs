@@ -1,6 +1,6 @@
-//! Translates the server's paths to the engine's, where the server itself runs in a container: a table of
-//! path prefixes. The longest prefix of whole names wins. This is only the table: it must never look at a
-//! file, and whether a path may be mounted is decided elsewhere.
+//! Translates the server's paths to the engine's, where the server itself runs in a container: a
+//! table of path prefixes. The longest prefix of whole names wins. This is only the table: it must
+//! never look at a file, and whether a path may be mounted is decided elsewhere.
 
 use model::mount::{is_beneath, is_plain};
 use thiserror::Error;

@@ -1,6 +1,6 @@
 //! Removal of one container, of all of this run, and of what earlier runs left. Done means that the
-//! engine reports that nothing is left; no other answer counts. A container without this node's label
-//! must never be touched.
+//! engine reports that nothing is left; no other answer counts. A container without this node's
+//! label must never be touched.
 
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
@@ -214,7 +214,8 @@ impl Shared {
         }
     }
 
-    /// Removes whatever carries the label of this run, also late arrivals, and proves that it is gone.
+    /// Removes whatever carries the label of this run, also late arrivals, and proves that it is
+    /// gone.
     pub(super) async fn close(&self) -> Result<(), RuntimeError> {
         const STEP: &str = "shut down";
         let failed =

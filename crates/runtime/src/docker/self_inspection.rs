@@ -1,6 +1,6 @@
-//! Finds out whether this server runs in a container of the engine that it uses, and if so, where the
-//! server's directories are on that engine's host: the engine is asked about the server's own container.
-//! If the engine does not know it, equal paths may mean different files.
+//! Finds out whether this server runs in a container of the engine that it uses, and if so, where
+//! the server's directories are on that engine's host: the engine is asked about the server's own
+//! container. If the engine does not know it, equal paths may mean different files.
 
 use std::fs;
 
@@ -27,8 +27,8 @@ impl Origins {
         self.paths.translate(path)
     }
 
-    /// Whether the server has this directory read-only from the engine's host. Then sandboxes must not
-    /// get it writable.
+    /// Whether the server has this directory read-only from the engine's host. Then sandboxes must
+    /// not get it writable.
     pub(super) fn is_read_only(&self, path: &str) -> bool {
         self.paths.translate(path).is_some() && self.writable.translate(path).is_none()
     }
@@ -50,8 +50,8 @@ const MARKS: [&str; 2] = ["/.dockerenv", "/run/.containerenv"];
 /// A variable that every Kubernetes pod has.
 const POD: &str = "KUBERNETES_SERVICE_HOST";
 
-/// Where this server runs. A failure must not count as "in no container": sandboxes would then see files
-/// of another machine.
+/// Where this server runs. A failure must not count as "in no container": sandboxes would then see
+/// files of another machine.
 pub(super) async fn locate_server(engine: &Engine) -> Result<ServerLocation, EngineFailure> {
     let read = |path| fs::read_to_string(path).unwrap_or_default();
     let (mountinfo, cgroup) = (read("/proc/self/mountinfo"), read("/proc/self/cgroup"));

@@ -1,6 +1,6 @@
-//! Single flight: work that is done once for all waiting callers, in a task of its own. A caller that
-//! stops waiting does not end the work, and all callers get its result. A failure may be kept for a
-//! while, so that callers do not all retry at once.
+//! Single flight: work that is done once for all waiting callers, in a task of its own. A caller
+//! that stops waiting does not end the work, and all callers get its result. A failure may be kept
+//! for a while, so that callers do not all retry at once.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};

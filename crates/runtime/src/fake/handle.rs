@@ -1,4 +1,5 @@
-//! A handle on a fake sandbox for one use. After a wipe it is refused, as the connection of a real one is.
+//! A handle on a fake sandbox for one use. After a wipe it is refused, as the connection of a real
+//! one is.
 
 use std::ops::Deref;
 use std::sync::Arc;

@@ -1,5 +1,5 @@
-//! A sandbox of the fake runtime: files in a map, programs as tasks. Once it has exited it refuses every
-//! call, as a real one does.
+//! A sandbox of the fake runtime: files in a map, programs as tasks. Once it has exited it refuses
+//! every call, as a real one does.
 
 use std::collections::BTreeMap;
 use std::io;

@@ -12,8 +12,8 @@ pub(crate) struct Scale {
     scale: u32,
     processes: u32,
     last_seq: u64,
-    /// The note that last dropped all keep-alives: process counts of callers that have not seen it are
-    /// out of date.
+    /// The note that last dropped all keep-alives: process counts of callers that have not seen it
+    /// are out of date.
     last_drop: u64,
 }
 

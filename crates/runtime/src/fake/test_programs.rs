@@ -1,5 +1,5 @@
-//! Programs that a test adds to the fake runtime, for what its built-in ones cannot do: to use a channel,
-//! or to listen on a socket. They see what a program inside a sandbox would see.
+//! Programs that a test adds to the fake runtime, for what its built-in ones cannot do: to use a
+//! channel, or to listen on a socket. They see what a program inside a sandbox would see.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

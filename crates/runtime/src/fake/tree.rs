@@ -1,5 +1,5 @@
-//! Files in a map: enough of a filesystem for tests. Pure; paths are lexical, and links are only stored:
-//! `paths` follows them.
+//! Files in a map: enough of a filesystem for tests. Pure; paths are lexical, and links are only
+//! stored: `paths` follows them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;

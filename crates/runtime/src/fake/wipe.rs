@@ -1,5 +1,5 @@
-//! Wiping a fake sandbox: its files, programs, environment and scale are as at its launch, and streams of
-//! an earlier use never reach the next one.
+//! Wiping a fake sandbox: its files, programs, environment and scale are as at its launch, and
+//! streams of an earlier use never reach the next one.
 
 use std::collections::BTreeMap;
 

@@ -27,8 +27,8 @@ const PAUSE: Duration = Duration::from_millis(1);
 /// can lose a program that starts another while it is being frozen, and then waits for ever.
 const READS_UNTIL_ANEW: u32 = 50;
 
-/// How long a freeze may take: a program that waits for a disk is frozen only when it has its data. A
-/// caller with less time drops the call, and the sandbox is thawed.
+/// How long a freeze may take: a program that waits for a disk is frozen only when it has its data.
+/// A caller with less time drops the call, and the sandbox is thawed.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The control group that freezes a sandbox.

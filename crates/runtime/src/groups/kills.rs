@@ -1,5 +1,5 @@
-//! Detects kills for want of memory: compares a counter in the sandbox's control group with its last
-//! value.
+//! Detects kills for want of memory: compares a counter in the sandbox's control group with its
+//! last value.
 
 use std::fs;
 use std::path::PathBuf;

@@ -1,5 +1,5 @@
-//! Control groups of live sandboxes: their freezers and their counters of out-of-memory kills. The maker
-//! of a sandbox makes its groups; this module must only use them.
+//! Control groups of live sandboxes: their freezers and their counters of out-of-memory kills. The
+//! maker of a sandbox makes its groups; this module must only use them.
 
 mod freezer;
 mod kills;

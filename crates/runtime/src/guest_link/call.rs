@@ -1,5 +1,5 @@
-//! One call in progress. Dropped, it is cancelled: its lanes are closed on both sides, and a late answer
-//! is discarded.
+//! One call in progress. Dropped, it is cancelled: its lanes are closed on both sides, and a late
+//! answer is discarded.
 
 use std::future::poll_fn;
 use std::os::fd::OwnedFd;

@@ -26,8 +26,8 @@ impl GuestLink {
         self.done("end all programs", &Request::EndAll).await
     }
 
-    /// Makes the guest start again on this end of a new connection, after [`Self::end_all`]. The guest
-    /// reports there when it is ready, or why not; this connection ends by itself.
+    /// Makes the guest start again on this end of a new connection, after [`Self::end_all`]. The
+    /// guest reports there when it is ready, or why not; this connection ends by itself.
     pub fn begin_again(&self, socket: OwnedFd) -> Result<(), RuntimeError> {
         const STEP: &str = "begin anew";
         if !self.connection.settings.pass_descriptors {

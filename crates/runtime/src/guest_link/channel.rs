@@ -1,5 +1,5 @@
-//! The host's state of one call: answers that came, and unread bytes of its lanes, which the protocol's
-//! windows bound. It must do no I/O.
+//! The host's state of one call: answers that came, and unread bytes of its lanes, which the
+//! protocol's windows bound. It must do no I/O.
 
 use std::collections::VecDeque;
 use std::task::{Context, Waker};
@@ -121,8 +121,8 @@ pub(super) struct Channel {
     pub last: Option<Reply>,
     /// The last answer came, and was perhaps taken already.
     pub finished: bool,
-    /// Its caller has gone. It is kept until the guest is done with it, so that neither side exceeds the
-    /// limit of open calls.
+    /// Its caller has gone. It is kept until the guest is done with it, so that neither side
+    /// exceeds the limit of open calls.
     pub abandoned: bool,
     /// The waker of the caller.
     pub waiter: Option<Waker>,

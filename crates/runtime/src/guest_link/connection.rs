@@ -1,6 +1,6 @@
 //! The state of one connection, and what is done to it under its lock: send, receive, dispatch.
-//! Nothing here may block: what the socket does not take now stays queued, and the pump sends it later.
-//! Wakers must be woken and dropped where the lock is not held.
+//! Nothing here may block: what the socket does not take now stays queued, and the pump sends it
+//! later. Wakers must be woken and dropped where the lock is not held.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -18,8 +18,8 @@ use crate::error::{RuntimeError, RuntimeErrorCode};
 use crate::inside::ScaleNote;
 use crate::socket::{Carries, Socket};
 
-/// How many calls may be open, cancelled ones included. The protocol allows some more, which are reserved
-/// for the kills of dropped programs.
+/// How many calls may be open, cancelled ones included. The protocol allows some more, which are
+/// reserved for the kills of dropped programs.
 const MAX_CALLS: usize = 1024;
 
 /// Bytes that may wait for the socket before writers of streams have to wait.
@@ -119,8 +119,8 @@ impl Connection {
         state.send_request(step, kind, request, descriptors)
     }
 
-    /// Sends a request without waiting for its answer. It does not count towards the limit of calls:
-    /// there is at most one for each call.
+    /// Sends a request without waiting for its answer. It does not count towards the limit of
+    /// calls: there is at most one for each call.
     pub(super) fn send_unawaited(&self, request: &Request) {
         let mut state = self.lock();
         if state.gone.is_none()
@@ -367,7 +367,8 @@ impl State {
         }
     }
 
-    /// Handles messages without a call: first whether the guest is ready, then notes of its scale file.
+    /// Handles messages without a call: first whether the guest is ready, then notes of its scale
+    /// file.
     fn guest_said(&mut self, reply: Reply, wakes: &mut Vec<Waker>) -> Result<(), ProtocolError> {
         let waker = match (&mut self.readiness, &reply) {
             (Readiness::Awaited(waker), _) => waker,

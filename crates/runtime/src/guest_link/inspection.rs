@@ -1,5 +1,6 @@
-//! Inspection of a sandbox (find, search, watch, sockets): a process of the guest writes its findings to a
-//! pipe. If the call is dropped, the process is killed. Only a bounded amount of its output is read.
+//! Inspection of a sandbox (find, search, watch, sockets): a process of the guest writes its
+//! findings to a pipe. If the call is dropped, the process is killed. Only a bounded amount of its
+//! output is read.
 
 use std::future::Future;
 use std::os::fd::OwnedFd;
@@ -144,7 +145,8 @@ impl GuestLink {
         }
     }
 
-    /// Passes each finding to `take` until the end. A finding that it does not take is a protocol error.
+    /// Passes each finding to `take` until the end. A finding that it does not take is a protocol
+    /// error.
     async fn look(
         &self,
         step: &'static str,

@@ -1,5 +1,5 @@
-//! The bytes of a call as streams. A reader that does not read must hold up only the writer of the same
-//! stream.
+//! The bytes of a call as streams. A reader that does not read must hold up only the writer of the
+//! same stream.
 
 use std::io;
 use std::pin::Pin;

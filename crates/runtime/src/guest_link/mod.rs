@@ -1,10 +1,10 @@
 //! The host's side of the connection to a guest: one socket, many calls at once.
 //!
-//! A caller writes to the socket itself; one task per connection reads it and wakes the callers. So a
-//! call costs no hop between tasks on its way out and one on its way back. A call that is dropped in the
-//! middle is cancelled on the other side, too. The windows of the protocol bound the buffers: a stream
-//! that is not read must not hold up another. When the connection breaks, all waiting callers fail with
-//! the reason.
+//! A caller writes to the socket itself; one task per connection reads it and wakes the callers. So
+//! a call costs no hop between tasks on its way out and one on its way back. A call that is dropped
+//! in the middle is cancelled on the other side, too. The windows of the protocol bound the
+//! buffers: a stream that is not read must not hold up another. When the connection breaks, all
+//! waiting callers fail with the reason.
 
 mod call;
 mod calls;
@@ -94,8 +94,8 @@ impl GuestLink {
         std::future::poll_fn(|cx| self.connection.poll_ready(cx)).await
     }
 
-    /// The use has ended, and the sandbox may have another user: waiting callers fail, and the connection
-    /// is closed.
+    /// The use has ended, and the sandbox may have another user: waiting callers fail, and the
+    /// connection is closed.
     pub fn retire(&self) {
         let cause = "the use of the sandbox has ended";
         self.connection.fail(RuntimeError::new(RuntimeErrorCode::SandboxGone, "", cause));

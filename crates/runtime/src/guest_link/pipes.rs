@@ -42,8 +42,8 @@ fn watch(pipe: OwnedFd) -> io::Result<Receiver> {
     Receiver::from_owned_fd_unchecked(pipe)
 }
 
-/// A program may open its own streams by name, as `/dev/stderr`, although another user made them. A pipe
-/// has no other name, so no other process can open it.
+/// A program may open its own streams by name, as `/dev/stderr`, although another user made them. A
+/// pipe has no other name, so no other process can open it.
 fn open_to_the_program(pipe: (OwnedFd, OwnedFd)) -> Result<(OwnedFd, OwnedFd), RuntimeError> {
     rustix::fs::fchmod(&pipe.0, rustix::fs::Mode::from_raw_mode(0o666)).map_err(system)?;
     Ok(pipe)
@@ -139,8 +139,8 @@ impl PipeReader {
         false
     }
 
-    /// Reads what the pipe held when the end of the program was noticed. There is no other reader, so
-    /// that much is there and the read does not wait.
+    /// Reads what the pipe held when the end of the program was noticed. There is no other reader,
+    /// so that much is there and the read does not wait.
     fn read_rest(&mut self, buf: &mut ReadBuf<'_>) -> io::Result<()> {
         let Some(pipe) = self.pipe.as_fd() else { return Ok(()) };
         let left = match self.left {

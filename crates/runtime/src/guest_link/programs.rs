@@ -22,7 +22,8 @@ use crate::files::{ByteReader, ByteWriter};
 
 const STEP: &str = "run a program";
 
-/// The signal that the Linux kernel sends for want of memory, and the exit code a shell makes of it.
+/// The signal that the Linux kernel sends for want of memory, and the exit code a shell makes of
+/// it.
 const SIGKILL: i32 = 9;
 const CODE_OF_KILLED: i32 = 128 + SIGKILL;
 
@@ -176,8 +177,8 @@ impl Program {
             ExitStatus::Signal(signal) => signal == SIGKILL,
             ExitStatus::Code(code) => code == CODE_OF_KILLED,
         };
-        // Only a counter shows kills for want of memory: read it when a program was killed, and only
-        // then.
+        // Only a counter shows kills for want of memory: read it when a program was killed, and
+        // only then.
         let out_of_memory = killed && self.call.connection.surroundings.memory_ran_out();
         Exit { status, out_of_memory, user_us, system_us, max_rss_kb }
     }

@@ -44,8 +44,9 @@ impl Wire {
         Ok(())
     }
 
-    /// Writes what is queued. `WouldBlock` if the socket is full; any other error breaks the connection.
-    /// A closed other end is not an error: its last messages are read first, and then its end is found.
+    /// Writes what is queued. `WouldBlock` if the socket is full; any other error breaks the
+    /// connection. A closed other end is not an error: its last messages are read first, and then
+    /// its end is found.
     pub(super) fn write_out(&mut self, socket: BorrowedFd<'_>) -> io::Result<()> {
         while !self.endpoint.outgoing().is_empty() {
             let out = self.endpoint.outgoing();

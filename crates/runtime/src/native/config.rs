@@ -22,8 +22,8 @@ pub struct NativeConfig {
     pub run: String,
     /// Where disk workspaces are; none if there are none.
     pub workspaces: Option<PathBuf>,
-    /// Directories elsewhere that serve as workspaces in this run, with their files as they are. Only
-    /// without a directory of workspaces.
+    /// Directories elsewhere that serve as workspaces in this run, with their files as they are.
+    /// Only without a directory of workspaces.
     pub lent: Vec<(WorkspaceId, PathBuf)>,
     /// Beneath which directories root filesystems are found.
     pub directories: Vec<PathBuf>,
@@ -48,8 +48,8 @@ pub struct NativeConfig {
     pub subordinate_users: bool,
     /// Settings of the connections to guests.
     pub link: LinkSettings,
-    /// Whether a launcher that died is replaced, under a new run name. Its sandboxes are lost in any
-    /// case.
+    /// Whether a launcher that died is replaced, under a new run name. Its sandboxes are lost in
+    /// any case.
     pub restart: bool,
 }
 

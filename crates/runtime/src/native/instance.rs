@@ -1,5 +1,5 @@
-//! One instance from its launch to its exit: its process, its control groups, and how it exited. Its
-//! connection is elsewhere.
+//! One instance from its launch to its exit: its process, its control groups, and how it exited.
+//! Its connection is elsewhere.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -84,8 +84,8 @@ impl Instance {
     /// Records how it exited. The first report counts.
     pub(super) fn set_died(&self, died: Died) {
         self.died.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(died);
-        // It may have been frozen after the launcher reused its group. The next sandbox in that group
-        // would then be frozen from its launch on, and never become ready.
+        // It may have been frozen after the launcher reused its group. The next sandbox in that
+        // group would then be frozen from its launch on, and never become ready.
         if self.frozen.swap(false, Ordering::AcqRel)
             && let Some(freezer) = self.freezer()
         {

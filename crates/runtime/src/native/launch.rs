@@ -124,8 +124,8 @@ impl<'a> Launching<'a> {
     ) -> Result<Self, RuntimeError> {
         run.deaths.check_room()?;
         let mut registry = run.registry();
-        // Checked under the lock of the registry, so that no launch begins after the launcher died and
-        // the registry was cleared for good.
+        // Checked under the lock of the registry, so that no launch begins after the launcher died
+        // and the registry was cleared for good.
         if let Some(lost) = run.launcher.lost() {
             return Err(RuntimeError { step: STEP.into(), ..lost });
         }
@@ -138,7 +138,8 @@ impl<'a> Launching<'a> {
         Ok(Self { run, id, requested: AtomicBool::new(false), handed_out: false })
     }
 
-    /// The cause as the failure of a launch: a sandbox that exits before it is ready was not launched.
+    /// The cause as the failure of a launch: a sandbox that exits before it is ready was not
+    /// launched.
     fn explain(&self, error: RuntimeError) -> RuntimeError {
         let killed = match self.run.registry().get(&self.id) {
             Some(RegistryEntry::Launching { killed, .. }) => *killed,

@@ -221,8 +221,8 @@ impl LauncherClient {
         })
     }
 
-    /// Closes the socket, which ends the launcher. Waiting callers fail with the reason, and so do later
-    /// ones. The last reason counts, except that a shutdown stays the reason.
+    /// Closes the socket, which ends the launcher. Waiting callers fail with the reason, and so do
+    /// later ones. The last reason counts, except that a shutdown stays the reason.
     pub(super) fn close(&self, reason: RuntimeError) {
         let mut state = self.lock();
         let is_shutdown = |lost: &RuntimeError| lost.code == RuntimeErrorCode::ShuttingDown;
@@ -271,7 +271,8 @@ impl State {
     }
 
     fn send(&mut self, message: &ToLauncher, descriptor: Option<OwnedFd>) {
-        // Our own messages can be encoded; the Linux kernel refuses what does not fit into a packet.
+        // Our own messages can be encoded; the Linux kernel refuses what does not fit into a
+        // packet.
         let Ok(bytes) = postcard::to_allocvec(message) else { return };
         self.unsent.push_back((bytes, descriptor));
         let Some(socket) = &self.socket else { return };
@@ -370,8 +371,8 @@ fn send_all(
         match jail::packet::send(socket, bytes, &descriptors) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Err(error),
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            // The reader finds out that the launcher is gone. Any other refusal concerns this packet
-            // alone: its caller sees that the descriptor is closed.
+            // The reader finds out that the launcher is gone. Any other refusal concerns this
+            // packet alone: its caller sees that the descriptor is closed.
             Ok(()) | Err(_) => drop(unsent.pop_front()),
         }
     }

@@ -1,6 +1,6 @@
-//! The native runtime: sandboxes from namespaces, control groups and a system call filter, without any
-//! daemon. A launcher process makes them (`guest::launcher`); this module is its client, restarts it,
-//! and must never make a namespace or a mount itself.
+//! The native runtime: sandboxes from namespaces, control groups and a system call filter, without
+//! any daemon. A launcher process makes them (`guest::launcher`); this module is its client,
+//! restarts it, and must never make a namespace or a mount itself.
 
 mod config;
 mod instance;

@@ -1,5 +1,5 @@
-//! Mounts of host directories, translated for the launcher: it knows the directories that it got at its
-//! start by their index, and must never get another host path.
+//! Mounts of host directories, translated for the launcher: it knows the directories that it got at
+//! its start by their index, and must never get another host path.
 
 use std::path::{Path, PathBuf};
 

@@ -1,5 +1,5 @@
-//! The removal of a whole run after its launcher has died: its sandboxes die with it, and the server
-//! removes what the launcher had made for them.
+//! The removal of a whole run after its launcher has died: its sandboxes die with it, and the
+//! server removes what the launcher had made for them.
 
 use model::InstanceId;
 use tokio::sync::watch;

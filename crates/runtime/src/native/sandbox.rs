@@ -1,5 +1,5 @@
-//! One native sandbox: its guest does most of the work, the launcher attaches workspaces and kills, and
-//! this server freezes it directly.
+//! One native sandbox: its guest does most of the work, the launcher attaches workspaces and kills,
+//! and this server freezes it directly.
 
 use std::io;
 use std::sync::Arc;

@@ -73,7 +73,8 @@ fn judge(program: Program, groups: &CgroupLayout) -> Result<Capabilities, &'stat
         disk_workspaces: false,
         aliases: false,
         terminals: true,
-        // gVisor has no file leases, by which the guest notices that a program opens the scale file.
+        // gVisor has no file leases, by which the guest notices that a program opens the scale
+        // file.
         scale_file: program.shares_our_kernel(),
         users: Users::Alone,
     })

@@ -1,9 +1,10 @@
-//! The `config.json` of a bundle, computed from a launch spec without I/O. It is as strict as a native
-//! sandbox: a user without capabilities, a read-only root, the writable mounts of every container, and no
-//! network but loopback. The system call filter is not in here: the guest loads the one that all
-//! sandboxes have.
+//! The `config.json` of a bundle, computed from a launch spec without I/O. It is as strict as a
+//! native sandbox: a user without capabilities, a read-only root, the writable mounts of every
+//! container, and no network but loopback. The system call filter is not in here: the guest loads
+//! the one that all sandboxes have.
 //!
-//! The description is plain JSON: types of the whole standard would be most of what this crate compiles.
+//! The description is plain JSON: types of the whole standard would be most of what this crate
+//! compiles.
 
 use jail::plan::{DESCRIPTORS, MASKED, READ_ONLY, USER, WORKSPACE};
 use model::{InstanceId, Limits};
@@ -76,8 +77,8 @@ fn process(spec: &LaunchSpec, around: &BundleContext<'_>) -> Value {
         "rlimits": limits_of_processes(&spec.limits, around.program),
         "noNewPrivileges": true,
     });
-    // If the Linux kernel spares the server when memory runs out, it must not spare its sandboxes, too. To
-    // lower the value needs a privilege, so it is set only where it is needed.
+    // If the Linux kernel spares the server when memory runs out, it must not spare its sandboxes,
+    // too. To lower the value needs a privilege, so it is set only where it is needed.
     if around.oom_score < 0 {
         process["oomScoreAdj"] = 0.into();
     }

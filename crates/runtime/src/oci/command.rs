@@ -1,6 +1,6 @@
-//! Runs a program once, with a deadline: after it, the program is killed with all it has started. Its
-//! output goes to a file and not to a pipe, because the container that it leaves running keeps the output
-//! open.
+//! Runs a program once, with a deadline: after it, the program is killed with all it has started.
+//! Its output goes to a file and not to a pipe, because the container that it leaves running keeps
+//! the output open.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read as _, Seek as _, SeekFrom};

@@ -25,8 +25,8 @@ pub struct OciConfig {
 }
 
 impl OciConfig {
-    /// A run with its lock and bundles beneath this directory, and every default: the program that is
-    /// found, and the host's programs in its sandboxes.
+    /// A run with its lock and bundles beneath this directory, and every default: the program that
+    /// is found, and the host's programs in its sandboxes.
     pub fn new(program: Program, run_directory: impl Into<PathBuf>) -> Self {
         Self {
             program,

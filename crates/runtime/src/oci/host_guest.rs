@@ -1,5 +1,5 @@
-//! The guest's binary, run on the host: it does in a process of its own what a server with threads cannot
-//! do in itself (namespaces and mounts).
+//! The guest's binary, run on the host: it does in a process of its own what a server with threads
+//! cannot do in itself (namespaces and mounts).
 
 use std::io;
 use std::os::fd::{AsRawFd as _, OwnedFd};

@@ -1,6 +1,6 @@
-//! Makes containers with an OCI program: it writes a bundle and runs the program once. The program leaves
-//! the container running, with one end of a socket pair as the guest's connection. A container that loses
-//! its guest breaks that connection, so nothing else is watched.
+//! Makes containers with an OCI program: it writes a bundle and runs the program once. The program
+//! leaves the container running, with one end of a socket pair as the guest's connection. A
+//! container that loses its guest breaks that connection, so nothing else is watched.
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;

@@ -1,6 +1,6 @@
-//! Sandboxes in containers of OCI runtimes: `runc`, `crun`, `youki`, and gVisor's `runsc`, each driven by
-//! its command line with bundles of our own. The same guest runs in all of them; `program` knows how they
-//! differ. There is no daemon, and nothing may be mounted on the host.
+//! Sandboxes in containers of OCI runtimes: `runc`, `crun`, `youki`, and gVisor's `runsc`, each
+//! driven by its command line with bundles of our own. The same guest runs in all of them;
+//! `program` knows how they differ. There is no daemon, and nothing may be mounted on the host.
 
 mod abilities;
 mod bundle;

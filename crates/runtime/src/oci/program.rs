@@ -1,5 +1,5 @@
-//! The OCI runtime programs and their differences. All differences must be in here, so that no other
-//! module depends on a certain program.
+//! The OCI runtime programs and their differences. All differences must be in here, so that no
+//! other module depends on a certain program.
 
 use model::template::RuntimeKind;
 
@@ -46,8 +46,8 @@ impl Program {
         self.kind().as_str()
     }
 
-    /// Default arguments, which the configuration may replace. For gVisor: the platform that needs nothing
-    /// special from the machine.
+    /// Default arguments, which the configuration may replace. For gVisor: the platform that needs
+    /// nothing special from the machine.
     pub(super) fn usual_arguments(self) -> Vec<String> {
         match self {
             Self::Runc | Self::Crun | Self::Youki => Vec::new(),
@@ -55,8 +55,8 @@ impl Program {
         }
     }
 
-    /// Required arguments, whatever the configuration says. For gVisor: no overlay beside the root, which
-    /// is read-only, and no network but loopback.
+    /// Required arguments, whatever the configuration says. For gVisor: no overlay beside the root,
+    /// which is read-only, and no network but loopback.
     pub(super) const fn needed_arguments(self) -> &'static [&'static str] {
         match self {
             Self::Runc | Self::Crun | Self::Youki => &[],
@@ -64,8 +64,8 @@ impl Program {
         }
     }
 
-    /// Whether processes inside are processes of the host's kernel: visible from the host, and able to
-    /// receive descriptors.
+    /// Whether processes inside are processes of the host's kernel: visible from the host, and able
+    /// to receive descriptors.
     pub(super) const fn shares_our_kernel(self) -> bool {
         match self {
             Self::Runc | Self::Crun | Self::Youki => true,
@@ -73,20 +73,20 @@ impl Program {
         }
     }
 
-    /// Whether it is started in a network namespace of the container whose loopback is up, because not all
-    /// of them bring it up. gVisor has a network stack of its own.
+    /// Whether it is started in a network namespace of the container whose loopback is up, because
+    /// not all of them bring it up. gVisor has a network stack of its own.
     pub(super) const fn begins_in_a_network(self) -> bool {
         self.shares_our_kernel()
     }
 
-    /// Whether it limits processes itself. The control group then only counts gVisor's own host processes,
-    /// because the host's kernel does not see the processes inside.
+    /// Whether it limits processes itself. The control group then only counts gVisor's own host
+    /// processes, because the host's kernel does not see the processes inside.
     pub(super) const fn counts_processes(self) -> bool {
         !self.shares_our_kernel()
     }
 
-    /// Whether it deletes a dead container at once. gVisor waits until the host's init has reaped it, which
-    /// may take a second; what it would delete is known, and is removed without it.
+    /// Whether it deletes a dead container at once. gVisor waits until the host's init has reaped
+    /// it, which may take a second; what it would delete is known, and is removed without it.
     pub(super) const fn forgets_at_once(self) -> bool {
         match self {
             Self::Runc | Self::Crun | Self::Youki => true,
@@ -94,8 +94,8 @@ impl Program {
         }
     }
 
-    /// Whether it keeps the mount flags of the root if `readonly` is not set. With `readonly` it would drop
-    /// the other flags, and devices in the root would work.
+    /// Whether it keeps the mount flags of the root if `readonly` is not set. With `readonly` it
+    /// would drop the other flags, and devices in the root would work.
     pub(super) const fn keeps_the_root_as_mounted(self) -> bool {
         match self {
             Self::Runc | Self::Youki => true,

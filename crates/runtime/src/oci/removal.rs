@@ -1,6 +1,6 @@
-//! Removes containers, and proves that nothing is left. Processes are found and killed by their control
-//! groups, whether or not the program still knows them; then the program deletes its state, and then
-//! nothing of the container may exist.
+//! Removes containers, and proves that nothing is left. Processes are found and killed by their
+//! control groups, whether or not the program still knows them; then the program deletes its state,
+//! and then nothing of the container may exist.
 
 use std::fs;
 use std::io;

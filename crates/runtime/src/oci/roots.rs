@@ -1,7 +1,7 @@
-//! Prepares root filesystems: directories that a program's mount namespace gets as layers. Our own layer
-//! lies on top and is filled once per root; the layers of an image are those of the image store, locked
-//! while they are used. Nothing may be mounted here, and no path of a template may lead out of the
-//! configured directories.
+//! Prepares root filesystems: directories that a program's mount namespace gets as layers. Our own
+//! layer lies on top and is filled once per root; the layers of an image are those of the image
+//! store, locked while they are used. Nothing may be mounted here, and no path of a template may
+//! lead out of the configured directories.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, Permissions};
@@ -112,7 +112,8 @@ impl Roots {
         }
     }
 
-    /// A root, prepared if needed. One at a time: a second caller for the same root finds it prepared.
+    /// A root, prepared if needed. One at a time: a second caller for the same root finds it
+    /// prepared.
     pub(super) async fn prepared(&self, wanted: &Root) -> Result<Arc<PreparedRoot>, RuntimeError> {
         let key = key_of(wanted)?;
         // Not under the lock: a disk that hangs must not hold up roots on other disks.
@@ -262,7 +263,8 @@ fn text(path: PathBuf) -> io::Result<PathBuf> {
     Err(io::Error::new(io::ErrorKind::InvalidInput, "the path is not valid UTF-8"))
 }
 
-/// Makes the directory of our own layer, with the guest in it. Readable for all, whatever the umask.
+/// Makes the directory of our own layer, with the guest in it. Readable for all, whatever the
+/// umask.
 fn add_guest(own: &Path, guest: &Path) -> io::Result<()> {
     let at = own.join(GUEST_PATH.trim_start_matches('/'));
     let within = at.parent().unwrap_or(own);
@@ -294,9 +296,9 @@ fn parts_of_host(own: &Path) -> io::Result<Vec<(String, PathBuf)>> {
     Ok(all.map(|name| (name.clone(), Path::new("/").join(name))).collect())
 }
 
-/// Makes the mount points of a container, as a layer on top of its root. They hide whatever the root has
-/// there, links included. They have the permissions of the mount, because some programs copy the mount
-/// point's permissions to the mount.
+/// Makes the mount points of a container, as a layer on top of its root. They hide whatever the
+/// root has there, links included. They have the permissions of the mount, because some programs
+/// copy the mount point's permissions to the mount.
 pub(super) fn add_mount_points(top: &Path, spec: &LaunchSpec) -> io::Result<()> {
     fs::set_permissions(top, Permissions::from_mode(0o755))?;
     // Those in `/dev` are in what is mounted there.

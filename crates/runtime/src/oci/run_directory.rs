@@ -1,6 +1,6 @@
-//! The files of a run: a lock that shows whether the run lives, and beside it a directory with the guest,
-//! our own layers of roots, the program's state, and a bundle for each container. All of it belongs to
-//! the run and is removed with it. Nothing may be mounted in there on the host.
+//! The files of a run: a lock that shows whether the run lives, and beside it a directory with the
+//! guest, our own layers of roots, the program's state, and a bundle for each container. All of it
+//! belongs to the run and is removed with it. Nothing may be mounted in there on the host.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Write as _};
@@ -112,8 +112,8 @@ impl RunDirectory {
     }
 }
 
-/// Takes the lock of a run. A concurrent cleanup may remove the file before the lock is taken, so this
-/// retries.
+/// Takes the lock of a run. A concurrent cleanup may remove the file before the lock is taken, so
+/// this retries.
 fn take_lock(runs: &Path, run: &str) -> io::Result<File> {
     for _ in 0..TRIES {
         let made = DirBuilder::new().mode(0o700).recursive(true).create(runs);

@@ -1,5 +1,5 @@
-//! Sandboxes in Docker containers keep every promise: the whole suite over sockets that are shown in
-//! containers, and again through the engine's own attachment. Needs an engine (`DOCKER_HOST`).
+//! Sandboxes in Docker containers keep every promise: the whole suite over sockets that are shown
+//! in containers, and again through the engine's own attachment. Needs an engine (`DOCKER_HOST`).
 
 use std::path::{Path, PathBuf};
 use std::process::Command as HostCommand;

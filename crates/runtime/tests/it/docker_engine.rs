@@ -364,7 +364,8 @@ async fn docker_engine_works_by_tcp_as_by_socket() {
     config.endpoint = Endpoint::parse(&format!("tcp://{address}")).expect("an address");
     let runtime = runtime::docker::start(config).await.expect("started");
     let mut deaths = runtime.events();
-    // Programs of this machine are not the engine's as far as we know, and nothing can be proven there.
+    // Programs of this machine are not the engine's as far as we know, and nothing can be proven
+    // there.
     let refused = runtime.launch(spec(1)).await.err().expect("refused");
     assert!(refused.cause.contains("name an image"), "{refused}");
     assert_eq!(runtime.traits().recycle, Recycle::Recreate);

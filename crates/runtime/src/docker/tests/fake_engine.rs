@@ -1,5 +1,5 @@
-//! An engine on a Unix socket that keeps a list of containers and runs nothing. The test gets each attached
-//! connection, and plays the guest. The test can change the engine's answers.
+//! An engine on a Unix socket that keeps a list of containers and runs nothing. The test gets each
+//! attached connection, and plays the guest. The test can change the engine's answers.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;

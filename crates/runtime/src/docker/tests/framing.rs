@@ -1,5 +1,5 @@
-//! The engine's framing, through the library: whatever the pieces are in which it arrives, what guests
-//! said comes out, whole and in order, and nothing else does.
+//! The engine's framing, through the library: whatever the pieces are in which it arrives, what
+//! guests said comes out, whole and in order, and nothing else does.
 
 use std::io;
 use std::sync::Arc;

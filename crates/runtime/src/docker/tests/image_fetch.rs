@@ -1,4 +1,5 @@
-//! Images that the engine does not have: fetched once for all waiting launches; failures are reported.
+//! Images that the engine does not have: fetched once for all waiting launches; failures are
+//! reported.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -1,5 +1,5 @@
-//! Whole lives of sandboxes at an engine that breaks, refuses and forgets at chosen moments: nothing is
-//! left of them, whatever happens.
+//! Whole lives of sandboxes at an engine that breaks, refuses and forgets at chosen moments:
+//! nothing is left of them, whatever happens.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

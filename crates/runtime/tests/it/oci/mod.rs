@@ -1,5 +1,5 @@
-//! Runtimes over OCI programs, besides the suite that all runtimes pass: each with a run directory of its
-//! own. Needs root and the program: without it the cases say that they were skipped.
+//! Runtimes over OCI programs, besides the suite that all runtimes pass: each with a run directory
+//! of its own. Needs root and the program: without it the cases say that they were skipped.
 
 mod limits;
 mod roots;

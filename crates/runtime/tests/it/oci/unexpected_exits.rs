@@ -53,8 +53,8 @@ async fn container_killed_from_outside_is_reported(program: Program) {
 /// Tells a process of its own which server it is to be: the program, the run directory and the run.
 const MORTAL: &str = "SHOAL_TEST_MORTAL";
 
-/// A server that is killed, with two containers, one of them frozen. Does nothing unless the environment
-/// variable is set.
+/// A server that is killed, with two containers, one of them frozen. Does nothing unless the
+/// environment variable is set.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_is_killed() {
     let Ok(setting) = std::env::var(MORTAL) else { return };
