@@ -1,10 +1,11 @@
-//! Runtimes, which isolate sandboxes: the traits [`Runtime`] and [`Sandbox`], their implementations,
-//! and the suite that each of them must pass.
+//! Runtimes, which isolate sandboxes: the traits [`Runtime`] and [`Sandbox`], their
+//! implementations, and the suite that each of them must pass.
 //!
-//! Nothing here decides: the caller says what to launch, freeze and kill, and gets the result. Every
-//! wait has a deadline, and every failure a code. Any future may be dropped at any await; what it began
-//! is then undone.
+//! Nothing here decides: the caller says what to launch, freeze and kill, and gets the result.
+//! Every wait has a deadline, and every failure a code. Any future may be dropped at any await;
+//! what it began is then undone.
 
+mod child_exit;
 mod claim;
 mod collect;
 #[cfg(any(test, feature = "conformance"))]

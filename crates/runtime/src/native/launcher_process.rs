@@ -10,9 +10,10 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
-use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions, kill_process, pidfd_open, waitpid};
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 
 use super::config::NativeConfig;
+use crate::child_exit::ChildExit;
 use crate::error::{RuntimeError, RuntimeErrorCode};
 
 /// The launcher's arguments.
@@ -64,7 +65,7 @@ impl LauncherProcess {
 }
 
 /// Reaps a launcher whose socket is closed. Kills it if it does not end in time. Blocks.
-pub(super) fn wait_for_end(pid: Pid) {
+pub(super) fn reap(pid: Pid) -> ChildExit {
     if let Ok(handle) = pidfd_open(pid, PidfdFlags::empty()) {
         let timeout = Timespec {
             tv_sec: END_PATIENCE.as_secs().cast_signed(),
@@ -81,11 +82,11 @@ pub(super) fn wait_for_end(pid: Pid) {
             let _ = kill_process(pid, Signal::KILL);
         }
     }
-    while matches!(waitpid(Some(pid), WaitOptions::empty()), Err(Errno::INTR)) {}
+    ChildExit::reap(pid)
 }
 
-/// Makes a directory that only its owner can enter: files in workspaces belong to an ordinary user, and
-/// have whatever permissions programs choose.
+/// Makes a directory that only its owner can enter: files in workspaces belong to an ordinary user,
+/// and have whatever permissions programs choose.
 fn make_closed(directory: &Path) -> std::io::Result<()> {
     std::fs::create_dir_all(directory)?;
     std::fs::set_permissions(directory, Permissions::from_mode(0o700))

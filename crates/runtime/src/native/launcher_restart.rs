@@ -1,6 +1,6 @@
-//! Restarts of the launcher. When one dies without a shutdown, all it made is removed, each sandbox's
-//! death is reported, and then the next launcher is started under a new run name. There are never two
-//! launchers at once. A shutdown stops a restart at any point.
+//! Restarts of the launcher. When one dies without a shutdown, all it made is removed, each
+//! sandbox's death is reported, and then the next launcher is started under a new run name. There
+//! are never two launchers at once. A shutdown stops a restart at any point.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -10,7 +10,7 @@ use tokio::time::{Instant, sleep};
 
 use super::config::{NativeConfig, new_run};
 use super::launcher_process::LauncherProcess;
-use super::launcher_run::LauncherRun;
+use super::launcher_run::{Death, LauncherRun};
 use crate::deaths::DeathBoard;
 use crate::error::{RuntimeError, RuntimeErrorCode};
 use crate::leftovers::Leftovers;
@@ -19,8 +19,8 @@ use crate::scale::ScaleBoard;
 /// The pause after the first failed attempt; twice as long after each further one.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 
-/// The longest pause. A launcher that lived for a shorter time counts as a failed attempt; otherwise
-/// one that dies at once would be restarted without a pause.
+/// The longest pause. A launcher that lived for a shorter time counts as a failed attempt;
+/// otherwise one that dies at once would be restarted without a pause.
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 
 /// Starts a launcher. Blocks for a moment.
@@ -125,7 +125,9 @@ impl Launchers {
         loop {
             let up_at = Instant::now();
             run.serve(&mut buffer).await;
-            run.end(self.lost(None)).await;
+            let stopping = *self.stopping.borrow();
+            let death = if stopping { Death::Requested } else { Death::Unexpected };
+            run.end(self.lost(None), death).await;
             if !self.config.restart {
                 break;
             }
@@ -155,7 +157,13 @@ impl Launchers {
             }
             match self.attempt(buffer).await {
                 Ok(run) => return self.install(Arc::new(run)).await,
-                Err(error) => last.launcher.close(self.lost(Some(&error))),
+                Err(error) => {
+                    let (attempt, stopping) = (failures.0, *self.stopping.borrow());
+                    if !stopping {
+                        tracing::error!(%error, attempt, "launcher restart failed; retrying");
+                    }
+                    last.launcher.close(self.lost(Some(&error)));
+                }
             }
             *failures = failures.another();
         }
@@ -186,9 +194,11 @@ impl Launchers {
             !stopping
         };
         if installed {
+            let pid = run.pid.as_raw_nonzero().get();
+            tracing::info!(pid, run = run.name(), "a new launcher was started");
             return Some(run);
         }
-        run.end(self.lost(None)).await;
+        run.end(self.lost(None), Death::Requested).await;
         None
     }
 

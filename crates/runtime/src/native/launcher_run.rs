@@ -1,5 +1,5 @@
-//! The run of one launcher, and the registry of its instances. None of them outlives the launcher, and
-//! no handle of one of them may ever reach another launcher.
+//! The run of one launcher, and the registry of its instances. None of them outlives the launcher,
+//! and no handle of one of them may ever reach another launcher.
 
 use std::collections::BTreeMap;
 use std::future::poll_fn;
@@ -43,6 +43,15 @@ pub(super) struct LauncherRun {
     registry: Mutex<BTreeMap<InstanceId, RegistryEntry>>,
 }
 
+/// Whether the end of a launcher was requested.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Death {
+    /// By a shutdown, or by dropping the runtime.
+    Requested,
+    /// It died by itself, or was killed.
+    Unexpected,
+}
+
 /// What exists under an instance id.
 pub(super) enum RegistryEntry {
     /// Its launch is in progress, or a failed launch is being removed.
@@ -56,7 +65,8 @@ pub(super) enum RegistryEntry {
 }
 
 impl LauncherRun {
-    /// Waits until a launcher is ready. If it never is, or `stop` comes first, nothing of it is left.
+    /// Waits until a launcher is ready. If it never is, or `stop` comes first, nothing of it is
+    /// left.
     pub(super) async fn begin(
         process: LauncherProcess,
         deaths: Arc<DeathBoard>,
@@ -95,7 +105,7 @@ impl LauncherRun {
             }),
             // Its socket is closed by now, so the launcher ends.
             Err(error) => {
-                remove(pid, config.run, leftovers).await;
+                remove(pid, config.run, leftovers, None).await;
                 Err(error)
             }
         }
@@ -115,10 +125,12 @@ impl LauncherRun {
         }
     }
 
-    /// The launcher is gone, and every sandbox dies with it. Reports each death once nothing of the run
-    /// is left.
-    pub(super) async fn end(&self, cause: RuntimeError) {
+    /// The launcher is gone, and every sandbox dies with it. Reports each death once nothing of the
+    /// run is left. An unexpected death is logged.
+    pub(super) async fn end(&self, cause: RuntimeError, death: Death) {
         self.launcher.close(cause);
+        let live = |entry: &&RegistryEntry| matches!(entry, RegistryEntry::Live(_));
+        let sandboxes = self.registry().values().filter(live).count();
         for (instance, entry) in &*self.registry() {
             match entry {
                 RegistryEntry::Live(sandbox) => sandbox.link.fail(&Died::with_launcher(*instance)),
@@ -127,12 +139,20 @@ impl LauncherRun {
                 }
             }
         }
-        remove(self.pid, self.name.clone(), self.leftovers.clone()).await;
+        let died = match death {
+            Death::Unexpected => Some(sandboxes),
+            Death::Requested => None,
+        };
+        remove(self.pid, self.name.clone(), self.leftovers.clone(), died).await;
         let left: Vec<_> = self.registry().keys().copied().collect();
         for instance in left {
             self.remove_entry(Died::with_launcher(instance));
         }
         self.run_removal.mark_removed();
+    }
+
+    pub(super) fn name(&self) -> &str {
+        &self.name
     }
 
     pub(super) fn registry(&self) -> MutexGuard<'_, BTreeMap<InstanceId, RegistryEntry>> {
@@ -146,8 +166,8 @@ impl LauncherRun {
         }
     }
 
-    /// A sandbox exited. Its waiting callers fail; subscribers hear of the death if the sandbox was ever
-    /// handed out.
+    /// A sandbox exited. Its waiting callers fail; subscribers hear of the death if the sandbox was
+    /// ever handed out.
     fn remove_entry(&self, died: Died) {
         let entry = self.registry().remove(&died.instance);
         match entry {
@@ -170,11 +190,16 @@ impl LauncherRun {
     }
 }
 
-/// Reaps a launcher, and removes what it left.
-async fn remove(pid: Pid, run: String, leftovers: Leftovers) {
+/// Reaps a launcher, and removes what it left. `died` is how many sandboxes died with a launcher
+/// whose end was not requested; that is logged.
+async fn remove(pid: Pid, run: String, leftovers: Leftovers, died: Option<usize>) {
     // What cannot be removed now is removed by the next `reap_orphans`.
     let _ = tasks::spawn_blocking(move || {
-        launcher_process::wait_for_end(pid);
+        let exit = launcher_process::reap(pid);
+        if let Some(sandboxes_died) = died {
+            let pid = pid.as_raw_nonzero().get();
+            tracing::error!(pid, run, %exit, sandboxes_died, "the launcher died");
+        }
         leftovers.remove_ended_run(&run)
     })
     .await;

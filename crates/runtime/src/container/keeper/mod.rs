@@ -1,9 +1,10 @@
-//! The host's side of the keeper: a privileged process that records, wipes and proves containers from
-//! outside. One task sends it one request after the other; callers wait in a queue. The keeper knows
-//! containers by handles (pidfds) of their first processes, never by numbers alone.
+//! The host's side of the keeper: a privileged process that records, wipes and proves containers
+//! from outside. One task sends it one request after the other; callers wait in a queue. The keeper
+//! knows containers by handles (pidfds) of their first processes, never by numbers alone.
 //!
-//! A keeper that dies or does not answer in time is replaced at the next request. The request in
-//! progress fails: no one knows whether it was carried out, so its sandbox must not be handed out.
+//! A keeper that dies is reaped at once, and logged. A keeper that died or does not answer in time
+//! is replaced at the next request. The request in progress fails: no one knows whether it was
+//! carried out, so its sandbox must not be handed out.
 
 mod process;
 mod request_queue;
@@ -45,8 +46,8 @@ pub(crate) struct Baseline {
 }
 
 impl Keeper {
-    /// Starts a keeper, or says why this host cannot have one. Must be called inside a tokio runtime.
-    /// Blocks for a moment.
+    /// Starts a keeper, or says why this host cannot have one. Must be called inside a tokio
+    /// runtime. Blocks for a moment.
     pub(crate) fn start() -> Result<Arc<Self>, RuntimeError> {
         let process = KeeperProcess::start()?;
         let (requests, queue) = mpsc::channel(MAX_WAITING);
@@ -54,8 +55,9 @@ impl Keeper {
         Ok(Arc::new(Self { requests }))
     }
 
-    /// Records the state of a container that was just made, by the pid of its first process. The caller
-    /// must make sure that the pid is still that process: if its guest answers afterwards, it was.
+    /// Records the state of a container that was just made, by the pid of its first process. The
+    /// caller must make sure that the pid is still that process: if its guest answers afterwards,
+    /// it was.
     pub(crate) async fn record_baseline(
         &self,
         pid: u32,
@@ -80,8 +82,8 @@ impl Keeper {
         }
     }
 
-    /// Replaces the writable mounts of a container, and removes what programs left in memory. All its
-    /// programs must have ended; only the guest runs.
+    /// Replaces the writable mounts of a container, and removes what programs left in memory. All
+    /// its programs must have ended; only the guest runs.
     pub(crate) async fn renew(&self, baseline: &Baseline) -> Result<(), RuntimeError> {
         const STEP: &str = "replace the writable mounts of a container";
         match self.ask(STEP, Ask::Renew, &baseline.process, &baseline.places).await? {

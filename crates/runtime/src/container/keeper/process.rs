@@ -1,4 +1,5 @@
-//! The keeper as a child process: started from the embedded binary, killed when its handle is dropped.
+//! The keeper as a child process: started from the embedded binary, killed when its handle is
+//! dropped.
 
 use std::ffi::CStr;
 use std::io;
@@ -6,11 +7,11 @@ use std::os::fd::{AsFd as _, OwnedFd};
 use std::time::Duration;
 
 use guest_protocol::keeper::{FromKeeper, MAX_PACKET_BYTES};
-use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair, sockopt};
-use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
+use rustix::process::{Pid, Signal, kill_process};
 
 use super::refused;
+use crate::child_exit::ChildExit;
 use crate::error::{RuntimeError, RuntimeErrorCode};
 
 const ARGUMENTS: [&CStr; 2] = [c"shoal-keeper", c"keeper"];
@@ -37,7 +38,7 @@ impl KeeperProcess {
                 .map_err(|errno| failed(errno.into()))?;
         let pid =
             jail::sys::exec::start(image.as_fd(), &ARGUMENTS, &[theirs.as_fd()]).map_err(failed)?;
-        let process = Self { socket, child: KeeperChild(pid) };
+        let process = Self { socket, child: KeeperChild { pid, death: None } };
         drop(theirs);
         process.wait_until_up()?;
         Ok(process)
@@ -66,17 +67,50 @@ impl KeeperProcess {
 /// The keeper's process. Dropped, it is killed and reaped: an answer that comes later would not be
 /// trusted, so there is nothing to wait for.
 #[derive(Debug)]
-pub(super) struct KeeperChild(Pid);
+pub(super) struct KeeperChild {
+    pid: Pid,
+    /// What to log when it is reaped; none if the runtime ends it.
+    death: Option<Death>,
+}
+
+/// Why a keeper no longer serves.
+#[derive(Debug)]
+struct Death {
+    cause: String,
+    failed_requests: u32,
+}
+
+impl KeeperChild {
+    /// The process id.
+    pub(super) fn pid(&self) -> i32 {
+        self.pid.as_raw_nonzero().get()
+    }
+
+    /// Ends and reaps a keeper that died or no longer answers, and logs how it exited.
+    pub(super) fn give_up(mut self, cause: &RuntimeError, failed_requests: u32) {
+        self.death = Some(Death { cause: cause.to_string(), failed_requests });
+    }
+}
 
 impl Drop for KeeperChild {
     fn drop(&mut self) {
-        let Self(pid) = *self;
+        let (pid, death) = (self.pid, self.death.take());
         // It is our child and not reaped yet, so the pid is still its own.
         let _ = kill_process(pid, Signal::KILL);
-        // The Linux kernel may need a while to end it, and no caller must wait for that. If no thread can
-        // be started, the zombie stays until the server ends.
+        // The Linux kernel may need a while to end it, and no caller must wait for that. If no
+        // thread can be started, the zombie stays until the server ends.
         let _ = std::thread::Builder::new().spawn(move || {
-            while matches!(waitpid(Some(pid), WaitOptions::empty()), Err(Errno::INTR)) {}
+            let exit = ChildExit::reap(pid);
+            if let Some(Death { cause, failed_requests }) = death {
+                tracing::error!(
+                    pid = pid.as_raw_nonzero().get(),
+                    %exit,
+                    cause,
+                    failed_requests,
+                    sandboxes_died = 0,
+                    "the keeper died; the next wipe or proof starts a new one"
+                );
+            }
         });
     }
 }

@@ -1,5 +1,6 @@
-//! The task that talks to the keeper: it takes one request after the other, and answers each or says
-//! why it could not. It must never repeat a request: the first attempt may have been carried out.
+//! The task that talks to the keeper: it takes one request after the other, and answers each or
+//! says why it could not. It must never repeat a request: the first attempt may have been carried
+//! out.
 
 use std::future::poll_fn;
 use std::os::fd::{AsFd as _, OwnedFd};
@@ -42,7 +43,19 @@ pub(super) enum Answer {
 /// Serves requests until all senders are gone.
 pub(super) async fn serve(process: KeeperProcess, mut requests: mpsc::Receiver<Request>) {
     let mut keeper = KeeperConnection::new(process).ok();
-    while let Some(request) = requests.recv().await {
+    loop {
+        let request = tokio::select! {
+            // The death first: a request that waits already then gets a new keeper.
+            biased;
+            cause = death_of(&mut keeper) => {
+                if let Some(dead) = keeper.take() {
+                    dead.child.give_up(&cause, 0);
+                }
+                continue;
+            }
+            request = requests.recv() => request,
+        };
+        let Some(request) = request else { return };
         // A request whose caller has gone is not begun: its sandbox could not be used afterwards.
         if request.reply.is_closed() {
             continue;
@@ -50,7 +63,9 @@ pub(super) async fn serve(process: KeeperProcess, mut requests: mpsc::Receiver<R
         let Request { ask, process, places, reply } = request;
         let connected = match keeper.take() {
             Some(connection) => Ok(connection),
-            None => restart_keeper().await,
+            None => restart_keeper().await.inspect_err(|error| {
+                tracing::error!(%error, "the keeper restart failed, and the request with it");
+            }),
         };
         let answer = match connected {
             Ok(mut connection) => {
@@ -60,8 +75,10 @@ pub(super) async fn serve(process: KeeperProcess, mut requests: mpsc::Receiver<R
                         keeper = Some(connection);
                         answer
                     }
-                    // The connection is dropped, which kills the keeper.
-                    Err(KeeperLost(error)) => Err(error),
+                    Err(KeeperLost(error)) => {
+                        connection.child.give_up(&error, 1);
+                        Err(error)
+                    }
                 }
             }
             Err(error) => Err(error),
@@ -75,7 +92,17 @@ async fn restart_keeper() -> Result<KeeperConnection, RuntimeError> {
     let started = spawn_blocking(KeeperProcess::start).await;
     let lost =
         |_| RuntimeError::new(RuntimeErrorCode::ShuttingDown, STEP, "the server is shutting down");
-    KeeperConnection::new(started.map_err(lost)??)
+    let connection = KeeperConnection::new(started.map_err(lost)??)?;
+    tracing::info!(pid = connection.child.pid(), "a new keeper was started");
+    Ok(connection)
+}
+
+/// Waits until an idle keeper dies, and returns the cause. Without a keeper, it waits for ever.
+async fn death_of(keeper: &mut Option<KeeperConnection>) -> RuntimeError {
+    match keeper {
+        Some(connection) => connection.wait_for_death().await,
+        None => std::future::pending().await,
+    }
 }
 
 /// The keeper no longer answers.
@@ -84,8 +111,8 @@ struct KeeperLost(RuntimeError);
 /// A connection to a running keeper.
 struct KeeperConnection {
     socket: Socket,
-    /// Kills the keeper when the connection is dropped.
-    _child: KeeperChild,
+    /// Dropped with the connection, which kills and reaps the keeper.
+    child: KeeperChild,
     last_ticket: u64,
     buffer: Vec<u8>,
 }
@@ -96,7 +123,18 @@ impl KeeperConnection {
         let socket = Socket::new(socket, Carries::Packets)
             .map_err(|error| RuntimeError::system(STEP, &error))?;
         let buffer = vec![0; MAX_PACKET_BYTES];
-        Ok(Self { socket, _child: child, last_ticket: 0, buffer })
+        Ok(Self { socket, child, last_ticket: 0, buffer })
+    }
+
+    /// Waits until the keeper closes its socket. It sends nothing without a request, so a message
+    /// is a protocol error, too.
+    async fn wait_for_death(&mut self) -> RuntimeError {
+        let Self { socket, buffer, .. } = self;
+        match poll_fn(|cx| socket.poll_read(cx, buffer)).await {
+            Ok(0) => RuntimeError::new(RuntimeErrorCode::System, STEP, "the keeper has ended"),
+            Ok(_) => unexpected_answer(STEP),
+            Err(error) => RuntimeError::system(STEP, &error),
+        }
     }
 
     async fn ask(

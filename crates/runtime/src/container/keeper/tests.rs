@@ -267,6 +267,27 @@ async fn a_keeper_that_dies_is_replaced() {
     keeper.prove(&baseline).await.unwrap();
 }
 
+#[tokio::test]
+async fn keeper_that_is_killed_is_reaped_without_a_request() {
+    if !is_possible() {
+        return;
+    }
+    let keeper = Keeper::start().unwrap();
+    let killed = keeper_process();
+    kill_process(killed, Signal::KILL).unwrap();
+    let process = format!("/proc/{}", killed.as_raw_nonzero());
+    let reaped = async {
+        while std::fs::exists(&process).unwrap() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    timeout(Duration::from_secs(10), reaped).await.expect("the keeper does not stay a zombie");
+    let me = std::process::id();
+    let error = keeper.record_baseline(me, &mounts()).await.unwrap_err();
+    assert_eq!(error.code, RuntimeErrorCode::Unsupported, "a new keeper answers: {error}");
+    assert_ne!(keeper_process(), killed);
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_keeper_that_is_stuck_is_replaced() {
     if !is_possible() {
