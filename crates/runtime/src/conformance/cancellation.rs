@@ -1,5 +1,5 @@
 //! Any future may be dropped at any await: each is polled once, twice, three times, ... and then
-//! dropped, until it comes to its end. What was begun is taken back, and all else goes on.
+//! dropped, until it comes to its end. What was begun is undone, and all else goes on.
 
 use model::ClaimSettings;
 

@@ -99,8 +99,8 @@ cases! {
         unresolved_secrets_are_refused workspaces_are_attached_late workspaces_outlive_sandboxes
         workspaces_have_other_names;
     files: files_are_written_and_read_back files_are_seen_by_programs
-        directories_are_listed_in_pages files_are_moved_and_removed errors_of_files_have_codes abandoned_writes_leave_nothing
-        large_files_are_streams;
+        directories_are_listed_in_pages files_are_moved_and_removed errors_of_files_have_codes
+        abandoned_writes_leave_nothing large_files_are_streams;
     links: links_are_made_and_described links_are_followed_to_their_target links_replace_nothing
         links_are_removed_and_not_what_they_point_to errors_of_links_have_codes
         files_have_several_names permissions_are_changed;

@@ -1,5 +1,5 @@
-//! A sandbox that was wiped is as good as a new one, and who says so has looked. Where used
-//! sandboxes are made anew, nothing is wiped.
+//! A wiped sandbox is as good as a new one, and a proof checks that. Runtimes that recreate used
+//! sandboxes skip these cases.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

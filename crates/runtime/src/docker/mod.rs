@@ -44,7 +44,7 @@ pub async fn start(config: DockerConfig) -> Result<Arc<dyn Runtime>, RuntimeErro
     let maker = DockerMaker::start(&config)?;
     if let Err(failure) = maker.look_for_engine(LOOK_PATIENCE).await {
         let (engine, why) = (&config.endpoint, failure.message());
-        tracing::warn!(%engine, why, "the Docker engine does not answer; launches fail until it does");
+        tracing::warn!(%engine, why, "the Docker engine does not answer; launches will fail");
     }
     Ok(Arc::new(Containers::new(maker)))
 }

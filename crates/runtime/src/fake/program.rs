@@ -32,7 +32,7 @@ impl Out {
         Self::Pipe(Arc::new(Mutex::new(end)))
     }
 
-    /// Whether someone still wants them.
+    /// Whether there is still a reader.
     pub(crate) async fn write(&self, bytes: &[u8]) -> bool {
         match self {
             Self::Null => true,

@@ -68,17 +68,17 @@ impl Call {
 
     /// The answer was taken before.
     fn lost(&self) -> RuntimeError {
-        RuntimeError::new(RuntimeErrorCode::Protocol, self.step, "it was answered already")
+        RuntimeError::new(RuntimeErrorCode::Protocol, self.step, "the call was answered already")
     }
 
     /// The guest's answer does not fit the request.
-    pub(super) fn nonsense(&self, reply: &Reply) -> RuntimeError {
+    pub(super) fn unexpected_answer(&self, reply: &Reply) -> RuntimeError {
         let name = format!("{reply:?}");
         let name = name.split([' ', '(']).next().unwrap_or_default();
         RuntimeError::new(
             RuntimeErrorCode::Protocol,
             self.step,
-            format!("the guest answered with {name}"),
+            format!("the guest sent an unexpected answer: {name}"),
         )
     }
 

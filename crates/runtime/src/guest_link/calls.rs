@@ -87,13 +87,15 @@ impl Inside for GuestLink {
         let request =
             Request::List { path: path.to_owned(), after: after.map(<[u8]>::to_vec), limit };
         let (call, reply) = self.ask("list a directory", &request).await?;
-        let Reply::Entries { entries, more } = reply else { return Err(call.nonsense(&reply)) };
+        let Reply::Entries { entries, more } = reply else {
+            return Err(call.unexpected_answer(&reply));
+        };
         Ok(Page { entries, more })
     }
 
     async fn stat(&self, path: &str) -> Result<Entry, RuntimeError> {
         let (call, reply) = self.ask("stat", &Request::Stat { path: path.to_owned() }).await?;
-        let Reply::Entry(entry) = reply else { return Err(call.nonsense(&reply)) };
+        let Reply::Entry(entry) = reply else { return Err(call.unexpected_answer(&reply)) };
         Ok(entry)
     }
 
@@ -142,7 +144,7 @@ impl Inside for GuestLink {
 
     async fn ports(&self) -> Result<Vec<Port>, RuntimeError> {
         let (call, reply) = self.ask("list ports", &Request::Ports).await?;
-        let Reply::Ports(ports) = reply else { return Err(call.nonsense(&reply)) };
+        let Reply::Ports(ports) = reply else { return Err(call.unexpected_answer(&reply)) };
         Ok(ports)
     }
 
@@ -168,11 +170,11 @@ impl Inside for GuestLink {
 
     async fn processes(&self) -> Result<Vec<u32>, RuntimeError> {
         let (call, reply) = self.ask("list programs", &Request::Processes).await?;
-        let Reply::Processes(found) = reply else { return Err(call.nonsense(&reply)) };
+        let Reply::Processes(found) = reply else { return Err(call.unexpected_answer(&reply)) };
         Ok(found.iter().map(|one| one.pid).collect())
     }
 }
 
 pub(super) fn expect_done(call: &Call, reply: &Reply) -> Result<(), RuntimeError> {
-    if *reply == Reply::Done { Ok(()) } else { Err(call.nonsense(reply)) }
+    if *reply == Reply::Done { Ok(()) } else { Err(call.unexpected_answer(reply)) }
 }

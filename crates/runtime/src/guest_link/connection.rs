@@ -384,7 +384,7 @@ impl State {
         self.readiness = match reply {
             Reply::Ready { version: VERSION } => Readiness::Ready,
             Reply::Ready { version } => Readiness::Failed {
-                step: format!("speak version {VERSION} with a guest of version {version}"),
+                step: format!("use protocol version {VERSION} with a guest of version {version}"),
                 errno: 0,
             },
             Reply::SetupFailed { step, errno } => Readiness::Failed { step, errno },

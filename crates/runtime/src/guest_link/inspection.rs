@@ -56,7 +56,7 @@ impl GuestLink {
             until: Until { results, time_ms: LOOK_TIME_MS },
         };
         let mut entries = Vec::new();
-        let over = self
+        let end = self
             .look(STEP, look, |sighting| {
                 let Sighting::File { path, kind, size, mode, modified_ms } = sighting else {
                     return false;
@@ -65,7 +65,7 @@ impl GuestLink {
                 entries.len() <= results as usize
             })
             .await?;
-        Ok(Found { entries, truncated: over.truncated, unreadable: over.count })
+        Ok(Found { entries, truncated: end.truncated, unreadable: end.count })
     }
 
     /// Looks for a text in files beneath a directory.
@@ -84,14 +84,14 @@ impl GuestLink {
             until: Until { results, time_ms: LOOK_TIME_MS },
         };
         let mut matches = Vec::new();
-        let over = self
+        let end = self
             .look(STEP, look, |sighting| {
                 let Sighting::Match { path, line, column, text } = sighting else { return false };
                 matches.push(TextMatch { path, line, column, text });
                 matches.len() <= results as usize
             })
             .await?;
-        Ok(Searched { matches, truncated: over.truncated, files: over.count })
+        Ok(Searched { matches, truncated: end.truncated, files: end.count })
     }
 
     /// Sockets of a program and of everything that descends from it.
@@ -136,12 +136,12 @@ impl GuestLink {
     pub(super) async fn watch_files(&self, query: &WatchQuery) -> Result<FileWatch, RuntimeError> {
         const STEP: &str = "watch files";
         let look = Look::Watch { path: query.path.clone(), recursive: query.recursive };
-        let mut seeing = self.begin(STEP, look)?;
-        match timeout(LOOK_TIMEOUT, seeing.next()).await {
+        let mut inspection = self.begin(STEP, look)?;
+        match timeout(LOOK_TIMEOUT, inspection.next()).await {
             Err(_) => Err(RuntimeError::deadline(STEP)),
             Ok(Err(error)) => Err(error),
-            Ok(Ok(Some(Sighting::Armed))) => Ok(Box::new(seeing)),
-            Ok(Ok(_)) => Err(seeing.nonsense()),
+            Ok(Ok(Some(Sighting::Armed))) => Ok(Box::new(inspection)),
+            Ok(Ok(_)) => Err(inspection.ended_early()),
         }
     }
 
@@ -152,32 +152,32 @@ impl GuestLink {
         step: &'static str,
         look: Look,
         mut take: impl FnMut(Sighting) -> bool,
-    ) -> Result<Over, RuntimeError> {
-        let mut seeing = self.begin(step, look)?;
+    ) -> Result<InspectionEnd, RuntimeError> {
+        let mut inspection = self.begin(step, look)?;
         let looking = async {
             let mut bytes = 0;
             loop {
-                match seeing.next().await? {
+                match inspection.next().await? {
                     Some(Sighting::Over { truncated, count }) => {
-                        return Ok(Over { truncated, count });
+                        return Ok(InspectionEnd { truncated, count });
                     }
                     Some(sighting) => {
                         bytes += weight(&sighting);
                         if bytes > LOOK_BYTES {
-                            return Ok(Over { truncated: true, count: 0 });
+                            return Ok(InspectionEnd { truncated: true, count: 0 });
                         }
                         if !take(sighting) {
-                            return Err(seeing.nonsense());
+                            return Err(inspection.ended_early());
                         }
                     }
-                    None => return Err(seeing.nonsense()),
+                    None => return Err(inspection.ended_early()),
                 }
             }
         };
         timeout(LOOK_TIMEOUT, looking).await.map_err(|_| RuntimeError::deadline(step))?
     }
 
-    fn begin(&self, step: &'static str, look: Look) -> Result<Seeing, RuntimeError> {
+    fn begin(&self, step: &'static str, look: Look) -> Result<Inspection, RuntimeError> {
         let mut passed: Vec<OwnedFd> = Vec::new();
         let (output, pipe) = if self.connection.settings.pass_descriptors {
             let (ours, theirs) = pipes::output()?;
@@ -196,34 +196,34 @@ impl GuestLink {
             None => Box::new(LaneReader::new(call, lane::STDOUT)),
         };
         let buffer = vec![0; PIECE_BYTES];
-        Ok(Seeing {
+        Ok(Inspection {
             step,
             reader,
             process,
             sightings: Sightings::default(),
             buffer,
-            is_over: false,
+            has_ended: false,
         })
     }
 }
 
 /// How an inspection ended.
-struct Over {
+struct InspectionEnd {
     truncated: bool,
     count: u64,
 }
 
 /// An inspection in progress.
-struct Seeing {
+struct Inspection {
     step: &'static str,
     reader: ByteReader,
     process: Process,
     sightings: Sightings,
     buffer: Vec<u8>,
-    is_over: bool,
+    has_ended: bool,
 }
 
-impl Seeing {
+impl Inspection {
     /// The next finding; none if the process ended without one. A dropped call loses nothing.
     async fn next(&mut self) -> Result<Option<Sighting>, RuntimeError> {
         loop {
@@ -254,18 +254,18 @@ impl Seeing {
         }
     }
 
-    fn nonsense(&self) -> RuntimeError {
+    fn ended_early(&self) -> RuntimeError {
         let cause = "the inspection was ended before it was done";
         RuntimeError::new(RuntimeErrorCode::System, self.step, cause)
     }
 }
 
-impl Changes for Seeing {
+impl Changes for Inspection {
     fn next(
         &mut self,
     ) -> Pin<Box<dyn Future<Output = Result<Option<FileChange>, RuntimeError>> + Send + '_>> {
         Box::pin(async {
-            if self.is_over {
+            if self.has_ended {
                 return Ok(None);
             }
             match Self::next(self).await? {
@@ -273,7 +273,7 @@ impl Changes for Seeing {
                     Ok(Some(FileChange { kind: changed(kind), path, is_directory }))
                 }
                 Some(Sighting::Over { .. }) => {
-                    self.is_over = true;
+                    self.has_ended = true;
                     Ok(None)
                 }
                 Some(
@@ -283,7 +283,7 @@ impl Changes for Seeing {
                     | Sighting::Socket { .. }
                     | Sighting::Failed(_),
                 )
-                | None => Err(self.nonsense()),
+                | None => Err(self.ended_early()),
             }
         })
     }

@@ -104,7 +104,7 @@ impl GuestLink {
         }
         if spec.confirm_start {
             let reply = call.first().await?;
-            let Reply::Started { pid } = reply else { return Err(call.nonsense(&reply)) };
+            let Reply::Started { pid } = reply else { return Err(call.unexpected_answer(&reply)) };
             process.started(pid);
         }
         Ok(process)
@@ -199,7 +199,7 @@ impl ProcessControl for Program {
         }
         let found = match ready!(self.call.poll_last(cx)) {
             Ok(Reply::Exited(exited)) => Ok(self.exit(exited)),
-            Ok(other) => Err(self.call.nonsense(&other)),
+            Ok(other) => Err(self.call.unexpected_answer(&other)),
             Err(error) => Err(error),
         };
         Poll::Ready(exit.insert(found).clone())

@@ -103,7 +103,7 @@ fn remains(run: &str) -> Vec<String> {
     for entry in std::fs::read_dir("/proc").expect("/proc").flatten() {
         let groups = std::fs::read_to_string(entry.path().join("cgroup")).unwrap_or_default();
         let state = std::fs::read_to_string(entry.path().join("stat")).unwrap_or_default();
-        // The dead whose launcher went before them are init's to bury.
+        // Init reaps processes whose launcher died before them.
         let is_dead = state.rsplit(')').next().is_some_and(|rest| rest.starts_with(" Z"));
         if groups.contains(run) && !is_dead {
             found.push(format!("process {}", entry.file_name().display()));

@@ -264,7 +264,7 @@ fn usual(asked: &Asked, state: &Mutex<State>) -> (u16, Value) {
     let parts: Vec<_> = path.trim_matches('/').split('/').collect();
     match (method, parts.as_slice()) {
         ("GET", ["version"]) => (200, json!({"ApiVersion": "1.41"})),
-        // Of no kernel that anybody has: files are not shared with it.
+        // A kernel version that does not exist, so that no files are shared with it.
         ("GET", ["info"]) => (200, json!({"KernelVersion": "0.0.0"})),
         ("GET", ["images", name, "json"]) => match state.images.get(*name) {
             Some(image) => (200, image.clone()),

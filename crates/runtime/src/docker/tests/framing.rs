@@ -123,11 +123,11 @@ async fn a_guest_without_a_first_message_is_reported_as_such() {
     let Attached { link, mut guest, stderr } = attached(&mut fake).await;
     guest.raw(&frame(STDERR, b"no such file")).await;
     drop(guest);
-    assert!(timeout(PATIENCE, link.spoke).await.expect("in time").is_err(), "it said nothing");
+    assert!(timeout(PATIENCE, link.spoke).await.expect("in time").is_err(), "it sent no message");
     assert_eq!(stderr.text().as_deref(), Some("no such file"));
     let Attached { link, mut guest, .. } = attached(&mut fake).await;
     guest.raw(&frame(STDOUT, b"x")).await;
-    timeout(PATIENCE, link.spoke).await.expect("in time").expect("it spoke");
+    timeout(PATIENCE, link.spoke).await.expect("in time").expect("its first message");
 }
 
 #[tokio::test]
