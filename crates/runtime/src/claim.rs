@@ -1,20 +1,19 @@
-//! What the settings of a claim mean to a sandbox, whatever isolates it.
+//! What the settings of a claim mean to a sandbox, in every runtime.
 
 use guest_protocol::Env;
 use model::{ClaimSettings, NetworkPolicy};
 
 use crate::error::{RuntimeError, RuntimeErrorCode};
 
-/// The environment that settings ask for. Whatever else they ask for, and would silently not get,
-/// is refused.
+/// The environment that the settings ask for. Refuses settings that no runtime can serve.
 pub(crate) fn environment(settings: &ClaimSettings) -> Result<Env, RuntimeError> {
     let refuse = |cause| Err(RuntimeError::new(RuntimeErrorCode::Unsupported, "claim", cause));
     if !settings.secrets.is_empty() {
-        return refuse("secrets must have become values before they get here");
+        return refuse("secrets must be resolved to values before a claim");
     }
     match settings.network {
         NetworkPolicy::None => {}
-        NetworkPolicy::Allow(_) => return refuse("sandboxes reach no network"),
+        NetworkPolicy::Allow(_) => return refuse("sandboxes have no network access"),
     }
     Ok(settings.env.iter().map(|(name, value)| (name.clone(), value.clone())).collect())
 }

@@ -38,10 +38,10 @@ impl From<&model::Limits> for RunLimits {
     }
 }
 
-/// What came of a run.
+/// The result of a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Collected {
-    /// How it ended.
+    /// How it exited.
     pub exit: Exit,
     /// What it wrote.
     pub stdout: Vec<u8>,
@@ -51,7 +51,7 @@ pub struct Collected {
     pub stdout_truncated: bool,
     /// Whether there was more of `stderr`.
     pub stderr_truncated: bool,
-    /// Whether it was killed because its time was over.
+    /// Whether it was killed because its time was up.
     pub timed_out: bool,
     /// How long it took.
     pub duration: Duration,
@@ -63,8 +63,8 @@ pub(crate) async fn collect(
     limits: RunLimits,
     started_at: Instant,
 ) -> Result<Collected, RuntimeError> {
-    let mut stdout = Kept::new(process.stdout.take(), limits.output_bytes);
-    let mut stderr = Kept::new(process.stderr.take(), limits.output_bytes);
+    let mut stdout = CollectedStream::new(process.stdout.take(), limits.output_bytes);
+    let mut stderr = CollectedStream::new(process.stderr.take(), limits.output_bytes);
     let end = poll_fn(|cx| poll_end(cx, &mut process, &mut stdout, &mut stderr));
     let in_time = timeout(limits.timeout, end).await;
     let deadline_passed = in_time.is_err();
@@ -91,12 +91,12 @@ pub(crate) async fn collect(
     })
 }
 
-/// Ready when the program is over and both streams are at their end.
+/// Ready when the program has ended and both streams are at their end.
 fn poll_end(
     cx: &mut Context<'_>,
     process: &mut Process,
-    stdout: &mut Kept,
-    stderr: &mut Kept,
+    stdout: &mut CollectedStream,
+    stderr: &mut CollectedStream,
 ) -> Poll<Result<Exit, RuntimeError>> {
     // The exit first: once it is known, the streams know that what they hold is all.
     let exit = process.poll_wait(cx);
@@ -109,7 +109,7 @@ fn poll_end(
 }
 
 /// One stream and what is kept of it.
-struct Kept {
+struct CollectedStream {
     reader: Option<ByteReader>,
     bytes: Vec<u8>,
     limit: usize,
@@ -117,7 +117,7 @@ struct Kept {
     scratch: Vec<u8>,
 }
 
-impl Kept {
+impl CollectedStream {
     fn new(reader: Option<ByteReader>, limit: u64) -> Self {
         let limit = usize::try_from(limit).unwrap_or(usize::MAX);
         Self { reader, bytes: Vec::new(), limit, truncated: false, scratch: Vec::new() }
@@ -162,7 +162,7 @@ impl RunLimits {
             return Err(RuntimeError::new(
                 RuntimeErrorCode::Invalid,
                 "run",
-                "a timeout of 0 would kill it before it starts",
+                "a timeout of 0 would kill the program before it starts",
             ));
         }
         Ok(())

@@ -1,5 +1,6 @@
-//! What every runtime fulfils: itself, its sandboxes, and what is inside of them. Their futures may be dropped at any await: what was
-//! begun for them is then taken back, and nobody else notices.
+//! The contract of every runtime: the runtime itself, its sandboxes, and what is inside of them.
+//! Any future may be dropped at any await: what it began is then undone, and no other caller
+//! notices.
 
 use std::sync::Arc;
 
@@ -19,41 +20,42 @@ use crate::inside::{FileWatch, FindQuery, Found, SearchQuery, Searched, Socket, 
 use crate::scale::ScaleNotes;
 use crate::spec::{Capabilities, LaunchSpec, Reaped};
 
-/// What isolates sandboxes. It owns all it has launched: a sandbox lives until it is killed, dies,
-/// or the runtime is shut down or dropped, whoever still holds a handle.
+/// Launches and isolates sandboxes. It owns all it has launched: a sandbox lives until it is
+/// killed, dies, or the runtime is shut down or dropped, even if a caller still holds a handle.
 #[async_trait]
 pub trait Runtime: Send + Sync {
     /// What it can do on this machine.
     fn capabilities(&self) -> Capabilities;
 
-    /// What it can do as far as decisions depend on it.
+    /// The abilities that the kernel's decisions depend on.
     fn traits(&self) -> RuntimeTraits;
 
     /// What of a template it could never launch, with the name of the field, if there is anything.
-    /// Limits apart, which [`Capabilities::refuses`] knows. It looks at nothing outside and must not
-    /// wait.
+    /// Limits apart, which [`Capabilities::refuses`] knows. It looks at nothing outside and must
+    /// not wait.
     fn refuses(&self, _template: &Template) -> Option<String> {
         None
     }
 
-    /// What keeps it from working at all, if that is known: an engine that is away, say. It must not
+    /// Why it cannot work at all, if that is known: a Docker engine that is away, say. It must not
     /// wait.
     fn trouble(&self) -> Option<String> {
         None
     }
 
-    /// Makes a sandbox; done when its guest is ready. Dropped or failed, nothing of it is left.
+    /// Launches a sandbox; done when its guest is ready. If it is dropped or fails, nothing is
+    /// left.
     async fn launch(&self, spec: LaunchSpec) -> Result<Arc<dyn Sandbox>, RuntimeError>;
 
-    /// A sandbox that was launched and is not over.
+    /// A sandbox that was launched and still lives.
     fn sandbox(&self, instance: InstanceId) -> Option<Arc<dyn Sandbox>>;
 
     /// Removes a sandbox, also one that is still being launched, and everything that was made for
-    /// it. Done means that nothing is left; that it never existed is done too. Dropped, the
+    /// it. Done means that nothing is left, also if it never existed. If the call is dropped, the
     /// removal goes on.
     async fn kill(&self, instance: InstanceId) -> Result<(), RuntimeError>;
 
-    /// Which instances exist, those being made or removed included.
+    /// Which instances exist, including those being launched or removed.
     async fn list(&self) -> Result<Vec<InstanceId>, RuntimeError>;
 
     /// Removes what an earlier run left behind, found by its label. Touches nothing of a run
@@ -61,7 +63,7 @@ pub trait Runtime: Send + Sync {
     async fn reap_orphans(&self) -> Result<Reaped, RuntimeError>;
 
     /// The deaths of sandboxes from now on: exactly one for each that was launched, however it
-    /// ended, told when nothing of it is left.
+    /// exited, reported when nothing of it is left.
     fn events(&self) -> Deaths;
 
     /// What programs write to the scale files of sandboxes, from now on.
@@ -85,8 +87,8 @@ pub trait Runtime: Send + Sync {
     }
 }
 
-/// One launched sandbox. Once it is over, every call is refused as `sandbox_gone` or `oom`, and
-/// whatever waits is told so at once.
+/// One launched sandbox. Once it has exited, every call is refused as `sandbox_gone` or `oom`, and
+/// waiting calls fail at once.
 #[async_trait]
 pub trait Sandbox: Send + Sync {
     /// Its label.
@@ -95,12 +97,12 @@ pub trait Sandbox: Send + Sync {
     /// What it was made from.
     fn spec(&self) -> &LaunchSpec;
 
-    /// How it ended, if it has.
+    /// How it exited, if it has.
     fn ended(&self) -> Option<Died>;
 
     /// Binds an environment, replacing what was bound before, and attaches a workspace. It reaches
-    /// programs that start afterwards, and proves that the guest answers. Secrets must have become
-    /// values by now: settings that still name any are refused.
+    /// programs that start afterwards, and proves that the guest answers. Secrets must be resolved
+    /// to values before: settings that still name any are refused.
     async fn claim(
         &self,
         settings: &ClaimSettings,
@@ -110,21 +112,20 @@ pub trait Sandbox: Send + Sync {
     /// What can be done inside of it.
     fn inside(&self) -> &dyn Inside;
 
-    /// Stops all its processes from running. Done when none runs. That it is frozen is done too.
+    /// Freezes all its processes. Done when none runs, also if it was frozen already.
     async fn freeze(&self) -> Result<(), RuntimeError>;
 
-    /// Lets its processes run again. That it is not frozen is done too.
+    /// Thaws its processes. Done also if it was not frozen.
     async fn thaw(&self) -> Result<(), RuntimeError>;
 
-    /// Hands what programs wrote to `/workspace` over to whatever it lies on, as far as it is the
-    /// sandbox's to do: a file system of its own is flushed into the file that holds it. It works
-    /// while the sandbox is frozen, too.
+    /// Flushes what programs wrote to `/workspace` to the file system or image file beneath it. It
+    /// works while the sandbox is frozen, too.
     async fn sync(&self) -> Result<(), RuntimeError>;
 
-    /// Ends every program of the use that is over, also those that nobody remembers, and gives it
-    /// fresh, empty places to write to, whatever was in the old ones. Only where used sandboxes are
-    /// wiped; if it fails, the sandbox is not fit for anyone. Whoever has it until then reaches
-    /// nothing in it any more: [`Runtime::sandbox`] gives it as its next user knows it.
+    /// Ends every program of the last use, also detached ones, and replaces the writable mounts by
+    /// empty ones. Only where used sandboxes are wiped. If it fails, the sandbox must not be handed
+    /// out. Old handles reach nothing in it afterwards: [`Runtime::sandbox`] gives the handle for
+    /// the next user.
     async fn wipe(&self) -> Result<(), RuntimeError> {
         Err(cannot("wipe"))
     }
@@ -134,7 +135,7 @@ pub trait Sandbox: Send + Sync {
         Err(cannot("prove"))
     }
 
-    /// What its runtime calls it, where that is something people know: the id of a container.
+    /// The id of its container, where it has one.
     fn container_id(&self) -> Option<String> {
         None
     }
@@ -143,14 +144,14 @@ pub trait Sandbox: Send + Sync {
     async fn kill(&self) -> Result<(), RuntimeError>;
 }
 
-/// What programs and files there are in a sandbox, and what can be done with them: the same whatever
-/// isolates it. Once the sandbox is over, every call is refused as `sandbox_gone` or `oom`.
+/// Programs and files in a sandbox: the same calls for every runtime. Once the sandbox has exited,
+/// every call is refused as `sandbox_gone` or `oom`.
 #[async_trait]
 pub trait Inside: Send + Sync {
     /// Proves that the guest answers.
     async fn ping(&self) -> Result<(), RuntimeError>;
 
-    /// Starts a program. That it could not be started is told by [`Process::wait`], or at once if
+    /// Starts a program. If it could not be started, [`Process::wait`] fails, or this call does if
     /// the spec asks for that.
     async fn exec(&self, spec: ExecSpec) -> Result<Process, RuntimeError>;
 
@@ -231,11 +232,11 @@ pub trait Inside: Send + Sync {
     /// Sockets of a program, by its process id inside, and of everything that descends from it.
     async fn sockets(&self, pid: u32) -> Result<Vec<Socket>, RuntimeError>;
 
-    /// Tells the scale file how many processes keep the sandbox awake besides what was written to
-    /// it, as of the note `seen`; 0 if there was none.
+    /// Adds to the number that the scale file shows how many processes keep the sandbox alive.
+    /// `seen` is the last scale note that the caller knows; 0 if there was none.
     async fn show_holds(&self, processes: u32, seen: u64) -> Result<(), RuntimeError>;
 
-    /// Process ids inside of the programs that were started through here and are not over.
+    /// Process ids, as seen inside, of running programs that were started through [`Self::exec`].
     async fn processes(&self) -> Result<Vec<u32>, RuntimeError>;
 
     /// The whole of a file, unless it has more than `max_bytes`.
@@ -260,5 +261,5 @@ pub trait Inside: Send + Sync {
 }
 
 fn cannot(step: &'static str) -> RuntimeError {
-    RuntimeError::new(RuntimeErrorCode::Unsupported, step, "this runtime cannot")
+    RuntimeError::new(RuntimeErrorCode::Unsupported, step, "this runtime does not support it")
 }

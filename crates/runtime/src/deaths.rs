@@ -1,6 +1,6 @@
-//! Who is told that a sandbox is over. A death is queued for each subscriber until it is taken:
-//! none is lost. That stays bounded because a runtime starts nothing more while too many are
-//! unread. Nothing here waits while it holds a lock.
+//! Reports of deaths of sandboxes. Each subscriber has a queue, and no death is lost. The queues
+//! stay bounded because a runtime launches nothing while too many deaths are unread. Nothing here
+//! may wait while it holds a lock.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -12,27 +12,27 @@ use model::InstanceId;
 
 use crate::error::{RuntimeError, RuntimeErrorCode};
 
-/// Unread deaths of one subscriber above which nothing more is started.
+/// Unread deaths of one subscriber above which nothing is launched.
 const MAX_UNREAD: usize = 65_536;
 
-/// A sandbox is over, and nothing of it is left.
+/// The death of a sandbox: it exited, and nothing of it is left.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Died {
-    /// Which.
+    /// Which instance.
     pub instance: InstanceId,
-    /// How its first process ended; not known if what started it went first.
+    /// How its first process exited; unknown if its launcher died first.
     pub status: Option<ExitStatus>,
-    /// Whether the kernel killed something in it for want of memory.
+    /// Whether the Linux kernel killed something in it for want of memory.
     pub out_of_memory: bool,
 }
 
 impl Died {
-    /// It went with what had started it.
+    /// It died together with its launcher.
     pub(crate) fn with_launcher(instance: InstanceId) -> Self {
         Self { instance, status: None, out_of_memory: false }
     }
 
-    /// In words, for whoever still waited for the sandbox.
+    /// The cause in words, for callers that still waited for the sandbox.
     pub(crate) fn cause(&self) -> String {
         match (self.out_of_memory, self.status) {
             (true, _) => "the sandbox ran out of memory".to_owned(),
@@ -101,7 +101,7 @@ impl Deaths {
     }
 }
 
-/// Tells deaths to all who subscribed.
+/// Reports deaths to all subscribers.
 #[derive(Debug, Default)]
 pub(crate) struct DeathBoard {
     state: Mutex<Board>,
@@ -126,17 +126,17 @@ impl DeathBoard {
         Deaths { queue }
     }
 
-    pub(crate) fn tell(&self, died: Died) {
+    pub(crate) fn report(&self, died: Died) {
         self.each(|queue| queue.unread.push_back(died));
     }
 
-    /// No more deaths will come.
+    /// No further deaths will come.
     pub(crate) fn close(&self) {
         self.board().closed = true;
         self.each(|queue| queue.closed = true);
     }
 
-    /// Refuses to start anything while deaths pile up unread.
+    /// Refuses a launch while too many deaths are unread.
     pub(crate) fn check_room(&self) -> Result<(), RuntimeError> {
         let mut unread = 0;
         self.each(|queue| unread = unread.max(queue.unread.len()));
@@ -146,7 +146,7 @@ impl DeathBoard {
         Err(RuntimeError::new(
             RuntimeErrorCode::EventsUnread,
             "launch",
-            format!("{unread} deaths of sandboxes were not taken yet"),
+            format!("{unread} deaths of sandboxes are still unread"),
         ))
     }
 
@@ -180,12 +180,12 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn every_subscriber_gets_every_death_once_and_then_the_end() {
+    async fn deaths_reach_every_subscriber_once_and_then_end() {
         let board = DeathBoard::default();
-        board.tell(died(1));
+        board.report(died(1));
         let (mut a, mut b) = (board.subscribe(), board.subscribe());
-        board.tell(died(2));
-        board.tell(died(3));
+        board.report(died(2));
+        board.report(died(3));
         board.close();
         for deaths in [&mut a, &mut b] {
             assert_eq!(deaths.next().await, Some(died(2)));
@@ -196,33 +196,33 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn nobody_waits_for_deaths_of_what_was_dropped() {
+    async fn deaths_end_when_their_runtime_is_dropped() {
         let board = DeathBoard::default();
         let mut deaths = board.subscribe();
-        board.tell(died(1));
+        board.report(died(1));
         drop(board);
         assert_eq!((deaths.next().await, deaths.next().await), (Some(died(1)), None));
     }
 
     #[tokio::test]
-    async fn a_waiter_is_woken_and_a_dropped_wait_loses_nothing() {
+    async fn death_subscriber_is_woken_and_a_dropped_wait_loses_nothing() {
         let board = Arc::new(DeathBoard::default());
         let mut deaths = board.subscribe();
         let wait = tokio::time::timeout(std::time::Duration::ZERO, deaths.next()).await;
         assert!(wait.is_err());
         let teller = Arc::clone(&board);
-        let told = tokio::spawn(async move { teller.tell(died(7)) });
+        let reported = tokio::spawn(async move { teller.report(died(7)) });
         assert_eq!(deaths.next().await, Some(died(7)));
-        told.await.unwrap();
+        reported.await.unwrap();
     }
 
     #[test]
-    fn launches_are_refused_while_deaths_pile_up_and_only_then() {
+    fn launches_are_refused_while_too_many_deaths_are_unread() {
         let board = DeathBoard::default();
         let mut deaths = board.subscribe();
         for n in 0..MAX_UNREAD {
             board.check_room().unwrap();
-            board.tell(died(n as u128));
+            board.report(died(n as u128));
         }
         assert_eq!(board.check_room().unwrap_err().code, RuntimeErrorCode::EventsUnread);
         deaths.try_next().unwrap();

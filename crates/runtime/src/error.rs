@@ -1,6 +1,6 @@
-//! Why a runtime did not do something. The code is for branching and never changes its meaning;
-//! the step, what the kernel said and the cause are for people. Values that may be secret, such
-//! as environments, never go in here.
+//! Why a runtime refused or failed. The code is for branching and never changes its meaning; the
+//! step, the errno and the cause are for people. Values that may be secret, such as environments,
+//! must never go in here.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -23,23 +23,23 @@ error_codes! {
     RootUnknown, "root_unknown", Some(ErrorCode::LaunchFailed), Retry::Never, "see which images and root directories there are";
     /// No sandbox of this instance id exists.
     SandboxUnknown, "sandbox_unknown", Some(ErrorCode::SandboxUnknown), Retry::Never, "check the id";
-    /// The sandbox is over.
+    /// The sandbox has ended.
     SandboxGone, "sandbox_gone", Some(ErrorCode::SandboxGone), Retry::Never, "see the cause; launch another one";
-    /// The sandbox is over because it ran out of memory.
+    /// The sandbox ended because it ran out of memory.
     OutOfMemory, "oom", Some(ErrorCode::Oom), Retry::Never, "use less memory, or raise limits.memory_mb";
-    /// All places of the runtime are taken.
+    /// All slots of the runtime are taken.
     Full, "capacity_exhausted", Some(ErrorCode::CapacityExhausted), Retry::Later, "retry when a sandbox has ended, or raise the number of slots";
     /// The instance id is in use.
     Duplicate, "id_conflict", Some(ErrorCode::IdConflict), Retry::Never, "use a new id";
-    /// The sandbox could not be made.
+    /// The sandbox could not be launched.
     LaunchFailed, "launch_failed", Some(ErrorCode::LaunchFailed), Retry::Later, "see the step; `shoal doctor` tells what this machine can do";
-    /// The sandbox was made but did not say in time that it is ready.
+    /// The sandbox was launched but its guest did not report in time that it is ready.
     ReadyTimeout, "ready_timeout", Some(ErrorCode::ReadyTimeout), Retry::Later, "retry, or raise ready_timeout_ms";
     /// An answer did not come in time.
     DeadlineExceeded, "deadline_exceeded", Some(ErrorCode::DeadlineExceeded), Retry::Later, "retry; if the sandbox is frozen, thaw it first";
     /// The runtime, or this machine, cannot do this.
     Unsupported, "unsupported", Some(ErrorCode::Unsupported), Retry::Never, "see `shoal doctor`";
-    /// The request makes no sense.
+    /// The request is not valid.
     Invalid, "invalid_argument", Some(ErrorCode::InvalidArgument), Retry::Never, "correct the request";
     /// No such process.
     ProcessUnknown, "process_unknown", Some(ErrorCode::ProcessUnknown), Retry::Never, "list the sandbox's processes";
@@ -57,26 +57,26 @@ error_codes! {
     DiskFull, "disk_full", Some(ErrorCode::DiskFull), Retry::Later, "free disk space, then retry";
     /// More bytes than the caller was ready to take.
     TooLarge, "too_large", Some(ErrorCode::TooLarge), Retry::Never, "read it as a stream, or in parts";
-    /// Death events pile up unread, so nothing more is started.
+    /// Too many death events are unread, so nothing is launched.
     EventsUnread, "events_unread", Some(ErrorCode::CapacityExhausted), Retry::Later, "take the events of the runtime";
-    /// The guest or the launcher said something that makes no sense.
+    /// The guest or the launcher broke the protocol.
     Protocol, "protocol", Some(ErrorCode::SandboxCrashed), Retry::Later, "launch another sandbox, and report this";
-    /// What makes sandboxes is gone, and with it every sandbox.
+    /// The launcher has ended, and every sandbox with it.
     LauncherLost, "launcher_lost", Some(ErrorCode::SandboxCrashed), Retry::Later, "retry if the cause says that another one is being started, else start the runtime again";
     /// The runtime is shut down.
     ShuttingDown, "shutting_down", Some(ErrorCode::ShuttingDown), Retry::Later, "start the runtime again";
-    /// The kernel refused.
+    /// The Linux kernel refused a system call.
     System, "system", None, Retry::Later, "see what the kernel said";
 }
 
-/// A failure: its code, at which step, what the kernel said, and the cause in words.
+/// A failure: its code, its step, the errno, and the cause in words.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RuntimeError {
     /// What to branch on.
     pub code: RuntimeErrorCode,
     /// What was being done.
     pub step: Cow<'static, str>,
-    /// What the kernel said, if it was asked.
+    /// The errno of the Linux kernel, if a system call failed.
     pub errno: Option<i32>,
     /// What happened.
     pub cause: Cow<'static, str>,
@@ -92,14 +92,14 @@ impl RuntimeError {
         Self { code, step: step.into(), errno: None, cause: cause.into() }
     }
 
-    /// The same failure with what the kernel said; 0 stands for nothing.
+    /// The same failure with an errno; 0 stands for none.
     #[must_use]
     pub fn with_errno(mut self, errno: i32) -> Self {
         self.errno = (errno != 0).then_some(errno);
         self
     }
 
-    /// The kernel refused a step.
+    /// A system call failed in a step.
     pub fn system(step: impl Into<Cow<'static, str>>, error: &std::io::Error) -> Self {
         let errno = error.raw_os_error().unwrap_or(0);
         Self::new(RuntimeErrorCode::System, step, error.to_string()).with_errno(errno)
@@ -125,7 +125,7 @@ impl RuntimeError {
         self.code.retry() == Retry::Later
     }
 
-    /// What the guest said, as a failure of a step.
+    /// A fault that the guest reported, as a failure of a step.
     pub(crate) fn from_fault(step: impl Into<Cow<'static, str>>, fault: Fault) -> Self {
         let code = match fault.code {
             FaultCode::Invalid => RuntimeErrorCode::Invalid,
@@ -139,7 +139,7 @@ impl RuntimeError {
         Self::new(code, step, fault.message).with_errno(fault.errno)
     }
 
-    /// What the launcher said.
+    /// A refusal of the launcher.
     pub(crate) fn from_refusal(refusal: LaunchRefusal) -> Self {
         let (code, cause) = match refusal.code {
             RefusalCode::Full => (RuntimeErrorCode::Full, "all slots are taken"),
@@ -149,25 +149,25 @@ impl RuntimeError {
             }
             RefusalCode::Duplicate => (RuntimeErrorCode::Duplicate, "the instance id is in use"),
             RefusalCode::Unsupported => {
-                (RuntimeErrorCode::Unsupported, "this machine cannot do it")
+                (RuntimeErrorCode::Unsupported, "this machine does not support it")
             }
             RefusalCode::NoDevice => {
                 (RuntimeErrorCode::LaunchFailed, "no loop device is free for the workspace")
             }
-            RefusalCode::System => (RuntimeErrorCode::LaunchFailed, "the kernel refused"),
+            RefusalCode::System => (RuntimeErrorCode::LaunchFailed, "the Linux kernel refused"),
         };
         Self::new(code, refusal.step, cause).with_errno(refusal.errno)
     }
 }
 
 impl RuntimeError {
-    /// The cause with what the kernel said.
+    /// The cause with the errno in words.
     fn explained(&self) -> Cow<'_, str> {
         match self.errno {
-            // A cause that came from the kernel names its number already.
+            // A cause made from an io::Error names its errno already.
             Some(errno) if !self.cause.contains("os error") => {
-                let said = std::io::Error::from_raw_os_error(errno);
-                Cow::Owned(format!("{} ({said})", self.cause))
+                let errno = std::io::Error::from_raw_os_error(errno);
+                Cow::Owned(format!("{} ({errno})", self.cause))
             }
             Some(_) | None => Cow::Borrowed(&self.cause),
         }
@@ -184,16 +184,16 @@ impl std::error::Error for RuntimeError {}
 
 impl From<RuntimeError> for Refusal {
     fn from(error: RuntimeError) -> Self {
-        // What a sandbox's own files and programs do wrong is an argument of its user.
+        // Errors of a sandbox's own files and programs count as invalid arguments of its user.
         let code = error.code.model().unwrap_or(match error.code.retry() {
             Retry::Never => ErrorCode::InvalidArgument,
             Retry::Later => ErrorCode::SandboxCrashed,
         });
-        // The code is told beside the cause, which must not look like the name of a field.
-        let told = Self::new(code, format!("could not {}: {}", error.step, error.explained()));
-        // Whoever ends one in order says so; one that is over without that has died.
+        // The code stands beside the cause, which must not look like the name of a field.
+        let refusal = Self::new(code, format!("could not {}: {}", error.step, error.explained()));
+        // An orderly end carries its own reason; a sandbox that is gone without one has crashed.
         let died = code == ErrorCode::SandboxGone;
-        if died { told.because(TerminatedReason::Crash) } else { told }
+        if died { refusal.because(TerminatedReason::Crash) } else { refusal }
     }
 }
 
@@ -202,7 +202,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_are_unique_and_agree_with_the_api() {
+    fn error_codes_are_unique_and_agree_with_the_api() {
         let mut words: Vec<_> = RuntimeErrorCode::ALL.iter().map(|code| code.as_str()).collect();
         words.sort_unstable();
         words.dedup();
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_tells_its_code_only_once() {
+    fn refusal_names_its_code_only_once() {
         let error = RuntimeError::new(RuntimeErrorCode::Invalid, "claim", "no").with_errno(1);
         let refusal = Refusal::from(error);
         assert_eq!(refusal.code, ErrorCode::InvalidArgument);
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_says_what_the_kernel_said_once() {
+    fn error_names_its_errno_only_once() {
         let error =
             RuntimeError::system("write cgroup.freeze", &std::io::Error::from_raw_os_error(13));
         assert_eq!(

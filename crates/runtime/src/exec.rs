@@ -1,6 +1,6 @@
 //! Programs in a sandbox as their host handles them: what to start, its three streams, its exit.
-//! A [`Process`] that is dropped before its program is over takes the program and everything that
-//! descends from it along.
+//! A [`Process`] that is dropped before its program has ended kills the program and all its
+//! descendants.
 
 use std::fmt;
 use std::future::poll_fn;
@@ -91,8 +91,8 @@ impl ExecSpec {
         self
     }
 
-    /// Refuses what cannot be together, and names the channel to the program.
-    pub(crate) fn settled(mut self) -> Result<Self, RuntimeError> {
+    /// Refuses contradictions, and names the channel to the program.
+    pub(crate) fn validated(mut self) -> Result<Self, RuntimeError> {
         if !self.channel {
             return Ok(self);
         }
@@ -159,13 +159,13 @@ pub enum Sink {
     Stream,
 }
 
-/// How a program ended and what it used.
+/// How a program exited and what it used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Exit {
     /// How.
     pub status: ExitStatus,
-    /// Whether the kernel killed something in its sandbox for want of memory, which is why it
-    /// ended the way it did.
+    /// Whether the Linux kernel killed something in its sandbox for want of memory, which explains
+    /// the status.
     pub out_of_memory: bool,
     /// Processor time in its own code.
     pub user_us: u64,
@@ -181,8 +181,8 @@ impl Exit {
         self.status == ExitStatus::Code(0)
     }
 
-    /// Whether it was killed because its time was over, given whether that had passed. The kill is one
-    /// that no program survives: one that ended otherwise ended by itself just before, in time.
+    /// Whether it was killed because its time was up, given whether the deadline has passed. No
+    /// program survives SIGKILL: one that exited otherwise exited by itself just before.
     pub fn timed_out(&self, deadline_passed: bool) -> bool {
         deadline_passed && self.status == ExitStatus::Signal(SIGKILL)
     }
@@ -191,20 +191,20 @@ impl Exit {
 /// What a runtime does for a program that it started.
 #[async_trait]
 pub(crate) trait ProcessControl: Send + Sync {
-    /// How it ended, once it has. One caller at a time is woken.
+    /// How it exited, once it has. One caller at a time is woken.
     fn poll_exit(&self, cx: &mut Context<'_>) -> Poll<Result<Exit, RuntimeError>>;
 
-    /// Signals it. That it is over already is done too.
+    /// Signals it. Succeeds also if it has ended.
     async fn signal(&self, signal: i32, tree: bool) -> Result<(), RuntimeError>;
 
     /// Changes the size of its terminal.
     async fn resize(&self, size: TerminalSize) -> Result<(), RuntimeError>;
 
-    /// Kills it with everything that descends from it; nobody waits for that.
+    /// Kills it with all its descendants, without waiting.
     fn abandon(&self);
 }
 
-/// A handle on a program with which it can be signalled while someone else waits for it.
+/// A handle that can signal a program while another task waits for it.
 #[derive(Clone)]
 pub struct ProcessHandle(Arc<dyn ProcessControl>);
 
@@ -244,7 +244,7 @@ pub struct Process {
     pid: Option<u32>,
     control: Arc<dyn ProcessControl>,
     feed: Option<Feed>,
-    over: bool,
+    exited: bool,
 }
 
 /// Input that did not fit at the start.
@@ -264,7 +264,7 @@ impl Process {
             pid: None,
             control,
             feed: None,
-            over: false,
+            exited: false,
         }
     }
 
@@ -283,14 +283,14 @@ impl Process {
         self.pid
     }
 
-    /// A handle for those who do not wait for it.
+    /// A handle for tasks that do not wait for it.
     pub fn handle(&self) -> ProcessHandle {
         ProcessHandle(Arc::clone(&self.control))
     }
 
-    /// Waits for its end, and writes its input meanwhile if that was given as bytes. Whoever
-    /// started it must read its output at the same time, or it may never end. Dropping the
-    /// future loses nothing; asked again, it gives the same answer.
+    /// Waits for its exit, and writes its input meanwhile if that was given as bytes. The caller
+    /// must read its output at the same time, or it may never end. Dropping the future loses
+    /// nothing; a second call gives the same answer.
     pub async fn wait(&mut self) -> Result<Exit, RuntimeError> {
         poll_fn(|cx| self.poll_wait(cx)).await
     }
@@ -298,7 +298,7 @@ impl Process {
     pub(crate) fn poll_wait(&mut self, cx: &mut Context<'_>) -> Poll<Result<Exit, RuntimeError>> {
         let exit = self.control.poll_exit(cx);
         if exit.is_ready() {
-            self.over = true;
+            self.exited = true;
             self.feed = None;
         } else if let Some(feed) = &mut self.feed
             && feed.poll(cx).is_ready()
@@ -310,7 +310,7 @@ impl Process {
 }
 
 impl Feed {
-    /// Ready when all is written, or nobody reads it any more.
+    /// Ready when all is written, or the program closed its input.
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         while self.written < self.bytes.len() {
             match Pin::new(&mut self.writer).poll_write(cx, &self.bytes[self.written..]) {
@@ -319,14 +319,14 @@ impl Feed {
                 Poll::Pending => return Poll::Pending,
             }
         }
-        // A lane says its end only when it is shut down.
+        // A lane sends its end only when it is shut down.
         Pin::new(&mut self.writer).poll_shutdown(cx).map(|_| ())
     }
 }
 
 impl Drop for Process {
     fn drop(&mut self) {
-        if !self.over {
+        if !self.exited {
             self.control.abandon();
         }
     }

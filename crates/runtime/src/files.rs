@@ -55,7 +55,7 @@ impl FileReader {
             return Err(RuntimeError::new(
                 RuntimeErrorCode::TooLarge,
                 "read a file",
-                format!("it has more than {max_bytes} bytes"),
+                format!("the file has more than {max_bytes} bytes"),
             ));
         }
         Ok(bytes)

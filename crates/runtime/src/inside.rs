@@ -1,6 +1,6 @@
-//! What can be asked about the inside of a sandbox besides single files: which files there are,
-//! which have a text in them, what changes, who listens. Whoever answers does it as the programs
-//! inside would, so that no link leads out and nothing is seen that they may not see.
+//! Queries about the inside of a sandbox beyond single files: finding files, searching text,
+//! watching changes, listing sockets. The guest answers with the rights of the programs inside, so
+//! that no link leads out and nothing is seen that they may not see.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -9,8 +9,8 @@ use guest_protocol::message::EntryKind;
 
 use crate::error::RuntimeError;
 
-/// The most results of one question, whatever it asks for. Where they are long, there are fewer: all
-/// of them have 8 MiB at most.
+/// The most results of one question, whatever it asks for. Where they are long, there are fewer:
+/// all of them have 8 MiB at most.
 pub const MAX_RESULTS: u32 = 100_000;
 
 /// Which files to look for beneath a directory.
@@ -23,9 +23,9 @@ pub struct FindQuery {
     /// Only files whose last name is like one of these: `*`, `?` and `[...]` as in a shell. All if
     /// empty.
     pub names: Vec<String>,
-    /// Directories of these names are not entered, nor told of.
+    /// Directories of these names are neither entered nor reported.
     pub exclude_directories: Vec<String>,
-    /// What begins with a dot is not told of, nor entered.
+    /// What begins with a dot is neither reported nor entered.
     pub exclude_hidden: bool,
     /// How far down: 1 is what is in the directory itself. Any depth if not given.
     pub max_depth: Option<u32>,
@@ -36,7 +36,7 @@ pub struct FindQuery {
 /// What was found, in the order of names, a directory before what is in it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Found {
-    /// What.
+    /// The files.
     pub entries: Vec<FoundEntry>,
     /// Whether there is more.
     pub truncated: bool,
@@ -82,15 +82,15 @@ pub struct SearchQuery {
 /// kilobytes are passed over.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Searched {
-    /// Where.
+    /// The matches.
     pub matches: Vec<TextMatch>,
-    /// Whether there may be more: nobody looks on once there are enough, or it took too long.
+    /// Whether there may be more: the search stops at enough results, or after too long.
     pub truncated: bool,
     /// Files that were looked into.
     pub files: u64,
 }
 
-/// One place where a text was found. One per line.
+/// One match. At most one per line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TextMatch {
     /// The file, from the directory that was looked in; empty if that is the file.
@@ -136,11 +136,11 @@ pub enum ChangeKind {
     Renamed,
     /// Its permissions, or when it was written.
     About,
-    /// Changes came faster than they were taken: some are not told of.
+    /// Changes came faster than they were taken: some are missing.
     Lost,
 }
 
-/// Whoever tells of changes. Taking one may be given up at any moment without losing it.
+/// A stream of changes. A dropped call loses no change.
 pub trait Changes: Send {
     /// The next change; none when the watched directory is gone.
     fn next(
@@ -148,7 +148,7 @@ pub trait Changes: Send {
     ) -> Pin<Box<dyn Future<Output = Result<Option<FileChange>, RuntimeError>> + Send + '_>>;
 }
 
-/// A watch that is armed: whatever changes from now on is told of. Dropped, it is over.
+/// An armed watch: it reports every change from now on. Dropped, it ends.
 pub type FileWatch = Box<dyn Changes>;
 
 /// A socket of a program inside.
@@ -175,10 +175,10 @@ pub struct Socket {
 /// What the programs of a sandbox wrote to its scale file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ScaleNote {
-    /// Counts what was told of this sandbox, from 1.
+    /// Counts the notes of this sandbox, from 1.
     pub seq: u64,
-    /// What they want now.
+    /// The keep-alive count now.
     pub scale: u32,
-    /// Whether they said that nothing else is to keep it awake either.
+    /// Whether they dropped all other keep-alives as well (`=N`).
     pub drops: bool,
 }

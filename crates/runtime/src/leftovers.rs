@@ -1,7 +1,7 @@
-//! What dead runs left behind. A run holds a lock on a file of its own while it lives; once the
-//! lock can be taken, whatever carries the run's name is nobody's: its processes are killed, its
-//! control groups removed, the files that it kept beside its lock, and then the lock. Nothing of a
-//! run whose lock is held is touched.
+//! Removal of what dead runs left behind. A run holds a lock on a file of its own while it lives.
+//! Once the lock is free, everything that carries the run's name is an orphan: its processes are
+//! killed, then its control groups, the files beside its lock, and the lock file are removed. A run
+//! whose lock is held must never be touched.
 //!
 //! All of this blocks: call it where that is allowed.
 
@@ -54,7 +54,7 @@ impl Leftovers {
         Self { run_directory: run_directory.into(), hierarchies: vec![hierarchy.into()] }
     }
 
-    /// Removes what every run left that is over.
+    /// Removes what all dead runs left.
     pub fn remove_all(&self) -> io::Result<Reaped> {
         let mut reaped = Reaped::default();
         self.remove_in(&self.run_directory, &mut reaped)?;
@@ -78,23 +78,23 @@ impl Leftovers {
                 && let Some(run) = path.file_stem().and_then(OsStr::to_str)
                 && is_name(run)
             {
-                self.remove_if_over(directory, run, reaped)?;
+                self.remove_if_dead(directory, run, reaped)?;
             }
         }
         Ok(())
     }
 
-    /// Removes what one run left, if it is over.
+    /// Removes what one run left, if it is dead.
     pub fn remove_run(&self, run: &str) -> io::Result<Reaped> {
         let mut reaped = Reaped::default();
         if is_name(run) {
-            self.remove_if_over(&self.run_directory, run, &mut reaped)?;
+            self.remove_if_dead(&self.run_directory, run, &mut reaped)?;
         }
         Ok(reaped)
     }
 
-    /// Ends everything in one group of a run that is alive, and removes it. What could not be removed
-    /// is returned with the reason.
+    /// Kills everything in one group of a live run, and removes the group. Returns what could not
+    /// be removed, with the reason.
     pub(crate) fn remove_group_of(&self, run: &str, name: &str) -> Vec<(PathBuf, String)> {
         let mut reaped = Reaped::default();
         remove_groups(&self.groups_of(run, name), run, &mut reaped);
@@ -111,13 +111,13 @@ impl Leftovers {
         self.hierarchies.iter().map(at).filter(|group| group.is_dir()).collect()
     }
 
-    /// Removes what a run left whose launcher is known to have ended. What it had just begun to
-    /// make holds the lock until it is dead too, and so does whoever else cleans up.
+    /// Removes what a run left whose launcher has ended. A sandbox that the launcher had just begun
+    /// holds the lock until it is dead too, and so does another process that cleans up.
     pub(crate) fn remove_ended_run(&self, run: &str) -> io::Result<Reaped> {
         let mut reaped = Reaped::default();
         for _ in 0..LOOKS {
             if !is_name(run)
-                || self.remove_if_over(&self.run_directory, run, &mut reaped)? != Found::Held
+                || self.remove_if_dead(&self.run_directory, run, &mut reaped)? != RunState::Held
             {
                 break;
             }
@@ -126,21 +126,21 @@ impl Leftovers {
         Ok(reaped)
     }
 
-    fn remove_if_over(
+    fn remove_if_dead(
         &self,
         directory: &Path,
         run: &str,
         reaped: &mut Reaped,
-    ) -> io::Result<Found> {
+    ) -> io::Result<RunState> {
         let path = lock_file(directory, run);
         let lock = match File::open(&path) {
             Ok(lock) => lock,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Found::Nothing),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(RunState::Nothing),
             Err(error) => return Err(error),
         };
         match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => {}
-            Err(rustix::io::Errno::WOULDBLOCK) => return Ok(Found::Held),
+            Err(rustix::io::Errno::WOULDBLOCK) => return Ok(RunState::Held),
             Err(error) => return Err(error.into()),
         }
         let stuck_before = reaped.stuck.len();
@@ -150,7 +150,7 @@ impl Leftovers {
             // Only the last run to go can remove what all share.
             let _ = fs::remove_dir(shared);
         }
-        // Not before its processes are gone, who may have something mounted from there.
+        // Only after its processes are gone: they may have something mounted from there.
         if reaped.stuck.len() == stuck_before
             && let Err(error) = remove_kept(&directory.join(run))
         {
@@ -160,28 +160,28 @@ impl Leftovers {
             fs::remove_file(&path)?;
         }
         reaped.runs.push(run.to_owned());
-        Ok(Found::Left)
+        Ok(RunState::Dead)
     }
 }
 
-/// How a run was found.
+/// What was found of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Found {
+enum RunState {
     /// There is nothing of it.
     Nothing,
-    /// Somebody holds its lock.
+    /// A process holds its lock.
     Held,
-    /// It was over.
-    Left,
+    /// It was dead; what could be removed is removed.
+    Dead,
 }
 
-/// The file by whose lock others tell whether a run is over.
+/// The file whose lock shows whether a run lives.
 pub(crate) fn lock_file(directory: &Path, run: &str) -> PathBuf {
     directory.join(format!("{run}.{LOCK_ENDING}"))
 }
 
-/// Removes the directory that a run kept beside its lock, if there is one. Nothing is ever mounted
-/// there by us; if something is, whatever it is stays as it is.
+/// Removes the directory that a run has beside its lock, if there is one. We never mount anything
+/// there; if something is mounted, all of it stays as it is.
 pub(crate) fn remove_kept(directory: &Path) -> io::Result<()> {
     let directory = match directory.canonicalize() {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
@@ -231,9 +231,9 @@ fn hierarchies(mounts: &str, own: &str) -> Vec<PathBuf> {
     found
 }
 
-/// Ends everything in groups of a run, and removes them with those beneath them. What is dying keeps
-/// its groups for a moment, and may still make another one: all of it is looked at again and again.
-/// All hierarchies are looked at together, because what one has frozen does not die in another.
+/// Kills everything in groups of a run, and removes the groups with those beneath them. A dying
+/// process keeps its groups for a moment and may still make another, so this repeats. It handles
+/// all hierarchies together, because a process that one of them froze does not die.
 fn remove_groups(groups: &[PathBuf], run: &str, reaped: &mut Reaped) {
     let mut killed = BTreeSet::new();
     let mut stuck = Vec::new();
@@ -279,7 +279,7 @@ fn processes(group: &Path) -> Vec<Pid> {
     own.chain(subgroups(group).iter().flat_map(|path| processes(path))).collect()
 }
 
-/// Kills a process if it really is one of the run's: its number may have gone to another by now.
+/// Kills a process if it really is one of the run's: its pid may belong to another by now.
 fn kill(pid: Pid, run: &str) -> bool {
     if pid == getpid() {
         return false;
@@ -310,7 +310,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn hierarchies_of_both_generations_are_found() {
+    fn cgroup_hierarchies_of_both_generations_are_found() {
         let mounts = "\
             24 1 0:22 / /sys/fs/cgroup rw shared:9 - tmpfs tmpfs rw\n\
             30 24 0:26 / /sys/fs/cgroup/unified rw shared:10 - cgroup2 cgroup2 rw\n\
@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn only_runs_that_are_over_are_removed() {
+    fn leftovers_of_dead_runs_only_are_removed() {
         let place = std::env::temp_dir().join(format!("leftovers-{}", std::process::id()));
         let (locks, groups) = (place.join("run"), place.join("groups"));
         for run in ["dead", "alive", "un.named"] {

@@ -1,10 +1,11 @@
-//! What isolates sandboxes: the traits [`Runtime`] and [`Sandbox`], their implementations, and the
-//! suite that each of them must pass.
+//! Runtimes, which isolate sandboxes: the traits [`Runtime`] and [`Sandbox`], their
+//! implementations, and the suite that each of them must pass.
 //!
-//! Nothing here decides: whoever calls says what to start, freeze and kill, and is told what came
-//! of it. Every wait has a deadline, every failure a code, and whatever is given up in the middle
-//! (any future may be dropped at any await) is taken back.
+//! Nothing here decides: the caller says what to launch, freeze and kill, and gets the result.
+//! Every wait has a deadline, and every failure a code. Any future may be dropped at any await;
+//! what it began is then undone.
 
+mod child_exit;
 mod claim;
 mod collect;
 #[cfg(any(test, feature = "conformance"))]

@@ -1,5 +1,5 @@
-//! What programs wrote to the scale files of sandboxes, as it is told to whoever wants to know. Of
-//! each sandbox only the last word is kept, so that no program can make it much.
+//! Reports of what programs write to the scale files of sandboxes. Only the last note of each
+//! sandbox is kept, so that no program can fill memory with them.
 
 use std::collections::BTreeMap;
 use std::future::poll_fn;
@@ -36,8 +36,8 @@ impl ScaleNotes {
         Self { queue: Arc::new(Mutex::new(Queue { closed: true, ..Queue::default() })) }
     }
 
-    /// The next; none when the runtime is shut down or dropped and all have been taken. Of what a
-    /// sandbox says before it is taken, the last counts. Dropping the future loses nothing.
+    /// The next note; none when the runtime is shut down or dropped and all are taken. Of several
+    /// unread notes of a sandbox, the last counts. Dropping the future loses nothing.
     pub async fn next(&mut self) -> Option<(InstanceId, ScaleNote)> {
         poll_fn(|cx| {
             let mut queue = lock(&self.queue);
@@ -54,7 +54,7 @@ impl ScaleNotes {
     }
 }
 
-/// Tells notes to all who subscribed.
+/// Reports notes to all subscribers.
 #[derive(Debug, Default)]
 pub(crate) struct ScaleBoard {
     state: Mutex<Board>,
@@ -79,8 +79,8 @@ impl ScaleBoard {
         ScaleNotes { queue }
     }
 
-    /// What was said in between is not forgotten where it matters: that all was dropped.
-    pub(crate) fn tell(&self, instance: InstanceId, note: ScaleNote) {
+    /// Replaces an unread note of the same sandbox, but keeps its `drops`.
+    pub(crate) fn report(&self, instance: InstanceId, note: ScaleNote) {
         self.each(|queue| {
             let before = queue.unread.get(&instance).is_some_and(|before| before.drops);
             let drops = note.drops || before;
@@ -123,17 +123,17 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_last_word_of_each_is_told() {
+    async fn scale_notes_report_the_last_of_each_sandbox() {
         let board = ScaleBoard::default();
         let (one, two) = (InstanceId::from_u128(1), InstanceId::from_u128(2));
-        board.tell(one, note(1, 9, false));
+        board.report(one, note(1, 9, false));
         let mut notes = board.subscribe();
-        board.tell(one, note(2, 0, true));
-        board.tell(two, note(1, 5, false));
-        board.tell(one, note(3, 4, false));
+        board.report(one, note(2, 0, true));
+        board.report(two, note(1, 5, false));
+        board.report(one, note(3, 4, false));
         assert_eq!(notes.next().await, Some((one, note(3, 4, true))));
         assert_eq!(notes.next().await, Some((two, note(1, 5, false))));
-        board.tell(two, note(2, 6, false));
+        board.report(two, note(2, 6, false));
         board.close();
         assert_eq!(notes.next().await, Some((two, note(2, 6, false))));
         assert_eq!(notes.next().await, None);

@@ -1,5 +1,5 @@
-//! One end of a socket, watched for what arrives on it. Whether more can be written is watched
-//! only while that is waited for: otherwise each read at the other end would wake us for nothing.
+//! One end of a socket in tokio. Readiness to write is watched only while a write waits: otherwise
+//! each read at the other end would wake this process for nothing.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -45,7 +45,7 @@ impl Socket {
             let tried = self.reader.try_io(|| {
                 let (n, _) = rustix::net::recv(&self.reader, &mut *into, RecvFlags::DONTWAIT)?;
                 read = Some(n);
-                // To say here that there is no more saves asking for it.
+                // A short read means that nothing is left; saying so here saves a system call.
                 let drained = self.carries == Carries::Bytes && n > 0 && n < into.len();
                 if drained { Err(io::ErrorKind::WouldBlock.into()) } else { Ok(()) }
             });
@@ -57,8 +57,8 @@ impl Socket {
         }
     }
 
-    /// Waits until more can be written, and lets it be. Ready when that did not fail for want of
-    /// room.
+    /// Waits until the socket has room, then calls `write`. Ready when `write` does not report a
+    /// full socket.
     pub(crate) fn poll_write(
         &mut self,
         cx: &mut Context<'_>,
@@ -88,7 +88,7 @@ impl AsFd for Socket {
     }
 }
 
-/// An error that says nothing but to try again.
+/// An error that only means: try again.
 fn is_passing(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
 }

@@ -1,6 +1,6 @@
-//! What a runtime is told and what it tells about itself. A spec names things (a template, a
-//! workspace); it never holds a path on the host but those of mounts, which
-//! the server has allowed.
+//! What a runtime gets (the spec of a launch) and what it reports about itself. A spec names things
+//! (a root, a workspace); it must never hold a host path except those of mounts, which the server
+//! has allowed.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use model::{ClaimSettings, ImageId, InstanceId, Limits, Mount, Template, WorkspaceId};
 
-/// A sandbox to make.
+/// A sandbox to launch.
 #[derive(Debug, Clone)]
 pub struct LaunchSpec {
-    /// The label of what is made, written down by the caller before.
+    /// The label of what is made. The caller journals it before the launch.
     pub instance: InstanceId,
     /// What its `/` is made of.
     pub root: Root,
@@ -21,7 +21,7 @@ pub struct LaunchSpec {
     pub workspace: WorkspaceSource,
     /// Other names of its workspace, at the top of the root: `app` for `/app`.
     pub aliases: Vec<String>,
-    /// What of the host is seen inside besides. Whether it may be is decided before.
+    /// Host directories that are mounted inside. The caller has checked that they may be.
     pub mounts: Vec<Mount>,
     /// What to bind to it before anything starts in it.
     pub settings: Option<Arc<ClaimSettings>>,
@@ -93,18 +93,18 @@ pub struct Capabilities {
     pub terminals: bool,
     /// Programs have a scale file to write to.
     pub scale_file: bool,
-    /// Whose the users of sandboxes are.
+    /// Which host users sandboxes run as.
     pub users: Users,
 }
 
-/// Whose the users of sandboxes are on the host.
+/// Which host users sandboxes run as.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Users {
     /// Each sandbox has a range of its own.
     Ranges,
-    /// Programs are whoever started the runtime; what watches over them is somebody else.
+    /// Programs run as the server's user; their guests run as subordinate users.
     Subordinate,
-    /// All are whoever started the runtime.
+    /// All run as the server's user.
     Alone,
 }
 
@@ -132,7 +132,8 @@ impl Capabilities {
         all.into_iter().filter(|(enforced, _)| !enforced).map(|(_, name)| name)
     }
 
-    /// Why these limits are refused, if they are: what would be ignored is not asked for silently.
+    /// Why these limits are refused, if they are: a limit that would be ignored must not pass
+    /// silently.
     pub fn refuses(&self, limits: &Limits) -> Option<String> {
         let name = self.unenforced().next().filter(|_| !limits.best_effort)?;
         Some(format!(
@@ -142,7 +143,7 @@ impl Capabilities {
     }
 }
 
-/// What was found of runs that are over, and removed.
+/// What was found of dead runs, and removed.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Reaped {
     /// The runs, by their labels.

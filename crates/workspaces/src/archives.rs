@@ -1,6 +1,6 @@
-//! Archives of workspaces: one file for each, by its id. One is written aside and gets its name
-//! when it is whole and durable, in place of whatever had it; so there is the old or the new, and
-//! never half of one.
+//! Archives of workspaces: one file for each, named by its id. An archive is written aside and gets
+//! its name when it is complete and durable. It then replaces an older one, so there is the old or
+//! the new archive, and never half of one.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -18,17 +18,17 @@ use rustix::io::Errno;
 use zstd::stream::{read::Decoder, write::Encoder};
 
 use crate::error::{During as _, WorkspaceError};
-use crate::fill::copy_contents;
-use crate::places::names_in;
-use crate::shelf::Shelf;
+use crate::file_contents::copy_contents;
+use crate::layout::names_in;
+use crate::write_once_dir::WriteOnceDir;
 
 /// What the name of an archive ends with.
 const ENDING: &str = ".tar.zst";
 
-/// Fast, and still far smaller than what is packed mostly.
+/// Fast, and still much smaller than typical files.
 const LEVEL: i32 = 3;
 
-/// How many bytes are written before it is asked again how much is free.
+/// How many bytes are written between two checks of the free space.
 const STRIDE: u64 = 8 << 20;
 
 /// What is known of an archive.
@@ -43,13 +43,13 @@ pub struct Archived {
 /// The archives of a node. Cheap to clone.
 #[derive(Clone)]
 pub struct Archives {
-    shelf: Arc<Shelf>,
+    directory: Arc<WriteOnceDir>,
     known: Arc<Mutex<BTreeMap<WorkspaceId, Archived>>>,
 }
 
 impl fmt::Debug for Archives {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Archives").field("path", &self.shelf.path()).finish_non_exhaustive()
+        f.debug_struct("Archives").field("path", &self.directory.path()).finish_non_exhaustive()
     }
 }
 
@@ -57,14 +57,14 @@ impl Archives {
     /// Opens the directory of archives, and removes what an earlier run left half written.
     pub fn open(path: impl Into<PathBuf>) -> Result<Self, WorkspaceError> {
         const STEP: &str = "open the directory of archives";
-        let shelf = Shelf::open(path.into()).during(STEP)?;
+        let directory = WriteOnceDir::open(path.into()).during(STEP)?;
         let mut known = BTreeMap::new();
-        for name in names_in(&shelf.top).during(STEP)? {
+        for name in names_in(&directory.top).during(STEP)? {
             let Some(id) = workspace_of(&name) else { continue };
-            let found = statat(&shelf.top, name.as_str(), AtFlags::SYMLINK_NOFOLLOW);
+            let found = statat(&directory.top, name.as_str(), AtFlags::SYMLINK_NOFOLLOW);
             known.insert(id, archived(&found.during(STEP)?));
         }
-        Ok(Self { shelf: Arc::new(shelf), known: Arc::new(Mutex::new(known)) })
+        Ok(Self { directory: Arc::new(directory), known: Arc::new(Mutex::new(known)) })
     }
 
     /// All there are.
@@ -83,29 +83,29 @@ impl Archives {
         self.known().get(&workspace).copied()
     }
 
-    /// Begins to write one. Nothing is written where less than `spared_bytes` would be left.
+    /// Begins to write one. Writing fails if less than `spared_bytes` would be left free.
     pub fn write(
         &self,
         workspace: WorkspaceId,
         spared_bytes: u64,
     ) -> Result<ArchiveWriter, WorkspaceError> {
         const STEP: &str = "begin an archive";
-        let aside = self.shelf.new_name();
-        let file = Spared::create(&self.shelf, &aside, spared_bytes).during(STEP)?;
+        let aside = self.directory.new_name();
+        let file = GuardedFile::create(&self.directory, &aside, spared_bytes).during(STEP)?;
         // From here on it is removed again unless it is finished.
         let mut writer = ArchiveWriter { archives: self.clone(), workspace, aside, encoder: None };
         writer.encoder = Some(encoder(file).during(STEP)?);
         Ok(writer)
     }
 
-    /// Reads one; that there is none is no error. What is read wrongly is told, at its end at the
+    /// Reads one; none if it does not exist. Damage is reported as an error, at the end at the
     /// latest.
     pub fn read(&self, workspace: WorkspaceId) -> Result<Option<ArchiveReader>, WorkspaceError> {
         const STEP: &str = "open an archive";
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let file = match openat(&self.shelf.top, name_of(workspace), flags, Mode::empty()) {
+        let file = match openat(&self.directory.top, name_of(workspace), flags, Mode::empty()) {
             Err(Errno::NOENT) => {
-                // Somebody else may have taken it away.
+                // An operator may have removed it.
                 self.known().remove(&workspace);
                 return Ok(None);
             }
@@ -118,25 +118,25 @@ impl Archives {
     pub fn copy(&self, from: WorkspaceId, to: WorkspaceId) -> Result<(), WorkspaceError> {
         const STEP: &str = "copy an archive";
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let source = match openat(&self.shelf.top, name_of(from), flags, Mode::empty()) {
+        let source = match openat(&self.directory.top, name_of(from), flags, Mode::empty()) {
             Err(Errno::NOENT) => return Err(WorkspaceError::gone(STEP, from)),
             source => source.during(STEP)?,
         };
-        let aside = self.shelf.new_name();
+        let aside = self.directory.new_name();
         let copied = (|| {
-            let file = Spared::create(&self.shelf, &aside, 0)?.file;
+            let file = GuardedFile::create(&self.directory, &aside, 0)?.file;
             let size = fstat(&source)?.st_size.cast_unsigned();
             copy_contents(&source, &file.into(), size, &mut |_| true)?;
-            let made = openat(&self.shelf.new, aside.as_str(), flags, Mode::empty())?;
+            let made = openat(&self.directory.new, aside.as_str(), flags, Mode::empty())?;
             self.give_name(&made, &aside, to)
         })();
         if copied.is_err() {
-            let _ = unlinkat(&self.shelf.new, aside.as_str(), AtFlags::empty());
+            let _ = unlinkat(&self.directory.new, aside.as_str(), AtFlags::empty());
         }
         copied.map(|_| ()).during(STEP)
     }
 
-    /// Gives what is written aside its name, once it is durable.
+    /// Makes a file that was written aside durable, and gives it its name.
     fn give_name(
         &self,
         file: impl AsFd,
@@ -145,16 +145,16 @@ impl Archives {
     ) -> io::Result<Archived> {
         fsync(&file)?;
         let archived = archived(&fstat(&file)?);
-        renameat(&self.shelf.new, aside, &self.shelf.top, name_of(workspace))?;
-        fsync(&self.shelf.top)?;
+        renameat(&self.directory.new, aside, &self.directory.top, name_of(workspace))?;
+        fsync(&self.directory.top)?;
         self.known().insert(workspace, archived);
         Ok(archived)
     }
 
-    /// Removes one. That it never existed is fine.
+    /// Removes one. Succeeds also if it does not exist.
     pub fn remove(&self, workspace: WorkspaceId) -> Result<(), WorkspaceError> {
         const STEP: &str = "remove an archive";
-        match unlinkat(&self.shelf.top, name_of(workspace), AtFlags::empty()) {
+        match unlinkat(&self.directory.top, name_of(workspace), AtFlags::empty()) {
             Ok(()) | Err(Errno::NOENT) => {}
             Err(error) => return Err(error).during(STEP),
         }
@@ -167,27 +167,27 @@ impl Archives {
         name_of(workspace)
     }
 
-    /// A path for a file of one's own beside those that are being written: whatever is there goes at
-    /// the next start.
+    /// A path for a temporary file beside those that are being written. It is removed at the next
+    /// start.
     pub fn spool(&self, name: &str) -> PathBuf {
-        self.shelf.path().join("new").join(name)
+        self.directory.path().join("new").join(name)
     }
 
     /// The directory itself.
     pub(crate) fn top(&self) -> &OwnedFd {
-        &self.shelf.top
+        &self.directory.top
     }
 
-    /// It was taken away.
+    /// Forgets one that was moved away.
     pub(crate) fn forget(&self, workspace: WorkspaceId) {
         self.known().remove(&workspace);
     }
 
-    /// Opens one as it is in its file, compressed; that there is none is no error. It can be read to
-    /// its end also when it is removed meanwhile.
+    /// Opens the compressed file of one; none if it does not exist. It can be read to its end also
+    /// if it is removed meanwhile.
     pub fn open_file(&self, workspace: WorkspaceId) -> Result<Option<File>, WorkspaceError> {
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        match openat(&self.shelf.top, name_of(workspace), flags, Mode::empty()) {
+        match openat(&self.directory.top, name_of(workspace), flags, Mode::empty()) {
             Err(Errno::NOENT) => Ok(None),
             file => Ok(Some(file.during("open an archive")?.into())),
         }
@@ -203,7 +203,7 @@ pub struct ArchiveWriter {
     archives: Archives,
     workspace: WorkspaceId,
     aside: String,
-    encoder: Option<Encoder<'static, Spared>>,
+    encoder: Option<Encoder<'static, GuardedFile>>,
 }
 
 impl fmt::Debug for ArchiveWriter {
@@ -213,10 +213,11 @@ impl fmt::Debug for ArchiveWriter {
 }
 
 impl ArchiveWriter {
-    /// It is whole: done when it is durable and has its name.
+    /// Completes it: done when it is durable and has its name.
     pub fn finish(mut self) -> Result<Archived, WorkspaceError> {
         const STEP: &str = "finish an archive";
-        let encoder = self.encoder.take().ok_or_else(|| io::Error::other("it is over"));
+        let encoder =
+            self.encoder.take().ok_or_else(|| io::Error::other("the archive is finished already"));
         let file = encoder.and_then(Encoder::finish).during(STEP)?.file;
         self.archives.give_name(&file, &self.aside, self.workspace).during(STEP)
     }
@@ -226,7 +227,7 @@ impl Write for ArchiveWriter {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         match &mut self.encoder {
             Some(encoder) => encoder.write(bytes),
-            None => Err(io::Error::other("the archive is over")),
+            None => Err(io::Error::other("the archive is finished already")),
         }
     }
 
@@ -237,8 +238,8 @@ impl Write for ArchiveWriter {
 
 impl Drop for ArchiveWriter {
     fn drop(&mut self) {
-        // One that has its name is not there any more.
-        let _ = unlinkat(&self.archives.shelf.new, self.aside.as_str(), AtFlags::empty());
+        // A finished file has been renamed, so this finds nothing.
+        let _ = unlinkat(&self.archives.directory.new, self.aside.as_str(), AtFlags::empty());
     }
 }
 
@@ -263,43 +264,47 @@ impl Read for ArchiveReader {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         self.decoder.read(buffer).map_err(|error| match error.raw_os_error() {
             Some(_) => error,
-            // Whatever is not the disk's is the archive's own fault.
+            // An error that is not the disk's means that the archive is damaged.
             None => io::Error::new(io::ErrorKind::InvalidData, error.to_string()),
         })
     }
 }
 
-/// What compresses to a file, with a sum by which damage is seen.
-pub(crate) fn encoder(file: Spared) -> io::Result<Encoder<'static, Spared>> {
+/// Compresses to a file, with a checksum that shows damage.
+pub(crate) fn encoder(file: GuardedFile) -> io::Result<Encoder<'static, GuardedFile>> {
     let mut encoder = Encoder::new(file, LEVEL)?;
     encoder.include_checksum(true)?;
     Ok(encoder)
 }
 
-/// A file that leaves some of the disk free.
-pub(crate) struct Spared {
+/// A file whose writes fail if too little of the disk would stay free.
+pub(crate) struct GuardedFile {
     pub(crate) file: File,
     spared_bytes: u64,
-    /// What may be written before it is asked again.
+    /// What may be written before the next check.
     sure: u64,
 }
 
-impl Spared {
-    pub(crate) fn create(shelf: &Shelf, aside: &str, spared_bytes: u64) -> io::Result<Self> {
+impl GuardedFile {
+    pub(crate) fn create(
+        directory: &WriteOnceDir,
+        aside: &str,
+        spared_bytes: u64,
+    ) -> io::Result<Self> {
         let flags =
             OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let file = openat(&shelf.new, aside, flags, Mode::RUSR | Mode::WUSR)?;
+        let file = openat(&directory.new, aside, flags, Mode::RUSR | Mode::WUSR)?;
         Ok(Self { file: File::from(file), spared_bytes, sure: 0 })
     }
 }
 
-impl Write for Spared {
+impl Write for GuardedFile {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         if self.sure < bytes.len() as u64 {
             let found = fstatvfs(&self.file)?;
             let free = found.f_bavail.saturating_mul(found.f_frsize);
             if free < self.spared_bytes.saturating_add(STRIDE) {
-                let cause = "it would leave less of the disk free than is to be spared";
+                let cause = "less of the disk would stay free than is configured";
                 return Err(io::Error::new(io::ErrorKind::StorageFull, cause));
             }
             self.sure = STRIDE;

@@ -1,6 +1,6 @@
-//! Copies a tree into an empty one, as it is: files share their bytes where the file system can,
-//! holes stay holes, names of one file stay names of one file, links stay links, and everything
-//! keeps its permissions, owners, times and the attributes of users.
+//! Copies a tree into an empty one: files share their bytes where the file system can, holes stay
+//! holes, hard links stay hard links, symbolic links stay links, and everything keeps its
+//! permissions, owners, times and user attributes.
 
 use std::ffi::CStr;
 use std::io;
@@ -12,26 +12,26 @@ use rustix::fs::{
 use rustix::io::Errno;
 
 use crate::directory::Size;
-use crate::fill::{About, copy_contents, each_attribute, set_attribute};
+use crate::file_contents::{FileMetadata, copy_contents, each_attribute, set_attribute};
 use crate::scan::Usage;
-use crate::walk::{Place, Visitor, Walk};
+use crate::walk::{Visitor, Walk, WalkEntry};
 
 struct Copy<'a> {
-    /// The directories on the way down, and what is to be said about each at its end.
-    open: Vec<(OwnedFd, About)>,
+    /// The open directories from the top down, with the metadata to set when each is left.
+    open: Vec<(OwnedFd, FileMetadata)>,
     go_on: &'a mut dyn FnMut(u64) -> bool,
 }
 
-/// Copies what is beneath one directory into another. Says what there was.
+/// Copies what is beneath one directory into another. Returns the usage of the source.
 pub(crate) fn copy_tree(
     from: OwnedFd,
     to: OwnedFd,
     limit: Size,
     go_on: &mut dyn FnMut(u64) -> bool,
 ) -> io::Result<Usage> {
-    let about = About::of(&rustix::fs::fstat(&from)?);
+    let about = FileMetadata::of(&rustix::fs::fstat(&from)?);
     copy_attributes(&from, &to)?;
-    // Both are asked: the walk between files, the copy within a large one.
+    // The check runs between files (the walk) and within large files (the copy).
     let go_on = std::cell::RefCell::new(go_on);
     let mut within = |passed| (*go_on.borrow_mut())(passed);
     let mut copy = Copy { open: vec![(to, about)], go_on: &mut within };
@@ -49,59 +49,59 @@ impl Copy<'_> {
 
     fn top(&self) -> io::Result<&OwnedFd> {
         let top = self.open.first().map(|(directory, _)| directory);
-        top.ok_or_else(|| io::Error::other("the tree is over"))
+        top.ok_or_else(|| io::Error::other("the tree is finished already"))
     }
 }
 
 impl Visitor for Copy<'_> {
-    fn enter(&mut self, place: &Place<'_>, directory: &OwnedFd) -> io::Result<()> {
+    fn enter(&mut self, entry: &WalkEntry<'_>, directory: &OwnedFd) -> io::Result<()> {
         let here = self.here()?;
-        mkdirat(here, place.name, Mode::RWXU)?;
+        mkdirat(here, entry.name, Mode::RWXU)?;
         let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let made = openat2(here, place.name, flags, Mode::empty(), RESOLVE)?;
+        let made = openat2(here, entry.name, flags, Mode::empty(), RESOLVE)?;
         copy_attributes(directory, &made)?;
-        self.open.push((made, About::of(&place.found)));
+        self.open.push((made, FileMetadata::of(&entry.found)));
         Ok(())
     }
 
     fn leave(&mut self) -> io::Result<()> {
         let Some((directory, about)) = self.open.pop() else { return Ok(()) };
-        Ok(about.put_on(&directory)?)
+        Ok(about.apply_to(&directory)?)
     }
 
-    fn file(&mut self, place: &Place<'_>, file: &OwnedFd) -> io::Result<()> {
-        let made = new_file(self.here()?, place.name)?;
-        let size = u64::try_from(place.found.st_size).unwrap_or(0);
+    fn file(&mut self, entry: &WalkEntry<'_>, file: &OwnedFd) -> io::Result<()> {
+        let made = new_file(self.here()?, entry.name)?;
+        let size = u64::try_from(entry.found.st_size).unwrap_or(0);
         copy_contents(file, &made, size, self.go_on)?;
         copy_attributes(file, &made)?;
-        Ok(About::of(&place.found).put_on(&made)?)
+        Ok(FileMetadata::of(&entry.found).apply_to(&made)?)
     }
 
-    fn another_name(&mut self, place: &Place<'_>, first: &[u8]) -> io::Result<bool> {
-        // Nobody else can reach the copy, so all on the way to it is what we made.
-        match linkat(self.top()?, first, self.here()?, place.name, AtFlags::empty()) {
+    fn another_name(&mut self, entry: &WalkEntry<'_>, first: &[u8]) -> io::Result<bool> {
+        // No program can reach the copy, so every directory on the path is one that we made.
+        match linkat(self.top()?, first, self.here()?, entry.name, AtFlags::empty()) {
             Ok(()) => Ok(true),
-            // Where that cannot be, or its first name was gone before it came to be copied.
+            // Not possible here, or the first name was removed before it was copied.
             Err(Errno::NOENT | Errno::NAMETOOLONG | Errno::MLINK) => Ok(false),
             Err(error) => Err(error.into()),
         }
     }
 
-    fn link(&mut self, place: &Place<'_>, target: &CStr) -> io::Result<()> {
+    fn link(&mut self, entry: &WalkEntry<'_>, target: &CStr) -> io::Result<()> {
         let here = self.here()?;
-        symlinkat(target, here, place.name)?;
-        Ok(About::of(&place.found).put_on_name(here, place.name)?)
+        symlinkat(target, here, entry.name)?;
+        Ok(FileMetadata::of(&entry.found).apply_to_name(here, entry.name)?)
     }
 
-    fn special(&mut self, place: &Place<'_>, kind: FileType) -> io::Result<()> {
+    fn special(&mut self, entry: &WalkEntry<'_>, kind: FileType) -> io::Result<()> {
         match kind {
             FileType::Fifo | FileType::Socket => {
                 let here = self.here()?;
-                let mode = Mode::from_raw_mode(place.found.st_mode & 0o777);
-                mknodat(here, place.name, kind, mode, 0)?;
-                Ok(About::of(&place.found).put_on_name(here, place.name)?)
+                let mode = Mode::from_raw_mode(entry.found.st_mode & 0o777);
+                mknodat(here, entry.name, kind, mode, 0)?;
+                Ok(FileMetadata::of(&entry.found).apply_to_name(here, entry.name)?)
             }
-            // No program could have made one, and none is to get one.
+            // No program can have made a device, and none may get one.
             FileType::CharacterDevice
             | FileType::BlockDevice
             | FileType::Unknown

@@ -1,5 +1,6 @@
-//! The directory of workspaces: one entry for each, named by its id. One is made aside and gets its
-//! name when it is whole; one that goes loses its name first and is taken apart in the background.
+//! The directory of workspaces: one entry for each, named by its id. A workspace is made aside and
+//! gets its name when it is complete; a removal takes the name away first and deletes the files in
+//! the background.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -15,14 +16,14 @@ use model::template::WorkspaceLimit;
 use rustix::fs::{AtFlags, Gid, Mode, Uid, fchmod, fchown, fstat, fstatvfs, mkdirat, statat};
 use rustix::io::Errno;
 
+use crate::deleted_but_open::DeletedFilesScan;
 use crate::error::{During as _, WorkspaceError};
-use crate::hard::{self, HardBy, HardLimit};
-use crate::nameless::Look;
-use crate::numbers::{self, Numbers};
-use crate::places::{IMAGE, Places, move_to, names_in, open_directory, workspace_named};
-use crate::promises::{self, Promises};
+use crate::hard_limits::{self, HardBy, HardLimit};
+use crate::layout::{IMAGE, Layout, move_to, names_in, open_directory, workspace_named};
+use crate::project_ids::{self, ProjectIds};
+use crate::reserved_space::{self, ReservedSpace};
 use crate::scan::{Scan, Usage};
-use crate::spares::Spares;
+use crate::spare_images::SpareImages;
 use crate::trash::Trash;
 
 /// The user of a workspace's files, as it is written on disk and seen in every sandbox.
@@ -50,13 +51,13 @@ impl Size {
         self.bytes
     }
 
-    /// Files and directories: enough for small ones, but nobody may take all there are.
+    /// Files and directories: enough for small ones, and too few to use up all inodes of the disk.
     pub const fn files(self) -> u64 {
         model::limits::files_in(self.bytes)
     }
 
-    /// What an image must have for its file system to hold this much: with its own tables, and with
-    /// what ext4 keeps back for blocks that are promised and not written yet.
+    /// The size of an image whose file system holds this much: with its own tables, and with the
+    /// blocks that ext4 reserves for delayed writes.
     pub(crate) const fn image_bytes(self) -> u64 {
         const INODE_BYTES: u64 = 256;
         const GROUP_BLOCKS: u64 = 32_768;
@@ -88,7 +89,7 @@ impl Kind {
         }
     }
 
-    /// What one of a size can come to take on disk.
+    /// The most that one of a size can take on disk.
     pub(crate) const fn takes(self, size: Size) -> u64 {
         match self {
             Self::Directory | Self::Subvolume | Self::Project => size.bytes(),
@@ -100,12 +101,12 @@ impl Kind {
 /// The workspaces of a node.
 pub struct Workspaces {
     path: PathBuf,
-    pub(crate) places: Arc<Places>,
+    pub(crate) layout: Arc<Layout>,
     hard: HardLimit,
     known: Mutex<BTreeMap<WorkspaceId, Kind>>,
-    pub(crate) promises: Promises,
-    numbers: Numbers,
-    spares: Spares,
+    pub(crate) reserved: ReservedSpace,
+    project_ids: ProjectIds,
+    spares: SpareImages,
     pub(crate) trash: Trash,
 }
 
@@ -116,34 +117,37 @@ impl fmt::Debug for Workspaces {
 }
 
 impl Workspaces {
-    /// Opens the directory of workspaces, finds out what limits work there, and begins to remove
-    /// what an earlier run left half made or half removed.
+    /// Opens the directory of workspaces, finds out which hard limits work there, and begins to
+    /// remove unfinished and half-removed workspaces of an earlier run.
     pub fn open(path: impl Into<PathBuf>) -> Result<Self, WorkspaceError> {
         let path = path.into();
-        let places = Arc::new(Places::open(&path).during("open the directory of workspaces")?);
-        for room in [&places.new, &places.spares] {
-            for name in names_in(room).during("look for what is left of an earlier run")? {
-                places.throw_away(room, &name).during("put away what is left of an earlier run")?;
+        let layout = Arc::new(Layout::open(&path).during("open the directory of workspaces")?);
+        for subdirectory in [&layout.new, &layout.spares] {
+            for name in names_in(subdirectory).during("look for what is left of an earlier run")? {
+                layout
+                    .throw_away(subdirectory, &name)
+                    .during("put away what is left of an earlier run")?;
             }
         }
-        let hard = hard::find(&places);
-        let trash = Trash::start(Arc::clone(&places)).during("start to remove what is left")?;
-        let spares = Spares::start(Arc::clone(&places)).during("start to keep spare images")?;
-        let numbers = Numbers::beginning_at(places.run());
+        let hard = hard_limits::find(&layout);
+        let trash = Trash::start(Arc::clone(&layout)).during("start to remove what is left")?;
+        let spares =
+            SpareImages::start(Arc::clone(&layout)).during("start to keep spare images")?;
+        let project_ids = ProjectIds::starting_at(layout.run());
         let known = Mutex::default();
-        let promises = Promises::default();
-        let opened = Self { path, places, hard, known, promises, numbers, spares, trash };
+        let reserved = ReservedSpace::default();
+        let opened = Self { path, layout, hard, known, reserved, project_ids, spares, trash };
         opened.learn()?;
         opened.trash.wake();
         Ok(opened)
     }
 
-    /// Where they are.
+    /// The path of the directory.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// What keeps hard limits here, and what does not.
+    /// What enforces hard limits here, and what does not.
     pub fn hard(&self) -> &HardLimit {
         &self.hard
     }
@@ -158,32 +162,32 @@ impl Workspaces {
         self.known().len()
     }
 
-    /// Whether there is one of this id, by a look at the disk: one that somebody else took away is
+    /// Whether there is one of this id on the disk. One that was removed by other means is
     /// forgotten.
     pub fn has(&self, workspace: WorkspaceId) -> bool {
         let mut known = self.known();
         let Some(kind) = known.get(&workspace) else { return false };
         let name = kind.name(workspace);
-        let found = statat(&self.places.top, name, AtFlags::SYMLINK_NOFOLLOW);
+        let found = statat(&self.layout.top, name, AtFlags::SYMLINK_NOFOLLOW);
         let is_gone = found.is_err_and(|error| error == Errno::NOENT);
         if is_gone {
             known.remove(&workspace);
-            // Whoever holds the promises may be waiting for what is known.
+            // Not under the lock: a thread that holds the reserved space may wait for `known`.
             drop(known);
-            self.promises.forget(workspace);
+            self.reserved.forget(workspace);
         }
         !is_gone
     }
 
-    /// What tells a workspace from another that has its name later: one that was archived and brought
-    /// back, say. None if there is none.
+    /// Distinguishes a workspace from a later one of the same id, for example after an archive and
+    /// a restore. None if there is none.
     pub fn incarnation(&self, workspace: WorkspaceId) -> Option<u64> {
         let kind = self.known().get(&workspace).copied()?;
-        let found = statat(&self.places.top, kind.name(workspace), AtFlags::SYMLINK_NOFOLLOW);
+        let found = statat(&self.layout.top, kind.name(workspace), AtFlags::SYMLINK_NOFOLLOW);
         found.ok().map(|found| found.st_ino)
     }
 
-    /// Whether what one takes can be had without walking through it.
+    /// Whether its usage is known without walking through it.
     pub fn is_counted(&self, workspace: WorkspaceId) -> bool {
         match self.known().get(&workspace) {
             Some(Kind::Image | Kind::Project) => true,
@@ -191,14 +195,14 @@ impl Workspaces {
         }
     }
 
-    /// What is free to us on the file system.
+    /// The free bytes of the file system.
     pub fn free_bytes(&self) -> Result<u64, WorkspaceError> {
-        let found = fstatvfs(&self.places.top).during("ask how much is free")?;
+        let found = fstatvfs(&self.layout.top).during("ask how much is free")?;
         Ok(found.f_bavail.saturating_mul(found.f_frsize))
     }
 
-    /// Makes an empty workspace. One with a hard limit is a promise: it is made only if all of
-    /// them together can be filled without the disk having less than `spared_bytes` left.
+    /// Makes an empty workspace. One with a hard limit reserves its space: it is made only if all
+    /// of them together can be filled while at least `spared_bytes` stay free.
     pub fn create(
         &self,
         workspace: WorkspaceId,
@@ -211,9 +215,9 @@ impl Workspaces {
         match limit {
             WorkspaceLimit::Soft => self.make(workspace, kind, size)?,
             WorkspaceLimit::Hard => {
-                self.promise(workspace, kind.takes(size), spared_bytes)?;
+                self.reserve_space(workspace, kind.takes(size), spared_bytes)?;
                 if let Err(error) = self.make(workspace, kind, size) {
-                    self.promises.forget(workspace);
+                    self.reserved.forget(workspace);
                     return Err(error);
                 }
             }
@@ -222,7 +226,7 @@ impl Workspaces {
         Ok(())
     }
 
-    /// What one with this limit is on disk.
+    /// The kind of a workspace with this limit.
     pub(crate) fn kind_for(&self, limit: WorkspaceLimit) -> Result<Kind, WorkspaceError> {
         match (limit, self.hard.by) {
             (WorkspaceLimit::Soft, _) => Ok(Kind::Directory),
@@ -249,10 +253,10 @@ impl Workspaces {
             return Ok(());
         }
         self.make_aside(&name, kind, size).during(STEP)?;
-        move_to(&self.places.new, &name, &self.places.top, &name).during(STEP)
+        move_to(&self.layout.new, &name, &self.layout.top, &name).during(STEP)
     }
 
-    /// Makes an empty one in `new`. A directory is given back open, an image is not.
+    /// Makes an empty one in `new`. Returns an open directory, or none for an image.
     pub(crate) fn make_aside(
         &self,
         name: &str,
@@ -262,18 +266,18 @@ impl Workspaces {
         let made = match kind {
             Kind::Directory => self.make_directory(name)?,
             Kind::Subvolume => {
-                let made = hard::make_subvolume(&self.places, name, size.bytes())?;
-                promises::note_on(&made, size.bytes());
+                let made = hard_limits::make_subvolume(&self.layout, name, size.bytes())?;
+                reserved_space::store_on(&made, size.bytes());
                 made
             }
             Kind::Project => {
                 let directory = self.make_directory(name)?;
                 self.limit_project(&directory, size)?;
-                promises::note_on(&directory, size.bytes());
+                reserved_space::store_on(&directory, size.bytes());
                 directory
             }
             Kind::Image => {
-                hard::make_image(&self.places, name, size)?;
+                hard_limits::make_image(&self.layout, name, size)?;
                 return Ok(None);
             }
         };
@@ -281,20 +285,20 @@ impl Workspaces {
         Ok(Some(made))
     }
 
-    /// Sets room aside, or says that there is none.
-    pub(crate) fn promise(
+    /// Reserves space, or fails if there is too little.
+    pub(crate) fn reserve_space(
         &self,
         workspace: WorkspaceId,
         bytes: u64,
         spared_bytes: u64,
     ) -> Result<(), WorkspaceError> {
         let free = self.free_bytes()?;
-        let taken = |one| self.taken_by(one);
-        let left = self.promises.add(workspace, bytes, free.saturating_sub(spared_bytes), taken);
+        let used = |one| self.used_by(one);
+        let left = self.reserved.reserve(workspace, bytes, free.saturating_sub(spared_bytes), used);
         left.map_err(|left| {
             let why = format!(
-                "{} MB are wanted, and {} MB are left of what is neither spared nor promised to \
-                 other workspaces with a hard limit",
+                "the workspace needs {} MB, and {} MB are left that are neither kept free nor \
+                 reserved for other workspaces with a hard limit",
                 bytes >> 20,
                 left >> 20
             );
@@ -302,9 +306,9 @@ impl Workspaces {
         })
     }
 
-    /// What one has taken of what it was promised, if that is cheap to know; else nothing, which
-    /// promises less to others than there is.
-    fn taken_by(&self, workspace: WorkspaceId) -> u64 {
+    /// How much of its reserved space one already uses, if that is cheap to know; else 0, which
+    /// leaves less for others than there is.
+    fn used_by(&self, workspace: WorkspaceId) -> u64 {
         if !self.is_counted(workspace) {
             return 0;
         }
@@ -312,21 +316,21 @@ impl Workspaces {
         self.usage(workspace, scan).map_or(0, |usage| usage.bytes)
     }
 
-    /// Takes a workspace away. It is gone when this returns; what was in it goes in the background.
-    /// That it never existed is fine.
+    /// Removes a workspace. It is gone when this returns; its files are deleted in the background.
+    /// Succeeds also if it does not exist.
     pub fn remove(&self, workspace: WorkspaceId) -> Result<(), WorkspaceError> {
         let Some(kind) = self.known().remove(&workspace) else { return Ok(()) };
         let name = kind.name(workspace);
-        if let Err(error) = self.places.throw_away(&self.places.top, &name) {
+        if let Err(error) = self.layout.throw_away(&self.layout.top, &name) {
             self.known().insert(workspace, kind);
             return Err(error).during("remove a workspace");
         }
-        self.promises.forget(workspace);
+        self.reserved.forget(workspace);
         self.trash.wake();
         Ok(())
     }
 
-    /// What a workspace takes on disk. Counted by walking through it, unless the file system knows.
+    /// The usage of a workspace. Counted by walking through it, unless the file system knows it.
     pub fn usage(&self, workspace: WorkspaceId, scan: Scan<'_>) -> Result<Usage, WorkspaceError> {
         const STEP: &str = "measure a workspace";
         let kind = self.known().get(&workspace).copied();
@@ -334,32 +338,33 @@ impl Workspaces {
         let name = kind.name(workspace);
         match kind {
             Kind::Image => {
-                let found = statat(&self.places.top, name.as_str(), AtFlags::SYMLINK_NOFOLLOW)
+                let found = statat(&self.layout.top, name.as_str(), AtFlags::SYMLINK_NOFOLLOW)
                     .during(STEP)?;
                 Ok(Usage::of_bytes(found.st_blocks.cast_unsigned() * 512))
             }
             Kind::Project => {
-                let directory = open_directory(&self.places.top, &name).during(STEP)?;
+                let directory = open_directory(&self.layout.top, &name).during(STEP)?;
                 let project = project::project_of(directory.as_fd()).during(STEP)?;
                 let held = project::held_by(directory.as_fd(), project).during(STEP)?;
                 Ok(Usage { bytes: held.bytes, files: held.files, hidden: false })
             }
             Kind::Directory | Kind::Subvolume => {
-                let directory = open_directory(&self.places.top, &name).during(STEP)?;
+                let directory = open_directory(&self.layout.top, &name).during(STEP)?;
                 scan.walk(directory).during(STEP)
             }
         }
     }
 
-    /// What some workspaces hold in files that were removed and are still in use, which no scan
-    /// finds. `go_on` is asked as by a scan; what was found until it said no is what is known.
+    /// The usage of files that were removed and are still open or mapped, which no scan finds.
+    /// `go_on` is called as by a scan; if it returns false, the result has what was found until
+    /// then.
     pub fn nameless(
         &self,
         wanted: &BTreeSet<WorkspaceId>,
         go_on: &mut dyn FnMut(u64) -> bool,
     ) -> Result<BTreeMap<WorkspaceId, Usage>, WorkspaceError> {
-        let device = fstat(&self.places.top).during("look for removed files")?.st_dev;
-        Ok(Look { device, wanted, go_on }.find())
+        let device = fstat(&self.layout.top).during("look for removed files")?.st_dev;
+        Ok(DeletedFilesScan { device, wanted, go_on }.find())
     }
 
     /// Waits until nothing of what was removed is left. False if it takes longer than this.
@@ -367,7 +372,7 @@ impl Workspaces {
         self.trash.wait_until_empty(patience)
     }
 
-    /// What could not be removed when it was last tried, in words.
+    /// Why the last removal failed, if it did.
     pub fn stuck(&self) -> Option<String> {
         self.trash.stuck()
     }
@@ -376,22 +381,24 @@ impl Workspaces {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Finds what an earlier run left.
+    /// Registers the workspaces that exist on disk.
     fn learn(&self) -> Result<(), WorkspaceError> {
         const STEP: &str = "look for workspaces";
-        for name in names_in(&self.places.top).during(STEP)? {
+        for name in names_in(&self.layout.top).during(STEP)? {
             let Some(workspace) = workspace_named(&name) else { continue };
-            let (kind, promised) = if name.ends_with(IMAGE) {
-                let found = statat(&self.places.top, name.as_str(), AtFlags::SYMLINK_NOFOLLOW);
+            let (kind, reserved) = if name.ends_with(IMAGE) {
+                let found = statat(&self.layout.top, name.as_str(), AtFlags::SYMLINK_NOFOLLOW);
                 (Kind::Image, found.map_or(0, |found| found.st_size.cast_unsigned()))
             } else {
-                match open_directory(&self.places.top, &name) {
-                    Ok(directory) => (self.kind_of(&directory), promises::noted_on(&directory)),
-                    // Whatever it is, it is none of ours: it is never used, and can be removed.
+                match open_directory(&self.layout.top, &name) {
+                    Ok(directory) => {
+                        (self.kind_of(&directory), reserved_space::stored_on(&directory))
+                    }
+                    // Not a directory, so not ours: it is never used, and can be removed.
                     Err(_) => (Kind::Directory, 0),
                 }
             };
-            self.promises.learn(workspace, promised);
+            self.reserved.learn(workspace, reserved);
             self.known().insert(workspace, kind);
         }
         Ok(())
@@ -400,28 +407,28 @@ impl Workspaces {
     fn kind_of(&self, directory: &OwnedFd) -> Kind {
         let top_of_subvolume =
             || fstat(directory).is_ok_and(|found| found.st_ino == btrfs::SUBVOLUME_INODE);
-        if hard::is_btrfs(&self.places) && top_of_subvolume() {
+        if hard_limits::is_btrfs(&self.layout) && top_of_subvolume() {
             return Kind::Subvolume;
         }
         match project::project_of(directory.as_fd()) {
-            Ok(project) if numbers::is_ours(project) => Kind::Project,
+            Ok(project) if project_ids::is_ours(project) => Kind::Project,
             Ok(_) | Err(_) => Kind::Directory,
         }
     }
 
     fn make_directory(&self, name: &str) -> io::Result<OwnedFd> {
-        mkdirat(&self.places.new, name, Mode::RWXU)?;
-        Ok(open_directory(&self.places.new, name)?)
+        mkdirat(&self.layout.new, name, Mode::RWXU)?;
+        Ok(open_directory(&self.layout.new, name)?)
     }
 
     fn limit_project(&self, directory: &OwnedFd, size: Size) -> io::Result<()> {
-        let project = self.numbers.take(directory.as_fd())?;
+        let project = self.project_ids.take(directory.as_fd())?;
         project::set_project(directory.as_fd(), project)?;
         project::limit_project(directory.as_fd(), project, size.bytes(), size.files())
     }
 }
 
-/// A directory in `new` belongs to the user of workspaces.
+/// Gives a directory in `new` to the user of workspaces.
 fn give_to_user(directory: &OwnedFd) -> io::Result<()> {
     fchmod(directory, Mode::from_raw_mode(0o755))?;
     if rustix::process::geteuid().is_root() {

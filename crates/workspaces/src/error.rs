@@ -1,30 +1,30 @@
-//! Why something could not be done with a workspace.
+//! Errors of workspaces.
 
 use std::borrow::Cow;
 use std::io;
 
 use model::WorkspaceId;
 
-/// What kind of failure.
+/// The kind of a failure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Trouble {
-    /// This directory cannot do it, now or later.
+    /// The directory does not support it, now or later.
     Unsupported,
-    /// There is no room.
+    /// The disk is full.
     DiskFull,
-    /// There is a workspace of that id already, or none.
+    /// The workspace exists already, or does not exist.
     Id,
-    /// Somebody uses it.
+    /// The workspace is in use.
     InUse,
-    /// What was kept, or sent, cannot be read: there is nothing to wait for.
+    /// The archive or the upload is damaged: a retry does not help.
     Damaged,
-    /// What was sent is too much, or is none of what may be sent.
+    /// The upload is too large, or has entries that are not allowed.
     Refused,
-    /// Whoever wanted it does not any more.
+    /// The caller cancelled it.
     CalledOff,
-    /// It was removed while something was done with it.
+    /// The workspace was removed during the operation.
     Went,
-    /// The kernel refused.
+    /// The Linux kernel refused a system call.
     System,
 }
 
@@ -51,7 +51,7 @@ impl Trouble {
     }
 }
 
-/// A failure: what was being done, and what the kernel said.
+/// A failure: the step, and its cause.
 #[derive(Debug, thiserror::Error)]
 #[error("could not {step}: {source}")]
 pub struct WorkspaceError {
@@ -64,26 +64,26 @@ pub struct WorkspaceError {
 }
 
 impl WorkspaceError {
-    /// While something else was done with what is kept here.
+    /// An error of a step outside this crate that works on its files.
     pub fn of(step: &'static str, source: io::Error) -> Self {
         Self::new(step, source)
     }
 
-    /// Whoever wanted it does not any more.
+    /// The caller cancelled it.
     pub fn called_off(step: &'static str) -> Self {
         Self::new(step, crate::walk::called_off())
     }
 
-    /// It was removed meanwhile, by whoever it belongs to.
+    /// Its owner removed the workspace during the operation.
     pub fn went(step: &'static str, workspace: WorkspaceId) -> Self {
-        let why = format!("workspace {workspace} was removed meanwhile");
+        let why = format!("workspace {workspace} was removed during the operation");
         let source = io::Error::new(io::ErrorKind::NotFound, why);
         Self { trouble: Trouble::Went, ..Self::new(step, source) }
     }
 
-    /// What was kept is not there any more.
+    /// Stored files are missing.
     pub fn gone(step: &'static str, workspace: WorkspaceId) -> Self {
-        let why = format!("the files of workspace {workspace} are not where they were");
+        let why = format!("the files of workspace {workspace} are missing");
         Self::new(step, io::Error::new(io::ErrorKind::InvalidData, why))
     }
 
@@ -103,7 +103,7 @@ impl WorkspaceError {
     }
 }
 
-/// Says what was being done when the kernel refused.
+/// Adds the step to an error.
 pub(crate) trait During<T> {
     fn during(self, step: impl Into<Cow<'static, str>>) -> Result<T, WorkspaceError>;
 }

@@ -1,8 +1,8 @@
-//! What no record names and may still be somebody's files: put aside where nothing uses it, and
-//! nothing removes it by itself. An older copy of the database that is put in place knows none of
-//! the files that came after it; without this they would be gone with the next start.
+//! The directory `lost+found`: files that no record names, but that may still belong to a user.
+//! They are moved here, and only an operator removes them. An older database that is restored knows
+//! none of the newer files; without this directory they would be deleted at the next start.
 //!
-//! Each thing keeps its name, with the second at which it was put aside after an `@`.
+//! Each entry keeps its name, with `@` and the Unix time of the move.
 
 use std::ffi::CString;
 use std::io;
@@ -20,24 +20,24 @@ use rustix::io::Errno;
 use crate::archives::{Archives, name_of};
 use crate::directory::{Kind, Workspaces};
 use crate::error::{During as _, WorkspaceError};
-use crate::places::{move_to, names_in, open_directory};
+use crate::layout::{move_to, names_in, open_directory};
 use crate::removal::remove_tree;
 
-/// Names that are tried for one thing: those of the seconds that follow.
+/// How many names are tried for one entry: those of the following seconds.
 const NAMES_TRIED: i64 = 1_000;
 
-/// The directory of what was put aside. It is made when the first thing is.
+/// The directory. It is made with its first entry.
 #[derive(Debug, Clone)]
 pub struct LostFound {
     path: PathBuf,
 }
 
-/// Something that was put aside.
+/// One entry.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Lost {
     /// Its name in the directory.
     pub name: String,
-    /// When it was put aside, in seconds since 1970.
+    /// When it was moved here, in seconds since 1970.
     pub at_s: i64,
 }
 
@@ -75,8 +75,8 @@ impl LostFound {
         Ok(all)
     }
 
-    /// Removes what was put aside before a moment, or everything. Says how many things there were.
-    /// What is in there and was not put there by us stays.
+    /// Removes the entries from before a time, or all. Returns how many there were. Other files in
+    /// the directory stay.
     pub fn remove(&self, before_s: Option<i64>) -> Result<u32, WorkspaceError> {
         const STEP: &str = "remove what is in lost+found";
         let mut removed = 0;
@@ -96,7 +96,7 @@ impl LostFound {
         openat(CWD, &self.path, flags, Mode::empty())
     }
 
-    /// Opens it, made if need be. Nobody but its owner may enter.
+    /// Opens it, and makes it if needed. Only its owner may enter.
     fn open(&self) -> io::Result<OwnedFd> {
         match mkdir(&self.path, Mode::RWXU) {
             Ok(()) | Err(Errno::EXIST) => {}
@@ -127,8 +127,8 @@ impl LostFound {
 }
 
 impl Workspaces {
-    /// Puts a workspace aside that no record names. One with nothing in it is removed: it is left of
-    /// a sandbox that nothing was done in.
+    /// Puts a workspace aside that no record names. An empty one is removed: its sandbox was never
+    /// used.
     pub fn put_aside(
         &self,
         workspace: WorkspaceId,
@@ -142,9 +142,9 @@ impl Workspaces {
         let is_empty = match kind {
             Kind::Image => false,
             Kind::Directory | Kind::Subvolume | Kind::Project => {
-                match open_directory(&self.places.top, &name) {
+                match open_directory(&self.layout.top, &name) {
                     Ok(directory) => names_in(directory).during(STEP)?.is_empty(),
-                    // Whatever else it is, it is not ours to judge.
+                    // Not a directory: keep it.
                     Err(_) => false,
                 }
             }
@@ -153,9 +153,9 @@ impl Workspaces {
             self.remove(workspace)?;
             return Ok(PutAside::Empty);
         }
-        let put = to.take(&self.places.top, &name, at_s).during(STEP)?;
+        let put = to.take(&self.layout.top, &name, at_s).during(STEP)?;
         self.known().remove(&workspace);
-        self.promises.forget(workspace);
+        self.reserved.forget(workspace);
         Ok(put)
     }
 }
@@ -206,23 +206,23 @@ mod tests {
     use super::*;
     use crate::directory::Size;
 
-    struct Place(PathBuf);
+    struct TempDirectory(PathBuf);
 
-    impl Drop for Place {
+    impl Drop for TempDirectory {
         fn drop(&mut self) {
             let _ = fs::remove_dir_all(&self.0);
         }
     }
 
-    fn place(name: &str) -> Place {
+    fn place(name: &str) -> TempDirectory {
         let path = std::env::temp_dir().join(format!("lost-found-{name}-{}", std::process::id()));
         let _ = fs::remove_dir_all(&path);
         fs::create_dir_all(&path).unwrap();
-        Place(path)
+        TempDirectory(path)
     }
 
     #[test]
-    fn what_no_record_names_is_kept_until_it_is_removed() {
+    fn lost_files_are_kept_until_an_operator_removes_them() {
         let place = place("kept");
         let lost = LostFound::at(place.0.join("lost+found"));
         assert_eq!(lost.list().unwrap(), []);
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn the_same_id_twice_in_a_second_has_two_names() {
+    fn lost_files_of_one_id_in_one_second_have_two_names() {
         let place = place("twice");
         let lost = LostFound::at(place.0.join("lost+found"));
         let archives = Archives::open(place.0.join("archives")).unwrap();

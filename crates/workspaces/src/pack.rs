@@ -1,5 +1,5 @@
-//! Writes a tree as an archive. Everything that a copy keeps is in it, besides holes, which are
-//! zeros that compress to nothing, and what cannot be in an archive: sockets.
+//! Writes a tree as an archive. It has everything that a copy keeps, except holes, which become
+//! zeros that compress to nothing, and sockets, which no archive can hold.
 
 use std::ffi::CStr;
 use std::io::{self, Write};
@@ -9,20 +9,20 @@ use rustix::fs::{FileType, fstat};
 use tar_stream::{Attribute, Kind, Written, end, padding};
 
 use crate::directory::Size;
-use crate::fill::{About, each_attribute, read_some};
-use crate::walk::{Place, Visitor, Walk, called_off};
+use crate::file_contents::{FileMetadata, each_attribute, read_some};
+use crate::walk::{Visitor, Walk, WalkEntry, called_off};
 
 const BUFFER_BYTES: usize = 256 << 10;
 
-/// Files may claim so many times as much as the whole may take on disk. One that claims a million
-/// times as much would keep us reading zeros for hours.
+/// How many times the limit the sizes of sparse files may add up to. A file with a size of a
+/// million times the limit would take hours to read.
 const CLAIMED_MAX: u64 = 16;
 
 struct Pack<'a, W> {
     to: &'a mut W,
     header: Vec<u8>,
     buffer: Vec<u8>,
-    /// What files may still claim.
+    /// What the sizes of further files may add up to.
     claims_left: u64,
     go_on: &'a mut dyn FnMut(u64) -> bool,
 }
@@ -40,7 +40,7 @@ pub(crate) fn pack_tree(
     let claims_left = limit.bytes().saturating_mul(CLAIMED_MAX);
     let (header, buffer) = (Vec::new(), vec![0; BUFFER_BYTES]);
     let mut pack = Pack { to, header, buffer, claims_left, go_on: &mut within };
-    let about = About::of(&fstat(&from)?);
+    let about = FileMetadata::of(&fstat(&from)?);
     let attributes = attributes_of(&from)?;
     pack.write(Kind::Directory, b"./", about, 0, b"", &attributes)?;
     Walk { limit, go_on: &mut between }.through(from, &mut pack)?;
@@ -54,7 +54,7 @@ impl<W: Write> Pack<'_, W> {
         &mut self,
         kind: Kind,
         path: &[u8],
-        about: About,
+        about: FileMetadata,
         size: u64,
         target: &[u8],
         attributes: &[Attribute],
@@ -78,30 +78,30 @@ impl<W: Write> Pack<'_, W> {
 }
 
 impl<W: Write> Visitor for Pack<'_, W> {
-    fn enter(&mut self, place: &Place<'_>, directory: &OwnedFd) -> io::Result<()> {
+    fn enter(&mut self, entry: &WalkEntry<'_>, directory: &OwnedFd) -> io::Result<()> {
         let attributes = attributes_of(directory)?;
-        let path = [place.path, b"/"].concat();
-        self.write(Kind::Directory, &path, About::of(&place.found), 0, b"", &attributes)
+        let path = [entry.path, b"/"].concat();
+        self.write(Kind::Directory, &path, FileMetadata::of(&entry.found), 0, b"", &attributes)
     }
 
     fn leave(&mut self) -> io::Result<()> {
         Ok(())
     }
 
-    fn file(&mut self, place: &Place<'_>, file: &OwnedFd) -> io::Result<()> {
-        let size = u64::try_from(place.found.st_size).unwrap_or(0);
+    fn file(&mut self, entry: &WalkEntry<'_>, file: &OwnedFd) -> io::Result<()> {
+        let size = u64::try_from(entry.found.st_size).unwrap_or(0);
         self.claims_left = self.claims_left.checked_sub(size).ok_or_else(|| {
-            let cause = "files claim far more than they take on disk";
+            let cause = "the sizes of sparse files add up to far more than the limit";
             io::Error::new(io::ErrorKind::QuotaExceeded, cause)
         })?;
         let attributes = attributes_of(file)?;
-        self.write(Kind::File, place.path, About::of(&place.found), size, b"", &attributes)?;
+        self.write(Kind::File, entry.path, FileMetadata::of(&entry.found), size, b"", &attributes)?;
         let mut left = size;
         while left > 0 {
             let most = usize::try_from(left).unwrap_or(usize::MAX).min(BUFFER_BYTES);
             let read = read_some(file, &mut self.buffer[..most])?;
             if read == 0 {
-                // Its size is in the archive already.
+                // The archive already states its size.
                 return Err(io::Error::other("a file became shorter while it was read"));
             }
             self.to.write_all(&self.buffer[..read])?;
@@ -114,22 +114,22 @@ impl<W: Write> Visitor for Pack<'_, W> {
         self.to.write_all(&self.buffer[..padding(size) as usize])
     }
 
-    fn another_name(&mut self, place: &Place<'_>, first: &[u8]) -> io::Result<bool> {
-        self.write(Kind::Hardlink, place.path, About::of(&place.found), 0, first, &[])?;
+    fn another_name(&mut self, entry: &WalkEntry<'_>, first: &[u8]) -> io::Result<bool> {
+        self.write(Kind::Hardlink, entry.path, FileMetadata::of(&entry.found), 0, first, &[])?;
         Ok(true)
     }
 
-    fn link(&mut self, place: &Place<'_>, target: &CStr) -> io::Result<()> {
-        let about = About::of(&place.found);
-        self.write(Kind::Symlink, place.path, about, 0, target.to_bytes(), &[])
+    fn link(&mut self, entry: &WalkEntry<'_>, target: &CStr) -> io::Result<()> {
+        let about = FileMetadata::of(&entry.found);
+        self.write(Kind::Symlink, entry.path, about, 0, target.to_bytes(), &[])
     }
 
-    fn special(&mut self, place: &Place<'_>, kind: FileType) -> io::Result<()> {
+    fn special(&mut self, entry: &WalkEntry<'_>, kind: FileType) -> io::Result<()> {
         match kind {
             FileType::Fifo => {
-                self.write(Kind::Fifo, place.path, About::of(&place.found), 0, b"", &[])
+                self.write(Kind::Fifo, entry.path, FileMetadata::of(&entry.found), 0, b"", &[])
             }
-            // Nobody listens on it any more, and no archive can hold one.
+            // A socket has no listener after a restore, and no archive can hold one.
             FileType::Socket
             | FileType::CharacterDevice
             | FileType::BlockDevice

@@ -1,6 +1,6 @@
-//! Removes a tree that a stranger made: as deep as they like, with permissions and names as they
-//! like. Nobody but us can reach it any more, so the way back up is `..`, and one descriptor is
-//! enough for every depth. Only what is above a few levels is read a second time.
+//! Removes a tree that untrusted programs made: of any depth, with any permissions and names. No
+//! program can reach it any more, so `..` leads back up, and one descriptor is enough for every
+//! depth. Only directories far above the current one are read a second time.
 
 use std::collections::VecDeque;
 use std::ffi::{CStr, CString};
@@ -21,7 +21,7 @@ const REMEMBERED: usize = 64;
 struct Level {
     directory: OwnedFd,
     entries: Dir,
-    /// What the one above calls it; unknown where that was forgotten.
+    /// Its name in its parent; empty if that was forgotten.
     name: CString,
     /// Something could not be removed from it.
     failed: Option<io::Error>,
@@ -34,11 +34,11 @@ impl Level {
     }
 }
 
-/// Removes a directory of a room and everything in it.
-pub(crate) fn remove_tree(room: &OwnedFd, name: &CStr, stopped: &AtomicBool) -> io::Result<()> {
-    let room_found = fstat(room)?;
+/// Removes a directory and everything in it.
+pub(crate) fn remove_tree(parent: &OwnedFd, name: &CStr, stopped: &AtomicBool) -> io::Result<()> {
+    let parent_found = fstat(parent)?;
     let mut below = 0_u64;
-    let mut levels = VecDeque::from([Level::of(open_for_removal(room, name)?, name)?]);
+    let mut levels = VecDeque::from([Level::of(open_for_removal(parent, name)?, name)?]);
     loop {
         if stopped.load(Ordering::Relaxed) {
             return Err(io::ErrorKind::Interrupted.into());
@@ -52,7 +52,7 @@ pub(crate) fn remove_tree(room: &OwnedFd, name: &CStr, stopped: &AtomicBool) -> 
             }
             continue;
         }
-        // What is left in it is left in all those above it.
+        // A directory that is not empty keeps all those above it.
         if let Some(error) = level.failed.take() {
             return Err(error);
         }
@@ -64,7 +64,7 @@ pub(crate) fn remove_tree(room: &OwnedFd, name: &CStr, stopped: &AtomicBool) -> 
         if levels.is_empty() {
             let above = openat(&emptied.directory, "..", DIRECTORY, Mode::empty())?;
             let found = fstat(&above)?;
-            if (found.st_dev, found.st_ino) == (room_found.st_dev, room_found.st_ino) {
+            if (found.st_dev, found.st_ino) == (parent_found.st_dev, parent_found.st_ino) {
                 return Err(io::Error::other("a tree that is being removed was moved"));
             }
             // Its first look finds the one that was emptied, and removes it.
@@ -74,7 +74,7 @@ pub(crate) fn remove_tree(room: &OwnedFd, name: &CStr, stopped: &AtomicBool) -> 
         }
     }
     drop(levels);
-    Ok(unlinkat(room, name, AtFlags::REMOVEDIR)?)
+    Ok(unlinkat(parent, name, AtFlags::REMOVEDIR)?)
 }
 
 /// Removes what is in a directory until it comes to a directory that is not empty, which it opens.
@@ -132,8 +132,8 @@ fn open_for_removal(parent: &OwnedFd, name: &CStr) -> io::Result<OwnedFd> {
     }
 }
 
-/// Tries something with a name in a directory. What keeps its owner, or root, from it is taken away
-/// once: permissions of both, and flags that forbid changes.
+/// Tries an operation on a name in a directory. If it is denied, clears the permissions and flags
+/// that forbid it, and tries once more.
 fn freeing<T>(
     directory: &OwnedFd,
     name: &CStr,
@@ -161,8 +161,8 @@ fn path_of(directory: impl AsFd, name: impl rustix::path::Arg) -> Result<OwnedFd
     openat(directory, name, flags, Mode::empty())
 }
 
-/// Lets the owner do everything with what a descriptor stands for. By way of `/proc`, because that
-/// works for descriptors that stand for a place only, and never through a link.
+/// Gives the owner all permissions. Through `/proc`, because that works for `O_PATH` descriptors,
+/// and never follows a link.
 fn permit(place: &OwnedFd) -> Result<(), Errno> {
     let path = format!("/proc/self/fd/{}", place.as_raw_fd());
     chmodat(CWD, path, Mode::RWXU, AtFlags::empty())

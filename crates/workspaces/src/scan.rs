@@ -1,6 +1,6 @@
-//! Measures a workspace that somebody is using: what its files take on disk. It follows no link,
-//! crosses no mount, counts a file with many names once, and stops as soon as there is too much,
-//! so that it costs no more than the limit allows.
+//! Measures the disk usage of a workspace, also while it is in use. It must follow no link and
+//! cross no mount. It counts a hard-linked file once, and stops at the limit, so that the limit
+//! bounds its cost.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -20,17 +20,17 @@ pub const DEPTH_MAX: usize = 128;
 /// Files with many names that are remembered. Those beyond count once for each name.
 const LINKED_MAX: usize = 1_000_000;
 
-/// After how many entries whoever scans is asked whether to go on.
+/// How many entries are scanned between two calls of `go_on`.
 const STRIDE: u64 = 256;
 
-/// What a workspace takes.
+/// The disk usage of a workspace.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Usage {
     /// Bytes on disk: blocks, whatever files claim to have.
     pub bytes: u64,
     /// Files and directories.
     pub files: u64,
-    /// Some lie in directories that are nested too deep, or may not be read: nobody knows how many.
+    /// Whether some files are not counted: they lie too deep, or may not be read.
     pub hidden: bool,
 }
 
@@ -52,10 +52,10 @@ impl Usage {
 
 /// How to measure.
 pub struct Scan<'a> {
-    /// Beyond this it is too much, and how much more does not matter.
+    /// The scan stops beyond this size.
     pub enough: Size,
-    /// Asked now and then, with how many entries were looked at since; may take its time, so that
-    /// a scan is spread. False ends the scan.
+    /// Called now and then with the number of entries since the last call. It may sleep, to slow
+    /// the scan down. False ends the scan.
     pub go_on: &'a mut dyn FnMut(u64) -> bool,
 }
 
@@ -99,7 +99,7 @@ impl Scan<'_> {
                 }
                 since = 0;
             }
-            // What is gone by now takes nothing.
+            // A file that is gone by now takes nothing.
             let Ok(found) = statat(&level.directory, name, AtFlags::SYMLINK_NOFOLLOW) else {
                 continue;
             };
@@ -128,7 +128,7 @@ impl Scan<'_> {
                 match opened {
                     Ok(below) => levels.push(below),
                     Err(Errno::ACCESS | Errno::PERM) => usage.hidden = true,
-                    // It moved away, or became something else.
+                    // It was moved or replaced.
                     Err(_) => {}
                 }
             }

@@ -1,5 +1,5 @@
-//! Takes apart what lost its name, one thing after another, in a thread of its own. What a crash
-//! leaves here is found again at the next start.
+//! Deletes removed workspaces, one after the other, in a thread of its own. The next start
+//! continues after a crash.
 
 use std::ffi::CString;
 use std::io;
@@ -11,21 +11,21 @@ use std::time::Duration;
 use jail::sys::{btrfs, project};
 use rustix::fs::{AtFlags, FileType, RawDir, statat, unlinkat};
 
-use crate::hard::is_btrfs;
-use crate::numbers;
-use crate::places::{Places, open_directory};
+use crate::hard_limits::is_btrfs;
+use crate::layout::{Layout, open_directory};
+use crate::project_ids;
 use crate::removal::remove_tree;
 
-/// How long to leave alone what could not be removed.
+/// The pause after a failed removal.
 const PAUSE: Duration = Duration::from_secs(5);
 
-/// What is thrown away.
+/// The trash.
 pub(crate) struct Trash {
     bin: Arc<Bin>,
 }
 
 struct Bin {
-    places: Arc<Places>,
+    layout: Arc<Layout>,
     state: Mutex<State>,
     changed: Condvar,
     stopped: AtomicBool,
@@ -33,17 +33,17 @@ struct Bin {
 
 #[derive(Default)]
 struct State {
-    /// How often something was thrown away.
+    /// How many times something was moved to the trash.
     thrown: u64,
-    /// How many of those times everything was removed since.
+    /// The value of `thrown` when the trash was last empty.
     emptied: u64,
     stuck: Option<String>,
 }
 
 impl Trash {
-    pub(crate) fn start(places: Arc<Places>) -> io::Result<Self> {
+    pub(crate) fn start(layout: Arc<Layout>) -> io::Result<Self> {
         let bin = Arc::new(Bin {
-            places,
+            layout,
             state: Mutex::default(),
             changed: Condvar::new(),
             stopped: AtomicBool::new(false),
@@ -112,15 +112,15 @@ impl Bin {
         }
     }
 
-    /// Removes everything, until a look finds nothing. What cannot be removed is left for later,
-    /// and the rest goes all the same.
+    /// Removes everything, until a listing finds nothing. What cannot be removed is left for later,
+    /// and does not hold up the rest.
     fn empty(&self) -> io::Result<()> {
         loop {
             let mut removed = false;
             let mut failed = None;
-            let room = open_directory(&self.places.trash, ".")?;
+            let trash = open_directory(&self.layout.trash, ".")?;
             let mut buffer = Vec::with_capacity(8192);
-            let mut entries = RawDir::new(room, buffer.spare_capacity_mut());
+            let mut entries = RawDir::new(trash, buffer.spare_capacity_mut());
             while let Some(entry) = entries.next() {
                 let entry = entry?;
                 let Ok(name) = entry.file_name().to_str() else { continue };
@@ -144,12 +144,12 @@ impl Bin {
     }
 
     fn remove(&self, name: &str) -> io::Result<()> {
-        let trash = &self.places.trash;
+        let trash = &self.layout.trash;
         let found = statat(trash, name, AtFlags::SYMLINK_NOFOLLOW)?;
         if FileType::from_raw_mode(found.st_mode) != FileType::Directory {
             return Ok(unlinkat(trash, name, AtFlags::empty())?);
         }
-        if is_btrfs(&self.places)
+        if is_btrfs(&self.layout)
             && found.st_ino == btrfs::SUBVOLUME_INODE
             && btrfs::destroy_subvolume(trash.as_fd(), name).is_ok()
         {
@@ -158,11 +158,12 @@ impl Bin {
         let project = open_directory(trash, name)
             .ok()
             .and_then(|directory| project::project_of(directory.as_fd()).ok())
-            .filter(|project| numbers::is_ours(*project));
+            .filter(|project| project_ids::is_ours(*project));
         remove_tree(trash, &CString::new(name)?, &self.stopped)?;
         if let Some(project) = project {
-            // A limit that stays harms nobody: a number that has one is not given to another.
-            let _ = numbers::give_back(trash.as_fd(), project);
+            // A limit that stays does no harm: an id with a limit is not given to another
+            // workspace.
+            let _ = project_ids::give_back(trash.as_fd(), project);
         }
         Ok(())
     }

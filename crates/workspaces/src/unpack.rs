@@ -1,6 +1,6 @@
-//! Makes a tree from an archive, in a place that nobody else can reach yet. Everything is made
-//! beneath descriptors of ours, nothing goes through a link, and what is already there is never
-//! replaced: an archive that names something twice is damaged. Blocks of zeros become holes.
+//! Makes a tree from an archive, in a directory that no program can reach yet. Everything is made
+//! beneath our own descriptors, nothing may go through a link, and nothing may be replaced: an
+//! archive with a duplicate name is damaged. Blocks of zeros become holes.
 
 use std::ffi::CString;
 use std::io::{self, Read};
@@ -15,7 +15,7 @@ use tar_stream::{Bounds, Entries, Entry, Kind};
 
 use crate::copy::new_file;
 use crate::directory::Size;
-use crate::fill::{About, c_name, set_attribute, write_all};
+use crate::file_contents::{FileMetadata, c_name, set_attribute, write_all};
 use crate::scan::DEPTH_MAX;
 use crate::walk::{called_off, too_much};
 
@@ -24,9 +24,9 @@ const HOLE_BYTES: u16 = 4096;
 const BUFFER_BYTES: usize = 64 * HOLE_BYTES as usize;
 
 struct Unpack<'a> {
-    /// The directories on the way to where the last entry was, each by its name, with what is to be
-    /// said about it at its end. The first is the top.
-    open: Vec<(Vec<u8>, OwnedFd, Option<About>)>,
+    /// The open directories on the path of the last entry, each with its name and the metadata to
+    /// set when it is left. The first is the top.
+    open: Vec<(Vec<u8>, OwnedFd, Option<FileMetadata>)>,
     limit: Size,
     bytes: u64,
     files: u64,
@@ -49,7 +49,7 @@ pub(crate) fn unpack_tree(
         }
         unpack.entry(&entry, &mut entries).map_err(|error| {
             let twice = error.kind() == io::ErrorKind::AlreadyExists;
-            if twice { damaged("two things of one name") } else { error }
+            if twice { damaged("a name occurs twice") } else { error }
         })?;
     }
     unpack.back_to(0)
@@ -57,9 +57,9 @@ pub(crate) fn unpack_tree(
 
 impl Unpack<'_> {
     fn entry(&mut self, entry: &Entry, entries: &mut Entries<impl Read>) -> io::Result<()> {
-        let way = way(&entry.path)?;
+        let names = path_names(&entry.path)?;
         let about = about(entry);
-        let Some((name, parents)) = way.split_last() else {
+        let Some((name, parents)) = names.split_last() else {
             if entry.kind != Kind::Directory {
                 return Err(damaged("a file without a name"));
             }
@@ -83,26 +83,26 @@ impl Unpack<'_> {
                 put_attributes(&made, entry)?;
                 self.open.push((name.into_bytes(), made, Some(about)));
             }
-            // Ours have none with holes: a stranger may have.
-            Kind::File if entry.sparse.is_some() => return Err(damaged("a file with holes")),
+            // Our own archives have no sparse files.
+            Kind::File if entry.sparse.is_some() => return Err(damaged("a sparse file")),
             Kind::File => {
                 let made = new_file(here, &name)?;
                 self.contents(&made, entry.size, entries)?;
                 put_attributes(&made, entry)?;
-                about.put_on(&made)?;
+                about.apply_to(&made)?;
             }
             Kind::Symlink => {
                 symlinkat(c_name(&entry.target)?, here, &name)?;
-                about.put_on_name(here, &name)?;
+                about.apply_to_name(here, &name)?;
             }
             Kind::Hardlink => self.another_name(&name, &entry.target)?,
             Kind::Fifo => {
                 let mode = Mode::from_raw_mode(entry.mode & 0o777);
                 mknodat(here, &name, FileType::Fifo, mode, 0)?;
-                about.put_on_name(here, &name)?;
+                about.apply_to_name(here, &name)?;
             }
             Kind::Device | Kind::Other(_) => {
-                return Err(damaged("something that is never put into one"));
+                return Err(damaged("an entry of an unexpected kind"));
             }
         }
         Ok(())
@@ -110,15 +110,15 @@ impl Unpack<'_> {
 
     fn here(&self) -> io::Result<&OwnedFd> {
         let here = self.open.last().map(|(_, directory, _)| directory);
-        here.ok_or_else(|| io::Error::other("the tree is over"))
+        here.ok_or_else(|| io::Error::other("the tree is finished already"))
     }
 
-    /// Goes to a directory that came before.
-    fn go(&mut self, way: &[&[u8]]) -> io::Result<()> {
+    /// Goes to a directory that an earlier entry made.
+    fn go(&mut self, parents: &[&[u8]]) -> io::Result<()> {
         let names = self.open.iter().skip(1);
-        let same = names.zip(way).take_while(|((open, _, _), name)| open == *name).count();
+        let same = names.zip(parents).take_while(|((open, _, _), name)| open == *name).count();
         self.back_to(same + 1)?;
-        for name in &way[same..] {
+        for name in &parents[same..] {
             // Our own archives name each directory before what is in it, and never come back.
             let directory = open_directory(self.here()?, &c_name(name)?)?;
             self.open.push((name.to_vec(), directory, None));
@@ -126,11 +126,11 @@ impl Unpack<'_> {
         Ok(())
     }
 
-    /// Leaves all but so many directories, and says about each what is to be said.
+    /// Leaves all but `depth` directories, and sets the metadata of each.
     fn back_to(&mut self, depth: usize) -> io::Result<()> {
         while self.open.len() > depth {
             if let Some((_, directory, Some(about))) = self.open.pop() {
-                about.put_on(&directory)?;
+                about.apply_to(&directory)?;
             }
         }
         Ok(())
@@ -138,10 +138,10 @@ impl Unpack<'_> {
 
     fn another_name(&self, name: &CString, first: &[u8]) -> io::Result<()> {
         let (here, top) = (self.here()?, self.open.first().map(|(_, top, _)| top));
-        let Some(top) = top else { return Err(damaged("a tree without a top")) };
-        let first = way(first)?;
+        let Some(top) = top else { return Err(damaged("the tree has no top")) };
+        let first = path_names(first)?;
         let Some((last, parents)) = first.split_last() else {
-            return Err(damaged("another name of nothing"));
+            return Err(damaged("a hard link without a target"));
         };
         let mut parent = rustix::io::dup(top)?;
         for part in parents {
@@ -149,7 +149,7 @@ impl Unpack<'_> {
         }
         match linkat(&parent, c_name(last)?, here, name, AtFlags::empty()) {
             Ok(()) => Ok(()),
-            Err(Errno::NOENT) => Err(damaged("another name of something that is not there")),
+            Err(Errno::NOENT) => Err(damaged("a hard link to a missing file")),
             Err(error) => Err(error.into()),
         }
     }
@@ -203,11 +203,11 @@ impl Unpack<'_> {
     }
 }
 
-fn about(entry: &Entry) -> About {
+fn about(entry: &Entry) -> FileMetadata {
     let (user, group) = entry.owner;
     let (tv_sec, nanoseconds) = entry.modified;
     let modified = Timespec { tv_sec, tv_nsec: nanoseconds.into() };
-    About { mode: entry.mode, user, group, modified }
+    FileMetadata { mode: entry.mode, user, group, modified }
 }
 
 fn put_attributes(file: &OwnedFd, entry: &Entry) -> io::Result<()> {
@@ -224,29 +224,29 @@ fn open_directory(parent: &OwnedFd, name: &CString) -> io::Result<OwnedFd> {
     let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_XDEV;
     match openat2(parent, name, flags, Mode::empty(), resolve) {
         Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => {
-            Err(damaged("something in a directory that is none"))
+            Err(damaged("an entry in something that is no directory"))
         }
         opened => Ok(opened?),
     }
 }
 
-/// The names on the way to an entry. `..`, and a slash at the beginning, are never put into one.
-pub(crate) fn way(path: &[u8]) -> io::Result<Vec<&[u8]>> {
+/// The names on the path of an entry. Our archives have neither `..` nor a leading slash.
+pub(crate) fn path_names(path: &[u8]) -> io::Result<Vec<&[u8]>> {
     if path.starts_with(b"/") {
         return Err(damaged("an absolute path"));
     }
-    let mut way = Vec::new();
+    let mut names = Vec::new();
     for name in path.split(|byte| *byte == b'/') {
         match name {
             b"" | b"." => {}
             b".." => return Err(damaged("a path with `..` in it")),
-            name => way.push(name),
+            name => names.push(name),
         }
     }
-    if way.len() > DEPTH_MAX {
+    if names.len() > DEPTH_MAX {
         return Err(damaged("a path that is too deep"));
     }
-    Ok(way)
+    Ok(names)
 }
 
 fn damaged(why: &str) -> io::Error {

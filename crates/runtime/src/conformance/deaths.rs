@@ -1,4 +1,4 @@
-//! Who is told that a sandbox is over.
+//! Reports of deaths of sandboxes.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use crate::spec::{LaunchSpec, Root};
 
 const QUIET: Duration = Duration::from_millis(200);
 
-pub(super) async fn every_death_is_told_once(stage: &Stage) -> CaseResult {
+pub(super) async fn every_death_is_reported_once(stage: &Stage) -> CaseResult {
     let (mut one, mut two) = (stage.runtime.events(), stage.runtime.events());
     let mut expected = BTreeSet::new();
     for n in 0..6 {
@@ -28,14 +28,14 @@ pub(super) async fn every_death_is_told_once(stage: &Stage) -> CaseResult {
         assert_eq!((died.instance, died.out_of_memory), (sandbox.instance(), false));
     }
     for deaths in [&mut one, &mut two] {
-        let mut told = BTreeSet::new();
-        while told.len() < expected.len() {
+        let mut reported = BTreeSet::new();
+        while reported.len() < expected.len() {
             let died = timeout(PATIENCE, deaths.next()).await.expect("in time").expect("a death");
-            assert!(told.insert(died.instance), "told twice: {died:?}");
+            assert!(reported.insert(died.instance), "reported twice: {died:?}");
         }
-        assert_eq!(told, expected);
+        assert_eq!(reported, expected);
         let more = timeout(QUIET, deaths.next()).await;
-        assert!(more.is_err(), "nothing more is told: {more:?}");
+        assert!(more.is_err(), "nothing else is reported: {more:?}");
     }
     Ok(())
 }

@@ -155,7 +155,7 @@ pub(super) async fn large_files_are_streams(stage: &Stage) -> CaseResult {
     assert_eq!(entry.size, (PIECES * piece.len()) as u64);
     let mut reader = sandbox.inside().read_file("/workspace/large", 0, None).await.expect("opened");
     assert_eq!(reader.entry.size, entry.size);
-    // A reader that stands still does not get in the way of anyone.
+    // A stalled reader does not hold up another call.
     assert_eq!(said(&*sandbox, "echo on").await, "on\n");
     let mut got = vec![0; piece.len()];
     for n in 0..PIECES {

@@ -1,5 +1,5 @@
-//! Symbolic links in a sandbox: made, described and removed as links, and followed only by whoever
-//! reads or writes through them.
+//! Symbolic links in a sandbox: made, described and removed as links, and followed only by calls
+//! that reads or writes through them.
 
 use guest_protocol::message::EntryKind;
 
@@ -36,7 +36,7 @@ pub(super) async fn links_are_made_and_described(stage: &Stage) -> CaseResult {
     Ok(())
 }
 
-pub(super) async fn links_lead_where_they_point(stage: &Stage) -> CaseResult {
+pub(super) async fn links_are_followed_to_their_target(stage: &Stage) -> CaseResult {
     let sandbox = stage.launch().await;
     sandbox.inside().write_all("/workspace/d/file", b"1", None).await.expect("written");
     sandbox.inside().make_link("/workspace/to-file", "d/file").await.expect("made");
@@ -101,11 +101,7 @@ pub(super) async fn links_are_removed_and_not_what_they_point_to(stage: &Stage) 
 pub(super) async fn errors_of_links_have_codes(stage: &Stage) -> CaseResult {
     let sandbox = stage.launch().await;
     sandbox.inside().write_all("/workspace/file", b"1", None).await.expect("written");
-    sandbox
-        .inside()
-        .make_link("/workspace/loop", "loop")
-        .await
-        .expect("it is followed by nobody yet");
+    sandbox.inside().make_link("/workspace/loop", "loop").await.expect("no call follows it yet");
     sandbox.inside().make_link("/workspace/dangling", "nowhere").await.expect("made");
     let too_long = "x".repeat(MOST_BYTES + 1);
     for target in ["", "a\0b", &too_long] {

@@ -1,15 +1,15 @@
-//! What every runtime must do, as one suite. Whoever implements [`crate::Runtime`] gives a
-//! [`Subject`] and gets a test per case from [`crate::conformance_tests!`]. A case panics where a
-//! promise is broken, and after each case nothing may be left.
+//! The conformance suite of runtimes. An implementation of [`crate::Runtime`] provides a
+//! [`Subject`] and gets a test per case from [`crate::conformance_tests!`]. A case panics where the
+//! contract is broken, and after each case nothing may be left.
 
+mod cancellation;
 mod channels;
 mod claims;
 mod deaths;
-mod drops;
 mod files;
-mod life;
+mod inspection;
+mod lifecycle;
 mod links;
-mod looks;
 mod ports;
 mod programs;
 mod scale;
@@ -59,7 +59,7 @@ pub trait Subject: Send + Sync {
 /// How a case went that did not panic.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
-    /// All promises were kept.
+    /// The contract holds.
     Passed,
     /// It could not be tried.
     Skipped(String),
@@ -85,35 +85,38 @@ macro_rules! cases {
 }
 
 cases! {
-    life: launch_ready_list_kill launch_twice_is_refused kill_is_idempotent kill_ends_what_waits
-        recreate_gives_a_fresh_one freeze_stops_and_thaw_goes_on
-        what_was_written_is_flushed_also_of_a_frozen_one shutdown_leaves_nothing
-        many_at_once reap_orphans_spares_the_living;
-    programs: exit_codes_are_exact signals_are_exact output_is_separate missing_programs_are_told
+    lifecycle: launch_ready_list_kill launch_twice_is_refused kill_is_idempotent
+        kill_ends_what_waits recreate_gives_a_fresh_sandbox freeze_stops_and_thaw_goes_on
+        sync_flushes_the_workspace_of_a_frozen_sandbox shutdown_leaves_nothing
+        many_launches_at_once reap_orphans_spares_the_living;
+    programs: exit_codes_are_exact signals_are_exact output_is_separate
+        missing_programs_are_reported
         output_over_the_limit_is_dropped programs_over_their_time_are_killed
-        a_background_child_does_not_hang_its_parent working_directory_and_shell;
+        exec_ends_although_a_background_child_lives working_directory_and_shell;
     streams: input_reaches_the_program a_stream_goes_both_ways handles_signal_programs
         terminals_have_a_size closed_output_ends_the_writer;
     claims: environments_are_bound_late environments_are_bound_at_launch
         unresolved_secrets_are_refused workspaces_are_attached_late workspaces_outlive_sandboxes
         workspaces_have_other_names;
-    files: files_are_written_and_read_back files_are_seen_by_programs directories_are_listed_in_pages
-        files_are_moved_and_removed errors_of_files_have_codes abandoned_writes_leave_nothing
-        large_files_are_streams;
-    links: links_are_made_and_described links_lead_where_they_point links_replace_nothing
+    files: files_are_written_and_read_back files_are_seen_by_programs
+        directories_are_listed_in_pages files_are_moved_and_removed errors_of_files_have_codes
+        abandoned_writes_leave_nothing large_files_are_streams;
+    links: links_are_made_and_described links_are_followed_to_their_target links_replace_nothing
         links_are_removed_and_not_what_they_point_to errors_of_links_have_codes
         files_have_several_names permissions_are_changed;
-    ports: connections_go_both_ways ports_are_listed nobody_listens sockets_are_reached_by_path;
-    looks: files_are_found_in_order texts_are_found changes_are_told
-        sockets_of_programs_are_told dropped_looks_leave_nothing;
-    scale: the_scale_file_is_counted_and_told;
+    ports: connections_go_both_ways ports_are_listed port_without_a_listener_is_refused
+        sockets_are_reached_by_path;
+    inspection: files_are_found_in_order search_finds_texts file_changes_are_reported
+        sockets_of_programs_are_listed dropped_inspections_leave_nothing;
+    scale: scale_file_is_counted_and_reported;
     channels: channels_go_both_ways channels_end_with_their_program
         channels_and_input_exclude_each_other;
-    deaths: every_death_is_told_once failed_launches_are_not_deaths;
-    wipes: a_wiped_one_is_like_a_new_one whatever_runs_ends_with_its_use
-        whoever_held_something_does_not_reach_the_next_use a_proof_fails_if_anything_is_left
+    deaths: every_death_is_reported_once failed_launches_are_not_deaths;
+    wipes: wiped_sandbox_is_like_a_new_one wipe_ends_every_program_of_the_use
+        wipe_cuts_old_handles_off_from_the_next_use a_proof_fails_if_anything_is_left
         a_wipe_that_is_given_up_is_not_proven;
-    drops: dropped_launches_leave_nothing dropped_execs_leave_nothing dropped_runs_leave_nothing
+    cancellation: dropped_launches_leave_nothing dropped_execs_leave_nothing
+        dropped_runs_leave_nothing
         dropped_claims_break_nothing dropped_file_calls_break_nothing dropped_kills_go_on
         dropped_freezes_break_nothing;
 }
@@ -135,7 +138,7 @@ pub async fn check(name: &str, subject: Arc<dyn Subject>) -> Outcome {
 }
 
 /// Says loudly that something is not tested. In CI nothing is skipped.
-#[expect(clippy::print_stdout, reason = "whoever reads the output of the tests must see it")]
+#[expect(clippy::print_stdout, reason = "a reader of the test output must see it")]
 pub fn skip(why: &str) {
     assert!(std::env::var_os("CI").is_none(), "{why}: in CI nothing may be skipped");
     println!("!!!! skipped: {why} !!!!");
@@ -155,12 +158,12 @@ macro_rules! conformance_tests {
     ($(#[$attribute:meta])+ $subject:expr) => {
         $crate::conformance_tests! { @each $(#[$attribute])+ [$subject]
             launch_ready_list_kill launch_twice_is_refused kill_is_idempotent kill_ends_what_waits
-            recreate_gives_a_fresh_one freeze_stops_and_thaw_goes_on
-            what_was_written_is_flushed_also_of_a_frozen_one shutdown_leaves_nothing
-            many_at_once reap_orphans_spares_the_living
-            exit_codes_are_exact signals_are_exact output_is_separate missing_programs_are_told
+            recreate_gives_a_fresh_sandbox freeze_stops_and_thaw_goes_on
+            sync_flushes_the_workspace_of_a_frozen_sandbox shutdown_leaves_nothing
+            many_launches_at_once reap_orphans_spares_the_living
+            exit_codes_are_exact signals_are_exact output_is_separate missing_programs_are_reported
             output_over_the_limit_is_dropped programs_over_their_time_are_killed
-            a_background_child_does_not_hang_its_parent working_directory_and_shell
+            exec_ends_although_a_background_child_lives working_directory_and_shell
             input_reaches_the_program a_stream_goes_both_ways handles_signal_programs
             terminals_have_a_size closed_output_ends_the_writer
             environments_are_bound_late environments_are_bound_at_launch
@@ -169,18 +172,19 @@ macro_rules! conformance_tests {
             files_are_written_and_read_back files_are_seen_by_programs
             directories_are_listed_in_pages files_are_moved_and_removed errors_of_files_have_codes
             abandoned_writes_leave_nothing large_files_are_streams
-            links_are_made_and_described links_lead_where_they_point links_replace_nothing
+            links_are_made_and_described links_are_followed_to_their_target links_replace_nothing
             links_are_removed_and_not_what_they_point_to errors_of_links_have_codes
             files_have_several_names permissions_are_changed
-            connections_go_both_ways ports_are_listed nobody_listens sockets_are_reached_by_path
-            files_are_found_in_order texts_are_found changes_are_told
-            sockets_of_programs_are_told dropped_looks_leave_nothing
-            the_scale_file_is_counted_and_told
+            connections_go_both_ways ports_are_listed port_without_a_listener_is_refused
+            sockets_are_reached_by_path
+            files_are_found_in_order search_finds_texts file_changes_are_reported
+            sockets_of_programs_are_listed dropped_inspections_leave_nothing
+            scale_file_is_counted_and_reported
             channels_go_both_ways channels_end_with_their_program
             channels_and_input_exclude_each_other
-            every_death_is_told_once failed_launches_are_not_deaths
-            a_wiped_one_is_like_a_new_one whatever_runs_ends_with_its_use
-            whoever_held_something_does_not_reach_the_next_use a_proof_fails_if_anything_is_left
+            every_death_is_reported_once failed_launches_are_not_deaths
+            wiped_sandbox_is_like_a_new_one wipe_ends_every_program_of_the_use
+            wipe_cuts_old_handles_off_from_the_next_use a_proof_fails_if_anything_is_left
             a_wipe_that_is_given_up_is_not_proven
             dropped_launches_leave_nothing dropped_execs_leave_nothing dropped_runs_leave_nothing
             dropped_claims_break_nothing dropped_file_calls_break_nothing dropped_kills_go_on

@@ -35,10 +35,10 @@ pub(super) async fn connections_go_both_ways(stage: &Stage) -> CaseResult {
         timeout(PATIENCE, connection.read_exact(&mut buf)).await.expect("in time").expect("read");
         assert_eq!(&buf, b"hello");
     }
-    // A connection that nobody reads is not in the way of the other.
+    // A connection without a reader does not block another.
     let flood = vec![7; 64 << 20];
     let stuck = timeout(std::time::Duration::from_millis(300), one.write_all(&flood)).await;
-    assert!(stuck.is_err(), "what nobody reads cannot all be written");
+    assert!(stuck.is_err(), "writes to a connection without a reader must block");
     two.write_all(b"again").await.expect("written");
     two.shutdown().await.expect("ended");
     let mut rest = Vec::new();
@@ -54,7 +54,7 @@ pub(super) async fn ports_are_listed(stage: &Stage) -> CaseResult {
     assert_eq!(sandbox.inside().ports().await.expect("listed"), []);
     let server = serve(stage, &sandbox).await;
     server.handle().kill().await.expect("killed");
-    eventually("it listens no more", || async {
+    eventually("it has stopped listening", || async {
         let ports = sandbox.inside().ports().await.expect("listed");
         ports.is_empty().then_some(()).ok_or(format!("{ports:?}"))
     })
@@ -62,7 +62,7 @@ pub(super) async fn ports_are_listed(stage: &Stage) -> CaseResult {
     Ok(())
 }
 
-pub(super) async fn nobody_listens(stage: &Stage) -> CaseResult {
+pub(super) async fn port_without_a_listener_is_refused(stage: &Stage) -> CaseResult {
     let sandbox = stage.launch().await;
     assert_eq!(code_of(sandbox.inside().dial(PORT).await), RuntimeErrorCode::NotFound);
     Ok(())

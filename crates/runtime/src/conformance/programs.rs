@@ -48,7 +48,7 @@ pub(super) async fn output_is_separate(stage: &Stage) -> CaseResult {
     Ok(())
 }
 
-pub(super) async fn missing_programs_are_told(stage: &Stage) -> CaseResult {
+pub(super) async fn missing_programs_are_reported(stage: &Stage) -> CaseResult {
     let sandbox = stage.launch().await;
     let spec = ExecSpec::argv(["no-such-program-anywhere"]);
     let mut process = sandbox.inside().exec(spec.clone()).await.expect("asked to start");
@@ -107,7 +107,7 @@ pub(super) async fn programs_over_their_time_are_killed(stage: &Stage) -> CaseRe
     Ok(())
 }
 
-pub(super) async fn a_background_child_does_not_hang_its_parent(stage: &Stage) -> CaseResult {
+pub(super) async fn exec_ends_although_a_background_child_lives(stage: &Stage) -> CaseResult {
     let sandbox = stage.launch().await;
     let started_at = Instant::now();
     let collected = shell(&*sandbox, "sleep 1000 & echo done").await;

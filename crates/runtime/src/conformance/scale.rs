@@ -20,14 +20,14 @@ async fn until(notes: &mut ScaleNotes, instance: InstanceId, expected: (u32, boo
             }
         }
     };
-    timeout(PATIENCE, wait).await.unwrap_or_else(|_| panic!("{expected:?} is not told of"))
+    timeout(PATIENCE, wait).await.unwrap_or_else(|_| panic!("{expected:?} is not reported"))
 }
 
-pub(super) async fn the_scale_file_is_counted_and_told(stage: &Stage) -> CaseResult {
+pub(super) async fn scale_file_is_counted_and_reported(stage: &Stage) -> CaseResult {
     let mut notes = stage.runtime.scale_notes();
     let sandbox = stage.launch().await;
     if !stage.runtime.capabilities().scale_file {
-        // Nobody is told of one that counts nothing.
+        // A write that changes nothing is not reported.
         let line = "echo ${SHOAL_SCALE_FILE-none} ${BLAXEL_SCALE_FILE-none}; ls -A /run/shoal";
         assert_eq!(said(&*sandbox, line).await, "none none\n");
         return Ok(());

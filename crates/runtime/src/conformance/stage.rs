@@ -1,5 +1,5 @@
-//! What a case works with: a fresh runtime, ids that nobody else uses, and short words for what
-//! cases do most. At the end it proves that nothing is left.
+//! The fixture of a case: a fresh runtime, unique ids, and helpers for common steps. At the end it
+//! proves that nothing is left.
 
 use std::future::poll_fn;
 use std::pin::pin;
@@ -126,5 +126,5 @@ pub(crate) async fn cut<F: Future>(polls: usize, future: F) -> Option<F::Output>
     .await
 }
 
-/// How often futures are cut before they are believed to have no more places to be dropped at.
+/// How many polls a future may need at most: every await of it is tried as a place to drop it.
 pub(super) const MOST_POLLS: usize = 40;

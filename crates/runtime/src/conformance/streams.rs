@@ -56,8 +56,8 @@ pub(super) async fn handles_signal_programs(stage: &Stage) -> CaseResult {
     handle.signal(15).await.expect("signalled");
     let exit = timeout(PATIENCE, process.wait()).await.expect("in time").expect("an exit");
     assert_eq!(exit.status, ExitStatus::Signal(15));
-    handle.signal(15).await.expect("that it is over is fine");
-    handle.kill().await.expect("that it is over is fine");
+    handle.signal(15).await.expect("a signal to an ended program succeeds");
+    handle.kill().await.expect("a signal to an ended program succeeds");
     let mut process = sandbox.inside().exec(spec).await.expect("started");
     process.handle().kill().await.expect("killed");
     let exit = timeout(PATIENCE, process.wait()).await.expect("in time").expect("an exit");

@@ -1,5 +1,5 @@
-//! A sandbox that was wiped is as good as a new one, and who says so has looked. Where used sandboxes
-//! are made anew, nothing is wiped.
+//! A wiped sandbox is as good as a new one, and a proof checks that. Runtimes that recreate used
+//! sandboxes skip these cases.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -51,7 +51,7 @@ async fn names(sandbox: &dyn Sandbox) -> Vec<Vec<u8>> {
     names
 }
 
-pub(super) async fn a_wiped_one_is_like_a_new_one(stage: &Stage) -> CaseResult {
+pub(super) async fn wiped_sandbox_is_like_a_new_one(stage: &Stage) -> CaseResult {
     let Some(mut sandbox) = wipeable(stage).await else { return Ok(()) };
     let fresh = names(&*sandbox).await;
     let mut env = BTreeMap::new();
@@ -69,7 +69,10 @@ pub(super) async fn a_wiped_one_is_like_a_new_one(stage: &Stage) -> CaseResult {
         sandbox = wiped(stage, &sandbox).await;
         sandbox.prove().await.expect("proven");
         assert_eq!(names(&*sandbox).await, fresh, "after round {round}");
-        assert!(!shell(&*sandbox, "printenv TOKEN").await.exit.success(), "it is bound no more");
+        assert!(
+            !shell(&*sandbox, "printenv TOKEN").await.exit.success(),
+            "the environment is unbound"
+        );
         assert_eq!(
             code_of(sandbox.inside().stat("/workspace/a").await),
             RuntimeErrorCode::NotFound
@@ -80,21 +83,21 @@ pub(super) async fn a_wiped_one_is_like_a_new_one(stage: &Stage) -> CaseResult {
     Ok(())
 }
 
-pub(super) async fn whatever_runs_ends_with_its_use(stage: &Stage) -> CaseResult {
+pub(super) async fn wipe_ends_every_program_of_the_use(stage: &Stage) -> CaseResult {
     let Some(sandbox) = wipeable(stage).await else { return Ok(()) };
     let mut watched = sandbox.inside().exec(ExecSpec::shell("sleep 1000")).await.expect("started");
     let background = "sleep 1000 & echo on";
     assert_eq!(said(&*sandbox, background).await, "on\n");
     let sandbox = wiped(stage, &sandbox).await;
-    let told = timeout(PATIENCE, watched.wait()).await.expect("told in time");
-    assert!(told.is_err() || !told.is_ok_and(|exit| exit.success()), "it was ended");
+    let ended = timeout(PATIENCE, watched.wait()).await.expect("in time");
+    assert!(ended.is_err() || !ended.is_ok_and(|exit| exit.success()), "it was ended");
     sandbox.prove().await.expect("proven");
     assert_eq!(sandbox.inside().processes().await.expect("listed"), Vec::<u32>::new());
     assert_eq!(said(&*sandbox, "echo on").await, "on\n");
     Ok(())
 }
 
-/// Of a use that is over nothing can be asked.
+/// A handle of a use that has ended is refused.
 async fn refuses_everything(last: &dyn Sandbox) {
     let gone = RuntimeErrorCode::SandboxGone;
     assert_eq!(code_of(last.inside().ping().await), gone);
@@ -108,9 +111,7 @@ async fn refuses_everything(last: &dyn Sandbox) {
     }
 }
 
-pub(super) async fn whoever_held_something_does_not_reach_the_next_use(
-    stage: &Stage,
-) -> CaseResult {
+pub(super) async fn wipe_cuts_old_handles_off_from_the_next_use(stage: &Stage) -> CaseResult {
     let Some(sandbox) = wipeable(stage).await else { return Ok(()) };
     sandbox
         .inside()
@@ -127,14 +128,15 @@ pub(super) async fn whoever_held_something_does_not_reach_the_next_use(
     sandbox.prove().await.expect("proven");
     refuses_everything(&*last).await;
     sandbox.prove().await.expect("nothing of it was done");
-    assert!(writer.finish().await.is_err(), "a file of the use that is over");
+    assert!(writer.finish().await.is_err(), "a file of the use that has ended");
     let mut rest = Vec::new();
     // What had arrived may still be read.
     let read = timeout(PATIENCE, reader.read_to_end(&mut rest)).await.expect("in time");
     assert!(read.is_err() || rest.len() <= 300_000);
     sandbox.inside().write_all("/workspace/new", b"x", None).await.expect("written");
-    // What happened before may still be told, and then it is over.
-    while let Ok(Some(change)) = timeout(PATIENCE, watch.next()).await.expect("the watch is over") {
+    // Earlier changes may still be reported, and then the watch ends.
+    while let Ok(Some(change)) = timeout(PATIENCE, watch.next()).await.expect("the watch has ended")
+    {
         assert!(!change.path.ends_with(b"/new"), "a watch sees the next use");
     }
     assert_eq!(code_of(sandbox.inside().stat("/workspace/late").await), RuntimeErrorCode::NotFound);

@@ -1,5 +1,5 @@
-//! A runtime made of a maker of containers: the books of what exists, and the tasks in which
-//! sandboxes are born and buried. Those tasks are never dropped: whoever loses interest only says so.
+//! A runtime made of a maker of containers: the registry of instances, and the tasks that launch
+//! and remove them. Those tasks are never dropped: a caller that loses interest only cancels.
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -15,11 +15,11 @@ use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
-use super::birth;
+use super::instance::{ConnectionWatch, Instance};
 use super::keeper::Keeper;
-use super::life::{Life, Watch};
+use super::launch;
 use super::maker::Maker;
-use super::sandbox::{Connected, Contained};
+use super::sandbox::{Connected, ContainerSandbox};
 use crate::contract::{Runtime, Sandbox};
 use crate::deaths::{DeathBoard, Deaths, Died};
 use crate::error::{RuntimeError, RuntimeErrorCode};
@@ -27,16 +27,16 @@ use crate::guest_link::{GuestLink, LinkSettings, Surroundings};
 use crate::scale::{ScaleBoard, ScaleNotes};
 use crate::spec::{Capabilities, LaunchSpec, Reaped};
 
-/// How long ending everything may take.
+/// How long a shutdown may take.
 const END_PATIENCE: Duration = Duration::from_mins(1);
-/// How long to ask how a container ended.
-const AUTOPSY_PATIENCE: Duration = Duration::from_secs(2);
-/// How long to wait before a removal that failed is tried again, at first and at most.
+/// How long to ask the maker how a container exited.
+const EXIT_PATIENCE: Duration = Duration::from_secs(2);
+/// The pause before a failed removal is retried, at first and at most.
 const AGAIN_MIN: Duration = Duration::from_millis(50);
 const AGAIN_MAX: Duration = Duration::from_secs(5);
-/// The number of the signal that ends what is killed.
+/// SIGKILL.
 const KILLED: i32 = 9;
-/// An engine needs its time to say how a container ended.
+/// An engine needs a moment to report how a container exited.
 const REASON_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Sandboxes in containers of one kind. Dropped, they end.
@@ -51,31 +51,31 @@ pub(super) struct Shared<M: Maker> {
     pub(super) deaths: DeathBoard,
     pub(super) scale: Arc<ScaleBoard>,
     link: LinkSettings,
-    /// Who wipes, where that can be done.
+    /// Wipes and proves containers, where that is possible.
     pub(super) keeper: Option<Arc<Keeper>>,
-    registry: Mutex<BTreeMap<InstanceId, Known<M>>>,
-    /// Something was taken out of the registry.
-    fewer: Notify,
+    registry: Mutex<BTreeMap<InstanceId, RegistryEntry<M>>>,
+    /// An entry left the registry.
+    entry_removed: Notify,
     closing: AtomicBool,
 }
 
 /// What exists under an instance id.
-enum Known<M: Maker> {
-    /// It is being made, or taken back.
-    Unborn(Arc<Life>),
+enum RegistryEntry<M: Maker> {
+    /// Its launch is in progress, or a failed launch is being removed.
+    Launching(Arc<Instance>),
     /// It was handed out.
-    Live(Arc<Contained<M>>),
+    Live(Arc<ContainerSandbox<M>>),
     /// It is being removed.
-    Dying(Arc<Life>),
+    Removing(Arc<Instance>),
 }
 
-/// Whose idea an end was.
+/// Why an instance exits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Cause {
-    /// Ours.
+enum ExitCause {
+    /// A caller killed it, or the runtime shuts down.
     Killed,
-    /// Its own, or somebody else's.
-    Itself,
+    /// It exited by itself, or something outside this runtime ended it.
+    Unrequested,
 }
 
 impl<M: Maker> Containers<M> {
@@ -90,20 +90,20 @@ impl<M: Maker> Containers<M> {
             link,
             keeper,
             registry: Mutex::default(),
-            fewer: Notify::new(),
+            entry_removed: Notify::new(),
             closing: AtomicBool::new(false),
         });
         let watched = Arc::clone(&shared);
         let watching = tasks::spawn(async move {
             loop {
-                let fallen = watched.maker.fallen().await;
-                watched.bury(fallen, Cause::Itself);
+                let dead = watched.maker.next_dead().await;
+                watched.begin_removal(dead, ExitCause::Unrequested);
             }
         });
         Self { shared, watching }
     }
 
-    /// Who makes the containers.
+    /// The maker of the containers.
     #[cfg(test)]
     pub(crate) fn maker(&self) -> &M {
         &self.shared.maker
@@ -111,16 +111,16 @@ impl<M: Maker> Containers<M> {
 }
 
 impl<M: Maker> Shared<M> {
-    fn registry(&self) -> MutexGuard<'_, BTreeMap<InstanceId, Known<M>>> {
+    fn registry(&self) -> MutexGuard<'_, BTreeMap<InstanceId, RegistryEntry<M>>> {
         self.registry.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A sandbox is begun.
-    pub(super) fn conceive(&self, id: InstanceId) -> Result<Arc<Life>, RuntimeError> {
+    /// Registers an instance whose launch begins.
+    pub(super) fn reserve(&self, id: InstanceId) -> Result<Arc<Instance>, RuntimeError> {
         const STEP: &str = "launch";
         self.deaths.check_room()?;
         let mut registry = self.registry();
-        // Looked at under the lock, so that nothing begins once all have been told to end.
+        // Checked under the lock, so that no launch begins after the shutdown cancelled all.
         if self.closing.load(Ordering::Relaxed) {
             let cause = "the runtime is shut down";
             return Err(RuntimeError::new(RuntimeErrorCode::ShuttingDown, STEP, cause));
@@ -129,106 +129,112 @@ impl<M: Maker> Shared<M> {
             let cause = "the instance id is in use";
             return Err(RuntimeError::new(RuntimeErrorCode::Duplicate, STEP, cause));
         }
-        let life = Arc::new(Life::new());
-        registry.insert(id, Known::Unborn(Arc::clone(&life)));
-        Ok(life)
+        let instance = Arc::new(Instance::new());
+        registry.insert(id, RegistryEntry::Launching(Arc::clone(&instance)));
+        Ok(instance)
     }
 
-    /// It is somebody's from now on, unless its end was wanted meanwhile.
-    pub(super) fn hand_out(self: &Arc<Self>, sandbox: &Arc<Contained<M>>) -> bool {
+    /// Marks a launched sandbox as live, unless it was cancelled meanwhile.
+    pub(super) fn hand_out(self: &Arc<Self>, sandbox: &Arc<ContainerSandbox<M>>) -> bool {
         let id = sandbox.spec.instance;
         let mut registry = self.registry();
         match registry.get_mut(&id) {
-            Some(known @ Known::Unborn(_)) if !sandbox.life.is_rejected() => {
-                *known = Known::Live(Arc::clone(sandbox));
+            Some(known @ RegistryEntry::Launching(_)) if !sandbox.instance.is_cancelled() => {
+                *known = RegistryEntry::Live(Arc::clone(sandbox));
             }
-            Some(Known::Unborn(_) | Known::Live(_) | Known::Dying(_)) | None => return false,
+            Some(
+                RegistryEntry::Launching(_) | RegistryEntry::Live(_) | RegistryEntry::Removing(_),
+            )
+            | None => return false,
         }
         drop(registry);
         self.watch(Arc::clone(&sandbox.connected.watch));
         true
     }
 
-    /// The next use of a sandbox takes the place of the last one, unless its end was begun.
-    pub(super) fn succeed(self: &Arc<Self>, next: &Arc<Contained<M>>) -> bool {
+    /// Replaces the handle of the last use by that of the next one, unless the removal has begun.
+    pub(super) fn replace_live(self: &Arc<Self>, next: &Arc<ContainerSandbox<M>>) -> bool {
         let mut registry = self.registry();
         match registry.get_mut(&next.spec.instance) {
-            Some(Known::Live(last)) if Arc::ptr_eq(&last.life, &next.life) => {
+            Some(RegistryEntry::Live(last)) if Arc::ptr_eq(&last.instance, &next.instance) => {
                 *last = Arc::clone(next);
             }
-            Some(Known::Unborn(_) | Known::Live(_) | Known::Dying(_)) | None => return false,
+            Some(
+                RegistryEntry::Launching(_) | RegistryEntry::Live(_) | RegistryEntry::Removing(_),
+            )
+            | None => return false,
         }
         drop(registry);
         self.watch(Arc::clone(&next.connected.watch));
         true
     }
 
-    /// Takes over our end of a connection to a guest.
+    /// Takes over the host's end of a connection to a guest.
     pub(super) fn connect(
         &self,
         id: InstanceId,
-        life: &Arc<Life>,
+        instance: &Arc<Instance>,
         socket: OwnedFd,
         pass_descriptors: bool,
     ) -> Result<Connected<M>, RuntimeError> {
-        let (life, maker) = (Arc::clone(life), Arc::clone(&self.maker));
-        let watch = Arc::new(Watch::new(id, life, maker, Arc::clone(&self.scale)));
+        let (instance, maker) = (Arc::clone(instance), Arc::clone(&self.maker));
+        let watch = Arc::new(ConnectionWatch::new(id, instance, maker, Arc::clone(&self.scale)));
         let surroundings: Arc<dyn Surroundings> = Arc::clone(&watch) as _;
         let settings = LinkSettings { pass_descriptors, ..self.link };
         let link = Arc::new(GuestLink::new(socket, settings, surroundings)?);
         Ok(Connected { link, watch })
     }
 
-    /// Buries a sandbox when this connection breaks, unless another has taken its place by then.
-    pub(super) fn watch(self: &Arc<Self>, watch: Arc<Watch<M>>) {
+    /// Removes the sandbox when this connection breaks, unless a newer connection replaced it.
+    pub(super) fn watch(self: &Arc<Self>, watch: Arc<ConnectionWatch<M>>) {
         let shared = Arc::clone(self);
         tasks::spawn(async move {
             let broken = tokio::select! {
-                broken = watch.is_broken() => broken,
-                () = watch.life.removed() => false,
+                broken = watch.wait_broken() => broken,
+                () = watch.instance.wait_removed() => false,
             };
             if broken {
-                shared.bury(watch.id, Cause::Itself);
+                shared.begin_removal(watch.id, ExitCause::Unrequested);
             }
         });
     }
 
-    /// Removes what never was handed out, until nothing is left of it.
-    pub(super) async fn take_back(&self, id: InstanceId, life: &Life) {
+    /// Removes an instance that was never handed out, until nothing is left of it.
+    pub(super) async fn take_back(&self, id: InstanceId, instance: &Instance) {
         self.remove_for_sure(id).await;
         self.registry().remove(&id);
-        life.is_removed();
-        self.fewer.notify_waiters();
+        instance.mark_removed();
+        self.entry_removed.notify_waiters();
     }
 
-    /// Begins the end of one that was handed out; that it has begun is fine.
-    fn bury(self: &Arc<Self>, id: InstanceId, cause: Cause) {
+    /// Starts to remove a live instance. Does nothing if the removal has begun.
+    fn begin_removal(self: &Arc<Self>, id: InstanceId, cause: ExitCause) {
         let sandbox = {
             let mut registry = self.registry();
-            let Some(Known::Live(sandbox)) = registry.get(&id) else { return };
+            let Some(RegistryEntry::Live(sandbox)) = registry.get(&id) else { return };
             let sandbox = Arc::clone(sandbox);
-            registry.insert(id, Known::Dying(Arc::clone(&sandbox.life)));
+            registry.insert(id, RegistryEntry::Removing(Arc::clone(&sandbox.instance)));
             sandbox
         };
         let shared = Arc::clone(self);
         tasks::spawn(async move {
-            let died = shared.autopsy(id, cause).await;
-            let died = sandbox.life.ends(died);
+            let died = shared.exit_of(id, cause).await;
+            let died = sandbox.instance.set_exit(died);
             sandbox.connected.link.fail(&died);
             shared.remove_for_sure(id).await;
             shared.registry().remove(&id);
-            sandbox.life.is_removed();
-            shared.deaths.tell(died);
-            shared.fewer.notify_waiters();
+            sandbox.instance.mark_removed();
+            shared.deaths.report(died);
+            shared.entry_removed.notify_waiters();
         });
     }
 
-    async fn autopsy(&self, instance: InstanceId, cause: Cause) -> Died {
+    async fn exit_of(&self, instance: InstanceId, cause: ExitCause) -> Died {
         let killed = Some(ExitStatus::Signal(KILLED));
         match cause {
-            Cause::Killed => Died { instance, status: killed, out_of_memory: false },
-            Cause::Itself => {
-                let end = timeout(AUTOPSY_PATIENCE, self.maker.end(instance)).await;
+            ExitCause::Killed => Died { instance, status: killed, out_of_memory: false },
+            ExitCause::Unrequested => {
+                let end = timeout(EXIT_PATIENCE, self.maker.end(instance)).await;
                 let end = end.unwrap_or_default();
                 let out_of_memory = end.out_of_memory || self.maker.memory_ran_out(instance);
                 Died { instance, status: end.status.or(killed), out_of_memory }
@@ -236,54 +242,56 @@ impl<M: Maker> Shared<M> {
         }
     }
 
-    /// Removes a container, however often that has to be tried.
+    /// Removes a container, with as many retries as it takes.
     async fn remove_for_sure(&self, id: InstanceId) {
         let mut pause = AGAIN_MIN;
         let mut tries: u32 = 0;
         while let Err(error) = self.maker.remove(id).await {
             tries = tries.saturating_add(1);
-            // Ever more seldom: its place stays taken as long, and somebody may wonder why.
+            // Ever more seldom: its place stays taken until then, and an operator may ask why.
             if tries.is_power_of_two() {
-                tracing::warn!(instance = %id, tries, %error, "a container cannot be removed yet");
+                tracing::warn!(instance = %id, tries, %error, "container removal failed; retrying");
             }
             sleep(pause).await;
             pause = (pause * 2).min(AGAIN_MAX);
         }
     }
 
-    /// Ends a sandbox and waits until nothing is left of it.
-    pub(super) async fn kill(self: &Arc<Self>, id: InstanceId, life: &Arc<Life>) {
-        life.reject();
-        self.bury(id, Cause::Killed);
-        life.removed().await;
+    /// Kills a sandbox and waits until nothing is left of it.
+    pub(super) async fn kill(self: &Arc<Self>, id: InstanceId, instance: &Arc<Instance>) {
+        instance.cancel();
+        self.begin_removal(id, ExitCause::Killed);
+        instance.wait_removed().await;
     }
 
-    fn life_of(&self, id: InstanceId) -> Option<Arc<Life>> {
+    fn instance_of(&self, id: InstanceId) -> Option<Arc<Instance>> {
         match self.registry().get(&id)? {
-            Known::Unborn(life) | Known::Dying(life) => Some(Arc::clone(life)),
-            Known::Live(sandbox) => Some(Arc::clone(&sandbox.life)),
+            RegistryEntry::Launching(instance) | RegistryEntry::Removing(instance) => {
+                Some(Arc::clone(instance))
+            }
+            RegistryEntry::Live(sandbox) => Some(Arc::clone(&sandbox.instance)),
         }
     }
 
-    /// Begins the end of everything.
+    /// Starts to remove every instance.
     fn end_all(self: &Arc<Self>) {
         self.closing.store(true, Ordering::Relaxed);
         let all: Vec<_> = self.registry().keys().copied().collect();
         for id in all {
-            if let Some(life) = self.life_of(id) {
-                life.reject();
+            if let Some(instance) = self.instance_of(id) {
+                instance.cancel();
             }
-            self.bury(id, Cause::Killed);
+            self.begin_removal(id, ExitCause::Killed);
         }
     }
 
     async fn emptied(&self) {
         loop {
-            let fewer = self.fewer.notified();
+            let entry_removed = self.entry_removed.notified();
             if self.registry().is_empty() {
                 return;
             }
-            fewer.await;
+            entry_removed.await;
         }
     }
 
@@ -302,10 +310,12 @@ impl<M: Maker> Shared<M> {
     }
 }
 
-/// Without it used containers are made anew, which is right but slower: somebody may wonder why.
+/// Without a keeper, used containers are recreated: correct but slower, so the reason is logged.
 fn start_keeper() -> Option<Arc<Keeper>> {
     Keeper::start()
-        .inspect_err(|error| tracing::warn!(%error, "used containers are not wiped but made anew"))
+        .inspect_err(|error| {
+            tracing::warn!(%error, "the keeper did not start; used containers are recreated");
+        })
         .ok()
 }
 
@@ -330,21 +340,20 @@ impl<M: Maker> Runtime for Containers<M> {
     }
 
     async fn launch(&self, spec: LaunchSpec) -> Result<Arc<dyn Sandbox>, RuntimeError> {
-        Ok(birth::launch(&self.shared, spec).await?)
+        Ok(launch::launch(&self.shared, spec).await?)
     }
 
     fn sandbox(&self, instance: InstanceId) -> Option<Arc<dyn Sandbox>> {
         match self.shared.registry().get(&instance)? {
-            Known::Live(sandbox) => Some(Arc::clone(sandbox) as _),
-            Known::Unborn(_) | Known::Dying(_) => None,
+            RegistryEntry::Live(sandbox) => Some(Arc::clone(sandbox) as _),
+            RegistryEntry::Launching(_) | RegistryEntry::Removing(_) => None,
         }
     }
 
     async fn kill(&self, instance: InstanceId) -> Result<(), RuntimeError> {
-        // Of one that is not known there is nothing of this run, and what earlier ones left is found
-        // by its label, whether that can be done now or not.
-        if let Some(life) = self.shared.life_of(instance) {
-            self.shared.kill(instance, &life).await;
+        // An unknown id has nothing in this run. What earlier runs left is found by its label.
+        if let Some(known) = self.shared.instance_of(instance) {
+            self.shared.kill(instance, &known).await;
         }
         Ok(())
     }
@@ -379,7 +388,7 @@ impl<M: Maker> Runtime for Containers<M> {
 impl<M: Maker> Drop for Containers<M> {
     fn drop(&mut self) {
         self.watching.abort();
-        // Where no tasks can be started any more, the next run finds what is left.
+        // Without a tokio runtime no task can start; the next run removes what is left.
         if tokio::runtime::Handle::try_current().is_ok() {
             self.shared.end_all();
         }

@@ -1,6 +1,6 @@
-//! What one kind of container must be able to do. A maker does what it is told and keeps no books of
-//! sandboxes: those are kept once, for all kinds. What makes and removes runs in tasks of its own and is
-//! not dropped in the middle unless it says that it can be; whatever it waits for has a deadline.
+//! The contract of one kind of container. A maker keeps no registry of sandboxes: `containers` has
+//! one for all kinds. Makes and removals run in tasks of their own and are not dropped in the
+//! middle, unless the maker says that they may be. Every wait in a maker has a deadline.
 
 use std::os::fd::OwnedFd;
 
@@ -11,24 +11,24 @@ use model::InstanceId;
 use crate::error::RuntimeError;
 use crate::spec::{Capabilities, LaunchSpec, Reaped};
 
-/// Who makes containers of one kind.
+/// Makes and removes containers of one kind.
 #[async_trait]
 pub(crate) trait Maker: Send + Sync + 'static {
     /// What it can do on this machine, as far as is known now.
     fn capabilities(&self) -> Capabilities;
 
-    /// Whether what it makes can be wiped from outside: first processes are seen from here, and
-    /// connections pass descriptors.
+    /// Whether its containers can be wiped from outside: this host sees their first processes, and
+    /// their connections pass descriptors.
     fn renewable(&self) -> bool {
         false
     }
 
-    /// What keeps it from working at all, if that is known. It must not wait.
+    /// Why it cannot work at all, if that is known. It must not wait.
     fn trouble(&self) -> Option<String> {
         None
     }
 
-    /// Refuses a spec that could never be made, before anything is begun.
+    /// Refuses a spec that could never be launched, before anything begins.
     fn check(&self, spec: &LaunchSpec) -> Result<(), RuntimeError>;
 
     /// Whether making may be dropped at any point, if the container is removed then.
@@ -38,29 +38,29 @@ pub(crate) trait Maker: Send + Sync + 'static {
 
     /// Makes a container and starts the guest in it as its first process. It need not be ready yet.
     /// If it fails, nothing may be left of it; what could not be removed is found by its label.
-    async fn make(&self, spec: &LaunchSpec) -> Result<Made, RuntimeError>;
+    async fn make(&self, spec: &LaunchSpec) -> Result<MadeContainer, RuntimeError>;
 
     /// Removes the container of this instance, in whatever state it is, and all that was made for
-    /// it. Done means that nothing is left; that there is none is done too.
+    /// it. Done means that nothing is left, also if there was none.
     async fn remove(&self, instance: InstanceId) -> Result<(), RuntimeError>;
 
-    /// Stops all its processes from running; done when none runs. That it is frozen is done too.
+    /// Freezes all its processes; done when none runs, also if it was frozen already.
     async fn freeze(&self, instance: InstanceId) -> Result<(), RuntimeError>;
 
-    /// Lets its processes run again. That it is not frozen is done too.
+    /// Thaws its processes. Done also if it was not frozen.
     async fn thaw(&self, instance: InstanceId) -> Result<(), RuntimeError>;
 
-    /// Whether the kernel killed something in it for want of memory since this was last asked. It
-    /// must not wait: it is asked whenever a program ends by a kill.
+    /// Whether the Linux kernel killed something in it for want of memory since the last call. It
+    /// must not wait: each program that ends by a kill leads to a call.
     fn memory_ran_out(&self, instance: InstanceId) -> bool;
 
-    /// How its first process ended. It is asked once the connection is broken and before the
-    /// container is removed; soon, because somebody waits for the reason.
-    async fn end(&self, instance: InstanceId) -> End;
+    /// How its first process exited. Called once the connection is broken and before the container
+    /// is removed. It must be quick, because callers wait for the reason.
+    async fn end(&self, instance: InstanceId) -> ContainerExit;
 
     /// Waits for the next container that was found dead or missing, other than by its connection;
-    /// for ever if there is never any. Never lost: who is told once need not be told again.
-    async fn fallen(&self) -> InstanceId;
+    /// for ever if there is none. Each is reported once, and none is lost.
+    async fn next_dead(&self) -> InstanceId;
 
     /// Containers of this run that exist, by their label.
     async fn list(&self) -> Result<Vec<InstanceId>, RuntimeError>;
@@ -68,29 +68,29 @@ pub(crate) trait Maker: Send + Sync + 'static {
     /// Removes what earlier runs left, by label.
     async fn reap_orphans(&self) -> Result<Reaped, RuntimeError>;
 
-    /// All sandboxes are removed: whatever else carries the label of this run goes too, and is
-    /// proven gone.
+    /// Called when all sandboxes are removed: removes whatever else carries the label of this run,
+    /// and proves that it is gone.
     async fn close(&self) -> Result<(), RuntimeError>;
 }
 
 /// A container that was made.
 #[derive(Debug)]
-pub(crate) struct Made {
+pub(crate) struct MadeContainer {
     /// Our end of the connection to its guest: a stream socket.
     pub link: OwnedFd,
     /// Whether descriptors can be passed over it.
     pub passes_descriptors: bool,
-    /// What people know it by.
+    /// The id that the maker's own tools show.
     pub container_id: String,
-    /// Its first process as this machine sees it, if it does: without it nothing can be looked at
-    /// or renewed from outside.
+    /// Its first process as this host sees it, if it does. Without it the keeper can neither
+    /// record, wipe nor prove the container.
     pub pid: Option<u32>,
 }
 
-/// How a container ended.
+/// How a container exited.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct End {
-    /// How its first process ended, if that is known.
+pub(crate) struct ContainerExit {
+    /// How its first process exited, if that is known.
     pub status: Option<ExitStatus>,
     /// Whether that was for want of memory.
     pub out_of_memory: bool,

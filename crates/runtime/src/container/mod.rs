@@ -1,20 +1,19 @@
-//! What all sandboxes in containers have in common, whoever makes the containers: the same guest in
-//! them as everywhere, the same places to write to, the same way to be born, wiped and buried. A
-//! [`Maker`] knows one kind of container; [`Containers`] makes a runtime of it. Nothing here knows
-//! Docker or a bundle.
+//! What all sandboxes in containers share: the same guest, the same writable mounts, the same steps
+//! from launch to wipe, exit and removal. A [`Maker`] knows one kind of container; [`Containers`]
+//! makes a runtime of it. Nothing here may know Docker or an OCI bundle.
 
-mod birth;
 mod containers;
+mod instance;
 mod keeper;
-mod life;
+mod launch;
 mod maker;
-mod places;
 mod sandbox;
 #[cfg(test)]
 mod tests;
 mod wipe;
+mod writable_mounts;
 
 pub(crate) use self::containers::Containers;
 use self::containers::Shared;
-pub(crate) use self::maker::{End, Made, Maker};
-pub(crate) use self::places::{GUEST_PATH, Place, places};
+pub(crate) use self::maker::{ContainerExit, MadeContainer, Maker};
+pub(crate) use self::writable_mounts::{GUEST_PATH, WritableMount, writable_mounts};

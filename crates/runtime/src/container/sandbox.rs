@@ -1,6 +1,6 @@
-//! One use of a sandbox in a container: its guest does most of it; freezing and removing are its maker's.
-//! A wipe makes another of these, with a connection of its own. Whoever still has the old one has the
-//! old connection with it, and reaches nothing that is somebody else's by now.
+//! One use of a sandbox in a container. Its guest does most of the work; its maker freezes and
+//! removes it. A wipe makes a new handle with a connection of its own. An old handle keeps the old
+//! connection, and never reaches the next user's sandbox.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -9,8 +9,8 @@ use async_trait::async_trait;
 use model::{ClaimSettings, InstanceId, WorkspaceId};
 
 use super::Shared;
+use super::instance::{ConnectionWatch, Instance};
 use super::keeper::Baseline;
-use super::life::{Life, Watch};
 use super::maker::Maker;
 use crate::claim::environment;
 use crate::contract::{Inside, Sandbox};
@@ -20,22 +20,22 @@ use crate::guest_link::GuestLink;
 use crate::spec::LaunchSpec;
 
 /// A sandbox in a container, for one use.
-pub(crate) struct Contained<M: Maker> {
+pub(crate) struct ContainerSandbox<M: Maker> {
     pub(super) spec: LaunchSpec,
-    pub(super) life: Arc<Life>,
+    pub(super) instance: Arc<Instance>,
     pub(super) shared: Arc<Shared<M>>,
     pub(super) container_id: String,
-    /// What it was like at its birth, where it can be looked at from outside.
+    /// Its state at the launch, where the keeper can see it.
     pub(super) baseline: Option<Arc<Baseline>>,
-    /// No wipe of it was left unfinished.
-    pub(super) fit: AtomicBool,
+    /// Whether its last wipe, if any, was complete.
+    pub(super) wipe_complete: AtomicBool,
     pub(super) connected: Connected<M>,
 }
 
-/// A connection and who watches it.
+/// A connection and its watch.
 pub(super) struct Connected<M> {
     pub link: Arc<GuestLink>,
-    pub watch: Arc<Watch<M>>,
+    pub watch: Arc<ConnectionWatch<M>>,
 }
 
 impl<M> Clone for Connected<M> {
@@ -44,28 +44,28 @@ impl<M> Clone for Connected<M> {
     }
 }
 
-impl<M: Maker> Contained<M> {
+impl<M: Maker> ContainerSandbox<M> {
     pub(super) fn new(
         spec: LaunchSpec,
-        life: Arc<Life>,
+        instance: Arc<Instance>,
         shared: Arc<Shared<M>>,
         container_id: String,
         baseline: Option<Baseline>,
         connected: Connected<M>,
     ) -> Self {
-        let (baseline, fit) = (baseline.map(Arc::new), AtomicBool::new(true));
-        Self { spec, life, shared, container_id, baseline, fit, connected }
+        let (baseline, wipe_complete) = (baseline.map(Arc::new), AtomicBool::new(true));
+        Self { spec, instance, shared, container_id, baseline, wipe_complete, connected }
     }
 
-    /// The same sandbox for the next use, which it is not fit for yet.
-    pub(super) fn successor(&self, connected: Connected<M>) -> Self {
+    /// The same sandbox for the next use. The wipe is not complete yet.
+    pub(super) fn for_next_use(&self, connected: Connected<M>) -> Self {
         Self {
             spec: self.spec.clone(),
-            life: Arc::clone(&self.life),
+            instance: Arc::clone(&self.instance),
             shared: Arc::clone(&self.shared),
             container_id: self.container_id.clone(),
             baseline: self.baseline.clone(),
-            fit: AtomicBool::new(false),
+            wipe_complete: AtomicBool::new(false),
             connected,
         }
     }
@@ -76,16 +76,16 @@ impl<M: Maker> Contained<M> {
 
     /// Refuses what needs a living sandbox.
     pub(super) fn alive(&self, step: &'static str) -> Result<(), RuntimeError> {
-        self.life.reason().map_or(Ok(()), |died| Err(died.error(step)))
+        self.instance.reason().map_or(Ok(()), |died| Err(died.error(step)))
     }
 
-    /// What a maker says of a sandbox that ended meanwhile is that it ended.
-    pub(super) fn unless_over<T>(
+    /// Replaces the result by the exit if the sandbox exited meanwhile.
+    pub(super) fn unless_dead<T>(
         &self,
         step: &'static str,
         result: Result<T, RuntimeError>,
     ) -> Result<T, RuntimeError> {
-        match (self.life.reason(), result) {
+        match (self.instance.reason(), result) {
             (Some(died), _) => Err(died.error(step)),
             (None, result) => result,
         }
@@ -93,7 +93,7 @@ impl<M: Maker> Contained<M> {
 }
 
 #[async_trait]
-impl<M: Maker> Sandbox for Contained<M> {
+impl<M: Maker> Sandbox for ContainerSandbox<M> {
     fn instance(&self) -> InstanceId {
         self.spec.instance
     }
@@ -103,7 +103,7 @@ impl<M: Maker> Sandbox for Contained<M> {
     }
 
     fn ended(&self) -> Option<Died> {
-        self.life.died()
+        self.instance.died()
     }
 
     fn container_id(&self) -> Option<String> {
@@ -130,17 +130,17 @@ impl<M: Maker> Sandbox for Contained<M> {
     async fn freeze(&self) -> Result<(), RuntimeError> {
         self.alive("freeze")?;
         let frozen = self.shared.maker.freeze(self.spec.instance).await;
-        self.unless_over("freeze", frozen)
+        self.unless_dead("freeze", frozen)
     }
 
     async fn thaw(&self) -> Result<(), RuntimeError> {
         self.alive("thaw")?;
         let thawed = self.shared.maker.thaw(self.spec.instance).await;
-        self.unless_over("thaw", thawed)
+        self.unless_dead("thaw", thawed)
     }
 
     async fn sync(&self) -> Result<(), RuntimeError> {
-        // All of it is in memory, where nothing lies behind.
+        // The workspace is in memory: there is no disk to flush to.
         self.alive("flush the workspace")
     }
 
@@ -153,7 +153,7 @@ impl<M: Maker> Sandbox for Contained<M> {
     }
 
     async fn kill(&self) -> Result<(), RuntimeError> {
-        self.shared.kill(self.spec.instance, &self.life).await;
+        self.shared.kill(self.spec.instance, &self.instance).await;
         Ok(())
     }
 }

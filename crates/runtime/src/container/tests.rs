@@ -1,5 +1,6 @@
-//! Births, ends and deaths over a maker whose containers are sockets and nothing else: what fails, is slow
-//! or dies is chosen by the test. Whatever happens, nothing may be left and no death be told twice.
+//! Launches, exits and removals over a maker whose containers are only sockets: the test chooses
+//! what fails, is slow or dies. In every case nothing may be left, and no death may be reported
+//! twice.
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -16,7 +17,7 @@ use tokio::sync::Notify;
 use tokio::time::{sleep, timeout};
 
 use super::Containers;
-use super::maker::{End, Made, Maker};
+use super::maker::{ContainerExit, MadeContainer, Maker};
 use crate::conformance::cut;
 use crate::contract::Runtime as _;
 use crate::error::{RuntimeError, RuntimeErrorCode};
@@ -24,7 +25,7 @@ use crate::spec::{Capabilities, LaunchSpec, Reaped};
 
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Makes containers that say that they are ready, and nothing else.
+/// Makes containers whose guests report that they are ready, and do nothing else.
 #[derive(Default)]
 struct Toy {
     /// The guests' ends.
@@ -33,12 +34,12 @@ struct Toy {
     stubborn: AtomicU32,
     /// Makes take so long.
     slow_ms: AtomicU32,
-    /// Guests never say that they are ready.
+    /// Guests never report that they are ready.
     mute: AtomicU32,
     refuse: AtomicU32,
-    /// A mistake is made after the container is.
-    mistake: AtomicU32,
-    fallen: Mutex<Vec<InstanceId>>,
+    /// The maker panics after it made the container.
+    panic: AtomicU32,
+    dead: Mutex<Vec<InstanceId>>,
     fell: Notify,
 }
 
@@ -50,7 +51,7 @@ impl Toy {
     }
 
     fn fall(&self, id: InstanceId) {
-        self.fallen.lock().unwrap().push(id);
+        self.dead.lock().unwrap().push(id);
         self.fell.notify_one();
     }
 }
@@ -65,7 +66,7 @@ impl Maker for Toy {
         Ok(())
     }
 
-    async fn make(&self, spec: &LaunchSpec) -> Result<Made, RuntimeError> {
+    async fn make(&self, spec: &LaunchSpec) -> Result<MadeContainer, RuntimeError> {
         let slow_ms = self.slow_ms.load(Ordering::Relaxed);
         sleep(Duration::from_millis(slow_ms.into())).await;
         if self.refuse.load(Ordering::Relaxed) > 0 {
@@ -78,9 +79,9 @@ impl Maker for Toy {
             rustix::io::write(&theirs, endpoint.outgoing()).unwrap();
         }
         self.made.lock().unwrap().insert(spec.instance, theirs.into());
-        assert_eq!(self.mistake.load(Ordering::Relaxed), 0, "a mistake, on purpose");
+        assert_eq!(self.panic.load(Ordering::Relaxed), 0, "a panic, on purpose");
         let (link, container_id) = (ours.into(), spec.instance.to_string());
-        Ok(Made { link, passes_descriptors: false, container_id, pid: None })
+        Ok(MadeContainer { link, passes_descriptors: false, container_id, pid: None })
     }
 
     async fn remove(&self, instance: InstanceId) -> Result<(), RuntimeError> {
@@ -106,14 +107,14 @@ impl Maker for Toy {
         false
     }
 
-    async fn end(&self, _: InstanceId) -> End {
-        End { status: Some(ExitStatus::Code(7)), out_of_memory: false }
+    async fn end(&self, _: InstanceId) -> ContainerExit {
+        ContainerExit { status: Some(ExitStatus::Code(7)), out_of_memory: false }
     }
 
-    async fn fallen(&self) -> InstanceId {
+    async fn next_dead(&self) -> InstanceId {
         loop {
             let fell = self.fell.notified();
-            if let Some(id) = self.fallen.lock().unwrap().pop() {
+            if let Some(id) = self.dead.lock().unwrap().pop() {
                 return id;
             }
             fell.await;
@@ -154,7 +155,7 @@ async fn empty(containers: &Containers<Toy>) {
 }
 
 #[tokio::test]
-async fn one_that_dies_by_itself_is_told_once_with_its_reason_when_it_is_removed() {
+async fn death_is_reported_once_with_its_reason_after_the_removal() {
     let containers = Containers::new(Toy::default());
     let mut deaths = containers.events();
     let sandbox = containers.launch(spec(1)).await.unwrap();
@@ -172,7 +173,7 @@ async fn one_that_dies_by_itself_is_told_once_with_its_reason_when_it_is_removed
 }
 
 #[tokio::test]
-async fn one_that_is_found_fallen_is_buried_although_its_connection_holds() {
+async fn a_container_found_dead_is_removed_although_its_connection_holds() {
     let containers = Containers::new(Toy::default());
     let mut deaths = containers.events();
     let sandbox = containers.launch(spec(1)).await.unwrap();
@@ -184,7 +185,7 @@ async fn one_that_is_found_fallen_is_buried_although_its_connection_holds() {
 }
 
 #[tokio::test]
-async fn whatever_is_dropped_or_killed_before_it_is_born_leaves_nothing_and_tells_nobody() {
+async fn launches_that_are_dropped_or_killed_leave_nothing_and_report_no_death() {
     let containers = Containers::new(Toy::default());
     let mut deaths = containers.events();
     for polls in 0..20 {
@@ -209,7 +210,7 @@ async fn whatever_is_dropped_or_killed_before_it_is_born_leaves_nothing_and_tell
 }
 
 #[tokio::test]
-async fn a_guest_that_says_nothing_is_taken_back_and_its_id_is_free_again() {
+async fn launch_whose_guest_is_silent_is_removed_and_frees_its_id() {
     let containers = Containers::new(Toy::default());
     containers.maker().mute.store(1, Ordering::Relaxed);
     let late = LaunchSpec { ready_timeout: Duration::from_millis(30), ..spec(1) };
@@ -231,20 +232,20 @@ async fn a_guest_that_says_nothing_is_taken_back_and_its_id_is_free_again() {
 }
 
 #[tokio::test]
-async fn a_mistake_of_ours_leaves_nothing_and_its_id_is_free_again() {
+async fn launch_that_panics_leaves_nothing_and_frees_its_id() {
     let containers = Containers::new(Toy::default());
-    containers.maker().mistake.store(1, Ordering::Relaxed);
+    containers.maker().panic.store(1, Ordering::Relaxed);
     let error = containers.launch(spec(1)).await.map(drop).unwrap_err();
     assert_eq!(error.code, RuntimeErrorCode::LaunchFailed);
-    assert!(error.to_string().contains("a mistake of the server"), "{error}");
+    assert!(error.to_string().contains("internal error (panic)"), "{error}");
     assert_eq!(containers.list().await.unwrap(), []);
     assert!(containers.maker().made.lock().unwrap().is_empty());
-    containers.maker().mistake.store(0, Ordering::Relaxed);
+    containers.maker().panic.store(0, Ordering::Relaxed);
     containers.launch(spec(1)).await.unwrap();
 }
 
 #[tokio::test]
-async fn a_shutdown_ends_what_lives_and_what_is_on_its_way() {
+async fn shutdown_ends_live_sandboxes_and_launches_in_progress() {
     let containers = std::sync::Arc::new(Containers::new(Toy::default()));
     let mut deaths = containers.events();
     let sandbox = containers.launch(spec(1)).await.unwrap();
@@ -261,7 +262,7 @@ async fn a_shutdown_ends_what_lives_and_what_is_on_its_way() {
 }
 
 #[tokio::test]
-async fn what_containers_do_not_have_is_refused_before_anything_is_made() {
+async fn launch_refuses_what_containers_lack_before_anything_is_made() {
     let containers = Containers::new(Toy::default());
     let aliased = LaunchSpec { aliases: vec!["app".to_owned()], ..spec(1) };
     assert_eq!(code(containers.launch(aliased).await), RuntimeErrorCode::Unsupported);

@@ -1,7 +1,7 @@
-//! Wiping: everything the use started ends, its places are thrown away whole and replaced, and the
-//! guest begins again on a connection of its own, so that nothing of the use survives in it either.
-//! Then all of that is proven from outside. Given up in the middle, a sandbox is fit for nobody, and
-//! says so.
+//! Wiping: every program of the use ends, the keeper replaces all writable mounts, and the guest
+//! starts again on a new connection, so that nothing of the use survives in the guest either. Then
+//! the keeper proves it from outside. A sandbox whose wipe was not finished must never be handed
+//! out: its proof fails.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -12,29 +12,29 @@ use tokio::time::timeout;
 
 use super::keeper::{Baseline, Keeper};
 use super::maker::Maker;
-use super::sandbox::Contained;
+use super::sandbox::ContainerSandbox;
 use crate::contract::Inside as _;
 use crate::error::{RuntimeError, RuntimeErrorCode};
 
-/// How long a guest may take to begin again.
+/// How long a guest may take to start again.
 const BEGIN_PATIENCE: Duration = Duration::from_secs(5);
 
-impl<M: Maker> Contained<M> {
-    /// Who does it, and what it was like at its birth.
+impl<M: Maker> ContainerSandbox<M> {
+    /// The keeper, and the state of the sandbox at its launch.
     fn outside(&self, step: &'static str) -> Result<(&Arc<Keeper>, &Baseline), RuntimeError> {
         self.alive(step)?;
         if let (Some(keeper), Some(baseline)) = (&self.shared.keeper, &self.baseline) {
             return Ok((keeper, baseline));
         }
-        let cause = "used sandboxes are made anew here";
+        let cause = "this runtime recreates used sandboxes and does not wipe them";
         Err(RuntimeError::new(RuntimeErrorCode::Unsupported, step, cause))
     }
 
-    /// Ends the use and makes everything fresh.
+    /// Ends the use and wipes the sandbox.
     pub(super) async fn renew(&self) -> Result<(), RuntimeError> {
         const STEP: &str = "wipe";
         let (keeper, baseline) = self.outside(STEP)?;
-        self.fit.store(false, Ordering::Relaxed);
+        self.wipe_complete.store(false, Ordering::Relaxed);
         let old = &self.connected;
         let fresh = async {
             old.link.end_all().await?;
@@ -42,11 +42,11 @@ impl<M: Maker> Contained<M> {
             let (ours, theirs) =
                 socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)
                     .map_err(|error| RuntimeError::system("make a connection", &error.into()))?;
-            let new = self.shared.connect(self.spec.instance, &self.life, ours, true)?;
-            let next = Arc::new(self.successor(new));
-            // From here on whatever breaks, breaks the new connection, and that is watched.
-            if !self.shared.succeed(&next) {
-                let cause = "it was ended meanwhile";
+            let new = self.shared.connect(self.spec.instance, &self.instance, ours, true)?;
+            let next = Arc::new(self.for_next_use(new));
+            // From here on only the new connection counts, and it is watched.
+            if !self.shared.replace_live(&next) {
+                let cause = "the sandbox ended during the wipe";
                 return Err(RuntimeError::new(RuntimeErrorCode::SandboxGone, STEP, cause));
             }
             old.watch.replace();
@@ -56,27 +56,27 @@ impl<M: Maker> Contained<M> {
             Ok(next)
         };
         let fresh = fresh.await;
-        let next = self.unless_over(STEP, fresh)?;
+        let next = self.unless_dead(STEP, fresh)?;
         old.link.retire();
-        next.fit.store(true, Ordering::Relaxed);
+        next.wipe_complete.store(true, Ordering::Relaxed);
         Ok(())
     }
 
-    /// Looks whether nothing of a use is left, and whether the guest answers.
+    /// Proves that nothing of a use is left, and that the guest answers.
     pub(super) async fn prove_clean(&self) -> Result<(), RuntimeError> {
         const STEP: &str = "prove";
         let (keeper, baseline) = self.outside(STEP)?;
-        if !self.fit.load(Ordering::Relaxed) {
-            let cause = "a wipe of it was not finished";
+        if !self.wipe_complete.load(Ordering::Relaxed) {
+            let cause = "the last wipe of the sandbox was not finished";
             return Err(RuntimeError::new(RuntimeErrorCode::Protocol, STEP, cause));
         }
         let link = &self.connected.link;
         let proven = async {
-            // Whoever answers has made what it makes for itself, and nothing moves any more.
+            // A guest that answers has finished its own setup, so its state no longer changes.
             link.ping().await?;
             keeper.prove(baseline).await
         };
         let proven = proven.await;
-        self.unless_over(STEP, proven)
+        self.unless_dead(STEP, proven)
     }
 }

@@ -1,33 +1,34 @@
-//! What an engine says about itself, for whoever asks before there is a runtime. Nothing is made for it.
+//! What an engine reports about itself, for callers that ask before there is a runtime (`shoal
+//! doctor`). It must create nothing.
 
 use std::time::Duration;
 
 use tokio::time::timeout;
 
 use super::config::{Endpoint, LinkMode};
-use super::engine::{Engine, Trouble};
-use super::ground::may_be_wiped;
+use super::engine::{Engine, EngineFailure};
+use super::engine_setup::may_be_wiped;
 
 /// How long an engine has to answer.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// An engine that answers.
+/// The abilities of an engine that answers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EngineAbilities {
     /// Its version.
     pub version: String,
     /// The version of its interface that both sides know.
     pub api: String,
-    /// Who makes control groups for it, and of which generation they are.
+    /// Its cgroup driver and the version of control groups.
     pub control_groups: String,
-    /// Whether used sandboxes can be wiped, as far as can be told: it is on this machine and has no users
-    /// of its own, and we are root.
+    /// Whether used sandboxes can be wiped, as far as is known: the engine is on this host, maps no
+    /// users, and the server is root.
     pub wipes: bool,
     /// What it cannot limit, in words.
     pub lacks: Vec<&'static str>,
 }
 
-/// Why there is no engine to be used.
+/// Why the engine cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NoEngine {
     /// What is wrong.
@@ -36,23 +37,24 @@ pub struct NoEngine {
     pub remedy: &'static str,
 }
 
-/// Asks an engine what it is, and what it would be to sandboxes that are reached in this way.
+/// Asks an engine for its abilities, for sandboxes that are connected in this mode.
 pub async fn probe(endpoint: &Endpoint, link: LinkMode) -> Result<EngineAbilities, NoEngine> {
     let engine = Engine::new(endpoint.clone());
     let asked = timeout(PATIENCE, engine.find()).await;
-    let found = asked.unwrap_or_else(|_| Err(Trouble::Unanswered("no answer in time".into())));
+    let found =
+        asked.unwrap_or_else(|_| Err(EngineFailure::Unanswered("no answer in time".into())));
     let facts = match found {
         Ok(found) => found.facts,
-        Err(trouble) => {
-            let remedy = trouble.remedy().unwrap_or("see the log of the engine");
-            return Err(NoEngine { why: engine.what_is_wrong(&trouble), remedy });
+        Err(failure) => {
+            let remedy = failure.remedy().unwrap_or("see the log of the engine");
+            return Err(NoEngine { why: engine.describe(&failure), remedy });
         }
     };
     let said = |word: Option<&str>| word.unwrap_or("unknown").to_owned();
     let driver = facts.info.cgroup_driver.map(|driver| driver.to_string());
     let generation = facts.info.cgroup_version.map(|version| version.to_string());
     let info = &facts.info;
-    // What it does not speak of it can do.
+    // An ability that it does not mention is assumed.
     let limits = [
         (info.memory_limit, "memory"),
         (info.cpu_cfs_quota, "processors"),

@@ -1,8 +1,8 @@
-//! Input and output of a container, attached before it starts so that nothing of it is missed. The
-//! library takes the engine's frames apart; here their contents are passed on. Standard output carries
-//! the guest's protocol and nothing else; what comes by standard error is for people. What is torn (an
-//! end in the middle of a frame, a frame of no kind we asked for) ends the connection, and with it the
-//! sandbox: nothing is ever guessed.
+//! Input and output of a container, attached before it starts so that nothing is missed. The
+//! library decodes the engine's frames; this module passes their contents on. Standard output
+//! carries the guest's protocol and nothing else; standard error is for people. A broken stream (an
+//! end within a frame, or a frame of an unexpected kind) ends the connection, and with it the
+//! sandbox: nothing may be guessed.
 
 use std::collections::VecDeque;
 use std::io;
@@ -19,30 +19,30 @@ use tokio::net::UnixStream;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::oneshot;
 
-use super::engine::{Engine, QUICK, Trouble};
+use super::engine::{Engine, EngineFailure, QUICK};
 
 /// How much of standard error is remembered.
 const REMEMBERED_BYTES: usize = 1024;
 /// How much input is passed on at once.
 const INPUT_BYTES: usize = 16 * 1024;
 
-/// The last that a container said by standard error.
+/// The end of a container's standard error.
 #[derive(Debug, Clone, Default)]
-pub(super) struct LastWords {
+pub(super) struct StderrTail {
     bytes: Arc<Mutex<VecDeque<u8>>>,
 }
 
-impl LastWords {
-    fn heard(&self, instance: InstanceId, bytes: &[u8]) {
+impl StderrTail {
+    fn append(&self, instance: InstanceId, bytes: &[u8]) {
         let text = String::from_utf8_lossy(bytes);
-        tracing::debug!(%instance, text = text.trim_end(), "a guest wrote to standard error");
+        tracing::debug!(%instance, text = text.trim_end(), "the guest wrote to standard error");
         let mut remembered = self.bytes.lock().unwrap_or_else(PoisonError::into_inner);
         remembered.extend(bytes.iter().skip(bytes.len().saturating_sub(REMEMBERED_BYTES)));
         let excess = remembered.len().saturating_sub(REMEMBERED_BYTES);
         remembered.drain(..excess);
     }
 
-    /// What it was, if it was anything.
+    /// The text, if there is any.
     pub(super) fn text(&self) -> Option<String> {
         let remembered = self.bytes.lock().unwrap_or_else(PoisonError::into_inner);
         let bytes: Vec<u8> = remembered.iter().copied().collect();
@@ -51,12 +51,12 @@ impl LastWords {
     }
 }
 
-/// Attaches to a container, with its input if that is wanted.
+/// Attaches to a container, with its input if `input`.
 pub(super) async fn attach(
     engine: &Engine,
     container: &str,
     input: bool,
-) -> Result<AttachContainerResults, Trouble> {
+) -> Result<AttachContainerResults, EngineFailure> {
     let options = AttachContainerOptionsBuilder::new()
         .stream(true)
         .logs(false)
@@ -69,42 +69,42 @@ pub(super) async fn attach(
         .await
 }
 
-/// A socket that is made of what is attached.
-pub(super) struct AsSocket {
-    /// What is written to it becomes input, and output can be read from it. It ends when either side
-    /// does.
+/// A socket in front of an attached container.
+pub(super) struct AttachedSocket {
+    /// What is written to it becomes input, and output can be read from it. It ends when either
+    /// side does.
     pub socket: OwnedFd,
-    /// Told when the first output is there; dropped if it ends before that.
+    /// Completes with the first output; closed if the container ends before that.
     pub spoke: oneshot::Receiver<()>,
 }
 
-/// Makes a socket of what is attached.
+/// Puts a socket in front of an attached container.
 pub(super) fn as_socket(
     attached: AttachContainerResults,
     instance: InstanceId,
-    words: LastWords,
-) -> io::Result<AsSocket> {
+    stderr: StderrTail,
+) -> io::Result<AttachedSocket> {
     let (ours, theirs) = StdStream::pair()?;
     theirs.set_nonblocking(true)?;
     let (read, write) = UnixStream::from_std(theirs)?.into_split();
     let (speaks, spoke) = oneshot::channel();
     tasks::spawn(async move {
         let AttachContainerResults { output, input } = attached;
-        let to = Outward { to: write, instance, words, speaks: Some(speaks) };
-        // Whatever ends first ends both: neither is dropped in the middle of anything that goes on.
+        let to = Outward { to: write, instance, stderr, speaks: Some(speaks) };
+        // The first direction that ends, ends both.
         tokio::select! {
             () = to.pass_on(output) => {}
             () = inward(read, input) => {}
         }
     });
-    Ok(AsSocket { socket: ours.into(), spoke })
+    Ok(AttachedSocket { socket: ours.into(), spoke })
 }
 
 /// Where output goes.
 struct Outward {
     to: OwnedWriteHalf,
     instance: InstanceId,
-    words: LastWords,
+    stderr: StderrTail,
     speaks: Option<oneshot::Sender<()>>,
 }
 
@@ -121,17 +121,19 @@ impl Outward {
                         return;
                     }
                     if let Some(speaks) = self.speaks.take() {
-                        // Nobody need wait for it.
+                        // The receiver may be gone, which is fine.
                         let _ = speaks.send(());
                     }
                 }
-                Ok(LogOutput::StdErr { message }) => self.words.heard(instance, &message),
+                Ok(LogOutput::StdErr { message }) => self.stderr.append(instance, &message),
                 Ok(LogOutput::Console { .. } | LogOutput::StdIn { .. }) => {
-                    tracing::warn!(%instance, "the engine's stream of a container is torn");
+                    let what = "the Docker engine sent an unexpected frame; the sandbox ends";
+                    tracing::warn!(%instance, "{what}");
                     return;
                 }
                 Err(error) => {
-                    tracing::warn!(%instance, %error, "the engine's stream of a container broke");
+                    let what = "the Docker engine's stream broke; the sandbox ends";
+                    tracing::warn!(%instance, %error, "{what}");
                     return;
                 }
             }
@@ -152,15 +154,15 @@ async fn inward(mut from: OwnedReadHalf, mut input: impl tokio::io::AsyncWrite +
     let _ = input.shutdown().await;
 }
 
-/// Listens to a container that is reached in another way, until it is over.
-pub(super) async fn last_words(
+/// Collects the standard error of a container that is connected by a socket, until it ends.
+pub(super) async fn collect_stderr(
     attached: AttachContainerResults,
     instance: InstanceId,
-    words: &LastWords,
+    stderr: &StderrTail,
 ) {
     let AttachContainerResults { mut output, input } = attached;
     while let Some(Ok(frame)) = output.next().await {
-        words.heard(instance, frame.as_ref());
+        stderr.append(instance, frame.as_ref());
     }
     drop(input);
 }

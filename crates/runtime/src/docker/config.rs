@@ -1,5 +1,5 @@
-//! What a Docker runtime is configured with. What can be judged without an engine is judged here; the
-//! engine itself may be down for as long as it likes.
+//! The configuration of a Docker runtime. It is checked here as far as that is possible without an
+//! engine; it must never wait for one.
 
 use std::fmt;
 use std::io;
@@ -11,12 +11,11 @@ use model::ImageId;
 use super::path_map::PathMap;
 use crate::error::{RuntimeError, RuntimeErrorCode};
 
-/// Where an engine listens unless something else is said.
+/// Where an engine listens by default.
 const USUAL_SOCKET: &str = "/var/run/docker.sock";
 /// The longest name of a node or a run: both are part of names that engines bound.
 const NAME_BYTES_MAX: usize = 64;
-/// How many containers are made at once unless something else is said: more of them only wait for
-/// each other inside the engine.
+/// How many containers are created at once by default: more would only wait inside the engine.
 const USUAL_AT_ONCE: usize = 8;
 
 /// Where an engine listens.
@@ -47,13 +46,13 @@ impl Endpoint {
                 }
             }
             Some(("ssh" | "https" | "npipe" | "fd", _)) => {
-                refuse("only unix:// and tcp:// without encryption are spoken here")
+                refuse("only unix:// and tcp:// without encryption are supported")
             }
             Some(_) | None => refuse("unix:///PATH or tcp://HOST:PORT is expected"),
         }
     }
 
-    /// What the environment says, else the usual socket.
+    /// `DOCKER_HOST` if it is set, else the usual socket.
     pub fn usual() -> Result<Self, RuntimeError> {
         match std::env::var("DOCKER_HOST") {
             Ok(text) if !text.is_empty() => Self::parse(&text),
@@ -74,10 +73,11 @@ impl fmt::Display for Endpoint {
 /// How guests are connected to.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum LinkMode {
-    /// By a socket where the engine and we share files and a kernel, else through the engine.
+    /// By a socket where the engine and this server share files and a kernel, else through the
+    /// engine.
     #[default]
     Auto,
-    /// By a socket that is shown in the container.
+    /// By a socket that is mounted in the container.
     Socket,
     /// Through the engine, by input and output of the container.
     Attach,
@@ -95,7 +95,7 @@ pub trait StoredImages: Send + Sync {
 pub struct DockerConfig {
     /// Where the engine listens.
     pub endpoint: Endpoint,
-    /// Names this server's data directory: what carries another name is never touched. Letters,
+    /// Names this server's data directory: containers of another name are never touched. Letters,
     /// digits and dashes.
     pub node: String,
     /// Names this run: what carries another one was left behind by an earlier run. Letters, digits
@@ -124,7 +124,7 @@ impl fmt::Debug for DockerConfig {
 }
 
 impl DockerConfig {
-    /// Every default, with an engine that is somewhere.
+    /// Every default, with an engine at this endpoint.
     pub fn new(
         endpoint: Endpoint,
         node: impl Into<String>,
@@ -143,7 +143,7 @@ impl DockerConfig {
         }
     }
 
-    /// Refuses what could never work.
+    /// Refuses a configuration that could never work.
     pub(super) fn check(&self) -> Result<(), RuntimeError> {
         let refuse = |cause: &str| {
             Err(RuntimeError::new(RuntimeErrorCode::Invalid, "start", cause.to_owned()))
@@ -155,10 +155,12 @@ impl DockerConfig {
             return refuse("the run directory must be an absolute path");
         }
         if self.creates_at_once == 0 {
-            return refuse("at least one container is made at once");
+            return refuse("docker.creates_at_once must be at least 1");
         }
         if self.link == LinkMode::Socket && matches!(self.endpoint, Endpoint::Tcp(_)) {
-            return refuse("an engine behind tcp:// cannot show a socket of ours to a container");
+            return refuse(
+                "docker.link = \"socket\" needs a unix:// engine; use auto or attach for tcp://",
+            );
         }
         Ok(())
     }
@@ -174,7 +176,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn endpoints_are_read_or_refused() {
+    fn docker_endpoints_are_parsed_or_refused() {
         let unix = |path: &str| Some(Endpoint::Unix(path.to_owned()));
         let tcp = |address: &str| Some(Endpoint::Tcp(address.to_owned()));
         for (text, expected) in [
@@ -197,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn what_could_never_work_is_refused() {
+    fn docker_config_that_could_never_work_is_refused() {
         let good = || DockerConfig::new(Endpoint::Tcp("e:1".into()), "node", "run-1", "/run/x");
         assert!(good().check().is_ok());
         let wrong: [fn(&mut DockerConfig); 6] = [

@@ -1,6 +1,6 @@
-//! The way to the engine. It is looked for when it is needed and may come and go: nothing here fails
-//! for good. Every question has a deadline, and what came of it is told apart: never asked, asked
-//! without an answer, or refused.
+//! The connection to the Docker engine. It is opened when needed, and the engine may come and go:
+//! no failure here is permanent. Every request has a deadline. A failure says whether the request
+//! was never sent, was sent without an answer, or was refused.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,7 +13,7 @@ use bollard::{API_DEFAULT_VERSION, BollardRequest, Docker};
 use tokio::time::timeout;
 
 use super::config::Endpoint;
-use super::flights::Flights;
+use super::single_flight::SingleFlight;
 use crate::error::{RuntimeError, RuntimeErrorCode};
 
 /// How long to wait for a connection, and for the engine to say what it is.
@@ -21,61 +21,61 @@ const HELLO_PATIENCE: Duration = Duration::from_secs(10);
 /// The library's own deadline, which none of ours is longer than.
 const LIBRARY_PATIENCE_SECS: u64 = 30 * 60;
 
-/// How many different warnings are said.
+/// How many different warnings are logged.
 const MAX_WARNINGS: usize = 16;
 
-/// How long a question may take that is answered at once by an engine that is well.
+/// How long a request may take that a healthy engine answers at once.
 pub(super) const QUICK: Duration = Duration::from_secs(20);
 /// How long work of the engine may take.
 pub(super) const WORK: Duration = Duration::from_mins(1);
 
-/// What the engine said about itself when it was found.
+/// What the engine reported about itself when it was found.
 #[derive(Debug, Clone)]
 pub(super) struct Facts {
     /// The version of its interface that both sides know.
     pub api: (usize, usize),
-    /// What it says of the machine it is on.
+    /// What it reports about its host.
     pub info: Arc<SystemInfo>,
 }
 
-/// A connection that works, as far as is known, with what was learned when it was made.
+/// A connection that works, as far as is known, with the facts of that engine.
 #[derive(Debug, Clone)]
-pub(super) struct Found {
+pub(super) struct EngineConnection {
     pub docker: Docker,
     pub facts: Facts,
 }
 
-/// Why a question has no good answer.
+/// Why a request to the engine failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Trouble {
-    /// There is no engine there: nothing was asked.
+pub(super) enum EngineFailure {
+    /// The engine cannot be reached: nothing was sent.
     Unreachable(String),
-    /// It was asked, and no whole answer came: whether it was done is not known.
+    /// The request was sent, and no complete answer came: it may have been carried out.
     Unanswered(String),
-    /// It refused.
+    /// The engine refused.
     Refused {
-        /// The code of its answer.
+        /// The HTTP status of its answer.
         status: u16,
-        /// What it said.
+        /// Its message.
         message: String,
     },
 }
 
-impl Trouble {
-    /// Whether the engine says that there is no such thing.
+impl EngineFailure {
+    /// Whether the engine reports that the object does not exist.
     pub(super) fn is_missing(&self) -> bool {
         matches!(self, Self::Refused { status: 404, .. })
     }
 
-    /// What was said, in a few words.
-    pub(super) fn said(&self) -> &str {
+    /// The message, without context.
+    pub(super) fn message(&self) -> &str {
         match self {
             Self::Unreachable(why) | Self::Unanswered(why) => why,
             Self::Refused { message, .. } => message.trim_end(),
         }
     }
 
-    /// Whether the engine says that something is in the way.
+    /// Whether the engine reports a conflict.
     pub(super) fn is_conflict(&self) -> bool {
         matches!(self, Self::Refused { status: 409, .. })
     }
@@ -100,12 +100,12 @@ impl Trouble {
         if let Error::DockerResponseServerError { status_code, message } = error {
             return Self::Refused { status: status_code, message };
         }
-        // Said in the middle of an answer that began well.
+        // Reported in the middle of an answer that began well.
         if let Error::DockerStreamError { error } = error {
             return Self::Refused { status: 500, message: error };
         }
         if let Error::SocketNotFoundError(_) = error {
-            return Self::Unreachable("there is no such socket".into());
+            return Self::Unreachable("the socket does not exist".into());
         }
         let said = innermost(&error);
         if let Error::HyperLegacyError { err } = &error
@@ -126,32 +126,32 @@ fn innermost(error: &Error) -> String {
     last.to_string()
 }
 
-/// An engine, wherever it is and whether it is there or not.
+/// A Docker engine, reachable or not.
 pub(super) struct Engine {
     endpoint: Endpoint,
-    found: Arc<Mutex<Option<Found>>>,
-    /// It is looked for once for all who want it.
-    looks: Flights<Found, Trouble>,
-    /// It was asked to make something, so that there may be something.
-    asked_to_make: AtomicBool,
-    /// What it warned of, as far as that was said.
+    found: Arc<Mutex<Option<EngineConnection>>>,
+    /// One connection attempt serves all waiting callers.
+    connects: SingleFlight<EngineConnection, EngineFailure>,
+    /// A create request was sent, so that containers may exist.
+    create_requested: AtomicBool,
+    /// Its warnings that were logged.
     warned: Mutex<BTreeSet<String>>,
-    /// Why it could not be found when it was last looked for.
-    away: Mutex<Option<Trouble>>,
+    /// Why the last connection attempt failed.
+    away: Mutex<Option<EngineFailure>>,
 }
 
-fn lock(found: &Mutex<Option<Found>>) -> MutexGuard<'_, Option<Found>> {
+fn lock(found: &Mutex<Option<EngineConnection>>) -> MutexGuard<'_, Option<EngineConnection>> {
     found.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Engine {
     pub(super) fn new(endpoint: Endpoint) -> Self {
-        let looks = Flights::new(Duration::ZERO);
+        let connects = SingleFlight::new(Duration::ZERO);
         Self {
             endpoint,
             found: Arc::default(),
-            looks,
-            asked_to_make: AtomicBool::new(false),
+            connects,
+            create_requested: AtomicBool::new(false),
             warned: Mutex::default(),
             away: Mutex::default(),
         }
@@ -161,123 +161,127 @@ impl Engine {
         &self.endpoint
     }
 
-    /// What is known of it, if it has been found.
+    /// The facts of the engine, if it has been found.
     pub(super) fn facts(&self) -> Option<Facts> {
         lock(&self.found).as_ref().map(|found| found.facts.clone())
     }
 
-    /// It went away, and may be another one when it comes back.
+    /// Drops the connection: the engine may be another one when it comes back.
     pub(super) fn forget(&self) {
         *lock(&self.found) = None;
     }
 
-    /// It is asked to make a container.
-    pub(super) fn is_asked_to_make(&self) {
-        self.asked_to_make.store(true, Ordering::Relaxed);
+    /// Records that a create request is sent.
+    pub(super) fn note_create_request(&self) {
+        self.create_requested.store(true, Ordering::Relaxed);
     }
 
-    /// Whether there may be a container of ours.
-    pub(super) fn was_asked_to_make(&self) -> bool {
-        self.asked_to_make.load(Ordering::Relaxed)
+    /// Whether containers of this run may exist.
+    pub(super) fn may_have_containers(&self) -> bool {
+        self.create_requested.load(Ordering::Relaxed)
     }
 
-    /// Says what it warns of when it makes a container, once: a limit may not be kept.
-    pub(super) fn warns(&self, warning: &str) {
+    /// Logs a warning of the engine once: it may mean that a limit is not enforced.
+    pub(super) fn log_warning_once(&self, warning: &str) {
         let mut warned = self.warned.lock().unwrap_or_else(PoisonError::into_inner);
         if warned.len() < MAX_WARNINGS && warned.insert(warning.to_owned()) {
-            tracing::warn!(engine = %self.endpoint, warning, "the Docker engine warns");
+            tracing::warn!(engine = %self.endpoint, warning, "warning of the Docker engine");
         }
     }
 
-    /// The engine, looked for if it is not known.
-    pub(super) async fn find(&self) -> Result<Found, Trouble> {
+    /// The connection, opened if there is none.
+    pub(super) async fn find(&self) -> Result<EngineConnection, EngineFailure> {
         if let Some(found) = lock(&self.found).clone() {
             return Ok(found);
         }
         let (endpoint, keep) = (self.endpoint.clone(), Arc::clone(&self.found));
-        let look = self.looks.board("engine", || async move {
-            let found = match timeout(HELLO_PATIENCE, greet(&endpoint)).await {
-                Ok(found) => found.map_err(Trouble::of)?,
+        let look = self.connects.join("engine", || async move {
+            let found = match timeout(HELLO_PATIENCE, connect(&endpoint)).await {
+                Ok(found) => found.map_err(EngineFailure::of)?,
                 Err(_) => return Err(late()),
             };
             *lock(&keep) = Some(found.clone());
             Ok(found)
         });
-        look.landed().await.unwrap_or_else(|| Err(Trouble::Unanswered("it was given up".into())))
+        look.result().await.unwrap_or_else(|| {
+            Err(EngineFailure::Unanswered("the connection attempt panicked".into()))
+        })
     }
 
-    /// Whether it was found, as whoever follows it sees it.
-    pub(super) fn is_away(&self, trouble: Option<Trouble>) {
-        *self.away.lock().unwrap_or_else(PoisonError::into_inner) = trouble;
+    /// Records whether the engine was found. The task that follows its events calls this.
+    pub(super) fn set_absence(&self, failure: Option<EngineFailure>) {
+        *self.away.lock().unwrap_or_else(PoisonError::into_inner) = failure;
     }
 
-    /// Why it could not be found when it was last looked for, in words.
+    /// Why the engine is absent, in words, if it is.
     pub(super) fn absence(&self) -> Option<String> {
         let away = self.away.lock().unwrap_or_else(PoisonError::into_inner);
-        away.as_ref().map(|trouble| self.told(trouble))
+        away.as_ref().map(|failure| self.describe_with_remedy(failure))
     }
 
-    /// Asks it something, within this time in all.
+    /// Sends a request. The deadline covers the connection, too.
     pub(super) async fn ask<T, A>(
         &self,
         patience: Duration,
         question: impl FnOnce(Docker) -> A,
-    ) -> Result<T, Trouble>
+    ) -> Result<T, EngineFailure>
     where
         A: Future<Output = Result<T, Error>>,
     {
         let asking = async {
             let found = self.find().await?;
-            question(found.docker).await.map_err(Trouble::of)
+            question(found.docker).await.map_err(EngineFailure::of)
         };
         let answer = timeout(patience, asking).await.unwrap_or_else(|_| Err(late()));
-        if let Err(Trouble::Unreachable(_)) = answer {
+        if let Err(EngineFailure::Unreachable(_)) = answer {
             self.forget();
         }
         answer
     }
 
-    /// A trouble as the failure of a step.
+    /// A failure of the engine as the error of a step.
     pub(super) fn failed(
         &self,
         code: RuntimeErrorCode,
         step: &'static str,
-        trouble: &Trouble,
+        failure: &EngineFailure,
     ) -> RuntimeError {
-        RuntimeError::new(code, step, self.told(trouble))
+        RuntimeError::new(code, step, self.describe_with_remedy(failure))
     }
 
-    fn told(&self, trouble: &Trouble) -> String {
-        let what = self.what_is_wrong(trouble);
-        match trouble.remedy() {
+    fn describe_with_remedy(&self, failure: &EngineFailure) -> String {
+        let what = self.describe(failure);
+        match failure.remedy() {
             Some(remedy) => format!("{what}; {remedy}"),
             None => what,
         }
     }
 
-    /// A trouble in words, without what helps.
-    pub(super) fn what_is_wrong(&self, trouble: &Trouble) -> String {
+    /// A failure in words, without its remedy.
+    pub(super) fn describe(&self, failure: &EngineFailure) -> String {
         let at = &self.endpoint;
-        match trouble {
-            Trouble::Unreachable(why) if trouble.is_denial() => {
+        match failure {
+            EngineFailure::Unreachable(why) if failure.is_denial() => {
                 format!("the Docker engine at {at} may not be used: {why}")
             }
-            Trouble::Unreachable(why) => {
+            EngineFailure::Unreachable(why) => {
                 format!("the Docker engine at {at} does not answer: {why}")
             }
-            Trouble::Unanswered(why) => format!("the Docker engine at {at} gave no answer: {why}"),
-            Trouble::Refused { message, .. } => {
+            EngineFailure::Unanswered(why) => {
+                format!("the Docker engine at {at} gave no answer: {why}")
+            }
+            EngineFailure::Refused { message, .. } => {
                 format!("the Docker engine refused: {}", message.trim_end())
             }
         }
     }
 }
 
-fn late() -> Trouble {
-    Trouble::Unanswered("no answer in time".into())
+fn late() -> EngineFailure {
+    EngineFailure::Unanswered("no answer in time".into())
 }
 
-async fn greet(endpoint: &Endpoint) -> Result<Found, Error> {
+async fn connect(endpoint: &Endpoint) -> Result<EngineConnection, Error> {
     let (seconds, version) = (LIBRARY_PATIENCE_SECS, API_DEFAULT_VERSION);
     let docker = match endpoint {
         Endpoint::Unix(path) => Docker::connect_with_unix(path, seconds, version)?,
@@ -286,8 +290,7 @@ async fn greet(endpoint: &Endpoint) -> Result<Found, Error> {
     let docker = docker.negotiate_version().await?;
     let agreed = docker.client_version();
     let api = (agreed.major_version, agreed.minor_version);
-    // The library leaves the version out of its requests, and the engine would take each as one of
-    // the newest.
+    // The library sends no version, and the engine would treat each request as the newest version.
     let docker = docker.with_request_modifier(move |request: BollardRequest| {
         let (mut parts, body) = request.into_parts();
         if let Ok(uri) = with_version(&parts.uri.to_string(), api).parse() {
@@ -296,7 +299,7 @@ async fn greet(endpoint: &Endpoint) -> Result<Found, Error> {
         BollardRequest::from_parts(parts, body)
     });
     let info = docker.info().await?;
-    Ok(Found { docker, facts: Facts { api, info: Arc::new(info) } })
+    Ok(EngineConnection { docker, facts: Facts { api, info: Arc::new(info) } })
 }
 
 /// An address with a version before its path.
@@ -312,7 +315,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn requests_say_which_version_they_are_of() {
+    fn engine_requests_name_their_api_version() {
         for (uri, expected) in [
             ("unix://abc/info", "unix://abc/v1.41/info"),
             ("unix://abc:0/a/b?c=d/e", "unix://abc:0/v1.41/a/b?c=d/e"),
@@ -323,17 +326,17 @@ mod tests {
     }
 
     #[test]
-    fn troubles_are_told_with_what_helps() {
+    fn engine_failures_name_their_remedy() {
         let engine = Engine::new(Endpoint::Unix("/x.sock".into()));
-        let said = |trouble: Trouble| {
-            engine.failed(RuntimeErrorCode::LaunchFailed, "launch", &trouble).cause.into_owned()
+        let said = |failure: EngineFailure| {
+            engine.failed(RuntimeErrorCode::LaunchFailed, "launch", &failure).cause.into_owned()
         };
-        let denied = said(Trouble::Unreachable("Permission denied (os error 13)".into()));
+        let denied = said(EngineFailure::Unreachable("Permission denied (os error 13)".into()));
         assert!(denied.contains("the group of that socket"), "{denied}");
-        let away = said(Trouble::Unreachable("Connection refused (os error 111)".into()));
+        let away = said(EngineFailure::Unreachable("Connection refused (os error 111)".into()));
         assert!(away.contains("unix:///x.sock does not answer: Connection refused"), "{away}");
         assert!(away.contains("start it or set docker.host"), "{away}");
-        let refused = said(Trouble::Refused { status: 500, message: "no\n".into() });
+        let refused = said(EngineFailure::Refused { status: 500, message: "no\n".into() });
         assert_eq!(refused, "the Docker engine refused: no");
     }
 }

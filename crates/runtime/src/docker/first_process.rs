@@ -1,6 +1,6 @@
-//! What can be seen of a container's first process from here, where the engine is on this machine. A
-//! number that the engine says is believed only if the process is in a control group of that container:
-//! an engine in a container of its own counts processes differently.
+//! The first process of a container, where the engine is on this host. A pid that the engine
+//! reports is used only if that process is in a control group of the container: an engine in a
+//! container of its own has other pids.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ use rustix::fs::{Mode, OFlags, ResolveFlags, fstat, openat2, stat};
 /// The files that count kills for want of memory, of the second and of the first generation.
 const COUNTERS: [&str; 2] = ["memory.events", "memory.oom_control"];
 
-/// The first process of a container, as this machine sees it.
+/// The first process of a container, as this host sees it.
 #[derive(Debug)]
 pub(super) struct FirstProcess {
     pub pid: u32,
@@ -23,7 +23,7 @@ pub(super) struct FirstProcess {
 }
 
 impl FirstProcess {
-    /// Looks whether this process is of that container.
+    /// The process, if it belongs to that container.
     pub(super) fn find(pid: i64, container: &str) -> Option<Self> {
         let pid = u32::try_from(pid).ok().filter(|pid| *pid != 0)?;
         let groups = fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
@@ -35,7 +35,7 @@ impl FirstProcess {
         Some(Self { pid, memory, kills_seen: AtomicU64::new(0) })
     }
 
-    /// Whether it has a network of its own, as far as that can be seen.
+    /// Whether it shares the host's network, as far as that is visible.
     pub(super) fn shares_our_network(&self) -> bool {
         let network = |process: &str| fs::read_link(format!("/proc/{process}/ns/net")).ok();
         match (network(&self.pid.to_string()), network("self")) {
@@ -44,8 +44,8 @@ impl FirstProcess {
         }
     }
 
-    /// Whether it has in this place what we have in that one; none if that cannot be seen from here.
-    /// Links of its own lead nowhere else.
+    /// Whether its path `place` is the same file as our path `ours`; none if that cannot be
+    /// determined. Links inside the container are resolved inside it.
     pub(super) fn shows(&self, place: &str, ours: &str) -> Option<bool> {
         let root = File::open(format!("/proc/{}/root", self.pid)).ok()?;
         let flags = OFlags::PATH | OFlags::CLOEXEC;
@@ -55,8 +55,8 @@ impl FirstProcess {
         Some((theirs.st_dev, theirs.st_ino) == (ours.st_dev, ours.st_ino))
     }
 
-    /// Whether more has been killed for want of memory than when this was last asked; none if nothing
-    /// counts it, or not any more.
+    /// Whether more processes were killed for want of memory since the last call; none if no
+    /// counter exists.
     pub(super) fn memory_ran_out(&self) -> Option<bool> {
         let directory = self.memory.as_ref()?;
         let texts = COUNTERS.iter().map(|file| fs::read_to_string(directory.join(file)));
@@ -64,13 +64,13 @@ impl FirstProcess {
         Some(self.kills_seen.fetch_max(now, Ordering::SeqCst) < now)
     }
 
-    /// Whether anything was seen to be killed for want of memory.
+    /// Whether any kill for want of memory was seen.
     pub(super) fn ran_out_before(&self) -> bool {
         self.kills_seen.load(Ordering::SeqCst) > 0
     }
 }
 
-/// Whether these are groups of that container: each has its id in its name, whoever made them.
+/// Whether these are groups of that container: their names contain its id.
 fn is_of(groups: &str, container: &str) -> bool {
     !container.is_empty() && memberships(groups).iter().any(|group| group.path.contains(container))
 }
@@ -99,7 +99,7 @@ mod tests {
     const ID: &str = "423d03e71c6a4e318a01016e0371fc7a1ecd0167ec380be4705c498f4b706880";
 
     #[test]
-    fn processes_are_told_by_their_groups() {
+    fn first_process_is_known_by_its_cgroups() {
         for (groups, expected) in [
             (format!("8:pids:/docker/{ID}\n0::/docker/{ID}\n"), true),
             (format!("0::/system.slice/docker-{ID}.scope\n"), true),
@@ -108,11 +108,11 @@ mod tests {
         ] {
             assert_eq!(is_of(&groups, ID), expected, "{groups}");
         }
-        assert!(!is_of("0::/docker/x\n", ""), "nobody is of no container");
+        assert!(!is_of("0::/docker/x\n", ""), "an empty id matches no process");
     }
 
     #[test]
-    fn the_group_that_bounds_memory_is_found_in_every_arrangement() {
+    fn memory_cgroup_is_found_in_every_cgroup_layout() {
         let first = "30 20 0:26 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n\
                      31 20 0:27 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n";
         let second = "30 20 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n";
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_shown_is_told_by_what_it_is() {
+    fn first_process_files_are_compared_by_inode() {
         let ourselves =
             FirstProcess { pid: std::process::id(), memory: None, kills_seen: AtomicU64::new(0) };
         for (place, ours, expected) in [
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn a_number_that_is_no_process_of_the_container_is_not_believed() {
+    fn first_process_of_another_container_is_refused() {
         assert!(FirstProcess::find(i64::from(std::process::id()), ID).is_none());
         assert!(FirstProcess::find(0, ID).is_none());
         assert!(FirstProcess::find(-1, ID).is_none());

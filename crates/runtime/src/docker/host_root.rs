@@ -1,7 +1,7 @@
-//! The root made of the host's own programs, for engines that see the same files as we do: a small
-//! image with what native sandboxes have around `/usr` (a synthetic `/etc`, a few files of the host's,
-//! empty directories), and `/usr` itself shown read-only. The image is the same bytes, and so has the
-//! same name, as long as the host does not change.
+//! The root made of the host's own programs, for engines that see the same files as this server: a
+//! small image with what native sandboxes have around `/usr` (a synthetic `/etc`, a few files of
+//! the host, empty directories), and `/usr` itself mounted read-only. While the host does not
+//! change, the image has the same bytes, and so the same name.
 
 use std::fs::File;
 use std::io::{self, Read as _};
@@ -12,23 +12,23 @@ use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, openat, readlinkat, 
 use sha2::{Digest as _, Sha256};
 use tar::{Builder, EntryType, Header};
 
-use super::creation::Shown;
+use super::container_config::BindMount;
 
-/// What the image is called, before its hash.
+/// The name of the image, before its hash.
 const REPOSITORY: &str = "shoal/host";
 /// What may be links into `/usr`, or directories of their own.
 const TOPS: [&str; 6] = ["bin", "sbin", "lib", "lib32", "lib64", "libx32"];
 /// How much of the hash is in the name.
 const HASH_BYTES: usize = 12;
 
-/// An image to be made, and what is shown with it.
+/// An image to be made, and the host directories that are mounted with it.
 #[derive(Debug)]
 pub(super) struct HostRoot {
     pub repository: &'static str,
     pub tag: String,
     /// All of the image as one archive.
     pub archive: Vec<u8>,
-    pub shown: Vec<Shown>,
+    pub shown: Vec<BindMount>,
 }
 
 impl HostRoot {
@@ -36,7 +36,7 @@ impl HostRoot {
         format!("{}:{}", self.repository, self.tag)
     }
 
-    /// Looks at the host. Blocks.
+    /// Reads the host's files. Blocks.
     pub(super) fn build() -> io::Result<Self> {
         Self::build_from(Path::new("/"))
     }
@@ -60,15 +60,18 @@ impl HostRoot {
         for name in etc::COPIED {
             building.copy(&Path::new("etc").join(name))?;
         }
-        let mut shown =
-            vec![Shown { source: "/usr".to_owned(), target: "/usr".to_owned(), read_only: true }];
+        let mut shown = vec![BindMount {
+            source: "/usr".to_owned(),
+            target: "/usr".to_owned(),
+            read_only: true,
+        }];
         for name in TOPS {
             match kind_of(&host.join(name)) {
                 Some(FileType::Symlink) => building.copy(Path::new(name))?,
                 Some(FileType::Directory) => {
                     building.directory(Path::new(name))?;
                     let path = format!("/{name}");
-                    shown.push(Shown { source: path.clone(), target: path, read_only: true });
+                    shown.push(BindMount { source: path.clone(), target: path, read_only: true });
                 }
                 Some(
                     FileType::RegularFile
@@ -96,7 +99,7 @@ pub(super) fn hash_of(bytes: &[u8]) -> String {
 struct Building {
     host: PathBuf,
     archive: Builder<Vec<u8>>,
-    /// What is in it already: the first one wins.
+    /// The paths that are in it already: the first one wins.
     written: Vec<PathBuf>,
     budget_bytes: u64,
 }
@@ -216,7 +219,7 @@ fn header(kind: EntryType, mode: u32, size: u64) -> Header {
     header
 }
 
-/// An archive of one program, which whoever unpacks it can run, and of an empty directory.
+/// An archive of one program, which every user can run, and of an empty directory.
 pub(super) fn archive_of_program(
     name: &str,
     contents: &[u8],
@@ -258,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_for_everyone_is_copied_and_the_name_follows_from_it() {
+    fn host_root_copies_only_public_files_and_is_named_by_its_hash() {
         let host = std::env::temp_dir().join(format!("host-root-{}", std::process::id()));
         for directory in ["etc/alternatives", "etc/ssl/certs", "etc/ssl/private", "usr/bin", "lib"]
         {
@@ -272,7 +275,7 @@ mod tests {
         fs::set_permissions(host.join("etc/ssl/certs/own.pem"), hidden).unwrap();
         fs::write(host.join("etc/ssl/private/key.pem"), "secret").unwrap();
         fs::write(host.join("etc/shadow"), "secret").unwrap();
-        fs::write(host.join("etc/passwd"), "somebody").unwrap();
+        fs::write(host.join("etc/passwd"), "another").unwrap();
 
         let root = HostRoot::build_from(&host).unwrap();
         let found = entries(&root);

@@ -1,7 +1,7 @@
-//! Which image a container is made from. One that the engine has is used as it is; one that it has not
-//! comes from our store, and else the engine pulls it. Fetching is done once for all who wait for it, in
-//! a task of its own: a launch that gives up does not end it, and one that failed is not begun again at
-//! once by everybody.
+//! Finds the image of a container. An image that the engine has is used as it is; otherwise it
+//! comes from our image store, and otherwise the engine pulls it. One fetch serves all waiting
+//! launches, in a task of its own: a launch that gives up does not end it, and a failed fetch is
+//! not retried at once.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -16,10 +16,10 @@ use tokio::sync::{OnceCell, Semaphore, mpsc, watch};
 use tokio::time::timeout;
 
 use super::config::StoredImages;
-use super::creation::Shown;
-use super::engine::{Engine, QUICK, Trouble};
-use super::flights::Flights;
+use super::container_config::BindMount;
+use super::engine::{Engine, EngineFailure, QUICK};
 use super::host_root::HostRoot;
+use super::single_flight::SingleFlight;
 use crate::error::{RuntimeError, RuntimeErrorCode};
 use crate::spec::Root;
 
@@ -27,9 +27,9 @@ const STEP: &str = "find the image";
 
 /// How long fetching an image may take in all.
 const FETCH_PATIENCE: Duration = Duration::from_mins(30);
-/// How long nothing may be heard while an image is fetched.
+/// How long the engine may be silent while an image is fetched.
 const SILENCE_PATIENCE: Duration = Duration::from_mins(2);
-/// How long a failure counts before it is tried again.
+/// How long a failed fetch is not retried.
 const FAILURE_COUNTS: Duration = Duration::from_secs(10);
 /// The longest name of an image.
 const NAME_BYTES_MAX: usize = 255;
@@ -42,12 +42,12 @@ const PIECES: usize = 4;
 /// An image that the engine has.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Image {
-    /// What no second one is called.
+    /// Its id.
     pub id: String,
     /// Where it wants volumes.
     pub volumes: Vec<String>,
-    /// What is shown with it.
-    pub shown: Vec<Shown>,
+    /// Host directories that are mounted with it.
+    pub shown: Vec<BindMount>,
 }
 
 /// How an image is brought to the engine.
@@ -57,7 +57,7 @@ enum Source {
     Pull,
     /// Our store has it.
     Store(ImageId, Arc<dyn StoredImages>),
-    /// It is made from what is on this machine.
+    /// It is made from files of this host.
     Host(Arc<HostRoot>),
 }
 
@@ -65,11 +65,11 @@ enum Source {
 pub(super) struct Images {
     engine: Arc<Engine>,
     store: Option<Arc<dyn StoredImages>>,
-    fetches: Flights<(), String>,
-    /// How many are fetched at once.
+    fetches: SingleFlight<(), String>,
+    /// Limits how many are fetched at once.
     turns: Arc<Semaphore>,
     host: OnceCell<Arc<HostRoot>>,
-    /// What names stood for when they were last looked up.
+    /// The id of each name when it was last looked up.
     known: Mutex<BTreeMap<String, String>>,
 }
 
@@ -78,14 +78,14 @@ impl Images {
         Self {
             engine,
             store,
-            fetches: Flights::new(FAILURE_COUNTS),
+            fetches: SingleFlight::new(FAILURE_COUNTS),
             turns: Arc::new(Semaphore::new(AT_ONCE)),
             host: OnceCell::new(),
             known: Mutex::default(),
         }
     }
 
-    /// The image for a root, fetched if the engine has it not, as long as patience lasts.
+    /// The image for a root. Fetched if the engine does not have it, within `patience`.
     pub(super) async fn find(
         &self,
         root: &Root,
@@ -114,7 +114,7 @@ impl Images {
                 Ok(Image { shown: host.shown.clone(), ..image })
             }
             Root::Directory(_) => {
-                let cause = "directories are no roots of containers; import it as an image";
+                let cause = "the root cannot be a directory; import the directory as an image";
                 Err(RuntimeError::new(RuntimeErrorCode::Unsupported, STEP, cause))
             }
         }
@@ -126,16 +126,16 @@ impl Images {
             return Ok(image);
         }
         let Some(store) = &self.store else {
-            let cause = "there is no image store here";
+            let cause = "this server has no image store";
             return Err(RuntimeError::new(RuntimeErrorCode::RootUnknown, STEP, cause));
         };
         self.fetched(&tag, Source::Store(id, Arc::clone(store)), patience).await
     }
 
-    /// What the engine has of this name.
+    /// The engine's image of this name.
     async fn inspect(&self, name: &str) -> Result<Option<Image>, RuntimeError> {
         if !is_reference(name) {
-            let cause = format!("{name:?} is no name of an image");
+            let cause = format!("{name:?} is not a valid image name");
             return Err(RuntimeError::new(RuntimeErrorCode::Invalid, STEP, cause));
         }
         let asked =
@@ -143,13 +143,13 @@ impl Images {
         match asked {
             Ok(found) if is_called(&found, name) => Ok(image_of(found)),
             Ok(_) => Ok(None),
-            Err(trouble) if trouble.is_missing() => Ok(None),
-            Err(trouble) => Err(self.engine.failed(RuntimeErrorCode::LaunchFailed, STEP, &trouble)),
+            Err(failure) if failure.is_missing() => Ok(None),
+            Err(failure) => Err(self.engine.failed(RuntimeErrorCode::LaunchFailed, STEP, &failure)),
         }
     }
 
-    /// Says so if a name stands for another image than before: what is launched from now on is
-    /// another thing than what is warm.
+    /// Logs if a name stands for another image than before: new sandboxes then differ from warm
+    /// ones.
     fn note(&self, name: &str, image: &Image) {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         let before = known.insert(name.to_owned(), image.id.clone());
@@ -158,12 +158,12 @@ impl Images {
                 image = name,
                 before,
                 now = image.id,
-                "a name stands for another image now: sandboxes are made from it from now on"
+                "the image name points to another image now; new sandboxes use it"
             );
         }
     }
 
-    /// Fetches an image, or waits for whoever does already.
+    /// Fetches an image, or joins a fetch in progress.
     async fn fetched(
         &self,
         name: &str,
@@ -174,7 +174,7 @@ impl Images {
         let how = source.in_words(name);
         let (engine, turns, wanted) =
             (Arc::clone(&self.engine), Arc::clone(&self.turns), name.to_owned());
-        let fetch = self.fetches.board(name, || async move {
+        let fetch = self.fetches.join(name, || async move {
             let bringing = async {
                 // It is never closed.
                 let _turn = turns.acquire().await;
@@ -182,24 +182,26 @@ impl Images {
             };
             let brought = timeout(FETCH_PATIENCE, bringing).await;
             brought
-                .unwrap_or_else(|_| Err(Trouble::Unanswered("no end in time".into())))
-                .map_err(|trouble| source.failed(&wanted, &trouble))
+                .unwrap_or_else(|_| Err(EngineFailure::Unanswered("no end in time".into())))
+                .map_err(|failure| source.failed(&wanted, &failure))
         });
-        match timeout(patience, fetch.landed()).await {
+        match timeout(patience, fetch.result()).await {
             Ok(Some(Ok(()))) => {}
             Ok(Some(Err(cause))) => return Err(failed(cause)),
-            Ok(None) => return Err(failed(format!("fetching the image {name} was given up"))),
+            Ok(None) => return Err(failed(format!("the fetch of the image {name} panicked"))),
             Err(_) => return Err(failed(how)),
         }
         let image = self.inspect(name).await?;
-        image
-            .ok_or_else(|| failed(format!("the engine has no image {name}, though it was fetched")))
+        image.ok_or_else(|| {
+            failed(format!("the engine has no image {name} although it was fetched"))
+        })
     }
 }
 
-/// What the store has is never looked for elsewhere: somebody else's may have the same name.
+/// An image of the store is never pulled instead: a registry may have another one of the same name.
 fn stored_nowhere(name: &str) -> Result<Image, RuntimeError> {
-    let cause = format!("{name} is in the image store, which this engine is not given");
+    let cause =
+        format!("{name} is in the image store, which this Docker runtime is not configured to use");
     Err(RuntimeError::new(RuntimeErrorCode::RootUnknown, STEP, cause))
 }
 
@@ -214,8 +216,8 @@ impl Source {
         }
     }
 
-    fn failed(&self, name: &str, trouble: &Trouble) -> String {
-        let why = trouble.said();
+    fn failed(&self, name: &str, failure: &EngineFailure) -> String {
+        let why = failure.message();
         match self {
             Self::Pull => format!(
                 "the engine has no image {name}, the store has none of that name, and the engine \
@@ -228,7 +230,7 @@ impl Source {
         }
     }
 
-    async fn bring(&self, engine: &Engine, name: &str) -> Result<(), Trouble> {
+    async fn bring(&self, engine: &Engine, name: &str) -> Result<(), EngineFailure> {
         match self {
             Self::Pull => pull(engine, name).await,
             Self::Store(id, store) => load(engine, *id, Arc::clone(store)).await,
@@ -237,21 +239,25 @@ impl Source {
     }
 }
 
-async fn pull(engine: &Engine, name: &str) -> Result<(), Trouble> {
+async fn pull(engine: &Engine, name: &str) -> Result<(), EngineFailure> {
     let docker = engine.find().await?.docker;
     let options = CreateImageOptionsBuilder::new().from_image(&with_tag(name)).build();
-    heard_out(docker.create_image(Some(options), None, None), at_once()).await
+    read_progress(docker.create_image(Some(options), None, None), no_pieces()).await
 }
 
-async fn import(engine: &Engine, root: &HostRoot) -> Result<(), Trouble> {
+async fn import(engine: &Engine, root: &HostRoot) -> Result<(), EngineFailure> {
     let docker = engine.find().await?.docker;
     let options =
         CreateImageOptionsBuilder::new().from_src("-").repo(root.repository).tag(&root.tag).build();
     let body = bollard::body_full(root.archive.clone().into());
-    heard_out(docker.create_image(Some(options), Some(body), None), at_once()).await
+    read_progress(docker.create_image(Some(options), Some(body), None), no_pieces()).await
 }
 
-async fn load(engine: &Engine, id: ImageId, store: Arc<dyn StoredImages>) -> Result<(), Trouble> {
+async fn load(
+    engine: &Engine,
+    id: ImageId,
+    store: Arc<dyn StoredImages>,
+) -> Result<(), EngineFailure> {
     let docker = engine.find().await?.docker;
     let (pieces, coming) = mpsc::channel(PIECES);
     let writing = tasks::spawn_blocking(move || {
@@ -267,51 +273,54 @@ async fn load(engine: &Engine, id: ImageId, store: Arc<dyn StoredImages>) -> Res
     });
     let options = ImportImageOptionsBuilder::new().quiet(false).build();
     let body = bollard::body_try_stream(body);
-    let loaded = heard_out(docker.import_image(options, body, None), taken).await;
-    // What could not be written says more than what was made of the half that could.
+    let loaded = read_progress(docker.import_image(options, body, None), taken).await;
+    // A failure to write the archive explains more than the engine's view of half an archive.
     match writing.await {
         Ok(Ok(())) => loaded,
         Ok(Err(error)) if error.kind() == io::ErrorKind::BrokenPipe => loaded,
-        Ok(Err(error)) => Err(Trouble::Refused { status: 500, message: error.to_string() }),
-        Err(error) => Err(Trouble::Unanswered(error.to_string())),
+        Ok(Err(error)) => Err(EngineFailure::Refused { status: 500, message: error.to_string() }),
+        Err(error) => Err(EngineFailure::Unanswered(error.to_string())),
     }
 }
 
-/// Listens to what the engine says while it works, to the end. That it takes something is as good as
-/// a word.
-async fn heard_out<T>(
-    said: impl stream::Stream<Item = Result<T, bollard::errors::Error>>,
+/// Reads the engine's progress to its end. A piece that the engine takes counts as progress.
+async fn read_progress<T>(
+    progress: impl stream::Stream<Item = Result<T, bollard::errors::Error>>,
     mut taken: watch::Receiver<()>,
-) -> Result<(), Trouble> {
-    let mut said = std::pin::pin!(said);
+) -> Result<(), EngineFailure> {
+    let mut progress = std::pin::pin!(progress);
     loop {
         let next = async {
             let takes = async {
                 if taken.changed().await.is_err() {
-                    // There is nothing more to take.
+                    // All pieces are taken.
                     std::future::pending::<()>().await;
                 }
             };
             tokio::select! {
-                next = said.try_next() => next.map(|said| said.map(drop)),
+                next = progress.try_next() => next.map(|line| line.map(drop)),
                 () = takes => Ok(Some(())),
             }
         };
         match timeout(SILENCE_PATIENCE, next).await {
             Ok(Ok(Some(()))) => {}
             Ok(Ok(None)) => return Ok(()),
-            Ok(Err(error)) => return Err(Trouble::of(error)),
-            Err(_) => return Err(Trouble::Unanswered("nothing was heard for minutes".into())),
+            Ok(Err(error)) => return Err(EngineFailure::of(error)),
+            Err(_) => {
+                return Err(EngineFailure::Unanswered(
+                    "the engine made no progress for minutes".into(),
+                ));
+            }
         }
     }
 }
 
-/// Of what is not taken in pieces.
-fn at_once() -> watch::Receiver<()> {
+/// For requests that are not sent in pieces.
+fn no_pieces() -> watch::Receiver<()> {
     watch::channel(()).1
 }
 
-/// Passes on what is written, in pieces, to whoever sends it.
+/// Passes on written bytes, in pieces, to the task that sends them.
 struct Pieces {
     pieces: mpsc::Sender<Vec<u8>>,
     piece: Vec<u8>,
@@ -349,16 +358,15 @@ fn image_of(found: ImageInspect) -> Option<Image> {
     Some(Image { id: found.id?, volumes, shown: Vec::new() })
 }
 
-/// Whether an image is called like this. An engine takes the beginning of an id for a name as well, and
-/// what it begins with is nobody's choice.
+/// Whether an image has this name. An engine accepts the beginning of an id as a name, too, and
+/// that would match images by chance.
 fn is_called(found: &ImageInspect, name: &str) -> bool {
     let may_be_an_id = name.bytes().all(|byte| byte.is_ascii_hexdigit());
     let tags = found.repo_tags.iter().flatten();
     !may_be_an_id || tags.into_iter().any(|tag| tag.split(':').next() == Some(name))
 }
 
-/// Whether this can be the name of an image: it becomes part of what the engine is asked, so nothing
-/// else may.
+/// Whether this is a valid image name. It becomes part of a request URL, so nothing else may pass.
 fn is_reference(name: &str) -> bool {
     let fine = |byte: u8| byte.is_ascii_alphanumeric() || b"._/:@-".contains(&byte);
     (1..=NAME_BYTES_MAX).contains(&name.len())
@@ -367,12 +375,12 @@ fn is_reference(name: &str) -> bool {
         && name.split('/').all(|part| !matches!(part, "" | "." | ".."))
 }
 
-/// What an image of our store is called at the engine.
+/// The name of a stored image at the engine.
 fn stored_tag(id: ImageId) -> String {
     format!("shoal/image:{id}")
 }
 
-/// A name that means one image: without a tag an engine would pull all there are.
+/// A name of exactly one image: without a tag an engine would pull all tags.
 fn with_tag(name: &str) -> String {
     let last = name.rsplit('/').next().unwrap_or(name);
     if last.contains(':') || name.contains('@') {
@@ -387,7 +395,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_names_of_images_become_part_of_a_question() {
+    fn only_image_names_become_part_of_a_request() {
         for (name, expected) in [
             ("debian", true),
             ("debian:12-slim", true),
@@ -410,7 +418,7 @@ mod tests {
     }
 
     #[test]
-    fn the_beginning_of_an_id_is_no_name() {
+    fn image_id_prefix_is_no_image_name() {
         let found = |tags: &[&str]| ImageInspect {
             repo_tags: Some(tags.iter().map(|tag| (*tag).to_owned()).collect()),
             ..ImageInspect::default()
@@ -427,7 +435,7 @@ mod tests {
     }
 
     #[test]
-    fn one_image_is_pulled_and_not_all_of_its_name() {
+    fn image_pull_names_exactly_one_tag() {
         for (name, expected) in [
             ("debian", "debian:latest"),
             ("debian:12", "debian:12"),

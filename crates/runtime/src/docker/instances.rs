@@ -1,5 +1,5 @@
-//! What is remembered of each container between its making and its removal: only what the engine
-//! cannot be asked for in time. And which of them were found dead, until somebody takes notice.
+//! The containers of this run between launch and removal: only what the engine cannot report in
+//! time. Also the containers that were found dead, until the runtime takes note of them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,20 +12,20 @@ use tokio::time::Instant;
 
 use super::first_process::FirstProcess;
 
-/// How long what the engine told of memory counts.
-const TOLD_COUNTS: Duration = Duration::from_secs(5);
+/// How long an out-of-memory report of the engine counts.
+const OOM_REPORT_VALID: Duration = Duration::from_secs(5);
 
 /// One container.
 #[derive(Debug)]
 pub(super) struct Instance {
-    /// Whether the engine is being asked to make it, and may yet do so.
+    /// Whether a create request is in progress, so that the container may yet appear.
     in_flight: watch::Sender<bool>,
-    /// The engine was asked to make it, and was not seen to have removed it since.
+    /// A create request was sent, and no removal was confirmed since.
     may_exist: AtomicBool,
-    /// It was made, and runs as far as is known.
+    /// It was launched, and runs as far as is known.
     runs: AtomicBool,
-    /// When the engine last told that its memory ran out.
-    told_at: Mutex<Option<Instant>>,
+    /// When the engine last reported that its memory ran out.
+    oom_reported_at: Mutex<Option<Instant>>,
     first_process: OnceLock<FirstProcess>,
 }
 
@@ -35,20 +35,20 @@ impl Instance {
             in_flight: watch::Sender::new(false),
             may_exist: AtomicBool::new(false),
             runs: AtomicBool::new(false),
-            told_at: Mutex::default(),
+            oom_reported_at: Mutex::default(),
             first_process: OnceLock::new(),
         }
     }
 
-    /// The engine is asked to make it, until this is dropped.
-    pub(super) fn asked(self: &Arc<Self>) -> InFlight {
+    /// A create request is in progress until the guard is dropped.
+    pub(super) fn begin_creation(self: &Arc<Self>) -> CreationInFlight {
         self.may_exist.store(true, Ordering::Relaxed);
         self.in_flight.send_replace(true);
-        InFlight(Arc::clone(self))
+        CreationInFlight(Arc::clone(self))
     }
 
-    /// Waits until the engine is not being asked to make it.
-    pub(super) async fn landed(&self) {
+    /// Waits until no create request is in progress.
+    pub(super) async fn creation_settled(&self) {
         let _ = self.in_flight.subscribe().wait_for(|in_flight| !in_flight).await;
     }
 
@@ -57,8 +57,8 @@ impl Instance {
         self.may_exist.load(Ordering::Relaxed)
     }
 
-    /// The engine has it no more.
-    pub(super) fn is_removed(&self) {
+    /// Its removal is confirmed.
+    pub(super) fn mark_removed(&self) {
         self.may_exist.store(false, Ordering::Relaxed);
     }
 
@@ -71,33 +71,33 @@ impl Instance {
         self.runs.store(true, Ordering::Relaxed);
     }
 
-    fn told_at(&self) -> MutexGuard<'_, Option<Instant>> {
-        self.told_at.lock().unwrap_or_else(PoisonError::into_inner)
+    fn oom_reported_at(&self) -> MutexGuard<'_, Option<Instant>> {
+        self.oom_reported_at.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether memory ran out since this was last asked.
+    /// Whether memory ran out since the last call.
     pub(super) fn memory_ran_out(&self) -> bool {
-        // What the kernel counts is exact and at once; the engine tells the same a little later.
+        // The Linux kernel's counter is exact; the engine reports the same a little later.
         let counted = self.first_process.get().and_then(FirstProcess::memory_ran_out);
         counted.unwrap_or_else(|| {
-            // What it told long ago was about something else.
-            self.told_at().take().is_some_and(|at| at.elapsed() < TOLD_COUNTS)
+            // An old report was about something else.
+            self.oom_reported_at().take().is_some_and(|at| at.elapsed() < OOM_REPORT_VALID)
         })
     }
 
-    /// Whether the end of its first process, of which the engine says that memory ran out some time,
-    /// was because of that.
+    /// Whether its first process exited for want of memory, if the engine reports that memory ran
+    /// out at some time.
     pub(super) fn ended_for_want_of_memory(&self) -> bool {
-        let told = *self.told_at();
+        let reported = *self.oom_reported_at();
         let earlier = self.first_process.get().is_some_and(FirstProcess::ran_out_before);
-        told.map_or(!earlier, |at| at.elapsed() < TOLD_COUNTS)
+        reported.map_or(!earlier, |at| at.elapsed() < OOM_REPORT_VALID)
     }
 }
 
-/// The engine is asked to make a container.
-pub(super) struct InFlight(Arc<Instance>);
+/// A create request in progress.
+pub(super) struct CreationInFlight(Arc<Instance>);
 
-impl Drop for InFlight {
+impl Drop for CreationInFlight {
     fn drop(&mut self) {
         self.0.in_flight.send_replace(false);
     }
@@ -107,8 +107,8 @@ impl Drop for InFlight {
 #[derive(Debug, Default)]
 pub(super) struct Instances {
     known: Mutex<BTreeMap<InstanceId, Arc<Instance>>>,
-    fallen: Mutex<BTreeSet<InstanceId>>,
-    fell: Notify,
+    dead: Mutex<BTreeSet<InstanceId>>,
+    died: Notify,
 }
 
 impl Instances {
@@ -116,11 +116,11 @@ impl Instances {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn fallen_ones(&self) -> MutexGuard<'_, BTreeSet<InstanceId>> {
-        self.fallen.lock().unwrap_or_else(PoisonError::into_inner)
+    fn dead_ones(&self) -> MutexGuard<'_, BTreeSet<InstanceId>> {
+        self.dead.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// One is begun; none if there is one of this id.
+    /// Registers a container whose launch begins; none if the id is in use.
     pub(super) fn begin(&self, id: InstanceId) -> Option<Arc<Instance>> {
         let mut known = self.known();
         if known.contains_key(&id) {
@@ -139,43 +139,43 @@ impl Instances {
         self.known().contains_key(&id)
     }
 
-    /// It is removed.
+    /// Forgets a removed container.
     pub(super) fn forget(&self, id: InstanceId) {
         self.known().remove(&id);
-        self.fallen_ones().remove(&id);
+        self.dead_ones().remove(&id);
     }
 
-    /// Its memory ran out, the engine says.
-    pub(super) fn ran_out(&self, id: InstanceId) {
+    /// The engine reported that its memory ran out.
+    pub(super) fn note_out_of_memory(&self, id: InstanceId) {
         if let Some(instance) = self.get(id) {
-            *instance.told_at() = Some(Instant::now());
+            *instance.oom_reported_at() = Some(Instant::now());
         }
     }
 
-    /// It was found dead or missing. Told once, and only of what was alive.
-    pub(super) fn fell(&self, id: InstanceId) {
+    /// It was found dead or missing. Reported once, and only for a running one.
+    pub(super) fn mark_dead(&self, id: InstanceId) {
         let ran = self.get(id).is_some_and(|one| one.runs.swap(false, Ordering::Relaxed));
         if ran {
-            self.fallen_ones().insert(id);
-            self.fell.notify_one();
+            self.dead_ones().insert(id);
+            self.died.notify_one();
         }
     }
 
-    /// Those that run, as far as is known.
+    /// The containers that run, as far as is known.
     pub(super) fn running(&self) -> Vec<InstanceId> {
         let known = self.known();
         let running = known.iter().filter(|(_, one)| one.runs.load(Ordering::Relaxed));
         running.map(|(id, _)| *id).collect()
     }
 
-    /// The next that was found dead.
-    pub(super) async fn next_fallen(&self) -> InstanceId {
+    /// The next container that was found dead.
+    pub(super) async fn next_dead(&self) -> InstanceId {
         loop {
-            let fell = self.fell.notified();
-            if let Some(id) = self.fallen_ones().pop_first() {
+            let died = self.died.notified();
+            if let Some(id) = self.dead_ones().pop_first() {
                 return id;
             }
-            fell.await;
+            died.await;
         }
     }
 }
@@ -189,64 +189,64 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn each_fall_is_told_once_and_only_of_what_ran() {
+    async fn dead_containers_are_reported_once_and_only_if_they_ran() {
         let all = Instances::default();
         let one = all.begin(id(1)).unwrap();
         assert!(all.begin(id(1)).is_none(), "an id is one container's");
-        all.fell(id(1));
-        all.fell(id(9));
+        all.mark_dead(id(1));
+        all.mark_dead(id(9));
         one.runs(None);
         assert_eq!(all.running(), [id(1)]);
-        all.fell(id(1));
-        all.fell(id(1));
-        assert_eq!(all.next_fallen().await, id(1));
-        assert!(all.fallen_ones().is_empty());
+        all.mark_dead(id(1));
+        all.mark_dead(id(1));
+        assert_eq!(all.next_dead().await, id(1));
+        assert!(all.dead_ones().is_empty());
         assert!(all.running().is_empty());
         all.forget(id(1));
         assert!(!all.is_known(id(1)));
     }
 
     #[tokio::test]
-    async fn who_waits_for_a_fall_is_woken() {
+    async fn dead_container_wakes_its_waiter() {
         let all = Arc::new(Instances::default());
         all.begin(id(1)).unwrap().runs(None);
         let waiting = Arc::clone(&all);
-        let told = tokio::spawn(async move { waiting.next_fallen().await });
+        let dead = tokio::spawn(async move { waiting.next_dead().await });
         tokio::task::yield_now().await;
-        all.fell(id(1));
-        assert_eq!(told.await.unwrap(), id(1));
+        all.mark_dead(id(1));
+        assert_eq!(dead.await.unwrap(), id(1));
     }
 
     #[tokio::test]
-    async fn what_is_in_flight_is_waited_for() {
+    async fn create_requests_in_progress_are_waited_for() {
         let all = Instances::default();
         let one = all.begin(id(1)).unwrap();
-        one.landed().await;
+        one.creation_settled().await;
         assert!(!one.may_exist());
-        let asked = one.asked();
+        let in_flight = one.begin_creation();
         assert!(one.may_exist());
         let landed = tokio::spawn({
             let one = Arc::clone(&one);
-            async move { one.landed().await }
+            async move { one.creation_settled().await }
         });
         tokio::task::yield_now().await;
         assert!(!landed.is_finished());
-        drop(asked);
+        drop(in_flight);
         landed.await.unwrap();
     }
 
     #[tokio::test(start_paused = true)]
-    async fn memory_that_ran_out_is_told_once_and_not_of_what_comes_much_later() {
+    async fn out_of_memory_is_reported_once_and_not_much_later() {
         let all = Instances::default();
         let one = all.begin(id(1)).unwrap();
-        all.ran_out(id(2));
+        all.note_out_of_memory(id(2));
         assert!(!one.memory_ran_out());
-        all.ran_out(id(1));
+        all.note_out_of_memory(id(1));
         assert!(one.memory_ran_out());
         assert!(!one.memory_ran_out());
-        all.ran_out(id(1));
+        all.note_out_of_memory(id(1));
         assert!(one.ended_for_want_of_memory());
-        tokio::time::sleep(TOLD_COUNTS).await;
+        tokio::time::sleep(OOM_REPORT_VALID).await;
         assert!(!one.ended_for_want_of_memory());
         assert!(!one.memory_ran_out());
     }

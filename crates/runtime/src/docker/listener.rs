@@ -1,6 +1,6 @@
-//! A socket of ours that a container sees until its guest has connected to it. The first connection is
-//! taken and looked at; then the socket and its directory are gone, before any program can be there to
-//! try the same. Dropped at any time, nothing of it is left.
+//! A socket that a container sees until its guest has connected to it. The listener accepts and
+//! checks the first connection; then the socket and its directory are removed, before any other
+//! program can connect. Dropped at any time, it leaves nothing behind.
 
 use std::fs;
 use std::io;
@@ -14,7 +14,7 @@ use model::InstanceId;
 use rustix::fs::{CWD, Mode, OFlags, openat};
 use tokio::net::UnixListener;
 
-use super::creation::LINK_NAME;
+use super::container_config::LINK_NAME;
 
 /// A socket that waits for one guest.
 pub(super) struct Listener {
@@ -22,7 +22,7 @@ pub(super) struct Listener {
     listener: Option<UnixListener>,
 }
 
-/// Who connected.
+/// The peer of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Peer {
     /// Its process, if it can be seen from here.
@@ -31,8 +31,8 @@ pub(super) struct Peer {
 }
 
 impl Peer {
-    /// Whether this can be the guest of a container whose first process is `first`, as far as that is
-    /// known. Where it is not, the user tells, unless the engine maps users to others.
+    /// Whether this can be the guest of a container whose first process is `first`. Where that is
+    /// not known, the user decides, unless the engine maps users.
     pub(super) fn is_guest(self, first: Option<u32>, users_are_mapped: bool) -> bool {
         match (self.pid, first) {
             (Some(pid), Some(first)) => pid == first,
@@ -48,7 +48,7 @@ impl Listener {
         fs::create_dir(&directory)?;
         // From here on it is removed when this is dropped.
         let mut opened = Self { directory, listener: None };
-        // Whatever we are usually keen to keep from others, the guest comes through here.
+        // Whatever the umask: the guest must get through.
         fs::set_permissions(&opened.directory, fs::Permissions::from_mode(0o711))?;
         // By way of a descriptor: a path to a socket may be no longer than 107 bytes.
         let place = openat(
@@ -60,7 +60,7 @@ impl Listener {
         let path = format!("/proc/self/fd/{}/{LINK_NAME}", place.as_fd().as_raw_fd());
         let listener = StdListener::bind(path)?;
         listener.set_nonblocking(true)?;
-        // Whoever gets this far may connect: the directories above are for us alone.
+        // Every user may connect: the directories above are closed to all but the server.
         let everyone = fs::Permissions::from_mode(0o666);
         fs::set_permissions(opened.directory.join(LINK_NAME), everyone)?;
         opened.listener = Some(UnixListener::from_std(listener)?);
@@ -76,7 +76,7 @@ impl Listener {
         let Some(listener) = &self.listener else { return Err(io::ErrorKind::NotConnected.into()) };
         let (stream, _) = listener.accept().await?;
         let credentials = stream.peer_cred()?;
-        // Of a process that is not seen from here the kernel says 0.
+        // The Linux kernel reports pid 0 for a process of another pid namespace.
         let pid = credentials.pid().map(i32::cast_unsigned).filter(|pid| *pid != 0);
         Ok((stream.into_std()?.into(), Peer { pid, uid: credentials.uid() }))
     }
@@ -104,32 +104,32 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_first_connection_is_taken_and_nothing_is_left() {
+    async fn listener_takes_the_first_connection_and_leaves_nothing() {
         let above = place("taken");
         let listener = Listener::open(&above, InstanceId::from_u128(7)).unwrap();
         let directory = listener.directory().to_owned();
         let mode = fs::metadata(directory.join(LINK_NAME)).unwrap().permissions().mode();
-        assert_eq!(mode & 0o777, 0o666, "whoever the guest is, it can connect");
+        assert_eq!(mode & 0o777, 0o666, "a guest of any user can connect");
         let place = openat(CWD, &directory, OFlags::PATH, Mode::empty()).unwrap();
         let path = format!("/proc/self/fd/{}/{LINK_NAME}", place.as_raw_fd());
         let _guest = UnixStream::connect(&path).unwrap();
         let (_link, peer) = listener.accept().await.unwrap();
         assert_eq!(peer.pid, Some(std::process::id()));
         assert!(peer.is_guest(Some(std::process::id()), false));
-        assert!(UnixStream::connect(&path).is_err(), "nobody else gets in");
+        assert!(UnixStream::connect(&path).is_err(), "no second peer can connect");
         assert!(!directory.exists());
         fs::remove_dir(above).unwrap();
     }
 
     #[tokio::test]
-    async fn dropped_before_anybody_came_nothing_is_left() {
+    async fn listener_dropped_without_a_connection_leaves_nothing() {
         let above = place("dropped");
         drop(Listener::open(&above, InstanceId::from_u128(8)).unwrap());
         fs::remove_dir(above).unwrap();
     }
 
     #[test]
-    fn guests_are_told_by_their_process_and_else_by_their_user() {
+    fn listener_knows_guests_by_process_or_else_by_user() {
         for (pid, uid, first, mapped, expected) in [
             (Some(5), 7, Some(5), false, true),
             (Some(6), USER, Some(5), true, false),

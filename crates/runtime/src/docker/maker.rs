@@ -1,6 +1,6 @@
-//! The maker of Docker containers. It does what it is told through the engine and remembers as little as
-//! it can: what exists is the engine's knowledge, found by labels. Whatever the engine is in the middle
-//! of when it goes away is looked after when it comes back.
+//! The maker of Docker containers. It keeps as little state as it can: the engine knows what
+//! exists, and labels find it. What was in progress when the engine went away is cleaned up when it
+//! comes back.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,30 +16,30 @@ use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
 use super::config::{DockerConfig, Endpoint, LinkMode};
-use super::creation::overruled;
-use super::engine::{Engine, QUICK, Trouble};
-use super::following::follow;
-use super::ground::{Ground, Preparation};
+use super::container_config::overridden_volumes;
+use super::container_launch::{ContainerLaunch, LaunchFailure};
+use super::engine::{Engine, EngineFailure, QUICK};
+use super::engine_events::follow;
+use super::engine_setup::{EngineSetup, Preparation};
 use super::images::{Image, Images};
 use super::instances::{Instance, Instances};
-use super::making::{Making, Unmade};
 use super::names::Names;
-use crate::container::{End, Made, Maker, places};
+use crate::container::{ContainerExit, MadeContainer, Maker, writable_mounts};
 use crate::error::{RuntimeError, RuntimeErrorCode};
 use crate::spec::{Capabilities, LaunchSpec, Reaped, Root, Users};
 
 const STEP: &str = "launch";
 
-/// How long to ask how a container ended: somebody waits for the reason.
+/// How long to ask how a container exited: callers wait for the reason.
 const END_PATIENCE: Duration = Duration::from_millis(1500);
-/// How long to wait before it is asked again.
+/// The pause before the next request.
 const END_PAUSE: Duration = Duration::from_millis(20);
-/// How often a container is asked to pause or to go on: what was asked before may still be carried out.
+/// How many times a pause or unpause is tried: an earlier request may still be carried out.
 const PAUSE_ATTEMPTS: u32 = 3;
-/// An exit code above this says which signal it was.
+/// An exit code above this stands for a signal.
 const SIGNALS_ABOVE: i64 = 128;
 const SIGNAL_MAX: i64 = 64;
-/// The signal by which the kernel ends what has no memory.
+/// SIGKILL, by which the Linux kernel ends processes for want of memory.
 const KILLED: i32 = 9;
 
 /// Makes Docker containers.
@@ -58,14 +58,14 @@ pub(super) struct Shared {
     turns: Semaphore,
     /// What earlier runs left is still to be removed.
     pub reaping_owed: AtomicBool,
-    /// Somebody tidies up already.
+    /// A cleanup is in progress.
     pub tidying: AtomicBool,
-    /// First processes are seen from here and links pass descriptors, as far as is known.
+    /// This host sees first processes, and connections pass descriptors, as far as is known.
     renewable: AtomicBool,
 }
 
 impl DockerMaker {
-    /// Begins to look after an engine, which need not be there.
+    /// Starts to follow an engine, which may be absent.
     pub(super) fn start(config: &DockerConfig) -> Result<Self, RuntimeError> {
         config.check()?;
         let engine = Arc::new(Engine::new(config.endpoint.clone()));
@@ -86,12 +86,12 @@ impl DockerMaker {
         Ok(Self { shared, following })
     }
 
-    /// Waits a little for the engine, so that what can be known is known: whether used containers can
-    /// be wiped, for one.
-    pub(super) async fn look_for_engine(&self, patience: Duration) -> Result<(), Trouble> {
+    /// Waits a little for the engine, so that the runtime's traits are known, such as whether used
+    /// containers can be wiped.
+    pub(super) async fn look_for_engine(&self, patience: Duration) -> Result<(), EngineFailure> {
         let found = match timeout(patience, self.shared.engine.find()).await {
             Ok(found) => found?,
-            Err(_) => return Err(Trouble::Unanswered("no answer in time".into())),
+            Err(_) => return Err(EngineFailure::Unanswered("no answer in time".into())),
         };
         let preparation = &self.shared.preparation;
         self.shared.renewable.fetch_and(preparation.may_be_wiped(&found.facts), Ordering::Relaxed);
@@ -110,14 +110,14 @@ impl Shared {
         &self,
         container: &str,
         patience: Duration,
-    ) -> Result<ContainerInspectResponse, Trouble> {
+    ) -> Result<ContainerInspectResponse, EngineFailure> {
         self.engine
             .ask(patience, |docker| async move { docker.inspect_container(container, None).await })
             .await
     }
 
-    /// Makes a container. What is known of it stays until it is removed, also if it was never made.
-    async fn make(self: &Arc<Self>, spec: &LaunchSpec) -> Result<Made, RuntimeError> {
+    /// Makes a container. It stays registered until it is removed, also if it was never created.
+    async fn make(self: &Arc<Self>, spec: &LaunchSpec) -> Result<MadeContainer, RuntimeError> {
         let Some(instance) = self.instances.begin(spec.instance) else {
             let cause = "the instance id is in use";
             return Err(RuntimeError::new(RuntimeErrorCode::Duplicate, STEP, cause));
@@ -134,51 +134,60 @@ impl Shared {
         self: &Arc<Self>,
         spec: &LaunchSpec,
         instance: &Arc<Instance>,
-    ) -> Result<Made, RuntimeError> {
-        // A little is left of the time, to say what was waited for.
+    ) -> Result<MadeContainer, RuntimeError> {
+        // Not all of the time, so that the error can name what was waited for.
         let image = self.images.find(&spec.root, spec.ready_timeout.mul_f32(0.8)).await?;
         let turn = timeout(spec.ready_timeout, self.turns.acquire()).await;
         let Ok(Ok(_turn)) = turn else {
-            let cause = "too many containers are being made; raise docker.creates_at_once";
+            let cause = "too many containers are being created; raise docker.creates_at_once";
             return Err(RuntimeError::new(RuntimeErrorCode::LaunchFailed, STEP, cause));
         };
-        let places = places(spec);
+        let places = writable_mounts(spec);
         let refused = |cause| RuntimeError::new(RuntimeErrorCode::Unsupported, STEP, cause);
-        let image =
-            Image { volumes: overruled(&image.volumes, &places).map_err(refused)?, ..image };
-        let mut ground = self.ground(spec, &image).await?;
-        let mut made = self.make_on(spec, &image, &ground, instance).await;
-        if let Err(Unmade::NoGround(_)) = made {
-            // Somebody tidied the engine's volumes or our directory: once more, on new ground.
-            self.preparation.forget(&ground);
+        let image = Image {
+            volumes: overridden_volumes(&image.volumes, &places).map_err(refused)?,
+            ..image
+        };
+        let mut setup = self.setup(spec, &image).await?;
+        let mut made = self.make_with(spec, &image, &setup, instance).await;
+        if let Err(LaunchFailure::SetupGone(_)) = made {
+            // The engine's volume or our directory was removed: try once more with a new setup.
+            self.preparation.forget(&setup);
             self.remove_container(spec.instance).await?;
-            ground = self.ground(spec, &image).await?;
-            made = self.make_on(spec, &image, &ground, instance).await;
+            setup = self.setup(spec, &image).await?;
+            made = self.make_with(spec, &image, &setup, instance).await;
         }
-        let made = made.map_err(|(Unmade::NoGround(error) | Unmade::Failed(error))| error)?;
+        let made =
+            made.map_err(|(LaunchFailure::SetupGone(error) | LaunchFailure::Failed(error))| error)?;
         let seen = made.passes_descriptors && made.pid.is_some();
         self.renewable.store(seen && geteuid().is_root(), Ordering::Relaxed);
         Ok(made)
     }
 
-    async fn ground(&self, spec: &LaunchSpec, image: &Image) -> Result<Arc<Ground>, RuntimeError> {
-        let ground = self.preparation.ground(image, spec.ready_timeout).await?;
-        if spec.root == Root::Host && !ground.same_files {
+    async fn setup(
+        &self,
+        spec: &LaunchSpec,
+        image: &Image,
+    ) -> Result<Arc<EngineSetup>, RuntimeError> {
+        let setup = self.preparation.setup(image, spec.ready_timeout).await?;
+        if spec.root == Root::Host && !setup.same_files {
             let cause = "the Docker engine does not see this machine's files, so their programs \
                          cannot be shown: name an image";
             return Err(RuntimeError::new(RuntimeErrorCode::Unsupported, STEP, cause));
         }
-        Ok(ground)
+        Ok(setup)
     }
 
-    async fn make_on(
+    async fn make_with(
         self: &Arc<Self>,
         spec: &LaunchSpec,
         image: &Image,
-        ground: &Ground,
+        setup: &EngineSetup,
         instance: &Arc<Instance>,
-    ) -> Result<Made, Unmade> {
-        Making { shared: self, spec, image, ground, volumes: &image.volumes, instance }.run().await
+    ) -> Result<MadeContainer, LaunchFailure> {
+        ContainerLaunch { shared: self, spec, image, setup, volumes: &image.volumes, instance }
+            .run()
+            .await
     }
 
     async fn pause(&self, instance: InstanceId, wanted: bool) -> Result<(), RuntimeError> {
@@ -186,7 +195,7 @@ impl Shared {
         let container = self.names.container(instance);
         let name = container.as_str();
         let mut attempt = 1;
-        let trouble = loop {
+        let failure = loop {
             let asked = self
                 .engine
                 .ask(QUICK, |docker| async move {
@@ -197,27 +206,30 @@ impl Shared {
                     }
                 })
                 .await;
-            let Err(trouble) = asked else { return Ok(()) };
-            // The engine says the same of one that is as it should be and of one that has ended.
+            let Err(failure) = asked else { return Ok(()) };
+            // The engine answers the same if the container is in that state already and if it has
+            // exited.
             let state = self.inspect(name, QUICK).await.ok().and_then(|found| found.state);
             let running = state.filter(|state| state.running == Some(true));
             match running.and_then(|state| state.paused) {
                 Some(paused) if paused == wanted => return Ok(()),
                 // An earlier request whose caller went away was carried out in between.
                 Some(_) if attempt < PAUSE_ATTEMPTS => attempt += 1,
-                Some(_) | None => break trouble,
+                Some(_) | None => break failure,
             }
         };
-        let code = match &trouble {
-            trouble if trouble.is_missing() => RuntimeErrorCode::SandboxUnknown,
-            Trouble::Unanswered(_) => RuntimeErrorCode::DeadlineExceeded,
-            Trouble::Unreachable(_) | Trouble::Refused { .. } => RuntimeErrorCode::System,
+        let code = match &failure {
+            failure if failure.is_missing() => RuntimeErrorCode::SandboxUnknown,
+            EngineFailure::Unanswered(_) => RuntimeErrorCode::DeadlineExceeded,
+            EngineFailure::Unreachable(_) | EngineFailure::Refused { .. } => {
+                RuntimeErrorCode::System
+            }
         };
-        Err(self.engine.failed(code, step, &trouble))
+        Err(self.engine.failed(code, step, &failure))
     }
 }
 
-/// How a container that is over ended; none while it runs.
+/// How a container exited; none while it runs.
 fn status_of(state: &ContainerState) -> Option<ExitStatus> {
     let code = state.exit_code.filter(|_| state.running != Some(true))?;
     match code.checked_sub(SIGNALS_ABOVE) {
@@ -230,7 +242,7 @@ fn status_of(state: &ContainerState) -> Option<ExitStatus> {
 impl Maker for DockerMaker {
     fn capabilities(&self) -> Capabilities {
         let facts = self.shared.engine.facts();
-        // What an engine does not speak of it can do.
+        // An ability that the engine does not mention is assumed.
         let can = |said: fn(&bollard::models::SystemInfo) -> Option<bool>| {
             facts.as_ref().is_none_or(|facts| said(&facts.info) != Some(false))
         };
@@ -258,7 +270,7 @@ impl Maker for DockerMaker {
     fn check(&self, spec: &LaunchSpec) -> Result<(), RuntimeError> {
         let cause = match (&spec.root, self.shared.engine.endpoint()) {
             (Root::Directory(_), _) => {
-                "directories are no roots of containers: import it as an image"
+                "the root cannot be a directory: import the directory as an image"
             }
             (Root::Host, Endpoint::Tcp(_)) => {
                 "the Docker engine is on another machine, whose programs are not these: name an image"
@@ -274,7 +286,7 @@ impl Maker for DockerMaker {
         true
     }
 
-    async fn make(&self, spec: &LaunchSpec) -> Result<Made, RuntimeError> {
+    async fn make(&self, spec: &LaunchSpec) -> Result<MadeContainer, RuntimeError> {
         self.shared.make(spec).await
     }
 
@@ -294,11 +306,11 @@ impl Maker for DockerMaker {
         self.shared.instances.get(instance).is_some_and(|one| one.memory_ran_out())
     }
 
-    async fn end(&self, instance: InstanceId) -> End {
+    async fn end(&self, instance: InstanceId) -> ContainerExit {
         let container = self.shared.names.container(instance);
         let known = self.shared.instances.get(instance);
-        let over = async {
-            // Its connection breaks a moment before the engine knows.
+        let exit = async {
+            // The connection breaks a moment before the engine knows.
             loop {
                 let found = self.shared.inspect(&container, END_PATIENCE).await.ok()?;
                 let state = found.state?;
@@ -308,22 +320,25 @@ impl Maker for DockerMaker {
                 sleep(END_PAUSE).await;
             }
         };
-        let Ok(Some((status, ran_out))) = timeout(END_PATIENCE, over).await else {
-            return End::default();
+        let Ok(Some((status, ran_out))) = timeout(END_PATIENCE, exit).await else {
+            return ContainerExit::default();
         };
         let killed = status == ExitStatus::Signal(KILLED);
         let lately = known.is_none_or(|known| known.ended_for_want_of_memory());
-        End { status: Some(status), out_of_memory: ran_out && killed && lately }
+        ContainerExit { status: Some(status), out_of_memory: ran_out && killed && lately }
     }
 
-    async fn fallen(&self) -> InstanceId {
-        self.shared.instances.next_fallen().await
+    async fn next_dead(&self) -> InstanceId {
+        self.shared.instances.next_dead().await
     }
 
     async fn list(&self) -> Result<Vec<InstanceId>, RuntimeError> {
-        // What is ours is known without an engine; a server must start and go on without one.
-        let listed = self.shared.of_this_run().await.unwrap_or_else(|trouble| {
-            tracing::debug!(why = trouble.said(), "containers cannot be listed");
+        // Our own containers are registered; a server must start and run without an engine.
+        let listed = self.shared.of_this_run().await.unwrap_or_else(|failure| {
+            tracing::debug!(
+                why = failure.message(),
+                "the engine cannot list containers; using the registry only"
+            );
             Vec::new()
         });
         Ok(listed.into_iter().filter_map(|listed| listed.instance).collect())

@@ -1,26 +1,26 @@
-//! Sandboxes in Docker containers: a maker of containers over an engine on a socket or
-//! behind TCP, and [`start`], which makes a runtime of it. The engine may come and go: the server does
-//! not depend on it, and launches say what is missing.
+//! Sandboxes in Docker containers: a maker of containers over a Docker engine on a Unix socket or
+//! TCP, and [`start`], which makes a runtime of it. The engine may come and go: the server must
+//! start and run without it, and launches say what is missing.
 
 mod abilities;
 mod attach;
 mod config;
-mod creation;
+mod container_config;
+mod container_launch;
 mod engine;
+mod engine_events;
+mod engine_setup;
 mod first_process;
-mod flights;
-mod following;
-mod ground;
 mod host_root;
 mod images;
 mod instances;
 mod listener;
 mod maker;
-mod making;
 mod names;
 mod path_map;
 mod removal;
 mod self_inspection;
+mod single_flight;
 #[cfg(test)]
 mod tests;
 
@@ -35,15 +35,16 @@ use crate::container::Containers;
 use crate::contract::Runtime;
 use crate::error::RuntimeError;
 
-/// How long a start waits for an engine that does not answer at once.
+/// How long the start waits for the engine.
 const LOOK_PATIENCE: Duration = Duration::from_secs(2);
 
-/// Starts a runtime of Docker containers. It starts also if there is no engine: then launches fail
+/// Starts a runtime of Docker containers. It starts also without an engine; launches then fail
 /// until there is one.
 pub async fn start(config: DockerConfig) -> Result<Arc<dyn Runtime>, RuntimeError> {
     let maker = DockerMaker::start(&config)?;
-    if let Err(trouble) = maker.look_for_engine(LOOK_PATIENCE).await {
-        tracing::warn!(engine = %config.endpoint, why = trouble.said(), "there is no Docker engine");
+    if let Err(failure) = maker.look_for_engine(LOOK_PATIENCE).await {
+        let (engine, why) = (&config.endpoint, failure.message());
+        tracing::warn!(%engine, why, "the Docker engine does not answer; launches will fail");
     }
     Ok(Arc::new(Containers::new(maker)))
 }

@@ -1,6 +1,5 @@
-//! What our things are called at the engine, and how they are found again: by labels that say whose
-//! they are (the node), since when (the run) and which. What carries another node's label is never
-//! ours to touch.
+//! Names and labels of our containers and volumes at the engine: labels say the node, the run and
+//! the instance. What carries another node's label must never be touched.
 
 use model::InstanceId;
 
@@ -32,13 +31,13 @@ impl Names {
         format!("shoal-{}-{instance}", self.node)
     }
 
-    /// A container that never runs, by which files get into a volume.
+    /// A carrier: a container that never runs, by which files get into a volume.
     pub(super) fn carrier(&self, number: u64) -> String {
         format!("shoal-{}-carrier-{}-{number}", self.node, self.epoch)
     }
 
-    /// Whether a container of these names is ours: labels alone do not tell, since whoever makes an
-    /// image of a sandbox gets them along with it.
+    /// Whether a container of these names is ours. Labels alone do not prove it: an image made from
+    /// a sandbox inherits them.
     pub(super) fn is_ours(&self, names: &[String], instance: Option<InstanceId>) -> bool {
         let ours = |name: &str| match instance {
             Some(instance) => name == self.container(instance),
@@ -52,23 +51,23 @@ impl Names {
         format!("shoal-guest-{}-{hash}", self.node)
     }
 
-    /// What is put on everything that this run makes.
+    /// The labels of everything that this run makes.
     pub(super) fn labels<M>(&self, instance: Option<InstanceId>) -> M
     where
         M: FromIterator<(String, String)>,
     {
-        // All of them, also where there is nothing to say: an image may have labels of its own.
+        // All labels, also empty ones: they override labels of the image.
         let instance = instance.map(|instance| instance.to_string()).unwrap_or_default();
         let labels = [(NODE, self.node.clone()), (EPOCH, self.epoch.clone()), (INSTANCE, instance)];
         labels.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
     }
 
-    /// What is ours, by the words of the engine's filters.
+    /// The engine's filter for what is of this run.
     pub(super) fn of_this_run(&self) -> Vec<String> {
         vec![format!("{NODE}={}", self.node), format!("{EPOCH}={}", self.epoch)]
     }
 
-    /// What is this node's, whichever run made it.
+    /// The engine's filter for what is of this node, of any run.
     pub(super) fn of_this_node(&self) -> Vec<String> {
         vec![format!("{NODE}={}", self.node)]
     }
@@ -104,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn what_carries_files_says_that_it_is_no_sandbox() {
+    fn carrier_labels_name_no_sandbox() {
         let labels: std::collections::BTreeMap<_, _> = Names::new("node", "run-1").labels(None);
         assert_eq!(labels[INSTANCE], "");
         assert_eq!(instance_of(&labels), None);

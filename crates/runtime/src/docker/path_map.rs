@@ -1,6 +1,6 @@
-//! Paths of ours as the engine sees them, where the server itself runs in a container: a table of
-//! beginnings. The longest one that fits wins, by whole names. Here is only the table: it never looks
-//! at a file, and whether a path may be shown at all is decided elsewhere.
+//! Translates the server's paths to the engine's, where the server itself runs in a container: a
+//! table of path prefixes. The longest prefix of whole names wins. This is only the table: it must
+//! never look at a file, and whether a path may be mounted is decided elsewhere.
 
 use model::mount::{is_beneath, is_plain};
 use thiserror::Error;
@@ -8,18 +8,18 @@ use thiserror::Error;
 /// What is wrong with a table.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum PathMapProblem {
-    /// A path is relative, or has `.`, `..`, doubled or last slashes.
-    #[error("{0:?} begins with no slash, or has `.`, `..`, doubled or last slashes")]
+    /// A path is relative, or has `.`, `..`, double or trailing slashes.
+    #[error("{0:?} does not begin with a slash, or has `.`, `..`, double or trailing slashes")]
     NotPlain(String),
     /// Two lines begin with the same path.
-    #[error("{0:?} is there twice")]
+    #[error("{0:?} is listed twice")]
     Twice(String),
 }
 
-/// A table of beginnings of paths: ours, and the same as the engine sees it.
+/// A table of path prefixes: ours, and the same directory as the engine sees it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PathMap {
-    /// Longest first. What leads nowhere is not seen by the engine at all.
+    /// Longest first. The engine does not see a path without a translation.
     pairs: Vec<(String, Option<String>)>,
 }
 
@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn the_longest_beginning_wins_by_whole_names() {
+    fn path_map_uses_the_longest_prefix_of_whole_names() {
         let table = map(&[
             ("/data", "/srv/data"),
             ("/data/hot", "/mnt/ssd"),
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_engine_does_not_see_leads_nowhere() {
+    fn path_map_hides_what_the_engine_does_not_see() {
         let pairs =
             [("/data", Some("/srv")), ("/data/memory", None), ("/data/memory/x", Some("/x"))];
         let pairs = pairs.map(|(from, to)| (from.to_owned(), to.map(str::to_owned)));
@@ -129,13 +129,13 @@ mod tests {
     }
 
     #[test]
-    fn the_order_of_lines_does_not_matter() {
+    fn path_map_ignores_the_order_of_lines() {
         let one = map(&[("/a", "/1"), ("/a/b", "/2")]).unwrap();
         assert_eq!(one, map(&[("/a/b", "/2"), ("/a", "/1")]).unwrap());
     }
 
     #[test]
-    fn tables_that_say_two_things_or_nothing_clear_are_refused() {
+    fn path_maps_that_are_ambiguous_or_malformed_are_refused() {
         let twice = |path: &str| Err(PathMapProblem::Twice(path.to_owned()));
         let not_plain = |path: &str| Err(PathMapProblem::NotPlain(path.to_owned()));
         for (pairs, expected) in [

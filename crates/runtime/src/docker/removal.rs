@@ -1,6 +1,6 @@
-//! Removing: one container, all of this run, what earlier runs left. Done means that the engine says that
-//! there is nothing of it; whatever it says in between is no answer. Nothing is touched that does not
-//! carry this node's label.
+//! Removal of one container, of all of this run, and of what earlier runs left. Done means that the
+//! engine reports that nothing is left; no other answer counts. A container without this node's
+//! label must never be touched.
 
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
@@ -16,7 +16,7 @@ use futures_util::stream;
 use model::InstanceId;
 use tokio::time::{Instant, sleep, timeout};
 
-use super::engine::{QUICK, Trouble, WORK};
+use super::engine::{EngineFailure, QUICK, WORK};
 use super::maker::Shared;
 use super::names::{EPOCH, instance_of};
 use crate::error::{RuntimeError, RuntimeErrorCode};
@@ -24,22 +24,22 @@ use crate::spec::Reaped;
 
 const STEP: &str = "remove a container";
 
-/// How long one removal is tried; whoever wants it tries again after that.
+/// How long one removal is tried; the caller retries after that.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// How long to wait before it is tried again, at first and at most.
+/// The pause before a retry, at first and at most.
 const AGAIN_MIN: Duration = Duration::from_millis(20);
 const AGAIN_MAX: Duration = Duration::from_secs(1);
 /// How many are removed at once.
 const AT_ONCE: usize = 8;
-/// How often the engine is asked whether anything is left before that is believed.
+/// How many times a shutdown lists containers and removes what it finds.
 const LOOKS: u32 = 10;
 
 /// A container that the engine has.
 #[derive(Debug, Clone)]
-pub(super) struct Listed {
-    /// What the engine calls it.
+pub(super) struct ListedContainer {
+    /// The engine's id of it.
     pub id: String,
-    /// Which sandbox it is; none of those that only carry files.
+    /// Which sandbox it is; none for a carrier.
     pub instance: Option<InstanceId>,
     /// Which run made it.
     pub epoch: String,
@@ -50,7 +50,7 @@ pub(super) struct Listed {
 impl Shared {
     /// Removes the container of a sandbox and what was made for it.
     pub(super) async fn remove(&self, instance: InstanceId) -> Result<(), RuntimeError> {
-        // Of what was never asked for there is nothing, whether there is an engine or not.
+        // A container that was never requested does not exist, with or without an engine.
         if self.instances.get(instance).is_none_or(|known| known.may_exist()) {
             self.remove_container(instance).await?;
         }
@@ -62,22 +62,22 @@ impl Shared {
     pub(super) async fn remove_container(&self, instance: InstanceId) -> Result<(), RuntimeError> {
         let known = self.instances.get(instance);
         if let Some(known) = &known
-            && timeout(WORK, known.landed()).await.is_err()
+            && timeout(WORK, known.creation_settled()).await.is_err()
         {
-            let cause = "the engine is still being asked to make it";
+            let cause = "the request to create the container is still in progress";
             return Err(RuntimeError::new(RuntimeErrorCode::System, STEP, cause));
         }
         let container = self.names.container(instance);
         let removed = self.remove_named(&container).await;
-        removed.map_err(|trouble| self.engine.failed(RuntimeErrorCode::System, STEP, &trouble))?;
+        removed.map_err(|failure| self.engine.failed(RuntimeErrorCode::System, STEP, &failure))?;
         if let Some(known) = &known {
-            known.is_removed();
+            known.mark_removed();
         }
         Ok(())
     }
 
-    /// Removes a container by its name or id, as often as that has to be tried.
-    pub(super) async fn remove_named(&self, container: &str) -> Result<(), Trouble> {
+    /// Removes a container by its name or id, with retries.
+    pub(super) async fn remove_named(&self, container: &str) -> Result<(), EngineFailure> {
         let deadline = Instant::now() + PATIENCE;
         let mut pause = AGAIN_MIN;
         loop {
@@ -90,11 +90,13 @@ impl Shared {
                 .await;
             match asked {
                 Ok(()) => return Ok(()),
-                Err(trouble) if trouble.is_missing() => return Ok(()),
-                // It is being removed, or is in the middle of something else.
-                Err(trouble) if Instant::now() + pause >= deadline => return Err(trouble),
-                Err(Trouble::Unreachable(why)) => return Err(Trouble::Unreachable(why)),
-                Err(Trouble::Refused { .. } | Trouble::Unanswered(_)) => {}
+                Err(failure) if failure.is_missing() => return Ok(()),
+                // The container is being removed already, or the engine is busy with it.
+                Err(failure) if Instant::now() + pause >= deadline => return Err(failure),
+                Err(EngineFailure::Unreachable(why)) => {
+                    return Err(EngineFailure::Unreachable(why));
+                }
+                Err(EngineFailure::Refused { .. } | EngineFailure::Unanswered(_)) => {}
             }
             sleep(pause).await;
             pause = (pause * 2).min(AGAIN_MAX);
@@ -102,11 +104,11 @@ impl Shared {
     }
 
     /// Containers of this run.
-    pub(super) async fn of_this_run(&self) -> Result<Vec<Listed>, Trouble> {
+    pub(super) async fn of_this_run(&self) -> Result<Vec<ListedContainer>, EngineFailure> {
         self.listed(self.names.of_this_run()).await
     }
 
-    async fn listed(&self, labels: Vec<String>) -> Result<Vec<Listed>, Trouble> {
+    async fn listed(&self, labels: Vec<String>) -> Result<Vec<ListedContainer>, EngineFailure> {
         let filters = [("label".to_owned(), labels)].into_iter().collect();
         let options = ListContainersOptionsBuilder::new().all(true).filters(&filters).build();
         let found = self
@@ -119,19 +121,22 @@ impl Shared {
             if !self.names.is_ours(&container.names.unwrap_or_default(), instance) {
                 return None;
             }
-            let over = [ContainerSummaryStateEnum::EXITED, ContainerSummaryStateEnum::DEAD];
-            Some(Listed {
+            let ended = [ContainerSummaryStateEnum::EXITED, ContainerSummaryStateEnum::DEAD];
+            Some(ListedContainer {
                 id: container.id?,
                 instance,
                 epoch: labels.get(EPOCH).cloned().unwrap_or_default(),
-                alive: container.state.is_none_or(|state| !over.contains(&state)),
+                alive: container.state.is_none_or(|state| !ended.contains(&state)),
             })
         });
         Ok(listed.collect())
     }
 
-    /// Removes all of these, and says what could not be.
-    async fn remove_all(&self, listed: Vec<Listed>) -> Vec<(Listed, Trouble)> {
+    /// Removes all of these. Returns what could not be removed.
+    async fn remove_all(
+        &self,
+        listed: Vec<ListedContainer>,
+    ) -> Vec<(ListedContainer, EngineFailure)> {
         stream::iter(listed)
             .map(|listed| async {
                 let removed = self.remove_named(&listed.id).await;
@@ -152,10 +157,10 @@ impl Shared {
         let listed = self.listed(self.names.of_this_node()).await;
         let mut orphans = match listed {
             Ok(listed) => listed,
-            // It is owed, and done when there is an engine that answers.
-            Err(trouble) => {
+            // The reaping is still owed, and done when the engine answers.
+            Err(failure) => {
                 let place = PathBuf::from(self.engine.endpoint().to_string());
-                let stuck = vec![(place, trouble.said().to_owned())];
+                let stuck = vec![(place, failure.message().to_owned())];
                 return Ok(Reaped { stuck, ..Reaped::default() });
             }
         };
@@ -169,7 +174,7 @@ impl Shared {
         reaped.processes = u32::try_from(count - stuck.len()).unwrap_or(u32::MAX);
         reaped.stuck = stuck
             .into_iter()
-            .map(|(orphan, trouble)| (PathBuf::from(orphan.id), trouble.said().to_owned()))
+            .map(|(orphan, failure)| (PathBuf::from(orphan.id), failure.message().to_owned()))
             .collect();
         self.remove_volumes_of_others().await;
         if reaped.stuck.is_empty() {
@@ -178,7 +183,7 @@ impl Shared {
         Ok(reaped)
     }
 
-    /// Volumes with guests of earlier versions. That one is in use, or gone, is fine.
+    /// Removes volumes with guests of earlier versions, except those in use.
     async fn remove_volumes_of_others(&self) {
         let filters = [("label".to_owned(), self.names.of_this_node())].into_iter().collect();
         let options = ListVolumesOptionsBuilder::new().filters(&filters).build();
@@ -193,7 +198,7 @@ impl Shared {
         }
     }
 
-    /// Removes a volume, if nobody uses it.
+    /// Removes a volume, if no container uses it.
     async fn remove_volume(&self, name: &str) {
         let removed = self
             .engine
@@ -202,33 +207,34 @@ impl Shared {
             })
             .await;
         match removed {
-            Err(trouble) if !trouble.is_missing() => {
-                tracing::debug!(volume = name, why = trouble.said(), "a volume stays");
+            Err(failure) if !failure.is_missing() => {
+                tracing::debug!(volume = name, why = failure.message(), "volume not removed");
             }
             Ok(()) | Err(_) => {}
         }
     }
 
-    /// Removes whatever carries the label of this run, also what appears only now, and proves it gone.
+    /// Removes whatever carries the label of this run, also late arrivals, and proves that it is
+    /// gone.
     pub(super) async fn close(&self) -> Result<(), RuntimeError> {
         const STEP: &str = "shut down";
         let failed =
-            |trouble: &Trouble| self.engine.failed(RuntimeErrorCode::System, STEP, trouble);
+            |failure: &EngineFailure| self.engine.failed(RuntimeErrorCode::System, STEP, failure);
         self.preparation.remove_links();
         self.preparation.end().await;
         for _ in 0..LOOKS {
             let left = match self.of_this_run().await {
                 Ok(left) => left,
-                // Without an engine nothing was made.
-                Err(_) if !self.engine.was_asked_to_make() => return Ok(()),
-                Err(trouble) => return Err(failed(&trouble)),
+                // No request was ever sent, so nothing exists.
+                Err(_) if !self.engine.may_have_containers() => return Ok(()),
+                Err(failure) => return Err(failed(&failure)),
             };
             if left.is_empty() {
                 self.remove_volume(&self.preparation.volume()).await;
                 return Ok(());
             }
-            if let Some((_, trouble)) = self.remove_all(left).await.pop() {
-                return Err(failed(&trouble));
+            if let Some((_, failure)) = self.remove_all(left).await.pop() {
+                return Err(failed(&failure));
             }
         }
         let cause = "containers of this run appear faster than they are removed";

@@ -1,43 +1,43 @@
-//! Whether this server runs in a container of the very engine that it uses, and if so, where its own
-//! directories are on that engine's machine: the engine is asked about the container that we are. If it
-//! does not know it, our files may be others than the engine's, whatever they are called.
+//! Finds out whether this server runs in a container of the engine that it uses, and if so, where
+//! the server's directories are on that engine's host: the engine is asked about the server's own
+//! container. If the engine does not know it, equal paths may mean different files.
 
 use std::fs;
 
 use bollard::models::ContainerInspectResponse;
 
-use super::engine::{Engine, QUICK, Trouble};
+use super::engine::{Engine, EngineFailure, QUICK};
 use super::path_map::PathMap;
 
 /// The length of a container's whole id, and of the short one that is its first name.
 const ID_DIGITS: usize = 64;
 const SHORT_ID_DIGITS: usize = 12;
 
-/// Where the directories of the container that we are in come from.
+/// Where the directories of the server's own container come from.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Origins {
     paths: PathMap,
-    /// Leads nowhere where we may only read.
+    /// Has no translation for what the server may only read.
     writable: PathMap,
 }
 
 impl Origins {
-    /// A path of ours as the engine sees it.
+    /// A path of this server as the engine sees it.
     pub(super) fn translate(&self, path: &str) -> Option<String> {
         self.paths.translate(path)
     }
 
-    /// Whether this comes from the engine's machine for us to read, not to write: what we may not do, we
-    /// let nobody else do.
+    /// Whether the server has this directory read-only from the engine's host. Then sandboxes must
+    /// not get it writable.
     pub(super) fn is_read_only(&self, path: &str) -> bool {
         self.paths.translate(path).is_some() && self.writable.translate(path).is_none()
     }
 }
 
-/// Where we are, as far as an engine is concerned.
+/// Where this server runs, from an engine's point of view.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Whereabouts {
-    /// In no container, as far as can be told.
+pub(super) enum ServerLocation {
+    /// In no container, as far as is known.
     Machine,
     /// In a container of this engine.
     Container(Origins),
@@ -45,14 +45,14 @@ pub(super) enum Whereabouts {
     Elsewhere,
 }
 
-/// Files that others put into their containers.
+/// Files that container engines put into their containers.
 const MARKS: [&str; 2] = ["/.dockerenv", "/run/.containerenv"];
-/// What tells programs that they are in a pod.
+/// A variable that every Kubernetes pod has.
 const POD: &str = "KUBERNETES_SERVICE_HOST";
 
-/// Where we are. It must be known: who believed by mistake that he is in no container would show
-/// others' files.
-pub(super) async fn whereabouts(engine: &Engine) -> Result<Whereabouts, Trouble> {
+/// Where this server runs. A failure must not count as "in no container": sandboxes would then see
+/// files of another machine.
+pub(super) async fn locate_server(engine: &Engine) -> Result<ServerLocation, EngineFailure> {
     let read = |path| fs::read_to_string(path).unwrap_or_default();
     let (mountinfo, cgroup) = (read("/proc/self/mountinfo"), read("/proc/self/cgroup"));
     let sure = ids_of_ours(&mountinfo, &cgroup, "");
@@ -64,20 +64,20 @@ pub(super) async fn whereabouts(engine: &Engine) -> Result<Whereabouts, Trouble>
             .ask(QUICK, |docker| async move { docker.inspect_container(&id, None).await })
             .await;
         match asked {
-            Ok(container) => return Ok(Whereabouts::Container(paths_of(&container))),
-            Err(trouble) if trouble.is_missing() => {}
-            Err(trouble) => return Err(trouble),
+            Ok(container) => return Ok(ServerLocation::Container(paths_of(&container))),
+            Err(failure) if failure.is_missing() => {}
+            Err(failure) => return Err(failure),
         }
     }
-    Ok(if marked { Whereabouts::Elsewhere } else { Whereabouts::Machine })
+    Ok(if marked { ServerLocation::Elsewhere } else { ServerLocation::Machine })
 }
 
-/// What may be the id of the container that we are in, the surest first.
+/// Candidates for the id of the server's own container, the most reliable first.
 fn ids_of_ours(mountinfo: &str, cgroup: &str, hostname: &str) -> Vec<String> {
     let is_id =
         |text: &&str| text.len() == ID_DIGITS && text.bytes().all(|byte| byte.is_ascii_hexdigit());
     let mut ids = Vec::new();
-    // Engines keep these files of a container in a directory that is called like it.
+    // Engines keep these files in a directory that is named by the container's id.
     for line in mountinfo.lines() {
         let mut fields = line.split(' ');
         let (Some(root), Some(target)) = (fields.nth(3), fields.next()) else { continue };
@@ -113,11 +113,11 @@ fn paths_of(container: &ContainerInspectResponse) -> Origins {
     let (mut paths, mut writable) = (Vec::new(), Vec::new());
     for mount in container.mounts.iter().flatten() {
         let Some(here) = rooted(&mount.destination) else { continue };
-        // Volumes have a source too, but what is in memory has none and is seen by nobody else.
+        // Volumes have a source, too; a tmpfs has none, and the engine cannot see it.
         paths.push((here.clone(), rooted(&mount.source)));
         writable.push((here.clone(), (mount.rw != Some(false)).then_some(here)));
     }
-    // Of what makes no sense nothing is seen.
+    // Without a valid table, no path has a translation.
     match (PathMap::with_hidden(paths), PathMap::with_hidden(writable)) {
         (Ok(paths), Ok(writable)) => Origins { paths, writable },
         (Err(_), _) | (_, Err(_)) => Origins::default(),
@@ -133,7 +133,7 @@ mod tests {
     const ID: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
 
     #[test]
-    fn the_id_is_found_in_each_place() {
+    fn own_container_id_is_found_in_each_source() {
         let mounted = format!(
             "1 0 254:0 / / rw - overlay overlay rw\n\
              710 700 254:0 /var/lib/docker/containers/{ID}/hostname /etc/hostname rw - ext4 /dev/vda rw\n"
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn directories_of_ours_are_found_where_they_come_from() {
+    fn own_directories_are_translated_to_their_origin() {
         let mount = |source: Option<&str>, destination: &str| MountPoint {
             source: source.map(str::to_owned),
             destination: Some(destination.to_owned()),
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn what_we_may_only_read_is_known_by_the_nearest_mount() {
+    fn read_only_paths_follow_the_nearest_mount() {
         let mount = |destination: &str, rw| MountPoint {
             source: Some(format!("/srv{destination}")),
             destination: Some(destination.to_owned()),

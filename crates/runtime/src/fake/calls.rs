@@ -45,7 +45,7 @@ impl Handle {
         let world = self.world.upgrade();
         let own = world.and_then(|world| world.state().sandboxes.get(&self.spec.instance).cloned());
         own.ok_or_else(|| {
-            RuntimeError::new(RuntimeErrorCode::SandboxGone, "use a sandbox", "it is gone")
+            RuntimeError::new(RuntimeErrorCode::SandboxGone, "use a sandbox", "the sandbox is gone")
         })
     }
 
@@ -180,7 +180,7 @@ impl Inside for Handle {
     }
 
     async fn exec(&self, spec: ExecSpec) -> Result<Process, RuntimeError> {
-        let spec = spec.settled()?;
+        let spec = spec.validated()?;
         self.meet_faults(Operation::Exec).await?;
         self.is_present(Operation::Exec)?;
         let (own, world) = (self.own()?, self.world.upgrade());

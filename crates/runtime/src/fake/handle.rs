@@ -1,5 +1,5 @@
-//! A sandbox of the fake runtime as whoever has it for one use knows it. After a wipe it leads nowhere,
-//! as a connection of a real one does.
+//! A handle on a fake sandbox for one use. After a wipe it is refused, as the connection of a real
+//! one is.
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -27,12 +27,12 @@ impl Handle {
         self.is_present(operation)
     }
 
-    /// Refuses if the use is over.
+    /// Refuses if the use has ended.
     pub(crate) fn is_present(&self, operation: Operation) -> Result<(), RuntimeError> {
         if self.sandbox.state().generation == self.generation {
             return Ok(());
         }
-        let cause = "its use is over";
+        let cause = "the use of the sandbox has ended";
         Err(RuntimeError::new(RuntimeErrorCode::SandboxGone, operation.step(), cause))
     }
 }

@@ -2,19 +2,19 @@
 //! few scripted commands, files live in a map, faults come when a test asks for them, and what is
 //! alive is counted, so that a test can prove that nothing was left. It works under paused time.
 
-mod added;
 mod calls;
 mod faults;
 mod handle;
-mod looks;
+mod inspection;
 mod paths;
 mod process;
 mod program;
 mod sandbox;
 mod scale;
 mod script;
+mod test_programs;
 mod tree;
-mod wiping;
+mod wipe;
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -27,11 +27,11 @@ use model::{InstanceId, WorkspaceId};
 use tokio::sync::watch;
 use tokio::time::timeout;
 
-pub use self::added::{FakeProgram, Inside, Listener};
 use self::faults::Faults;
 pub use self::faults::{Fault, Operation};
 use self::handle::Handle;
 use self::sandbox::FakeSandbox;
+pub use self::test_programs::{FakeProgram, Inside, Listener};
 use self::tree::Tree;
 use crate::contract::{Runtime, Sandbox};
 use crate::deaths::{DeathBoard, Deaths, Died};
@@ -48,7 +48,7 @@ pub struct FakeSettings {
     pub capabilities: Capabilities,
     /// How it makes a used sandbox ready for the next user.
     pub recycle: Recycle,
-    /// Whether a workspace that it does not know is an empty one that somebody else has made.
+    /// Whether an unknown workspace counts as an empty one that was made elsewhere.
     pub any_workspace: bool,
 }
 
@@ -87,7 +87,7 @@ pub(crate) struct World {
     state: Mutex<State>,
     deaths: DeathBoard,
     scale: ScaleBoard,
-    /// Used sandboxes are wiped, not made anew.
+    /// Used sandboxes are wiped, not recreated.
     wipes: bool,
     tasks: Arc<AtomicUsize>,
     streams: Arc<AtomicUsize>,
@@ -99,7 +99,7 @@ struct State {
     sandboxes: BTreeMap<InstanceId, Arc<FakeSandbox>>,
     workspaces: BTreeMap<WorkspaceId, Arc<Mutex<Tree>>>,
     orphans: Vec<String>,
-    added: BTreeMap<String, Arc<dyn FakeProgram>>,
+    test_programs: BTreeMap<String, Arc<dyn FakeProgram>>,
     faults: Faults,
     trouble: Option<String>,
     closed: bool,
@@ -118,14 +118,14 @@ impl World {
         self.state().workspaces.get(&id).map(Arc::clone)
     }
 
-    fn bury(&self, died: Died) {
+    fn remove_dead(&self, died: Died) {
         if self.state().sandboxes.remove(&died.instance).is_some() {
-            self.deaths.tell(died);
+            self.deaths.report(died);
         }
     }
 }
 
-/// Takes a launch back that did not come to its end.
+/// Undoes a launch that was not finished.
 struct Launching<'a> {
     world: &'a World,
     instance: InstanceId,
@@ -175,7 +175,7 @@ impl FakeRuntime {
 
     /// Adds a program of this name to all sandboxes.
     pub fn add_program(&self, name: &str, program: Arc<dyn FakeProgram>) {
-        self.world.state().added.insert(name.to_owned(), program);
+        self.world.state().test_programs.insert(name.to_owned(), program);
     }
 
     /// Pretends that an earlier run left something behind.
@@ -292,11 +292,11 @@ impl Runtime for FakeRuntime {
         let launching = Launching { world: &self.world, instance: spec.instance };
         let sandbox = tokio::select! {
             made = timeout(spec.ready_timeout, self.make(&spec)) => made.unwrap_or_else(|_| {
-                let cause = "the guest did not say that it is ready";
+                let cause = "the guest did not report in time that it is ready";
                 Err(RuntimeError::new(RuntimeErrorCode::ReadyTimeout, "launch", cause))
             })?,
             _ = called_off.wait_for(|off| *off) => {
-                let cause = "it was killed while it was launched";
+                let cause = "the sandbox was killed during its launch";
                 return Err(RuntimeError::new(RuntimeErrorCode::SandboxGone, "launch", cause));
             }
         };

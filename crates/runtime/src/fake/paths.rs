@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn paths_lead_where_their_links_do() {
+    fn fake_paths_follow_links() {
         for (path, followed, kept) in [
             ("a", "/w/a", "/w/a"),
             ("/a/../b/./c/", "/b/c", "/b/c"),
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn refusals_have_codes() {
+    fn guest_refusals_have_codes() {
         for (path, code) in [
             ("loop", RuntimeErrorCode::Denied),
             ("no/f", RuntimeErrorCode::NotFound),

@@ -55,7 +55,7 @@ struct State {
     terminal: Option<TerminalSize>,
 }
 
-/// How a program ends that used nothing worth telling.
+/// The exit of a program, without resource usage.
 pub(crate) fn exit(status: ExitStatus) -> Exit {
     Exit { status, out_of_memory: false, user_us: 0, system_us: 0, max_rss_kb: 0 }
 }
@@ -129,7 +129,7 @@ impl FakeProcess {
         self.tasks.load(Ordering::SeqCst) > 0
     }
 
-    /// It is over; the first one to say how is believed.
+    /// It exits. The first status counts.
     pub(crate) fn finish(&self, how: Result<Exit, RuntimeError>) {
         let waiting = {
             let mut state = self.state();
@@ -142,7 +142,7 @@ impl FakeProcess {
         waiting.into_iter().for_each(Waker::wake);
     }
 
-    /// It is over, and everything in the background with it.
+    /// It exits, with all its background tasks.
     pub(crate) fn finish_tree(&self, how: Result<Exit, RuntimeError>) {
         self.finish(how);
         self.state().background.drain(..).for_each(|task| task.abort());
@@ -155,7 +155,7 @@ impl FakeProcess {
         }
     }
 
-    fn over(&self) -> bool {
+    fn has_exited(&self) -> bool {
         self.state().exit.is_some()
     }
 
@@ -196,7 +196,7 @@ impl ProcessControl for FakeProcess {
             return Err(RuntimeError::new(
                 RuntimeErrorCode::Invalid,
                 "resize a terminal",
-                "the program has none",
+                "the program has no terminal",
             ));
         }
         state.terminal = Some(size);
@@ -221,9 +221,9 @@ impl AsyncRead for OutputReader {
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        let was_over = self.process.over();
+        let had_exited = self.process.has_exited();
         match Pin::new(&mut self.pipe).poll_read(cx, buf) {
-            Poll::Pending if was_over => Poll::Ready(Ok(())),
+            Poll::Pending if had_exited => Poll::Ready(Ok(())),
             Poll::Pending => {
                 if self.process.poll_over(cx).is_ready() {
                     // It ended in between: look again.

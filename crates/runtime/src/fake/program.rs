@@ -9,10 +9,10 @@ use guest_protocol::message::ExitStatus;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream};
 use tokio::sync::Mutex;
 
-use super::added::Inside;
 use super::process::{FakeProcess, exit};
 use super::sandbox::{Address, FakeSandbox};
 use super::script::{Output, Step, When, Word};
+use super::test_programs::Inside;
 
 /// The programs there are.
 pub(crate) const PROGRAMS: &[&str] = &[
@@ -32,7 +32,7 @@ impl Out {
         Self::Pipe(Arc::new(Mutex::new(end)))
     }
 
-    /// Whether someone still wants them.
+    /// Whether there is still a reader.
     pub(crate) async fn write(&self, bytes: &[u8]) -> bool {
         match self {
             Self::Null => true,
@@ -118,7 +118,7 @@ impl Program {
                 true
             }
         };
-        // Whoever writes where nobody reads is ended by the signal that says so.
+        // A program that writes to a closed pipe is ended by SIGPIPE.
         if wanted { ended } else { Ended::Line(ExitStatus::Signal(13)) }
     }
 
@@ -254,7 +254,7 @@ impl Program {
         Ended::Code(0)
     }
 
-    /// What a program that was added finds.
+    /// The context of a test program.
     fn inside(&mut self, argv: &[String]) -> Inside {
         Inside {
             argv: argv.to_vec(),
@@ -270,7 +270,7 @@ impl Program {
     /// Listens and gives back what it is sent.
     async fn listen(&self, address: Address) -> Ended {
         let Some(mut listener) = self.sandbox.listen(self.process.pid, address) else {
-            self.complain("listen", "somebody listens there already").await;
+            self.complain("listen", "the address is in use").await;
             return Ended::Code(1);
         };
         while let Some(connection) = listener.accept().await {
@@ -280,7 +280,7 @@ impl Program {
     }
 }
 
-/// Gives back what it is sent. Whoever goes away ends this connection, nothing else.
+/// Echoes what it is sent. A peer that goes away ends only its own connection.
 async fn give_back(connection: DuplexStream) {
     let (mut from, mut to) = tokio::io::split(connection);
     let _ = tokio::io::copy(&mut from, &mut to).await;

@@ -1,5 +1,5 @@
-//! A sandbox of the fake runtime: files in a map, programs as tasks. Once it is over it refuses
-//! everything, as a real one does.
+//! A sandbox of the fake runtime: files in a map, programs as tasks. Once it has exited it refuses
+//! every call, as a real one does.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -15,11 +15,11 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::timeout;
 
 use super::World;
-use super::added::FakeProgram;
 use super::faults::{Fault, Operation};
 use super::paths::{Last, resolve};
 use super::process::{Counted, FakeProcess};
 use super::scale::{SCALE_FILE, Scale};
+use super::test_programs::FakeProgram;
 use super::tree::Tree;
 use crate::deaths::Died;
 use crate::error::{RuntimeError, RuntimeErrorCode};
@@ -64,14 +64,14 @@ pub(crate) struct State {
     pub root: Tree,
     pub workspace: Arc<Mutex<Tree>>,
     pub processes: Vec<Arc<FakeProcess>>,
-    /// By whom, and how they are reached.
+    /// The listening program, and the way to it.
     pub listeners: BTreeMap<Address, (u32, mpsc::Sender<DuplexStream>)>,
     pub last_pid: u32,
     pub scale: Scale,
-    /// How often it was wiped: streams of an earlier use lead nowhere.
+    /// How many times it was wiped: streams of an earlier use are refused.
     pub generation: u64,
-    /// No wipe of it was left unfinished.
-    pub fit: bool,
+    /// Whether its last wipe, if any, was complete.
+    pub wipe_complete: bool,
 }
 
 impl FakeSandbox {
@@ -91,7 +91,7 @@ impl FakeSandbox {
             last_pid: 1,
             scale: Scale::default(),
             generation: 0,
-            fit: true,
+            wipe_complete: true,
         };
         let phase = watch::Sender::new(Phase::default());
         Self { spec, world, phase, state: Mutex::new(state) }
@@ -116,8 +116,8 @@ impl FakeSandbox {
         let _ = phase.wait_for(|phase| !phase.frozen || phase.ended.is_some()).await;
     }
 
-    /// Waits until it is over, and says how it ended.
-    pub(crate) async fn over(&self) -> Died {
+    /// Waits until it has exited, and returns how.
+    pub(crate) async fn wait_exited(&self) -> Died {
         let mut phase = self.phase.subscribe();
         loop {
             let ended = phase.borrow_and_update().ended;
@@ -129,7 +129,7 @@ impl FakeSandbox {
         }
     }
 
-    /// Refuses if it is over.
+    /// Refuses if it has exited.
     pub(crate) fn check(&self, step: &'static str) -> Result<(), RuntimeError> {
         self.phase().ended.map_or(Ok(()), |died| Err(died.error(step)))
     }
@@ -142,11 +142,11 @@ impl FakeSandbox {
         self.check(step)
     }
 
-    /// What was asked to go wrong goes wrong here.
+    /// Injected faults happen here.
     pub(crate) async fn meet_faults(&self, operation: Operation) -> Result<(), RuntimeError> {
         let step = operation.step();
         self.check(step)?;
-        // A real answer is never there at once; here the caller may be dropped.
+        // A real answer takes time; at this await the caller may be dropped.
         tokio::task::yield_now().await;
         match self.world.upgrade().and_then(|world| world.take_fault(operation)) {
             None => {}
@@ -166,7 +166,7 @@ impl FakeSandbox {
         self.check(step)
     }
 
-    /// It is over. The first time, whoever waits for it and whoever subscribed is told.
+    /// It exits. The first call wakes waiting callers and reports the death to subscribers.
     pub(crate) fn die(&self, status: Option<ExitStatus>, out_of_memory: bool) {
         let died = Died { instance: self.spec.instance, status, out_of_memory };
         let first = self.phase.send_if_modified(|phase| {
@@ -185,10 +185,10 @@ impl FakeSandbox {
         for process in &processes {
             process.finish_tree(Err(died.error("exec")));
         }
-        // Kept until they have vanished, which whoever kills it waits for.
+        // Kept until they are gone, because a kill waits for that.
         self.state().processes = processes;
         if let Some(world) = self.world.upgrade() {
-            world.bury(died);
+            world.remove_dead(died);
         }
     }
 
@@ -284,10 +284,10 @@ impl FakeSandbox {
 
     /// A program that a test has added.
     pub(crate) fn added(&self, name: &str) -> Option<Arc<dyn FakeProgram>> {
-        self.world.upgrade()?.state().added.get(name).map(Arc::clone)
+        self.world.upgrade()?.state().test_programs.get(name).map(Arc::clone)
     }
 
-    /// A program listens somewhere, if nobody does.
+    /// A program listens at an address, if it is free.
     pub(crate) fn listen(self: &Arc<Self>, pid: u32, address: Address) -> Option<Listener> {
         let mut state = self.state();
         if state.listeners.contains_key(&address) {
@@ -298,7 +298,7 @@ impl FakeSandbox {
         Some(Listener { sandbox: Arc::downgrade(self), address, connections })
     }
 
-    /// Connects to whoever listens there.
+    /// Connects to the program that listens at an address.
     pub(crate) fn connect(
         self: &Arc<Self>,
         address: &Address,
@@ -306,11 +306,11 @@ impl FakeSandbox {
         let refuse = |code, cause| Err(RuntimeError::new(code, "dial", cause));
         let listener = self.state().listeners.get(address).cloned();
         let Some((_, listener)) = listener else {
-            return refuse(RuntimeErrorCode::NotFound, "nobody listens there");
+            return refuse(RuntimeErrorCode::NotFound, "no program listens there");
         };
         let (ours, theirs) = tokio::io::duplex(PIPE_BYTES);
         if listener.try_send(theirs).is_err() {
-            return refuse(RuntimeErrorCode::LimitReached, "nobody accepts connections");
+            return refuse(RuntimeErrorCode::LimitReached, "the program accepts no connections");
         }
         Ok(self.counted(ours))
     }
@@ -345,11 +345,11 @@ pub(crate) fn empty_workspace(spec: &LaunchSpec) -> Arc<Mutex<Tree>> {
 pub(crate) fn check_settings(settings: &ClaimSettings) -> Result<(), RuntimeError> {
     let refuse = |cause| Err(RuntimeError::new(RuntimeErrorCode::Unsupported, "claim", cause));
     if !settings.secrets.is_empty() {
-        return refuse("secrets must have become values before they get here");
+        return refuse("secrets must be resolved to values before a claim");
     }
     match settings.network {
         NetworkPolicy::None => Ok(()),
-        NetworkPolicy::Allow(_) => refuse("this runtime reaches no network"),
+        NetworkPolicy::Allow(_) => refuse("sandboxes have no network access"),
     }
 }
 
@@ -375,7 +375,7 @@ impl Drop for Listener {
     }
 }
 
-/// Bytes to or from a sandbox: counted, and broken when the sandbox is over.
+/// Bytes to or from a sandbox: counted, and broken when the sandbox has exited.
 pub(crate) struct Stream<S> {
     sandbox: Arc<FakeSandbox>,
     generation: u64,
@@ -384,13 +384,17 @@ pub(crate) struct Stream<S> {
 }
 
 impl<S> Stream<S> {
-    /// Refuses if the sandbox, or the use of it that this belongs to, is over.
+    /// Refuses if the sandbox has exited, or the use that this stream belongs to has ended.
     fn check(&self, step: &'static str) -> Result<(), RuntimeError> {
         self.sandbox.check(step)?;
         if self.sandbox.state().generation == self.generation {
             return Ok(());
         }
-        Err(RuntimeError::new(RuntimeErrorCode::SandboxGone, step, "its use is over"))
+        Err(RuntimeError::new(
+            RuntimeErrorCode::SandboxGone,
+            step,
+            "the use of the sandbox has ended",
+        ))
     }
 }
 

@@ -1,4 +1,4 @@
-//! The scale file of a fake sandbox: the same words as a guest understands, and no file.
+//! The scale file of a fake sandbox: the same syntax as in a guest, without a file.
 
 use super::sandbox::FakeSandbox;
 use crate::inside::ScaleNote;
@@ -6,13 +6,14 @@ use crate::inside::ScaleNote;
 /// Where programs find it.
 pub(crate) const SCALE_FILE: &str = "/run/shoal/scale";
 
-/// What was counted.
+/// The keep-alive counts.
 #[derive(Debug, Default)]
 pub(crate) struct Scale {
     scale: u32,
     processes: u32,
-    told: u64,
-    /// What is said of processes by whoever has not heard this is out of date.
+    last_seq: u64,
+    /// The note that last dropped all keep-alives: process counts of callers that have not seen it
+    /// are out of date.
     last_drop: u64,
 }
 
@@ -28,7 +29,7 @@ impl Scale {
         }
     }
 
-    /// Takes one write in, and says what is new.
+    /// Applies one write, and returns a note if it changed anything.
     fn write(&mut self, text: &[u8]) -> Option<ScaleNote> {
         let (before, mut drops) = (self.scale, false);
         let text = String::from_utf8_lossy(text);
@@ -44,12 +45,12 @@ impl Scale {
         if !drops && self.scale == before {
             return None;
         }
-        self.told += 1;
+        self.last_seq += 1;
         if drops {
             self.processes = 0;
-            self.last_drop = self.told;
+            self.last_drop = self.last_seq;
         }
-        Some(ScaleNote { seq: self.told, scale: self.scale, drops })
+        Some(ScaleNote { seq: self.last_seq, scale: self.scale, drops })
     }
 
     fn take(&mut self, sign: Option<char>, number: Option<u32>, drops: &mut bool) {
@@ -70,7 +71,7 @@ impl FakeSandbox {
     pub(crate) fn write_scale(&self, text: &[u8]) {
         let note = self.state().scale.write(text);
         if let (Some(note), Some(world)) = (note, self.world.upgrade()) {
-            world.scale.tell(self.spec.instance, note);
+            world.scale.report(self.spec.instance, note);
         }
     }
 }
@@ -80,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_are_counted() {
+    fn scale_file_writes_are_counted() {
         let mut scale = Scale::default();
         for (text, shown, drops) in [
             ("+\n", "=1\n", Some(false)),
@@ -92,8 +93,8 @@ mod tests {
             ("-9", "=0\n", Some(false)),
             ("-", "=0\n", None),
         ] {
-            let told = scale.write(text.as_bytes()).map(|note| note.drops);
-            assert_eq!(told, drops, "{text:?}");
+            let noted = scale.write(text.as_bytes()).map(|note| note.drops);
+            assert_eq!(noted, drops, "{text:?}");
             assert_eq!(scale.shown(), shown.as_bytes(), "{text:?}");
         }
     }

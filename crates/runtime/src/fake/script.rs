@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_become_steps() {
+    fn shell_lines_are_parsed_into_steps() {
         let steps = parse("echo 'a b' >&2; cat x >> \"y z\" && sleep 9 & exit 3").unwrap();
         assert_eq!(words(&steps[0]), ["echo", "a b"]);
         assert_eq!(steps[0].output, Output::Stderr);
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_refused() {
+    fn malformed_shell_lines_are_refused() {
         for line in ["echo 'a", "; x", "echo >", "echo >&1"] {
             assert!(parse(line).is_err(), "{line}");
         }

@@ -1,5 +1,5 @@
-//! Files in a map: enough of a filesystem for tests. Pure; paths are lexical, and a link is a thing
-//! that is kept: following it is the affair of `paths`.
+//! Files in a map: enough of a filesystem for tests. Pure; paths are lexical, and links are only
+//! stored: `paths` follows them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
@@ -94,7 +94,7 @@ impl Tree {
     }
 
     fn changed(&self, kind: ChangeKind, path: &str, is_directory: bool) {
-        // That nobody watches is fine.
+        // Without a watcher the send fails, which is fine.
         let _ = self.changes.send(FileChange { kind, path: path.into(), is_directory });
     }
 
@@ -225,7 +225,7 @@ impl Tree {
         Ok(())
     }
 
-    /// Another name of a file. Both are written anew by whoever writes one of them, and part then.
+    /// Another name of a file. A write through one name replaces the file, so that the names part.
     pub(crate) fn link_file(&mut self, path: &str, target: &str) -> Result<(), RuntimeError> {
         const STEP: &str = "give a file another name";
         if self.nodes.contains_key(path) {
@@ -258,7 +258,7 @@ impl Tree {
         new_mode: Option<u32>,
         _modified_ms: Option<i64>,
     ) -> Result<(), RuntimeError> {
-        const STEP: &str = "change what is said about a file";
+        const STEP: &str = "change file metadata";
         self.node(STEP, path)?;
         if let (Some(Node::Directory { mode } | Node::File { mode, .. }), Some(new_mode)) =
             (self.nodes.get_mut(path), new_mode)
@@ -397,7 +397,7 @@ mod tests {
     }
 
     #[test]
-    fn links_are_kept_as_they_are() {
+    fn seed_archive_keeps_links() {
         let mut tree = Tree::new(&["/", "/w"], 10);
         tree.make_link("/w/d/l", "../f").unwrap();
         let entry = tree.stat("/w/d/l").unwrap();

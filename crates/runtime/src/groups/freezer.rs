@@ -1,6 +1,5 @@
-//! Freezing and thawing a sandbox through the files of its control group. The answer is read
-//! again and again instead of being waited for: being told of it takes the kernel a thousand times
-//! as long as doing it.
+//! Freezes and thaws a sandbox through the files of its control group. It polls the state: a
+//! notification by the Linux kernel takes a thousand times as long as the freeze itself.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -28,8 +27,8 @@ const PAUSE: Duration = Duration::from_millis(1);
 /// can lose a program that starts another while it is being frozen, and then waits for ever.
 const READS_UNTIL_ANEW: u32 = 50;
 
-/// How long it may take at most: a program that waits for a disk is frozen when it has what it waits for.
-/// Whoever has less patience drops the call, and all runs again.
+/// How long a freeze may take: a program that waits for a disk is frozen only when it has its data.
+/// A caller with less time drops the call, and the sandbox is thawed.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The control group that freezes a sandbox.
@@ -74,7 +73,7 @@ impl Freezer {
         Self { directory: directory.into() }
     }
 
-    /// Done when nothing in it runs. If that does not come about, all runs again.
+    /// Done when nothing in it runs. If the freeze fails, the sandbox is thawed.
     pub(crate) async fn freeze(&self) -> Result<(), RuntimeError> {
         let files = Files::open(&self.directory).map_err(|error| failed("freeze", &error))?;
         let unfinished = Unfinished { files: &files, armed: true };
@@ -94,7 +93,7 @@ impl Freezer {
 
 fn failed(step: &'static str, error: &io::Error) -> RuntimeError {
     if error.kind() == io::ErrorKind::NotFound {
-        let cause = "its control group is gone";
+        let cause = "the control group of the sandbox is gone";
         return RuntimeError::new(RuntimeErrorCode::SandboxGone, step, cause);
     }
     RuntimeError::system(step, error)
@@ -159,7 +158,7 @@ impl Files {
     }
 }
 
-/// Thaws what did not freeze in time, or what nobody waits for any more.
+/// Thaws a sandbox that did not freeze in time, or whose caller has gone.
 struct Unfinished<'a> {
     files: &'a Files,
     armed: bool,
@@ -174,7 +173,7 @@ impl Unfinished<'_> {
 impl Drop for Unfinished<'_> {
     fn drop(&mut self) {
         if self.armed {
-            // If that fails too, the sandbox answers nothing and its owner finds out.
+            // If that fails too, the sandbox no longer answers, and the next probe finds out.
             let _ = self.files.set(self.files.words.thaw);
         }
     }
@@ -193,7 +192,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_does_not_freeze_in_time_runs_again() {
+    async fn freeze_that_takes_too_long_is_undone() {
         let place = place("stubborn");
         fs::write(place.join("cgroup.freeze"), "0").unwrap();
         fs::write(place.join("cgroup.events"), "populated 1\nfrozen 0\n").unwrap();
@@ -207,7 +206,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_first_generation_has_one_file_for_both() {
+    async fn freeze_and_thaw_use_one_file_in_cgroup_v1() {
         let place = place("first");
         fs::write(place.join("freezer.state"), "THAWED").unwrap();
         Freezer::new(&place).freeze().await.unwrap();

@@ -1,5 +1,5 @@
-//! Whether the kernel killed something in a sandbox for want of memory: a counter in a file of its
-//! control group, compared with what it was the last time.
+//! Detects kills for want of memory: compares a counter in the sandbox's control group with its
+//! last value.
 
 use std::fs;
 use std::path::PathBuf;
@@ -23,8 +23,7 @@ impl KillCounter {
         Self { directory: directory.into(), seen: AtomicU64::new(before) }
     }
 
-    /// Whether it has grown since this was last asked. Of two that ask at the same time, one is
-    /// told.
+    /// Whether it has grown since the last call. Of two calls at the same time, one gets true.
     pub(crate) fn has_grown(&self) -> bool {
         let texts = FILES.iter().map(|file| fs::read_to_string(self.directory.join(file)));
         let Some(now) = texts.flatten().find_map(|text| kills_in(&text)) else { return false };
@@ -37,7 +36,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_kill_is_told_once_in_both_generations() {
+    fn oom_kills_are_reported_once_in_both_cgroup_generations() {
         let first = "oom_kill_disable 0\nunder_oom 0\noom_kill ";
         let second = "low 0\nhigh 0\nmax 4\noom 9\noom_kill ";
         for (file, text) in [("memory.oom_control", first), ("memory.events", second)] {
@@ -46,9 +45,9 @@ mod tests {
             fs::create_dir_all(&place).unwrap();
             let counter = KillCounter::new(&place, 0);
             assert!(!counter.has_grown(), "no file, no kill");
-            for (count, told) in [(0, false), (1, true), (1, false), (3, true), (3, false)] {
+            for (count, reported) in [(0, false), (1, true), (1, false), (3, true), (3, false)] {
                 fs::write(place.join(file), format!("{text}{count}\n")).unwrap();
-                assert_eq!(counter.has_grown(), told, "{file}: {count}");
+                assert_eq!(counter.has_grown(), reported, "{file}: {count}");
             }
             fs::remove_dir_all(place).unwrap();
         }

@@ -1,5 +1,5 @@
-//! Control groups as far as a host needs them while a sandbox lives: what freezes it, and what counts
-//! its kills. Whoever makes a sandbox makes its groups; here they are only used.
+//! Control groups of live sandboxes: their freezers and their counters of out-of-memory kills. The
+//! maker of a sandbox makes its groups; this module must only use them.
 
 mod freezer;
 mod kills;

@@ -1,5 +1,5 @@
-//! One call under way. Dropped, it is taken back: its lanes are given up on both sides, and its
-//! answer, when it comes, is thrown away.
+//! One call in progress. Dropped, it is cancelled: its lanes are closed on both sides, and a late
+//! answer is discarded.
 
 use std::future::poll_fn;
 use std::os::fd::OwnedFd;
@@ -13,7 +13,7 @@ use super::channel::{Kind, remember};
 use super::connection::Connection;
 use crate::error::{RuntimeError, RuntimeErrorCode};
 
-/// A call under way.
+/// A call in progress.
 pub(super) struct Call {
     pub connection: Arc<Connection>,
     pub number: u32,
@@ -66,19 +66,19 @@ impl Call {
         Poll::Pending
     }
 
-    /// The answer was taken before: whoever asks twice has lost it.
+    /// The answer was taken before.
     fn lost(&self) -> RuntimeError {
-        RuntimeError::new(RuntimeErrorCode::Protocol, self.step, "it was answered already")
+        RuntimeError::new(RuntimeErrorCode::Protocol, self.step, "the call was answered already")
     }
 
-    /// What the guest said makes no sense as an answer to this.
-    pub(super) fn nonsense(&self, reply: &Reply) -> RuntimeError {
+    /// The guest's answer does not fit the request.
+    pub(super) fn unexpected_answer(&self, reply: &Reply) -> RuntimeError {
         let name = format!("{reply:?}");
         let name = name.split([' ', '(']).next().unwrap_or_default();
         RuntimeError::new(
             RuntimeErrorCode::Protocol,
             self.step,
-            format!("the guest answered with {name}"),
+            format!("the guest sent an unexpected answer: {name}"),
         )
     }
 

@@ -1,5 +1,4 @@
-//! What is asked of a guest: calls with one answer here, streams of bytes, programs and looks in files
-//! of their own.
+//! Calls with one answer. Streams of bytes, programs and inspection have modules of their own.
 
 use std::os::fd::OwnedFd;
 
@@ -22,21 +21,21 @@ impl GuestLink {
         self.done("claim", &Request::Claim { env }).await
     }
 
-    /// Ends everything that runs inside besides the guest; whatever else is asked for fails.
+    /// Ends everything that runs inside besides the guest; other calls fail from now on.
     pub async fn end_all(&self) -> Result<(), RuntimeError> {
         self.done("end all programs", &Request::EndAll).await
     }
 
-    /// Lets the guest begin anew with this end of another connection, after [`Self::end_all`]. It
-    /// says there when it is ready, or why not; this connection ends by itself.
+    /// Makes the guest start again on this end of a new connection, after [`Self::end_all`]. The
+    /// guest reports there when it is ready, or why not; this connection ends by itself.
     pub fn begin_again(&self, socket: OwnedFd) -> Result<(), RuntimeError> {
         const STEP: &str = "begin anew";
         if !self.connection.settings.pass_descriptors {
-            let cause = "no connection can be passed to this guest";
+            let cause = "the connection to this guest cannot pass descriptors";
             return Err(RuntimeError::new(RuntimeErrorCode::Unsupported, STEP, cause));
         }
         let request = Request::BeginAgain;
-        // The call ends with the connection, so that nobody waits for its answer.
+        // The call ends with the connection, so there is no answer to wait for.
         Call::open(&self.connection, STEP, Kind::Single, &request, vec![socket]).map(drop)
     }
 
@@ -88,13 +87,15 @@ impl Inside for GuestLink {
         let request =
             Request::List { path: path.to_owned(), after: after.map(<[u8]>::to_vec), limit };
         let (call, reply) = self.ask("list a directory", &request).await?;
-        let Reply::Entries { entries, more } = reply else { return Err(call.nonsense(&reply)) };
+        let Reply::Entries { entries, more } = reply else {
+            return Err(call.unexpected_answer(&reply));
+        };
         Ok(Page { entries, more })
     }
 
     async fn stat(&self, path: &str) -> Result<Entry, RuntimeError> {
         let (call, reply) = self.ask("stat", &Request::Stat { path: path.to_owned() }).await?;
-        let Reply::Entry(entry) = reply else { return Err(call.nonsense(&reply)) };
+        let Reply::Entry(entry) = reply else { return Err(call.unexpected_answer(&reply)) };
         Ok(entry)
     }
 
@@ -120,7 +121,7 @@ impl Inside for GuestLink {
         modified_ms: Option<i64>,
     ) -> Result<(), RuntimeError> {
         let request = Request::SetAbout { path: path.to_owned(), mode, modified_ms };
-        self.done("change what is said about a file", &request).await
+        self.done("change file metadata", &request).await
     }
 
     async fn move_file(&self, from: &str, to: &str, overwrite: bool) -> Result<(), RuntimeError> {
@@ -143,7 +144,7 @@ impl Inside for GuestLink {
 
     async fn ports(&self) -> Result<Vec<Port>, RuntimeError> {
         let (call, reply) = self.ask("list ports", &Request::Ports).await?;
-        let Reply::Ports(ports) = reply else { return Err(call.nonsense(&reply)) };
+        let Reply::Ports(ports) = reply else { return Err(call.unexpected_answer(&reply)) };
         Ok(ports)
     }
 
@@ -169,11 +170,11 @@ impl Inside for GuestLink {
 
     async fn processes(&self) -> Result<Vec<u32>, RuntimeError> {
         let (call, reply) = self.ask("list programs", &Request::Processes).await?;
-        let Reply::Processes(found) = reply else { return Err(call.nonsense(&reply)) };
+        let Reply::Processes(found) = reply else { return Err(call.unexpected_answer(&reply)) };
         Ok(found.iter().map(|one| one.pid).collect())
     }
 }
 
 pub(super) fn expect_done(call: &Call, reply: &Reply) -> Result<(), RuntimeError> {
-    if *reply == Reply::Done { Ok(()) } else { Err(call.nonsense(reply)) }
+    if *reply == Reply::Done { Ok(()) } else { Err(call.unexpected_answer(reply)) }
 }

@@ -1,5 +1,5 @@
-//! What is known here of one call: the answers that came, and the bytes of its lanes that nobody
-//! has read yet, which the protocol's windows bound. No I/O.
+//! The host's state of one call: answers that came, and unread bytes of its lanes, which the
+//! protocol's windows bound. It must do no I/O.
 
 use std::collections::VecDeque;
 use std::task::{Context, Waker};
@@ -7,7 +7,7 @@ use std::task::{Context, Waker};
 use guest_protocol::Endpoint;
 use guest_protocol::message::{Reply, lane};
 
-/// What a call is about, as far as its answers depend on it.
+/// The kind of a call, which decides what answers it has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     /// One answer.
@@ -57,17 +57,17 @@ impl Kind {
     }
 }
 
-/// The bytes of one lane that came and were not read, and who waits for it.
+/// The unread bytes of one lane, and the waker of its reader.
 #[derive(Debug, Default)]
 pub(super) struct LaneBuffer {
     pieces: VecDeque<Vec<u8>>,
     /// How much of the first piece was read.
     read: usize,
-    /// No more will come.
+    /// The lane has ended: no further bytes will come.
     pub ended: bool,
-    /// The other side has given it up.
+    /// The other side has closed it.
     pub reset: bool,
-    /// Whatever comes is dropped.
+    /// New bytes are discarded.
     pub unwanted: bool,
     pub reader: Option<Waker>,
     pub writer: Option<Waker>,
@@ -101,7 +101,7 @@ impl LaneBuffer {
         total
     }
 
-    /// Throws away what is here and says how much that was.
+    /// Discards the unread bytes and returns how many there were.
     pub(super) fn clear(&mut self) -> usize {
         let bytes: usize = self.pieces.iter().map(Vec::len).sum();
         let bytes = bytes - self.read;
@@ -121,10 +121,10 @@ pub(super) struct Channel {
     pub last: Option<Reply>,
     /// The last answer came, and was perhaps taken already.
     pub finished: bool,
-    /// Nobody waits for it any more; it is kept until the guest is done with it, so that neither
-    /// side ever has more open than it may.
+    /// Its caller has gone. It is kept until the guest is done with it, so that neither side
+    /// exceeds the limit of open calls.
     pub abandoned: bool,
-    /// Who waits for an answer.
+    /// The waker of the caller.
     pub waiter: Option<Waker>,
     lanes: [LaneBuffer; lane::LANES],
 }
@@ -147,7 +147,7 @@ impl Channel {
         &mut self.lanes[usize::from(lane) % lane::LANES]
     }
 
-    /// An answer came. False if there should have been none.
+    /// Stores an answer. False if no answer was expected.
     pub(super) fn answered(&mut self, reply: Reply, wakes: &mut Vec<Waker>) -> bool {
         if self.finished {
             return false;
@@ -162,7 +162,7 @@ impl Channel {
         true
     }
 
-    /// Whoever waits for anything of it has to look again.
+    /// Takes all wakers: every waiter must check again.
     pub(super) fn wake_all(&mut self, wakes: &mut Vec<Waker>) {
         wakes.extend(self.waiter.take());
         self.wake_lanes(wakes);
@@ -175,7 +175,7 @@ impl Channel {
         }
     }
 
-    /// Nobody wants it any more: gives up its lanes on both sides.
+    /// Its caller has gone: closes its lanes on both sides.
     pub(super) fn abandon(&mut self, number: u32, endpoint: &mut Endpoint) {
         self.abandoned = true;
         for lane in self.kind.lanes() {
@@ -185,8 +185,7 @@ impl Channel {
     }
 }
 
-/// Remembers who waits. The waker that was there before is given back, to be dropped where no
-/// lock is held.
+/// Stores a waker. Returns the previous one, which must be dropped where no lock is held.
 #[must_use = "drop it where no lock is held"]
 pub(super) fn remember(slot: &mut Option<Waker>, cx: &Context<'_>) -> Option<Waker> {
     match slot {
@@ -200,7 +199,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bytes_are_read_across_pieces() {
+    fn lane_bytes_are_read_across_pieces() {
         let mut lane = LaneBuffer::default();
         lane.push(b"abc".to_vec());
         lane.push(b"defg".to_vec());
@@ -213,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_come_in_their_order_or_not_at_all() {
+    fn guest_answers_come_in_order_or_not_at_all() {
         let mut wakes = Vec::new();
         let mut channel = Channel::new(Kind::Connection);
         assert!(channel.answered(Reply::Started { pid: None }, &mut wakes));

@@ -1,6 +1,6 @@
 //! The state of one connection, and what is done to it under its lock: send, receive, dispatch.
-//! Nothing here blocks: what the socket does not take now stays queued, and the pump goes on with
-//! it. Wakers are woken, and dropped, where the lock is not held.
+//! Nothing here may block: what the socket does not take now stays queued, and the pump sends it
+//! later. Wakers must be woken and dropped where the lock is not held.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -18,11 +18,11 @@ use crate::error::{RuntimeError, RuntimeErrorCode};
 use crate::inside::ScaleNote;
 use crate::socket::{Carries, Socket};
 
-/// How many calls may be under way, given up ones included. The protocol allows some more, which
-/// are kept for the kills that dropped programs need.
+/// How many calls may be open, cancelled ones included. The protocol allows some more, which are
+/// reserved for the kills of dropped programs.
 const MAX_CALLS: usize = 1024;
 
-/// Bytes that may wait for the socket before whoever writes a stream has to wait.
+/// Bytes that may wait for the socket before writers of streams have to wait.
 pub(super) const MAX_BACKLOG_BYTES: usize = 1 << 20;
 
 /// How often the socket is read before other tasks get their turn.
@@ -35,7 +35,7 @@ pub(super) struct Connection {
     state: Mutex<State>,
 }
 
-/// Whether the guest has said that it is there.
+/// Whether the guest has reported that it is ready.
 #[derive(Debug)]
 enum Readiness {
     Awaited(Option<Waker>),
@@ -43,17 +43,17 @@ enum Readiness {
     Failed { step: String, errno: i32 },
 }
 
-/// How far the pump got.
+/// The result of one turn of the pump.
 pub(super) enum Pumped {
     /// There was nothing more to read.
     Idle,
-    /// There may be more, but others want their turn.
+    /// There may be more, but other tasks get their turn.
     Busy,
     /// The connection is at its end.
     Ended,
-    /// The guest does not keep to the protocol.
+    /// The guest broke the protocol.
     Broken(ProtocolError),
-    /// The kernel refuses to write.
+    /// Writing failed.
     Refused(io::Error),
 }
 
@@ -62,12 +62,12 @@ pub(super) struct State {
     wire: Wire,
     channels: BTreeMap<u32, Box<Channel>>,
     last_channel: u32,
-    /// The socket took no more; the pump waits until it does.
+    /// The socket is full; the pump waits for room.
     blocked: bool,
     readiness: Readiness,
-    /// What was written to the scale file, and is not told yet.
+    /// Scale notes that are not reported yet.
     note: Option<ScaleNote>,
-    /// Why nothing works any more.
+    /// Why the connection is broken, if it is.
     gone: Option<RuntimeError>,
     /// The task that reads.
     pump: Option<Waker>,
@@ -95,7 +95,7 @@ impl Connection {
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, State> {
-        // No code panics between two changes that belong together.
+        // No code panics between two changes that belong together, so a poisoned state is whole.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -119,9 +119,9 @@ impl Connection {
         state.send_request(step, kind, request, descriptors)
     }
 
-    /// Sends a request whose answer nobody waits for. It is not subject to the limit of calls:
-    /// there is at most one for each of them.
-    pub(super) fn tell(&self, request: &Request) {
+    /// Sends a request without waiting for its answer. It does not count towards the limit of
+    /// calls: there is at most one for each call.
+    pub(super) fn send_unawaited(&self, request: &Request) {
         let mut state = self.lock();
         if state.gone.is_none()
             && let Ok(channel) = state.send_request("", Kind::Single, request, Vec::new())
@@ -131,7 +131,7 @@ impl Connection {
         }
     }
 
-    /// A call is over for its caller.
+    /// The caller of a call is done with it.
     pub(super) fn close(&self, number: u32) {
         let mut state = self.lock();
         let State { channels, wire, .. } = &mut *state;
@@ -170,7 +170,7 @@ impl Connection {
         Poll::Pending
     }
 
-    /// Nothing works any more, for this reason. The first reason counts.
+    /// Breaks the connection for this reason. The first reason counts.
     pub(super) fn fail(&self, reason: RuntimeError) {
         let mut wakes = Vec::new();
         let closed = {
@@ -191,7 +191,7 @@ impl Connection {
         wakes.into_iter().for_each(Waker::wake);
     }
 
-    /// Reads what has arrived and writes what is queued; wakes whom it concerns.
+    /// Reads what has arrived, writes what is queued, and wakes the callers concerned.
     pub(super) fn poll_pump(&self, cx: &mut Context<'_>, scratch: &mut [u8]) -> Pumped {
         let mut wakes = Vec::new();
         let (pumped, replaced, note) = {
@@ -209,7 +209,7 @@ impl Connection {
 }
 
 impl State {
-    /// Refuses if nothing works any more.
+    /// Refuses if the connection is broken.
     pub(super) fn refuse_if_gone(&self, step: &'static str) -> Result<(), RuntimeError> {
         match &self.gone {
             None => Ok(()),
@@ -217,7 +217,7 @@ impl State {
         }
     }
 
-    /// How many calls are under way, given up ones included.
+    /// How many calls are open, cancelled ones included.
     #[cfg(test)]
     pub(super) fn open_calls(&self) -> usize {
         self.channels.len()
@@ -242,7 +242,7 @@ impl State {
         descriptors: Vec<OwnedFd>,
     ) -> Result<u32, RuntimeError> {
         let Some(number) = self.last_channel.checked_add(1) else {
-            let cause = "the numbers for calls are used up: launch another sandbox";
+            let cause = "the sandbox has used up its call numbers: launch another sandbox";
             return Err(RuntimeError::new(RuntimeErrorCode::LimitReached, step, cause));
         };
         self.wire.queue(number, request, descriptors).map_err(|error| {
@@ -254,8 +254,7 @@ impl State {
         Ok(number)
     }
 
-    /// Writes what is queued, as much as the socket takes. If that is not all, or fails, the pump
-    /// goes on with it.
+    /// Writes as much of the queue as the socket takes. The pump handles the rest, and failures.
     pub(super) fn flush(&mut self) {
         let Some(socket) = &self.socket else { return };
         if !self.blocked && self.wire.write_out(socket.as_fd()).is_err() {
@@ -306,7 +305,7 @@ impl State {
         Pumped::Idle
     }
 
-    /// Gives what arrived to those whom it concerns.
+    /// Passes what arrived to the calls concerned.
     fn dispatch(&mut self, wakes: &mut Vec<Waker>) -> Result<(), ProtocolError> {
         while let Some(incoming) = self.wire.endpoint.next() {
             match incoming {
@@ -356,7 +355,7 @@ impl State {
         Ok(())
     }
 
-    /// What was written to the scale file is heard at once: the guest says one thing at a time.
+    /// Takes a scale note. It is acknowledged at once: the guest sends one note at a time.
     fn scale_written(&mut self, note: ScaleNote) {
         let drops = note.drops || self.note.is_some_and(|before| before.drops);
         self.note = Some(ScaleNote { drops, ..note });
@@ -368,7 +367,8 @@ impl State {
         }
     }
 
-    /// The guest speaks for itself: once, to say whether it is ready, and then of its scale file.
+    /// Handles messages without a call: first whether the guest is ready, then notes of its scale
+    /// file.
     fn guest_said(&mut self, reply: Reply, wakes: &mut Vec<Waker>) -> Result<(), ProtocolError> {
         let waker = match (&mut self.readiness, &reply) {
             (Readiness::Awaited(waker), _) => waker,
@@ -384,7 +384,7 @@ impl State {
         self.readiness = match reply {
             Reply::Ready { version: VERSION } => Readiness::Ready,
             Reply::Ready { version } => Readiness::Failed {
-                step: format!("speak version {VERSION} with a guest of version {version}"),
+                step: format!("use protocol version {VERSION} with a guest of version {version}"),
                 errno: 0,
             },
             Reply::SetupFailed { step, errno } => Readiness::Failed { step, errno },

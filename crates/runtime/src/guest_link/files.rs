@@ -27,12 +27,12 @@ impl GuestLink {
         let call =
             Call::open(&self.connection, "read a file", Kind::Reading, &request, Vec::new())?;
         let reply = call.first().await?;
-        let Reply::Entry(entry) = reply else { return Err(call.nonsense(&reply)) };
+        let Reply::Entry(entry) = reply else { return Err(call.unexpected_answer(&reply)) };
         let reader = LaneReader::new(Arc::new(call), lane::MAIN).impatient();
         Ok(FileReader::new(entry, Box::new(reader)))
     }
 
-    /// Begins to write a file. What the guest has against it is told by the writer.
+    /// Begins to write a file. If the guest refuses, the writer fails.
     pub(super) fn new_file(
         &self,
         path: &str,
@@ -52,7 +52,7 @@ impl GuestLink {
     pub(super) async fn connect(&self, request: &Request) -> Result<Box<dyn Duplex>, RuntimeError> {
         let call = Call::open(&self.connection, "dial", Kind::Connection, request, Vec::new())?;
         let reply = call.first().await?;
-        let Reply::Started { .. } = reply else { return Err(call.nonsense(&reply)) };
+        let Reply::Started { .. } = reply else { return Err(call.unexpected_answer(&reply)) };
         Ok(Box::new(LaneDuplex::new(Arc::new(call))))
     }
 }
@@ -73,7 +73,7 @@ impl FileSink for Sink {
         }
         match self.call.poll_last(cx) {
             Poll::Ready(Ok(Reply::Entry(entry))) => Poll::Ready(Ok(entry)),
-            Poll::Ready(Ok(other)) => Poll::Ready(Err(self.call.nonsense(&other))),
+            Poll::Ready(Ok(other)) => Poll::Ready(Err(self.call.unexpected_answer(&other))),
             Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
             Poll::Pending => {
                 ready!(self.stall.poll(cx, self.call.connection.settings.call_timeout));

@@ -1,5 +1,5 @@
-//! The bytes of a call as streams. Whoever does not read holds up nobody but the one who writes
-//! to that stream.
+//! The bytes of a call as streams. A reader that does not read must hold up only the writer of the
+//! same stream.
 
 use std::io;
 use std::pin::Pin;
@@ -16,7 +16,7 @@ use super::channel::remember;
 use super::connection::MAX_BACKLOG_BYTES;
 use crate::error::RuntimeError;
 
-/// Gives up when nothing moves for too long. Only while someone waits.
+/// Fails when no byte moves for too long while a caller waits.
 #[derive(Default)]
 pub(super) struct Stall {
     timer: Option<Pin<Box<Sleep>>>,
@@ -119,12 +119,12 @@ impl Drop for LaneReader {
             return;
         }
         if self.lane == lane::MAIN {
-            // The other direction may be in use: take what comes, and drop it.
+            // The other direction may be in use: read new bytes and discard them.
             buffer.unwanted = true;
             let dropped = buffer.clear();
             endpoint.consumed(*number, self.lane, dropped);
         } else {
-            // Whoever writes it learns that nobody reads.
+            // The writer learns that the stream has no reader.
             buffer.clear();
             endpoint.reset(*number, self.lane);
         }
@@ -137,7 +137,7 @@ pub(super) struct LaneWriter {
     call: Arc<Call>,
     lane: u8,
     stall: Option<Stall>,
-    /// Dropped before its end was said, it is not an end but a failure.
+    /// Dropped before its end was sent, the stream fails instead of ending.
     pub must_end: bool,
 }
 
@@ -181,7 +181,7 @@ impl LaneWriter {
         Poll::Pending
     }
 
-    /// Says that no more bytes will come.
+    /// Sends the end of the stream.
     pub(super) fn end(&mut self) {
         self.must_end = false;
         let mut state = self.call.connection.lock();
@@ -230,7 +230,7 @@ impl Drop for LaneWriter {
     }
 }
 
-/// Both directions of the main lane. Dropped, the connection is given up.
+/// Both directions of the main lane. Dropped, the stream is cancelled.
 pub(super) struct LaneDuplex {
     pub reader: LaneReader,
     pub writer: LaneWriter,
@@ -243,7 +243,7 @@ impl LaneDuplex {
         Self { reader: LaneReader::new(call, lane::MAIN), writer }
     }
 
-    /// The same, but dropped, the other side sees the end, and nothing else is given up.
+    /// The same, but if it is dropped, the other side only sees the end of the stream.
     pub(super) fn ending(call: Arc<Call>) -> Self {
         let mut duplex = Self::new(call);
         duplex.writer.must_end = false;

@@ -1,18 +1,18 @@
 //! The host's side of the connection to a guest: one socket, many calls at once.
 //!
-//! Whoever calls writes to the socket itself; one task per connection reads it and wakes whom it
-//! concerns, so that a call costs no hop between tasks on its way out and one on its way back. A
-//! call that is dropped in the middle is taken back on the other side too. Buffers are bounded by
-//! the windows of the protocol: a stream that nobody reads holds up no other. When the connection
-//! breaks, everything that waits is told why.
+//! A caller writes to the socket itself; one task per connection reads it and wakes the callers. So
+//! a call costs no hop between tasks on its way out and one on its way back. A call that is dropped
+//! in the middle is cancelled on the other side, too. The windows of the protocol bound the
+//! buffers: a stream that is not read must not hold up another. When the connection breaks, all
+//! waiting callers fail with the reason.
 
 mod call;
 mod calls;
 mod channel;
 mod connection;
 mod files;
+mod inspection;
 mod lanes;
-mod looks;
 mod pipes;
 mod programs;
 mod pump;
@@ -31,12 +31,12 @@ use crate::deaths::Died;
 use crate::error::{RuntimeError, RuntimeErrorCode};
 use crate::inside::ScaleNote;
 
-/// How a connection is used.
+/// Settings of a connection.
 #[derive(Debug, Clone, Copy)]
 pub struct LinkSettings {
     /// How long the guest may take to answer a call, or to take or give bytes of a file.
     pub call_timeout: Duration,
-    /// How long to wait for the reason when the connection breaks.
+    /// How long to wait for the sandbox's exit status when the connection breaks.
     pub reason_timeout: Duration,
     /// Whether descriptors can be passed: then the streams of programs bypass the connection.
     pub pass_descriptors: bool,
@@ -52,10 +52,10 @@ impl Default for LinkSettings {
     }
 }
 
-/// What else is known about the sandbox at the other end.
+/// What the runtime knows about the sandbox at the other end.
 #[async_trait]
 pub trait Surroundings: Send + Sync {
-    /// Whether the kernel killed something in it for want of memory since this was last asked.
+    /// Whether the Linux kernel killed something in it for want of memory since the last call.
     fn memory_ran_out(&self) -> bool;
 
     /// Programs wrote to the scale file.
@@ -63,10 +63,10 @@ pub trait Surroundings: Send + Sync {
         let _ = note;
     }
 
-    /// The connection is at its end: nothing works any more.
+    /// The connection has ended: no call works from now on.
     fn broken(&self) {}
 
-    /// How it ended. The connection is broken already, so this should be known soon.
+    /// How the sandbox exited. The connection is broken already, so this should be known soon.
     async fn death(&self) -> Died;
 }
 
@@ -89,19 +89,19 @@ impl GuestLink {
         Ok(Self { connection })
     }
 
-    /// The guest says that it is ready, or why it is not.
+    /// Waits until the guest reports that it is ready, or why it is not.
     pub async fn ready(&self) -> Result<(), RuntimeError> {
         std::future::poll_fn(|cx| self.connection.poll_ready(cx)).await
     }
 
-    /// Its use is over, and the sandbox somebody else's: whatever waits is told so, and the connection
-    /// is closed.
+    /// The use has ended, and the sandbox may have another user: waiting callers fail, and the
+    /// connection is closed.
     pub fn retire(&self) {
-        let cause = "its use is over";
+        let cause = "the use of the sandbox has ended";
         self.connection.fail(RuntimeError::new(RuntimeErrorCode::SandboxGone, "", cause));
     }
 
-    /// The sandbox is over: whatever waits is told so, and the connection is closed.
+    /// The sandbox has exited: waiting callers fail, and the connection is closed.
     pub fn fail(&self, died: &Died) {
         self.connection.fail(died.error(""));
     }

@@ -42,8 +42,8 @@ fn watch(pipe: OwnedFd) -> io::Result<Receiver> {
     Receiver::from_owned_fd_unchecked(pipe)
 }
 
-/// A program may open its own streams by name, as `/dev/stderr`, though another user made them. A
-/// pipe has no other name: nobody else comes near it.
+/// A program may open its own streams by name, as `/dev/stderr`, although another user made them. A
+/// pipe has no other name, so no other process can open it.
 fn open_to_the_program(pipe: (OwnedFd, OwnedFd)) -> Result<(OwnedFd, OwnedFd), RuntimeError> {
     rustix::fs::fchmod(&pipe.0, rustix::fs::Mode::from_raw_mode(0o666)).map_err(system)?;
     Ok(pipe)
@@ -84,7 +84,7 @@ pub(super) struct PipeReader {
     /// Which of the program's streams it is.
     lane: u8,
     enlarged: bool,
-    /// What is left to read since the program is over.
+    /// How much is left to read after the program has ended.
     left: Option<usize>,
 }
 
@@ -122,7 +122,7 @@ impl PipeReader {
         Self { pipe: Pipe::Unwatched(pipe), call, lane, enlarged: false, left: None }
     }
 
-    /// Whether the program is over; if not, its end wakes whoever asks.
+    /// Whether the program has ended; if not, its end wakes the caller.
     fn poll_over(&self, cx: &mut Context<'_>) -> bool {
         let Call { connection, number, step } = &*self.call;
         let mut state = connection.lock();
@@ -139,8 +139,8 @@ impl PipeReader {
         false
     }
 
-    /// Reads what the pipe held when the program was found to be over. Nobody else reads it, so
-    /// that much is there and the read does not wait.
+    /// Reads what the pipe held when the end of the program was noticed. There is no other reader,
+    /// so that much is there and the read does not wait.
     fn read_rest(&mut self, buf: &mut ReadBuf<'_>) -> io::Result<()> {
         let Some(pipe) = self.pipe.as_fd() else { return Ok(()) };
         let left = match self.left {

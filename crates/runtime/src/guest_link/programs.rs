@@ -22,7 +22,8 @@ use crate::files::{ByteReader, ByteWriter};
 
 const STEP: &str = "run a program";
 
-/// The signal that the kernel sends for want of memory, and how a shell tells of it.
+/// The signal that the Linux kernel sends for want of memory, and the exit code a shell makes of
+/// it.
 const SIGKILL: i32 = 9;
 const CODE_OF_KILLED: i32 = 128 + SIGKILL;
 
@@ -43,7 +44,7 @@ enum Ours {
 impl GuestLink {
     /// Starts a program. Without confirmation it returns as soon as the request is on its way.
     pub(super) async fn spawn(&self, spec: ExecSpec) -> Result<Process, RuntimeError> {
-        let spec = spec.settled()?;
+        let spec = spec.validated()?;
         let pass = self.connection.settings.pass_descriptors;
         let mut passed = Vec::new();
         let (stdio, [input, out, err], kind) = if let Some(size) = spec.terminal {
@@ -103,7 +104,7 @@ impl GuestLink {
         }
         if spec.confirm_start {
             let reply = call.first().await?;
-            let Reply::Started { pid } = reply else { return Err(call.nonsense(&reply)) };
+            let Reply::Started { pid } = reply else { return Err(call.unexpected_answer(&reply)) };
             process.started(pid);
         }
         Ok(process)
@@ -161,7 +162,7 @@ fn output(sink: Sink, pass: bool, passed: &mut Vec<OwnedFd>) -> Result<(Pipe, Ou
 /// A program that was started over a connection.
 pub(super) struct Program {
     call: Arc<Call>,
-    /// How it ended, once that was asked.
+    /// How it exited, once that is known.
     exit: Mutex<Option<Result<Exit, RuntimeError>>>,
 }
 
@@ -176,8 +177,8 @@ impl Program {
             ExitStatus::Signal(signal) => signal == SIGKILL,
             ExitStatus::Code(code) => code == CODE_OF_KILLED,
         };
-        // The kernel says that it killed for want of memory only in a counter: look there when
-        // something was killed, and only then.
+        // Only a counter shows kills for want of memory: read it when a program was killed, and
+        // only then.
         let out_of_memory = killed && self.call.connection.surroundings.memory_ran_out();
         Exit { status, out_of_memory, user_us, system_us, max_rss_kb }
     }
@@ -198,7 +199,7 @@ impl ProcessControl for Program {
         }
         let found = match ready!(self.call.poll_last(cx)) {
             Ok(Reply::Exited(exited)) => Ok(self.exit(exited)),
-            Ok(other) => Err(self.call.nonsense(&other)),
+            Ok(other) => Err(self.call.unexpected_answer(&other)),
             Err(error) => Err(error),
         };
         Poll::Ready(exit.insert(found).clone())
@@ -221,7 +222,11 @@ impl ProcessControl for Program {
             None => true,
         };
         if !finished {
-            connection.tell(&Request::Signal { process: *number, signal: SIGKILL, tree: true });
+            connection.send_unawaited(&Request::Signal {
+                process: *number,
+                signal: SIGKILL,
+                tree: true,
+            });
         }
     }
 }

@@ -17,7 +17,7 @@ thread_local! {
     static SCRATCH: RefCell<Vec<u8>> = RefCell::new(vec![0; READ_BYTES]);
 }
 
-/// Serves a connection until it ends. Then whatever waits is told why.
+/// Serves a connection until it ends. Then all waiting callers fail with the reason.
 pub(super) async fn run(connection: Arc<Connection>) {
     let broken = poll_fn(|cx| {
         let pumped = SCRATCH.with_borrow_mut(|scratch| connection.poll_pump(cx, scratch));
@@ -29,11 +29,11 @@ pub(super) async fn run(connection: Arc<Connection>) {
             }
             Pumped::Ended => Poll::Ready(None),
             Pumped::Broken(error) => {
-                let cause = format!("the guest does not keep to the protocol: {error}");
+                let cause = format!("the guest broke the protocol: {error}");
                 Poll::Ready(Some(RuntimeError::new(RuntimeErrorCode::Protocol, "", cause)))
             }
             Pumped::Refused(error) => {
-                let cause = format!("nothing can be sent to the guest: {error}");
+                let cause = format!("sending to the guest failed: {error}");
                 let error =
                     RuntimeError { cause: cause.into(), ..RuntimeError::system("", &error) };
                 Poll::Ready(Some(error))

@@ -44,9 +44,9 @@ impl Wire {
         Ok(())
     }
 
-    /// Writes what is queued. `WouldBlock` if the socket takes no more now; any other error breaks
-    /// the connection. That the other end is closed is not an error: what it still had to say is
-    /// read first, and then its end is found.
+    /// Writes what is queued. `WouldBlock` if the socket is full; any other error breaks the
+    /// connection. A closed other end is not an error: its last messages are read first, and then
+    /// its end is found.
     pub(super) fn write_out(&mut self, socket: BorrowedFd<'_>) -> io::Result<()> {
         while !self.endpoint.outgoing().is_empty() {
             let out = self.endpoint.outgoing();

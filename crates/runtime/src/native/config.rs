@@ -16,40 +16,40 @@ const UID_BASE: u32 = 0x6000_0000;
 /// What a native runtime is configured with.
 #[derive(Debug, Clone)]
 pub struct NativeConfig {
-    /// Where each run has a lock file, by which others tell whether it is over.
+    /// Where each run has a lock file. Another run sees by it whether the run has ended.
     pub run_directory: PathBuf,
     /// Names this run; everything that is made carries it. Letters, digits and dashes.
     pub run: String,
     /// Where disk workspaces are; none if there are none.
     pub workspaces: Option<PathBuf>,
-    /// Directories elsewhere that are workspaces for this run, each with its files as its owner has
-    /// them. Only where there is no directory of workspaces.
+    /// Directories elsewhere that serve as workspaces in this run, with their files as they are.
+    /// Only without a directory of workspaces.
     pub lent: Vec<(WorkspaceId, PathBuf)>,
     /// Beneath which directories root filesystems are found.
     pub directories: Vec<PathBuf>,
-    /// Directories of which sandboxes may be shown something, without links in their names.
+    /// Directories beneath which sandboxes may have mounts, by paths without links.
     pub mounts: Vec<PathBuf>,
     /// Where the image store is, if there is one.
     pub images: Option<PathBuf>,
     /// How many sandboxes may live at once.
     pub slots: u32,
-    /// How many are kept half made, so that a launch is quick.
+    /// How many preforks wait, so that a launch is quick.
     pub spares: u32,
-    /// How network namespaces come about.
+    /// How network namespaces are made.
     pub network: NetworkMode,
     /// First host uid of the first slot; each slot owns 65,536.
     pub uid_base: u32,
     /// Whether limits are applied. Off only to measure their price.
     pub limits: bool,
-    /// Whom the launcher becomes first if we are root: sandboxes are then those of an ordinary user.
-    /// The run directory must be open to him.
+    /// The user that the launcher drops to if this server is root: sandboxes are then those of an
+    /// ordinary user, who must be able to write to the run directory.
     pub user: Option<u32>,
-    /// Whether somebody who is not root uses the subordinate users that he has.
+    /// Whether a server that is not root uses its subordinate users (/etc/subuid).
     pub subordinate_users: bool,
-    /// How guests are talked to.
+    /// Settings of the connections to guests.
     pub link: LinkSettings,
-    /// Whether a launcher that is lost is followed by another one, under a new name. Its sandboxes
-    /// are lost all the same.
+    /// Whether a launcher that died is replaced, under a new run name. Its sandboxes are lost in
+    /// any case.
     pub restart: bool,
 }
 

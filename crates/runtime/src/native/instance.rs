@@ -1,5 +1,5 @@
-//! What is known about one sandbox besides its connection: its process, its control groups, and
-//! how it ended.
+//! One instance from its launch to its exit: its process, its control groups, and how it exited.
+//! Its connection is elsewhere.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -9,26 +9,26 @@ use guest_protocol::launcher::CgroupPaths;
 use model::InstanceId;
 use tokio::sync::Notify;
 
-use super::launcher::Launched;
+use super::launcher_client::Launched;
 use crate::deaths::Died;
 use crate::groups::{Freezer, KillCounter};
 use crate::guest_link::Surroundings;
 use crate::inside::ScaleNote;
 use crate::scale::ScaleBoard;
 
-/// One sandbox, from the start of its launch to its end.
+/// One instance, from the start of its launch to its exit.
 pub(super) struct Instance {
     id: InstanceId,
     scale: Arc<ScaleBoard>,
-    made: OnceLock<Made>,
+    process: OnceLock<InstanceProcess>,
     died: Mutex<Option<Died>>,
-    /// We froze its group, and did not thaw it since.
-    froze: AtomicBool,
-    told: Notify,
+    /// This server froze its group and has not thawed it.
+    frozen: AtomicBool,
+    exited: Notify,
 }
 
-/// What the launcher made for it.
-struct Made {
+/// What the launcher made for an instance.
+struct InstanceProcess {
     pid: u32,
     freezer: Option<Freezer>,
     kills: Option<KillCounter>,
@@ -39,82 +39,82 @@ impl Instance {
         Self {
             id,
             scale,
-            made: OnceLock::new(),
+            process: OnceLock::new(),
             died: Mutex::default(),
-            froze: AtomicBool::new(false),
-            told: Notify::new(),
+            frozen: AtomicBool::new(false),
+            exited: Notify::new(),
         }
     }
 
-    /// It has a process now.
+    /// The launcher has started its process.
     pub(super) fn launched(&self, launched: Launched) {
         let Launched { pid, cgroup: CgroupPaths { freezer, memory, out_of_memory_kills } } =
             launched;
         let kills = memory.map(|directory| KillCounter::new(directory, out_of_memory_kills));
-        let made = Made { pid, freezer: freezer.map(Freezer::new), kills };
-        // There is one answer to a launch.
-        let _ = self.made.set(made);
+        let process = InstanceProcess { pid, freezer: freezer.map(Freezer::new), kills };
+        // The launcher answers each launch once.
+        let _ = self.process.set(process);
     }
 
     /// Its first process, as the host sees it.
     pub(super) fn pid(&self) -> Option<u32> {
-        self.made.get().map(|made| made.pid)
+        self.process.get().map(|process| process.pid)
     }
 
-    /// What freezes it, if anything does.
+    /// Its freezer, if this machine has one.
     pub(super) fn freezer(&self) -> Option<&Freezer> {
-        self.made.get()?.freezer.as_ref()
+        self.process.get()?.freezer.as_ref()
     }
 
-    /// Its group is about to be frozen by us.
-    pub(super) fn freezes(&self) {
-        self.froze.store(true, Ordering::Release);
+    /// Called before this server freezes its group.
+    pub(super) fn mark_frozen(&self) {
+        self.frozen.store(true, Ordering::Release);
     }
 
-    /// Its group is thawed.
-    pub(super) fn thawed(&self) {
-        self.froze.store(false, Ordering::Release);
+    /// Called after its group is thawed.
+    pub(super) fn mark_thawed(&self) {
+        self.frozen.store(false, Ordering::Release);
     }
 
-    /// How it ended, if it has.
+    /// How it exited, if it has.
     pub(super) fn died(&self) -> Option<Died> {
         *self.died.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// It is over.
+    /// Records how it exited. The first report counts.
     pub(super) fn set_died(&self, died: Died) {
         self.died.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(died);
-        // It may have been frozen after the launcher gave its group back: the next sandbox there
-        // would be frozen from its birth, and never be ready.
-        if self.froze.swap(false, Ordering::AcqRel)
+        // It may have been frozen after the launcher reused its group. The next sandbox in that
+        // group would then be frozen from its launch on, and never become ready.
+        if self.frozen.swap(false, Ordering::AcqRel)
             && let Some(freezer) = self.freezer()
         {
-            // A group that is gone freezes nobody.
+            // A group that is gone freezes nothing.
             let _ = freezer.thaw();
         }
-        self.told.notify_waiters();
+        self.exited.notify_waiters();
     }
 }
 
 #[async_trait]
 impl Surroundings for Instance {
     fn memory_ran_out(&self) -> bool {
-        let kills = self.made.get().and_then(|made| made.kills.as_ref());
+        let kills = self.process.get().and_then(|process| process.kills.as_ref());
         kills.is_some_and(KillCounter::has_grown)
     }
 
     fn scale_written(&self, note: ScaleNote) {
-        self.scale.tell(self.id, note);
+        self.scale.report(self.id, note);
     }
 
     async fn death(&self) -> Died {
         loop {
-            // Listen before looking, or a death in between would never be noticed.
-            let told = self.told.notified();
+            // Subscribe before the check, or a death in between would be missed.
+            let exited = self.exited.notified();
             if let Some(died) = self.died() {
                 return died;
             }
-            told.await;
+            exited.await;
         }
     }
 }

@@ -1,5 +1,5 @@
-//! Making a sandbox: the launcher makes it, the guest in it says that it is ready, and what is
-//! bound to it is on its way before that. Dropped at any point, it is taken back.
+//! Launching a sandbox: the launcher makes it, its guest reports that it is ready, and the claim's
+//! settings are sent before that. Dropped at any point, the sandbox is removed again.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,9 +10,9 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use tokio::time::timeout;
 
 use super::instance::Instance;
-use super::run::{Entry, Run};
+use super::launcher_run::{LauncherRun, RegistryEntry};
+use super::mounts;
 use super::sandbox::NativeSandbox;
-use super::shown;
 use crate::claim::environment;
 use crate::error::{RuntimeError, RuntimeErrorCode};
 use crate::guest_link::{GuestLink, Surroundings};
@@ -22,9 +22,9 @@ pub(super) const STEP: &str = "launch";
 
 const MIB: u64 = 1 << 20;
 
-/// Makes a sandbox.
+/// Launches a sandbox.
 pub(super) async fn launch(
-    run: &Run,
+    run: &LauncherRun,
     spec: LaunchSpec,
 ) -> Result<Arc<NativeSandbox>, RuntimeError> {
     let env = match &spec.settings {
@@ -40,12 +40,13 @@ pub(super) async fn launch(
     let link = GuestLink::new(ours, run.link, surroundings)?;
 
     let wanted = for_launcher(run, &spec)?;
-    launching.asked.store(true, Ordering::Relaxed);
+    launching.requested.store(true, Ordering::Relaxed);
     let launched = async {
         let launched = run.launcher.launch(wanted, theirs).await;
-        // A refusal says that nothing was made, so there is nothing to take back.
-        instance
-            .launched(launched.inspect_err(|_| launching.asked.store(false, Ordering::Relaxed))?);
+        // A refusal means that nothing was made, so there is nothing to remove.
+        instance.launched(
+            launched.inspect_err(|_| launching.requested.store(false, Ordering::Relaxed))?,
+        );
         Ok(())
     };
     let claimed = async {
@@ -54,21 +55,21 @@ pub(super) async fn launch(
             None => Ok(()),
         }
     };
-    // Whichever fails first says why.
+    // The first failure is the cause.
     let made = async { tokio::try_join!(launched, link.ready(), claimed) };
     match timeout(spec.ready_timeout, made).await {
         Ok(Ok(_)) => {}
         Ok(Err(error)) => return Err(launching.explain(error)),
         Err(_) => {
-            let cause = "the guest did not say in time that it is ready";
+            let cause = "the guest did not report in time that it is ready";
             return Err(RuntimeError::new(RuntimeErrorCode::ReadyTimeout, STEP, cause));
         }
     }
-    let (launcher, ending) = (Arc::clone(&run.launcher), Arc::clone(&run.ending));
-    launching.hand_out(Arc::new(NativeSandbox { spec, instance, link, launcher, ending }))
+    let (launcher, run_removal) = (Arc::clone(&run.launcher), Arc::clone(&run.run_removal));
+    launching.hand_out(Arc::new(NativeSandbox { spec, instance, link, launcher, run_removal }))
 }
 
-fn for_launcher(run: &Run, spec: &LaunchSpec) -> Result<Spec, RuntimeError> {
+fn for_launcher(run: &LauncherRun, spec: &LaunchSpec) -> Result<Spec, RuntimeError> {
     let limits = &spec.limits;
     let memory_bytes = u64::from(limits.memory_mb) * MIB;
     let root = match &spec.root {
@@ -102,25 +103,29 @@ fn for_launcher(run: &Run, spec: &LaunchSpec) -> Result<Spec, RuntimeError> {
             WorkspaceSource::Memory => Workspace::Memory,
             WorkspaceSource::Disk(workspace) => Workspace::Disk(workspace.as_u128().to_be_bytes()),
         },
-        mounts: shown::for_launcher(&run.mounts, &spec.mounts)?,
+        mounts: mounts::for_launcher(&run.mounts, &spec.mounts)?,
     })
 }
 
-/// A launch that was begun. Dropped before it is handed out, it is taken back.
+/// A launch in progress. Dropped before the sandbox is handed out, the sandbox is removed.
 struct Launching<'a> {
-    run: &'a Run,
+    run: &'a LauncherRun,
     id: InstanceId,
-    /// The launcher knows of it.
-    asked: AtomicBool,
+    /// The request was sent to the launcher.
+    requested: AtomicBool,
     handed_out: bool,
 }
 
 impl<'a> Launching<'a> {
-    fn begin(run: &'a Run, id: InstanceId, instance: &Arc<Instance>) -> Result<Self, RuntimeError> {
+    fn begin(
+        run: &'a LauncherRun,
+        id: InstanceId,
+        instance: &Arc<Instance>,
+    ) -> Result<Self, RuntimeError> {
         run.deaths.check_room()?;
         let mut registry = run.registry();
-        // Looked at under the lock of the registry, so that no launch begins once the launcher is
-        // gone and the registry is cleared for good.
+        // Checked under the lock of the registry, so that no launch begins after the launcher died
+        // and the registry was cleared for good.
         if let Some(lost) = run.launcher.lost() {
             return Err(RuntimeError { step: STEP.into(), ..lost });
         }
@@ -128,19 +133,20 @@ impl<'a> Launching<'a> {
             let cause = "the instance id is in use";
             return Err(RuntimeError::new(RuntimeErrorCode::Duplicate, STEP, cause));
         }
-        let entry = Entry::Launching { instance: Arc::clone(instance), killed: false };
+        let entry = RegistryEntry::Launching { instance: Arc::clone(instance), killed: false };
         registry.insert(id, entry);
-        Ok(Self { run, id, asked: AtomicBool::new(false), handed_out: false })
+        Ok(Self { run, id, requested: AtomicBool::new(false), handed_out: false })
     }
 
-    /// Why it failed, seen as a launch: a sandbox that ends before it is ready was not made.
+    /// The cause as the failure of a launch: a sandbox that exits before it is ready was not
+    /// launched.
     fn explain(&self, error: RuntimeError) -> RuntimeError {
         let killed = match self.run.registry().get(&self.id) {
-            Some(Entry::Launching { killed, .. }) => *killed,
-            Some(Entry::Live(_)) | None => false,
+            Some(RegistryEntry::Launching { killed, .. }) => *killed,
+            Some(RegistryEntry::Live(_)) | None => false,
         };
         if killed {
-            let cause = "it was killed while it was launched";
+            let cause = "the sandbox was killed during its launch";
             return RuntimeError::new(RuntimeErrorCode::SandboxGone, STEP, cause);
         }
         if error.code == RuntimeErrorCode::SandboxGone {
@@ -149,21 +155,21 @@ impl<'a> Launching<'a> {
         error
     }
 
-    /// It is ready, and somebody's from now on. Unless it died just now.
+    /// Marks the ready sandbox as live, unless it has just died or was killed.
     fn hand_out(mut self, sandbox: Arc<NativeSandbox>) -> Result<Arc<NativeSandbox>, RuntimeError> {
         let mut registry = self.run.registry();
         if let Some(died) = sandbox.instance.died() {
             return Err(RuntimeError { code: RuntimeErrorCode::LaunchFailed, ..died.error(STEP) });
         }
         match registry.get_mut(&self.id) {
-            Some(entry @ Entry::Launching { killed: false, .. }) => {
-                *entry = Entry::Live(Arc::clone(&sandbox));
+            Some(entry @ RegistryEntry::Launching { killed: false, .. }) => {
+                *entry = RegistryEntry::Live(Arc::clone(&sandbox));
                 drop(registry);
                 self.handed_out = true;
                 Ok(sandbox)
             }
-            Some(Entry::Launching { .. } | Entry::Live(_)) | None => {
-                let cause = "it was killed while it was launched";
+            Some(RegistryEntry::Launching { .. } | RegistryEntry::Live(_)) | None => {
+                let cause = "the sandbox was killed during its launch";
                 Err(RuntimeError::new(RuntimeErrorCode::SandboxGone, STEP, cause))
             }
         }
@@ -175,7 +181,7 @@ impl Drop for Launching<'_> {
         if self.handed_out {
             return;
         }
-        if self.asked.load(Ordering::Relaxed) && self.run.launcher.lost().is_none() {
+        if self.requested.load(Ordering::Relaxed) && self.run.launcher.lost().is_none() {
             self.run.launcher.kill_unawaited(self.id);
         } else {
             self.run.forget(self.id);

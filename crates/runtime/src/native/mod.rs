@@ -1,17 +1,17 @@
-//! The native runtime: sandboxes from namespaces, control groups and a system call filter, made by
-//! a launcher of its own process, without any daemon. Here is the launcher's client; what it makes
-//! and how is the launcher's affair.
+//! The native runtime: sandboxes from namespaces, control groups and a system call filter, without
+//! any daemon. A launcher process makes them (`guest::launcher`); this module is its client,
+//! restarts it, and must never make a namespace or a mount itself.
 
 mod config;
-mod end;
 mod instance;
 mod launch;
-mod launcher;
-mod process;
-mod restart;
-mod run;
+mod launcher_client;
+mod launcher_process;
+mod launcher_restart;
+mod launcher_run;
+mod mounts;
+mod run_removal;
 mod sandbox;
-mod shown;
 #[cfg(test)]
 mod tests;
 
@@ -26,16 +26,16 @@ use tokio::time::timeout;
 
 pub(crate) use self::config::new_run;
 pub use self::config::{NativeConfig, NetworkMode};
-pub use self::process::LauncherProcess;
-use self::restart::{Launchers, Starter};
-use self::run::Entry;
+pub use self::launcher_process::LauncherProcess;
+use self::launcher_restart::{Launchers, Starter};
+use self::launcher_run::RegistryEntry;
 use crate::contract::{Runtime, Sandbox};
 use crate::deaths::Deaths;
 use crate::error::{RuntimeError, RuntimeErrorCode};
 use crate::scale::ScaleNotes;
 use crate::spec::{Capabilities, LaunchSpec, Reaped, Users};
 
-/// How long ending everything may take.
+/// How long a shutdown may take.
 const END_PATIENCE: Duration = Duration::from_mins(1);
 
 /// The native runtime. Dropped, its launcher ends, and with it every sandbox.
@@ -67,7 +67,8 @@ impl Native {
         self.launchers.current().pid.as_raw_nonzero().get().cast_unsigned()
     }
 
-    /// Why guests have no users of their own, in words, if they could have and nobody wished it so.
+    /// Why all sandboxes share one host user, if they could have their own and the operator did not
+    /// choose it.
     pub fn alone_because(&self) -> Option<&'static str> {
         use launcher_protocol::AloneBecause;
         match self.launchers.current().features.alone_because? {
@@ -133,10 +134,10 @@ impl Runtime for Native {
 
     async fn kill(&self, instance: InstanceId) -> Result<(), RuntimeError> {
         let run = self.launchers.current();
-        if let Some(Entry::Launching { killed, .. }) = run.registry().get_mut(&instance) {
+        if let Some(RegistryEntry::Launching { killed, .. }) = run.registry().get_mut(&instance) {
             *killed = true;
         }
-        run.ending.kill(&run.launcher, instance).await
+        run.run_removal.kill(&run.launcher, instance).await
     }
 
     async fn list(&self) -> Result<Vec<InstanceId>, RuntimeError> {
@@ -168,17 +169,17 @@ impl Runtime for Native {
     async fn shutdown(&self) -> Result<(), RuntimeError> {
         let run = self.launchers.stop();
         let all: Vec<_> = run.registry().keys().copied().collect();
-        // All are killed at once, and each death is told with how it came about.
+        // Kill all at once first, so that each death is reported with its own exit status.
         for instance in &all {
             run.launcher.kill_unawaited(*instance);
         }
         let end = async {
             for instance in all {
-                run.ending.kill(&run.launcher, instance).await?;
+                run.run_removal.kill(&run.launcher, instance).await?;
             }
             let cause = "the runtime is shut down";
             run.launcher.close(RuntimeError::new(RuntimeErrorCode::ShuttingDown, "", cause));
-            self.launchers.over().await;
+            self.launchers.wait_ended().await;
             Ok(())
         };
         timeout(END_PATIENCE, end)

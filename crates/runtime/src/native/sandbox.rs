@@ -1,5 +1,5 @@
-//! One native sandbox: its guest does most of it, the launcher attaches and kills, and freezing is
-//! done by whoever asks for it.
+//! One native sandbox: its guest does most of the work, the launcher attaches workspaces and kills,
+//! and this server freezes it directly.
 
 use std::io;
 use std::sync::Arc;
@@ -9,9 +9,9 @@ use jail::plan::WORKSPACE;
 use model::{ClaimSettings, InstanceId, WorkspaceId};
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat, openat2, syncfs};
 
-use super::end::{Ending, is_end};
 use super::instance::Instance;
-use super::launcher::Launcher;
+use super::launcher_client::LauncherClient;
+use super::run_removal::{RunRemoval, is_launcher_gone};
 use crate::claim::environment;
 use crate::contract::{Inside, Sandbox};
 use crate::deaths::Died;
@@ -24,8 +24,8 @@ pub(super) struct NativeSandbox {
     pub spec: LaunchSpec,
     pub instance: Arc<Instance>,
     pub link: GuestLink,
-    pub launcher: Arc<Launcher>,
-    pub ending: Arc<Ending>,
+    pub launcher: Arc<LauncherClient>,
+    pub run_removal: Arc<RunRemoval>,
 }
 
 #[async_trait]
@@ -52,10 +52,10 @@ impl Sandbox for NativeSandbox {
             match workspace {
                 Some(workspace) => {
                     let attached = self.launcher.attach(self.spec.instance, workspace).await;
-                    // Without its launcher there is no sandbox either.
+                    // Without its launcher the sandbox is gone too.
                     attached.map_err(|error| {
                         let died = Died::with_launcher(self.spec.instance);
-                        if is_end(error.code) { died.error("claim") } else { error }
+                        if is_launcher_gone(error.code) { died.error("claim") } else { error }
                     })
                 }
                 None => Ok(()),
@@ -73,9 +73,9 @@ impl Sandbox for NativeSandbox {
         match (self.instance.died(), self.instance.freezer()) {
             (Some(died), _) => Err(died.error("freeze")),
             (None, Some(freezer)) => {
-                self.instance.freezes();
+                self.instance.mark_frozen();
                 freezer.freeze().await?;
-                // Its group may be another's by now, who must not be frozen for it.
+                // Its group may belong to another sandbox by now, which must not stay frozen.
                 match self.instance.died() {
                     Some(died) => {
                         freezer.thaw()?;
@@ -93,7 +93,7 @@ impl Sandbox for NativeSandbox {
             (Some(died), _) => Err(died.error("thaw")),
             (None, Some(freezer)) => {
                 freezer.thaw()?;
-                self.instance.thawed();
+                self.instance.mark_thawed();
                 Ok(())
             }
             (None, None) => Err(unfreezable("thaw")),
@@ -106,7 +106,7 @@ impl Sandbox for NativeSandbox {
         ended()?;
         let Some(pid) = self.instance.pid() else { return Ok(()) };
         let flushed = tokio::task::spawn_blocking(move || flush(pid)).await;
-        // What was flushed may have been somebody else's by then.
+        // The pid may belong to another process by now, and its files may have been flushed.
         ended()?;
         flushed
             .map_err(|error| RuntimeError::new(RuntimeErrorCode::System, STEP, error.to_string()))?
@@ -114,16 +114,16 @@ impl Sandbox for NativeSandbox {
     }
 
     async fn kill(&self) -> Result<(), RuntimeError> {
-        // A death is told when nothing is left.
+        // A death is recorded when nothing is left.
         if self.instance.died().is_some() {
             return Ok(());
         }
-        self.ending.kill(&self.launcher, self.spec.instance).await
+        self.run_removal.kill(&self.launcher, self.spec.instance).await
     }
 }
 
-/// Flushes the file system of the workspace, by way of the root of the first process: from outside,
-/// so that a guest that is frozen or busy is not needed for it, and never through a link.
+/// Flushes the file system of the workspace through the root of the first process: from outside, so
+/// that it works while the guest is frozen or busy, and never through a link.
 fn flush(pid: u32) -> io::Result<()> {
     let place = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let root = openat(CWD, format!("/proc/{pid}/root"), place, Mode::empty())?;
@@ -134,6 +134,6 @@ fn flush(pid: u32) -> io::Result<()> {
 }
 
 fn unfreezable(step: &'static str) -> RuntimeError {
-    let cause = "no control group that freezes can be used here";
+    let cause = "this machine has no control group that can freeze sandboxes";
     RuntimeError::new(RuntimeErrorCode::Unsupported, step, cause)
 }

@@ -1,5 +1,5 @@
-//! What a program can do on this machine, and why not: found out by looking and by asking it for its
-//! version. Nothing is made for it.
+//! What an OCI runtime can do on this machine, and why not: found out from the machine and from its
+//! version. It must create nothing.
 
 use std::path::PathBuf;
 use std::process::Stdio;
@@ -23,27 +23,27 @@ const VERSION_PATIENCE: Duration = Duration::from_secs(10);
 pub struct Abilities {
     /// Where it is.
     pub path: PathBuf,
-    /// What it says about itself, in one line.
+    /// The first line of its `--version`.
     pub version: String,
     /// What its sandboxes can do.
     pub capabilities: Capabilities,
-    /// What it must not see of the host's mounts.
+    /// Host mounts that must be hidden from it.
     pub(super) without: Vec<PathBuf>,
 }
 
 impl Abilities {
-    /// Finds out, or why it cannot be used at all.
+    /// Finds out, or says why it cannot be used at all.
     pub(super) async fn find(config: &OciConfig) -> Result<Self, RuntimeError> {
         let cannot =
             |cause: String| Err(RuntimeError::new(RuntimeErrorCode::Unsupported, STEP, cause));
         let program = config.program;
         if !rustix::process::geteuid().is_root() {
-            return cannot(format!("{} is only used by root", program.as_str()));
+            return cannot(format!("{} can be used by root only", program.as_str()));
         }
         let Some(path) = config.found() else {
             return cannot(match &config.path {
-                Some(path) => format!("{} is no program", path.display()),
-                None => format!("there is no {}: {}", program.as_str(), program.remedy()),
+                Some(path) => format!("{} is not an executable file", path.display()),
+                None => format!("{} is not installed: {}", program.as_str(), program.remedy()),
             });
         };
         let groups = CgroupLayout::find(&Host, true);
@@ -61,9 +61,9 @@ fn judge(program: Program, groups: &CgroupLayout) -> Result<Capabilities, &'stat
     let writable = |placement: &Option<Placement>| {
         placement.as_ref().is_some_and(|found| found.access == Access::Writable)
     };
-    // Without one, what a container leaves running could not be found.
+    // Without a control group, leftover processes of a container could not be found.
     if !writable(&groups.freezer) && !writable(&groups.pids) {
-        return Err("no control group can be made here");
+        return Err("this server can make no control group on this machine");
     }
     Ok(Capabilities {
         memory_limit: writable(&groups.memory),
@@ -73,13 +73,14 @@ fn judge(program: Program, groups: &CgroupLayout) -> Result<Capabilities, &'stat
         disk_workspaces: false,
         aliases: false,
         terminals: true,
-        // gVisor has no leases, by which the guest learns that somebody opens it.
+        // gVisor has no file leases, by which the guest notices that a program opens the scale
+        // file.
         scale_file: program.shares_our_kernel(),
         users: Users::Alone,
     })
 }
 
-/// The second generation of control groups, from who refuses to see both.
+/// The mounts of cgroup v2, for programs that refuse to run where both generations are mounted.
 fn hidden_from(program: Program, arrangement: Arrangement) -> Vec<PathBuf> {
     if !program.wants_one_generation() || arrangement != Arrangement::Hybrid {
         return Vec::new();
@@ -99,7 +100,7 @@ async fn version_of(path: &PathBuf) -> Result<String, RuntimeError> {
     let said = String::from_utf8_lossy(&output.stdout);
     let line = said.lines().next().unwrap_or_default().trim();
     if !output.status.success() || line.is_empty() {
-        let cause = format!("{} does not say its version: {}", path.display(), output.status);
+        let cause = format!("`{} --version` failed: {}", path.display(), output.status);
         return Err(RuntimeError::new(RuntimeErrorCode::Unsupported, STEP, cause));
     }
     Ok(line.to_owned())

@@ -1,9 +1,10 @@
-//! What a program is told about a container: one description for all of them, made from a spec, purely.
-//! It is as narrow as what native sandboxes have: a user without capabilities, a root that nobody
-//! writes to, the places that every container has, and no network but loopback. The filter of system
-//! calls is not in here: the guest loads the one that all sandboxes have.
+//! The `config.json` of a bundle, computed from a launch spec without I/O. It is as strict as a
+//! native sandbox: a user without capabilities, a read-only root, the writable mounts of every
+//! container, and no network but loopback. The system call filter is not in here: the guest loads
+//! the one that all sandboxes have.
 //!
-//! The description is plain JSON: types of the whole standard would be most of what this crate compiles.
+//! The description is plain JSON: types of the whole standard would be most of what this crate
+//! compiles.
 
 use jail::plan::{DESCRIPTORS, MASKED, READ_ONLY, USER, WORKSPACE};
 use model::{InstanceId, Limits};
@@ -11,42 +12,42 @@ use rustix::process::{Resource, getrlimit};
 use serde_json::{Value, json};
 
 use super::Program;
-use crate::container::{GUEST_PATH, Place, places};
+use crate::container::{GUEST_PATH, WritableMount, writable_mounts};
 use crate::spec::LaunchSpec;
 
-/// What a bundle says it is written for: what all of them know.
+/// The version of the OCI specification, which all programs know.
 const VERSION: &str = "1.0.2";
 
 const MIB: u64 = 1 << 20;
-/// How long the time is of which a container may use a part.
+/// The period of the CPU quota.
 const CPU_PERIOD_US: u64 = 100_000;
-/// A file of its own takes at least this much of a place.
+/// Bytes per inode of a writable mount.
 const BYTES_PER_INODE: u64 = 4096;
 const INODES_MIN: u64 = 1024;
-/// What a program that counts processes itself needs on the host for each, and besides.
+/// How many host processes gVisor needs for each process inside, and in addition.
 const HOSTS_EACH: u64 = 4;
 const HOSTS_BESIDES: u64 = 256;
 
 /// What the description depends on besides the spec.
 #[derive(Debug, Clone)]
-pub(super) struct Surroundings<'a> {
+pub(super) struct BundleContext<'a> {
     pub(super) program: Program,
     /// The run that the container belongs to.
     pub(super) run: &'a str,
     /// Where its root is.
     pub(super) root: &'a str,
-    /// How likely we are to be killed when memory runs out, as the kernel counts it.
+    /// The server's own `oom_score_adj`.
     pub(super) oom_score: i32,
 }
 
-/// What an instance of a run is called.
+/// The container id of an instance.
 pub(super) fn container_id(run: &str, instance: InstanceId) -> String {
     format!("shoal-{run}-{instance}")
 }
 
-/// Describes a container: what `config.json` of its bundle says.
-pub(super) fn describe(spec: &LaunchSpec, around: &Surroundings<'_>) -> Value {
-    // It is mounted for reading only already, without devices and ids to set.
+/// The `config.json` of a container's bundle.
+pub(super) fn describe(spec: &LaunchSpec, around: &BundleContext<'_>) -> Value {
+    // The root is mounted read-only already, with nodev and nosuid.
     let read_only = !around.program.keeps_the_root_as_mounted();
     json!({
         "ociVersion": VERSION,
@@ -63,7 +64,7 @@ fn hostname(instance: InstanceId) -> String {
     format!("shoal-{:08x}", instance.as_u128() as u32)
 }
 
-fn process(spec: &LaunchSpec, around: &Surroundings<'_>) -> Value {
+fn process(spec: &LaunchSpec, around: &BundleContext<'_>) -> Value {
     let mut process = json!({
         "terminal": false,
         "user": {"uid": USER, "gid": USER, "umask": 0o022},
@@ -76,15 +77,15 @@ fn process(spec: &LaunchSpec, around: &Surroundings<'_>) -> Value {
         "rlimits": limits_of_processes(&spec.limits, around.program),
         "noNewPrivileges": true,
     });
-    // A server that the kernel spares when memory runs out must not have sandboxes that are spared
-    // too. Lowering one's own value needs a privilege, so it is only asked for where it is needed.
+    // If the Linux kernel spares the server when memory runs out, it must not spare its sandboxes,
+    // too. To lower the value needs a privilege, so it is set only where it is needed.
     if around.oom_score < 0 {
         process["oomScoreAdj"] = 0.into();
     }
     process
 }
 
-/// The same as native sandboxes have, as far as we have it ourselves.
+/// The limits of native sandboxes, bounded by the server's own.
 fn limits_of_processes(limits: &Limits, program: Program) -> Vec<Value> {
     let counted = program.counts_processes().then(|| ("RLIMIT_NPROC", processes(limits)));
     // One byte: too little for a file, and the only value at which nothing is piped to a program of
@@ -129,7 +130,7 @@ fn mounts(spec: &LaunchSpec, program: Program) -> Vec<Value> {
         mount("/dev", "tmpfs", "tmpfs", &devices),
         mount("/dev/pts", "devpts", "devpts", &terminals),
     ];
-    for place in places(spec) {
+    for place in writable_mounts(spec) {
         all.push(mount(place.path, "tmpfs", "tmpfs", &options_of(&place, program)));
     }
     for shown in &spec.mounts {
@@ -140,7 +141,7 @@ fn mounts(spec: &LaunchSpec, program: Program) -> Vec<Value> {
     all
 }
 
-fn options_of(place: &Place, program: Program) -> Vec<String> {
+fn options_of(place: &WritableMount, program: Program) -> Vec<String> {
     let mut options = vec![
         "nosuid".to_owned(),
         "nodev".to_owned(),
@@ -159,9 +160,9 @@ fn options_of(place: &Place, program: Program) -> Vec<String> {
     options
 }
 
-fn linux(spec: &LaunchSpec, around: &Surroundings<'_>) -> Value {
+fn linux(spec: &LaunchSpec, around: &BundleContext<'_>) -> Value {
     let mut namespaces = vec!["pid", "mount", "ipc", "uts", "cgroup"];
-    // Otherwise the program begins in one that is the container's alone.
+    // Otherwise the program is started in a network namespace of the container.
     if !around.program.begins_in_a_network() {
         namespaces.push("network");
     }
@@ -209,11 +210,11 @@ mod tests {
         let template = Template::named(TemplateName::new("t").unwrap());
         let mut spec = LaunchSpec::of(&template, InstanceId::from_u128(5));
         spec.limits = Limits { memory_mb: 256, cpu_milli: 1500, pids: 7, ..spec.limits };
-        describe(&spec, &Surroundings { program, run: "run", root: "/root-of-it", oom_score })
+        describe(&spec, &BundleContext { program, run: "run", root: "/root-of-it", oom_score })
     }
 
     #[test]
-    fn a_container_has_no_capability_no_network_and_no_device() {
+    fn bundle_has_no_capability_no_network_and_no_device() {
         for program in [Program::Runc, Program::Crun, Program::Runsc] {
             let it = described(program, 0);
             for (set, capabilities) in it["process"]["capabilities"].as_object().unwrap() {
@@ -235,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn limits_of_a_template_are_limits_of_its_containers() {
+    fn bundle_limits_are_those_of_the_template() {
         let resources = &described(Program::Runc, 0)["linux"]["resources"];
         assert_eq!(resources["memory"], json!({"limit": 256 << 20, "swap": 256 << 20}));
         assert_eq!(resources["cpu"], json!({"quota": 150_000, "period": 100_000}));
@@ -243,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn containers_of_a_server_that_is_spared_are_not() {
+    fn bundle_resets_the_oom_score_of_a_protected_server() {
         assert_eq!(described(Program::Runc, -1)["process"]["oomScoreAdj"], json!(0));
         assert_eq!(described(Program::Runc, 0)["process"]["oomScoreAdj"], Value::Null);
     }

@@ -1,6 +1,6 @@
-//! Running a program once, with an end: whatever it is, it is given its time and then killed with all
-//! it has started. What it says goes to a file that nobody waits for, because what it leaves running
-//! keeps it open.
+//! Runs a program once, with a deadline: after it, the program is killed with all it has started.
+//! Its output goes to a file and not to a pipe, because the container that it leaves running keeps
+//! the output open.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read as _, Seek as _, SeekFrom};
@@ -15,9 +15,9 @@ use tokio::time::timeout;
 
 use crate::error::{RuntimeError, RuntimeErrorCode};
 
-/// So much of what a program said is told.
-const SAID_BYTES_MAX: u64 = 1024;
-/// How long one that was killed may take to be gone.
+/// How much of a program's output an error shows.
+const OUTPUT_BYTES_MAX: u64 = 1024;
+/// How long a killed program may take to be gone.
 const COLLECT_PATIENCE: Duration = Duration::from_secs(2);
 
 /// Where a program's standard streams lead.
@@ -25,11 +25,11 @@ const COLLECT_PATIENCE: Duration = Duration::from_secs(2);
 pub(super) struct Streams<'a> {
     /// What it reads; nothing if not given.
     pub(super) input: Option<OwnedFd>,
-    /// The file that what it says is appended to; nowhere if not given.
-    pub(super) said: Option<&'a Path>,
+    /// The file that its output is appended to; discarded if not given.
+    pub(super) output: Option<&'a Path>,
 }
 
-/// Runs a program to its end. That it did not succeed is a failure, with what it said.
+/// Runs a program to its end. An exit status other than 0 is a failure, with the end of its output.
 pub(super) async fn run(
     mut command: Command,
     streams: Streams<'_>,
@@ -38,17 +38,17 @@ pub(super) async fn run(
 ) -> Result<(), RuntimeError> {
     let failed = |error: &io::Error| RuntimeError::system(step, error);
     command.stdin(streams.input.map_or_else(Stdio::null, Stdio::from));
-    match streams.said {
+    match streams.output {
         Some(path) => {
-            let said = open_said(path).map_err(|error| failed(&error))?;
-            let again = said.try_clone().map_err(|error| failed(&error))?;
-            command.stdout(said).stderr(again);
+            let output = open_output(path).map_err(|error| failed(&error))?;
+            let again = output.try_clone().map_err(|error| failed(&error))?;
+            command.stdout(output).stderr(again);
         }
         None => {
             command.stdout(Stdio::null()).stderr(Stdio::null());
         }
     }
-    // What it starts must not hear what is typed at our terminal, and can be ended with it.
+    // A process group of its own: no signals from our terminal, and one kill for all it starts.
     command.process_group(0).kill_on_drop(true);
     let mut child = command.spawn().map_err(|error| failed(&error))?;
     // Our ends of its streams would keep them open.
@@ -59,7 +59,7 @@ pub(super) async fn run(
             // It may have ended just now.
             let _ = kill_process_group(group, Signal::KILL);
         }
-        // What the kernel does not let go is nobody's to wait for; it is collected when it ends.
+        // A process that cannot be killed at once is not waited for; tokio reaps it when it ends.
         let _ = timeout(COLLECT_PATIENCE, child.wait()).await;
         return Err(RuntimeError::deadline(step));
     };
@@ -67,22 +67,22 @@ pub(super) async fn run(
     if status.success() {
         return Ok(());
     }
-    let said = streams.said.and_then(|path| last_said(path).ok()).unwrap_or_default();
-    let cause = if said.is_empty() { status.to_string() } else { said };
+    let text = streams.output.and_then(|path| end_of_output(path).ok()).unwrap_or_default();
+    let cause = if text.is_empty() { status.to_string() } else { text };
     Err(RuntimeError::new(RuntimeErrorCode::LaunchFailed, step, cause))
 }
 
-fn open_said(path: &Path) -> io::Result<File> {
+fn open_output(path: &Path) -> io::Result<File> {
     OpenOptions::new().create(true).append(true).open(path)
 }
 
-/// The end of what was said, in one line.
-fn last_said(path: &Path) -> io::Result<String> {
+/// The end of the output, in one line.
+fn end_of_output(path: &Path) -> io::Result<String> {
     let mut file = File::open(path)?;
     let length = file.metadata()?.len();
-    file.seek(SeekFrom::Start(length.saturating_sub(SAID_BYTES_MAX)))?;
+    file.seek(SeekFrom::Start(length.saturating_sub(OUTPUT_BYTES_MAX)))?;
     let mut bytes = Vec::new();
-    file.take(SAID_BYTES_MAX).read_to_end(&mut bytes)?;
+    file.take(OUTPUT_BYTES_MAX).read_to_end(&mut bytes)?;
     let text = String::from_utf8_lossy(&bytes);
     let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
     Ok(lines.collect::<Vec<_>>().join("; "))
@@ -99,12 +99,13 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_fails_says_why_and_what_hangs_is_ended() {
+    async fn oci_command_failures_show_output_and_hangs_are_killed() {
         let place = std::env::temp_dir().join(format!("oci-command-{}", std::process::id()));
         let patience = Duration::from_secs(20);
-        let said = || Streams { input: None, said: Some(&place) };
-        run(shell("echo fine"), said(), "try", patience).await.unwrap();
-        let error = run(shell("echo not so; exit 3"), said(), "try", patience).await.unwrap_err();
+        let streams = || Streams { input: None, output: Some(&place) };
+        run(shell("echo fine"), streams(), "try", patience).await.unwrap();
+        let error =
+            run(shell("echo not so; exit 3"), streams(), "try", patience).await.unwrap_err();
         assert_eq!(error.code, RuntimeErrorCode::LaunchFailed);
         assert_eq!(error.cause, "fine; not so");
         let error = run(shell("exit 3"), Streams::default(), "try", patience).await.unwrap_err();
@@ -113,10 +114,10 @@ mod tests {
             "i=0; while [ $i -lt 999 ]; do echo {}; i=$((i+1)); done; exit 1",
             "x".repeat(99)
         );
-        let error = run(shell(&many), said(), "try", patience).await.unwrap_err();
+        let error = run(shell(&many), streams(), "try", patience).await.unwrap_err();
         assert!(error.cause.len() < 2000, "{} bytes", error.cause.len());
         let brief = Duration::from_millis(50);
-        let error = run(shell("sleep 60 & wait"), said(), "try", brief).await.unwrap_err();
+        let error = run(shell("sleep 60 & wait"), streams(), "try", brief).await.unwrap_err();
         assert_eq!(error.code, RuntimeErrorCode::DeadlineExceeded);
         std::fs::remove_file(place).unwrap();
     }

@@ -8,11 +8,11 @@ use crate::native::new_run;
 /// What a runtime over an OCI program is configured with.
 #[derive(Debug, Clone)]
 pub struct OciConfig {
-    /// Who makes containers.
+    /// The program that makes containers.
     pub program: Program,
-    /// Where it is; else it is looked for.
+    /// Its path; searched for if not given.
     pub path: Option<PathBuf>,
-    /// What it is told besides, before the verb.
+    /// Additional arguments, before the verb.
     pub arguments: Vec<String>,
     /// Where each run has a lock file and its bundles, in a directory for each program.
     pub run_directory: PathBuf,
@@ -25,8 +25,8 @@ pub struct OciConfig {
 }
 
 impl OciConfig {
-    /// A run with its lock and bundles beneath this directory, and every default: the program that is
-    /// found, and the host's programs in its sandboxes.
+    /// A run with its lock and bundles beneath this directory, and every default: the program that
+    /// is found, and the host's programs in its sandboxes.
     pub fn new(program: Program, run_directory: impl Into<PathBuf>) -> Self {
         Self {
             program,
@@ -39,8 +39,8 @@ impl OciConfig {
         }
     }
 
-    /// Where the program is, if it is anywhere: where it was said to be, else in `PATH`, else where
-    /// administrators have it and users' paths do not lead.
+    /// The path of the program: the configured one, else in `PATH`, else in the directories of
+    /// administrators' programs. None if it is not installed.
     pub fn found(&self) -> Option<PathBuf> {
         let is_program = |path: &Path| {
             use std::os::unix::fs::PermissionsExt as _;
@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_program_is_where_it_was_said_to_be_or_nowhere() {
+    fn oci_program_is_only_looked_for_at_its_configured_path() {
         let mut config = OciConfig::new(Program::Runc, "/run/x");
         config.path = Some(PathBuf::from("/etc/passwd"));
         assert_eq!(config.found(), None, "no program");

@@ -1,12 +1,12 @@
-//! The binary of the guest on the host: it does in a process of its own what a server with threads
-//! cannot do in itself.
+//! The guest's binary, run on the host: it does in a process of its own what a server with threads
+//! cannot do in itself (namespaces and mounts).
 
 use std::io;
 use std::os::fd::{AsRawFd as _, OwnedFd};
 
 use tokio::process::Command;
 
-/// The binary, as a file in memory that nobody can change.
+/// The binary, as a sealed file in memory.
 #[derive(Debug)]
 pub(super) struct HostGuest {
     image: OwnedFd,
@@ -17,9 +17,9 @@ impl HostGuest {
         Ok(Self { image: guest_image::memfd()? })
     }
 
-    /// Starts it, in an environment in which programs are found and nothing else.
+    /// A command that runs it, with an environment of only `PATH`.
     pub(super) fn command(&self) -> Command {
-        // Of whoever is about to become it: it has our descriptors until then.
+        // `self` is the forked child, which has our descriptors until it executes the binary.
         let mut command = Command::new(format!("/proc/self/fd/{}", self.image.as_raw_fd()));
         command
             .env_clear()

@@ -1,5 +1,5 @@
-//! Makes containers by way of a program: a bundle is written, the program is started once to run it,
-//! and what is left of it is the container, with one end of a socket pair as the guest's connection. A
+//! Makes containers with an OCI program: it writes a bundle and runs the program once. The program
+//! leaves the container running, with one end of a socket pair as the guest's connection. A
 //! container that loses its guest breaks that connection, so nothing else is watched.
 
 use std::collections::BTreeMap;
@@ -13,13 +13,13 @@ use model::InstanceId;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
 use super::abilities::Abilities;
-use super::bundle::{Surroundings, container_id, describe};
+use super::bundle::{BundleContext, container_id, describe};
 use super::command::{self, Streams};
-use super::ground::{Bundle, Ground};
 use super::host_guest::HostGuest;
-use super::roots::{self, Prepared, Roots};
+use super::roots::{self, PreparedRoot, Roots};
+use super::run_directory::{Bundle, RunDirectory};
 use super::{OciConfig, Program, blocking};
-use crate::container::{End, Made, Maker};
+use crate::container::{ContainerExit, MadeContainer, Maker};
 use crate::error::{RuntimeError, RuntimeErrorCode};
 use crate::groups::{Freezer, KillCounter};
 use crate::leftovers::Leftovers;
@@ -35,19 +35,19 @@ pub(crate) struct OciMaker {
     pub(super) path: PathBuf,
     pub(super) arguments: Vec<String>,
     pub(super) run: String,
-    pub(super) ground: Arc<Ground>,
+    pub(super) run_directory: Arc<RunDirectory>,
     pub(super) leftovers: Leftovers,
     abilities: Abilities,
     guest: Arc<HostGuest>,
     roots: Roots,
     oom_score: i32,
-    pub(super) known: Mutex<BTreeMap<InstanceId, Known>>,
+    pub(super) known: Mutex<BTreeMap<InstanceId, KnownContainer>>,
 }
 
-/// What is kept of a container while it exists.
-pub(super) struct Known {
-    /// Whoever has it keeps it.
-    _root: Arc<Prepared>,
+/// The state of a container while it exists.
+pub(super) struct KnownContainer {
+    /// The root stays prepared while a container uses it.
+    _root: Arc<PreparedRoot>,
     freezer: Option<Arc<Freezer>>,
     kills: Option<KillCounter>,
 }
@@ -55,17 +55,17 @@ pub(super) struct Known {
 impl OciMaker {
     /// Prepares a run. It blocks.
     pub(super) fn prepare(config: &OciConfig, abilities: Abilities) -> std::io::Result<Self> {
-        let ground = Arc::new(Ground::prepare(config)?);
+        let run_directory = Arc::new(RunDirectory::prepare(config)?);
         let guest = Arc::new(HostGuest::new()?);
-        let leftovers = Leftovers::on_this_machine(&ground.runs)?;
+        let leftovers = Leftovers::on_this_machine(&run_directory.runs)?;
         let oom_score = std::fs::read_to_string("/proc/self/oom_score_adj").unwrap_or_default();
         Ok(Self {
             program: config.program,
             path: abilities.path.clone(),
             arguments: config.arguments.clone(),
             run: config.run.clone(),
-            roots: Roots::new(config, &ground, Arc::clone(&guest)),
-            ground,
+            roots: Roots::new(config, &run_directory, Arc::clone(&guest)),
+            run_directory,
             leftovers,
             abilities,
             guest,
@@ -74,13 +74,13 @@ impl OciMaker {
         })
     }
 
-    pub(super) fn known(&self) -> MutexGuard<'_, BTreeMap<InstanceId, Known>> {
+    pub(super) fn known(&self) -> MutexGuard<'_, BTreeMap<InstanceId, KnownContainer>> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What the program is told before the verb.
+    /// The program's arguments before the verb.
     pub(super) fn before_the_verb(&self) -> Vec<String> {
-        let mut words = vec!["--root".to_owned(), self.ground.state().display().to_string()];
+        let mut words = vec!["--root".to_owned(), self.run_directory.state().display().to_string()];
         words.extend(self.program.needed_arguments().iter().map(|word| (*word).to_owned()));
         words.extend(self.arguments.iter().cloned());
         words
@@ -91,24 +91,25 @@ impl OciMaker {
         let (program, run, oom_score) = (self.program, self.run.clone(), self.oom_score);
         blocking(STEP, move || {
             bundle.make()?;
-            roots::add_places(&bundle.top(), &spec)?;
+            roots::add_mount_points(&bundle.top(), &spec)?;
             let root = bundle.root();
             let Some(root) = root.to_str() else {
-                let cause = format!("{} is not UTF-8, and bundles are", root.display());
+                let cause =
+                    format!("{} is not valid UTF-8, which a bundle requires", root.display());
                 return Err(std::io::Error::other(cause));
             };
-            let around = Surroundings { program, run: &run, root, oom_score };
+            let around = BundleContext { program, run: &run, root, oom_score };
             std::fs::write(bundle.config(), describe(&spec, &around).to_string())
         })
         .await
     }
 
-    /// Has the program make a container, in a mount namespace in which its root is mounted.
+    /// Makes the program create a container, in a mount namespace that has its root mounted.
     async fn run_program(
         &self,
         bundle: &Bundle,
         instance: InstanceId,
-        root: &Prepared,
+        root: &PreparedRoot,
         connection: OwnedFd,
     ) -> Result<(), RuntimeError> {
         let mut command = self.guest.command();
@@ -130,17 +131,17 @@ impl OciMaker {
         command.args(["run", "--detach", "--bundle"]).arg(&bundle.path);
         command.arg("--pid-file").arg(bundle.pid_file());
         command.arg(container_id(&self.run, instance));
-        let said = bundle.said();
-        let streams = Streams { input: Some(connection), said: Some(&said) };
+        let output = bundle.output();
+        let streams = Streams { input: Some(connection), output: Some(&output) };
         command::run(command, streams, STEP, MAKE_PATIENCE).await
     }
 
-    async fn make_one(&self, spec: &LaunchSpec) -> Result<Made, RuntimeError> {
+    async fn make_one(&self, spec: &LaunchSpec) -> Result<MadeContainer, RuntimeError> {
         let instance = spec.instance;
         let root = self.roots.prepared(&spec.root).await?;
-        let kept = Known { _root: Arc::clone(&root), freezer: None, kills: None };
+        let kept = KnownContainer { _root: Arc::clone(&root), freezer: None, kills: None };
         self.known().insert(instance, kept);
-        let bundle = self.ground.bundle(instance);
+        let bundle = self.run_directory.bundle(instance);
         self.lay_out(&bundle, spec).await?;
         let (ours, theirs) =
             socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)
@@ -157,7 +158,7 @@ impl OciMaker {
             known.kills = counts_kills(&groups).map(|group| KillCounter::new(group, 0));
         }
         let seen = self.program.shares_our_kernel();
-        Ok(Made {
+        Ok(MadeContainer {
             link: ours,
             passes_descriptors: seen,
             container_id: container_id(&self.run, instance),
@@ -171,11 +172,11 @@ impl OciMaker {
         step: &'static str,
     ) -> Result<Arc<Freezer>, RuntimeError> {
         let gone = || {
-            let cause = "there is no such container";
+            let cause = "the container is gone";
             RuntimeError::new(RuntimeErrorCode::SandboxGone, step, cause)
         };
         let unable = || {
-            let cause = "no control group that freezes can be used here";
+            let cause = "this machine has no control group that can freeze sandboxes";
             RuntimeError::new(RuntimeErrorCode::Unsupported, step, cause)
         };
         let known = self.known();
@@ -184,7 +185,7 @@ impl OciMaker {
 }
 
 fn freezes(groups: &[PathBuf]) -> Option<&PathBuf> {
-    // On machines with both generations not every program uses the second.
+    // On machines with both cgroup generations not every program uses v2.
     let with = |file: &str| groups.iter().find(|group| group.join(file).exists());
     with("freezer.state").or_else(|| with("cgroup.freeze"))
 }
@@ -210,11 +211,11 @@ impl Maker for OciMaker {
         roots::check(&spec.root)
     }
 
-    async fn make(&self, spec: &LaunchSpec) -> Result<Made, RuntimeError> {
+    async fn make(&self, spec: &LaunchSpec) -> Result<MadeContainer, RuntimeError> {
         match self.make_one(spec).await {
             Ok(made) => Ok(made),
             Err(error) => {
-                // If that fails, whoever asked tries it again.
+                // If that fails, the caller removes the container again.
                 let _ = self.remove(spec.instance).await;
                 Err(error)
             }
@@ -239,18 +240,18 @@ impl Maker for OciMaker {
         kills.is_some_and(KillCounter::has_grown)
     }
 
-    async fn end(&self, instance: InstanceId) -> End {
-        // Nobody of ours is its parent, so nobody is told how it ended.
-        End { status: None, out_of_memory: self.memory_ran_out(instance) }
+    async fn end(&self, instance: InstanceId) -> ContainerExit {
+        // The container is not our child process, so its exit status is unknown.
+        ContainerExit { status: None, out_of_memory: self.memory_ran_out(instance) }
     }
 
-    async fn fallen(&self) -> InstanceId {
+    async fn next_dead(&self) -> InstanceId {
         std::future::pending().await
     }
 
     async fn list(&self) -> Result<Vec<InstanceId>, RuntimeError> {
-        let ground = Arc::clone(&self.ground);
-        blocking("list", move || ground.instances()).await
+        let run_directory = Arc::clone(&self.run_directory);
+        blocking("list", move || run_directory.instances()).await
     }
 
     async fn reap_orphans(&self) -> Result<Reaped, RuntimeError> {

@@ -1,17 +1,17 @@
-//! Sandboxes in containers of OCI runtimes: `runc`, `crun`, `youki`, and gVisor's `runsc`, each driven
-//! by its command line with bundles of our own. The same guest serves in all of them; what each can do
-//! is in its capabilities. There is no daemon, and nothing is mounted on the host.
+//! Sandboxes in containers of OCI runtimes: `runc`, `crun`, `youki`, and gVisor's `runsc`, each
+//! driven by its command line with bundles of our own. The same guest runs in all of them;
+//! `program` knows how they differ. There is no daemon, and nothing may be mounted on the host.
 
 mod abilities;
 mod bundle;
 mod command;
 mod config;
-mod ground;
 mod host_guest;
 mod maker;
 mod program;
 mod removal;
 mod roots;
+mod run_directory;
 
 use std::io;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ use crate::container::Containers;
 use crate::contract::Runtime;
 use crate::error::{RuntimeError, RuntimeErrorCode};
 
-/// Starts a runtime. It owns what it makes; what earlier runs left is removed when that is asked for.
+/// Starts a runtime. It owns what it launches. `reap_orphans` removes what earlier runs left.
 pub async fn start(config: OciConfig) -> Result<Arc<dyn Runtime>, RuntimeError> {
     let abilities = Abilities::find(&config).await?;
     let maker = blocking("prepare the run", move || OciMaker::prepare(&config, abilities)).await?;
@@ -36,7 +36,7 @@ pub async fn probe(config: &OciConfig) -> Result<Abilities, RuntimeError> {
     Abilities::find(config).await
 }
 
-/// Does something that blocks where it holds nobody up.
+/// Runs blocking work on a thread where it holds up no task.
 async fn blocking<T: Send + 'static>(
     step: &'static str,
     work: impl FnOnce() -> io::Result<T> + Send + 'static,

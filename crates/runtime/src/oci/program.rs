@@ -1,18 +1,18 @@
-//! The programs that make containers by the rules of OCI, and what is different about each. All of it
-//! is in here, so that whoever uses one need not know which.
+//! The OCI runtime programs and their differences. All differences must be in here, so that no
+//! other module depends on a certain program.
 
 use model::template::RuntimeKind;
 
 /// A program that makes containers from bundles.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Program {
-    /// The reference.
+    /// The reference implementation.
     Runc,
-    /// One in C.
+    /// An implementation in C.
     Crun,
-    /// One in Rust.
+    /// An implementation in Rust.
     Youki,
-    /// gVisor: programs meet a kernel of its own, and that one ours.
+    /// gVisor: programs run on gVisor's own kernel.
     Runsc,
 }
 
@@ -41,13 +41,13 @@ impl Program {
         }
     }
 
-    /// What it is called, in templates and as a file.
+    /// Its name in templates and as a file.
     pub const fn as_str(self) -> &'static str {
         self.kind().as_str()
     }
 
-    /// What it is told besides, unless the configuration says otherwise. Of gVisor: the platform that
-    /// needs nothing of the machine.
+    /// Default arguments, which the configuration may replace. For gVisor: the platform that needs
+    /// nothing special from the machine.
     pub(super) fn usual_arguments(self) -> Vec<String> {
         match self {
             Self::Runc | Self::Crun | Self::Youki => Vec::new(),
@@ -55,8 +55,8 @@ impl Program {
         }
     }
 
-    /// What it must be told, whatever the configuration says. Of gVisor: to write nothing beside the
-    /// root, which is nobody's to write to, and that there is no network but loopback.
+    /// Required arguments, whatever the configuration says. For gVisor: no overlay beside the root,
+    /// which is read-only, and no network but loopback.
     pub(super) const fn needed_arguments(self) -> &'static [&'static str] {
         match self {
             Self::Runc | Self::Crun | Self::Youki => &[],
@@ -64,8 +64,8 @@ impl Program {
         }
     }
 
-    /// Whether processes inside are processes of this machine, who can be looked at, and whose sockets
-    /// take descriptors of ours.
+    /// Whether processes inside are processes of the host's kernel: visible from the host, and able
+    /// to receive descriptors.
     pub(super) const fn shares_our_kernel(self) -> bool {
         match self {
             Self::Runc | Self::Crun | Self::Youki => true,
@@ -73,21 +73,20 @@ impl Program {
         }
     }
 
-    /// Whether it is started in a network of the container's own, whose loopback is up: not all of them
-    /// bring it up. gVisor has a network of its own making.
+    /// Whether it is started in a network namespace of the container whose loopback is up, because
+    /// not all of them bring it up. gVisor has a network stack of its own.
     pub(super) const fn begins_in_a_network(self) -> bool {
         self.shares_our_kernel()
     }
 
-    /// Whether it counts processes itself, by user, and a control group only counts what it needs for
-    /// them on the host. The kernel cannot count them where they are not its own.
+    /// Whether it limits processes itself. The control group then only counts gVisor's own host
+    /// processes, because the host's kernel does not see the processes inside.
     pub(super) const fn counts_processes(self) -> bool {
         !self.shares_our_kernel()
     }
 
-    /// Whether it forgets a container that is dead without waiting for anybody else. gVisor waits until
-    /// the machine's first process has heard of the death, which may take a second; all that it would
-    /// remove is known, and removed without it.
+    /// Whether it deletes a dead container at once. gVisor waits until the host's init has reaped
+    /// it, which may take a second; what it would delete is known, and is removed without it.
     pub(super) const fn forgets_at_once(self) -> bool {
         match self {
             Self::Runc | Self::Crun | Self::Youki => true,
@@ -95,8 +94,8 @@ impl Program {
         }
     }
 
-    /// Whether it leaves a root that is mounted read-only as it is, if it is not asked to make it so.
-    /// Asked, it would make it so and nothing else: devices in it would work.
+    /// Whether it keeps the mount flags of the root if `readonly` is not set. With `readonly` it
+    /// would drop the other flags, and devices in the root would work.
     pub(super) const fn keeps_the_root_as_mounted(self) -> bool {
         match self {
             Self::Runc | Self::Youki => true,
@@ -104,8 +103,7 @@ impl Program {
         }
     }
 
-    /// Whether it refuses machines that have control groups of both generations, unless it sees only
-    /// the first.
+    /// Whether it refuses machines with both cgroup generations, unless it sees only v1.
     pub(super) const fn wants_one_generation(self) -> bool {
         match self {
             Self::Crun => true,
@@ -113,7 +111,7 @@ impl Program {
         }
     }
 
-    /// How to get it, in words.
+    /// How to install it.
     pub const fn remedy(self) -> &'static str {
         match self {
             Self::Runc => "install runc (Debian: apt-get install runc)",

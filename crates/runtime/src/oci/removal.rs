@@ -1,6 +1,6 @@
-//! Removing containers, and proving that nothing is left. Its processes are found by their control
-//! groups and killed there, whoever made them and whether or not the program still knows of them;
-//! then the program forgets it, and then nothing of it may exist.
+//! Removes containers, and proves that nothing is left. Processes are found and killed by their
+//! control groups, whether or not the program still knows them; then the program deletes its state,
+//! and then nothing of the container may exist.
 
 use std::fs;
 use std::io;
@@ -20,23 +20,23 @@ use crate::leftovers::remove_kept;
 use crate::spec::Reaped;
 
 const STEP: &str = "remove the container";
-/// How long the program may take to forget a container.
+/// How long the program may take to delete a container.
 const FORGET_PATIENCE: Duration = Duration::from_secs(20);
-/// Where gVisor has a socket for each container whose state is at a path that is too long for one.
+/// Where gVisor puts a container's socket if the path of its state is too long.
 const SOCKETS: [&str; 3] = ["/run", "/var/run", "/tmp"];
 
 impl OciMaker {
-    /// Removes a container and all that was made for it. That there is none is fine.
+    /// Removes a container and all that was made for it. Succeeds also if there is none.
     pub(super) async fn remove_container(&self, instance: InstanceId) -> Result<(), RuntimeError> {
         self.end_processes(instance).await?;
         if self.program.forgets_at_once() && !self.states_of(instance).await?.is_empty() {
-            // Whatever it says: what counts is what is left.
+            // Its exit status does not matter: what counts is what is left.
             let _ = self.forget(instance).await;
-            // It may have made one of them anew.
+            // It may have made one of the groups again.
             self.end_processes(instance).await?;
         }
         let states = self.states_of(instance).await?;
-        let bundle = self.ground.bundle(instance).path;
+        let bundle = self.run_directory.bundle(instance).path;
         let sockets = sockets_of(self.program, &container_id(&self.run, instance));
         blocking(STEP, move || {
             for path in states.into_iter().chain(sockets) {
@@ -66,9 +66,9 @@ impl OciMaker {
         command::run(command, Streams::default(), STEP, FORGET_PATIENCE).await
     }
 
-    /// What the program remembers of a container.
+    /// The program's state files of a container.
     async fn states_of(&self, instance: InstanceId) -> Result<Vec<PathBuf>, RuntimeError> {
-        let (state, id) = (self.ground.state(), container_id(&self.run, instance));
+        let (state, id) = (self.run_directory.state(), container_id(&self.run, instance));
         blocking(STEP, move || named(&state, &id)).await
     }
 
@@ -87,14 +87,14 @@ impl OciMaker {
 
     /// Removes everything of this run.
     pub(super) async fn remove_run(&self) -> Result<(), RuntimeError> {
-        let (ground, leftovers) = (Arc::clone(&self.ground), self.leftovers.clone());
+        let (run_directory, leftovers) = (Arc::clone(&self.run_directory), self.leftovers.clone());
         let (run, program) = (self.run.clone(), self.program);
         let reaped = blocking("shut down", move || {
-            ground.let_go()?;
+            run_directory.unlock()?;
             let reaped = leftovers.remove_ended_run(&run)?;
             remove_sockets(program, &run)?;
-            // Others may be at work there.
-            let _ = fs::remove_dir(&ground.runs);
+            // Another run may use it.
+            let _ = fs::remove_dir(&run_directory.runs);
             Ok(reaped)
         })
         .await?;
@@ -106,7 +106,7 @@ fn is_gone(stuck: &[(PathBuf, String)]) -> Result<(), RuntimeError> {
     match stuck.first() {
         None => Ok(()),
         Some((path, why)) => {
-            let cause = format!("{} is still there: {why}", path.display());
+            let cause = format!("{} could not be removed: {why}", path.display());
             Err(RuntimeError::new(RuntimeErrorCode::System, STEP, cause))
         }
     }
@@ -137,7 +137,7 @@ fn sockets_of(program: Program, id: &str) -> Vec<PathBuf> {
     }
 }
 
-/// Sockets of all containers of a run that is over.
+/// Removes the sockets of all containers of a dead run.
 fn remove_sockets(program: Program, run: &str) -> io::Result<()> {
     if program != Program::Runsc {
         return Ok(());

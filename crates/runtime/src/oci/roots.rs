@@ -1,7 +1,7 @@
-//! What roots are made of: directories that a program's mount namespace gets as layers. Ours lies on top
-//! of them and is filled once for each root; the layers of an image are those of the store, which is
-//! told that they are used. Nothing is mounted here, and no path of a template leads out of the
-//! directories that are configured.
+//! Prepares root filesystems: directories that a program's mount namespace gets as layers. Our own
+//! layer lies on top and is filled once per root; the layers of an image are those of the image
+//! store, locked while they are used. Nothing may be mounted here, and no path of a template may
+//! lead out of the configured directories.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, Permissions};
@@ -20,48 +20,48 @@ use tokio::sync::Mutex;
 use tokio::time::timeout;
 
 use super::command::{self, Streams};
-use super::ground::Ground;
 use super::host_guest::HostGuest;
+use super::run_directory::RunDirectory;
 use super::{OciConfig, blocking};
-use crate::container::{GUEST_PATH, places};
+use crate::container::{GUEST_PATH, writable_mounts};
 use crate::error::{RuntimeError, RuntimeErrorCode};
 use crate::spec::{LaunchSpec, Root};
 
 const STEP: &str = "prepare the root";
 /// How long filling our own layer may take.
 const FILL_PATIENCE: Duration = Duration::from_secs(20);
-/// How long a disk may take to say what a root is.
+/// How long the disk may take to find a root.
 const FIND_PATIENCE: Duration = Duration::from_secs(10);
-/// So many mounts of the host are shown, those nearest to the top of all names first.
+/// How many host directories and mounts are shown; top-level directories come first.
 const PARTS_AT_MOST: usize = 24;
 /// Names at the top of the host that are shown, where they are directories.
 const SHOWN: [&str; 7] = ["usr", "bin", "sbin", "lib", "lib32", "lib64", "libx32"];
 /// A line of the list of layers: the digest of one, in hexadecimal digits.
 const DIGEST_LETTERS: usize = 64;
 
-/// A root that can be used.
+/// A root that is ready for use.
 #[derive(Debug)]
-pub(super) struct Prepared {
+pub(super) struct PreparedRoot {
     /// The topmost first.
     pub(super) layers: Vec<PathBuf>,
     /// What is seen in it besides: where, from its top, and what.
     pub(super) parts: Vec<(String, PathBuf)>,
-    /// Our own layer. It goes with this.
+    /// Our own layer. Removed when this is dropped.
     own: PathBuf,
-    /// Tells a directory from another of the same name.
+    /// Device and inode, to notice another directory of the same name.
     identity: Option<(u64, u64)>,
-    /// Of an image: tells others that it is used.
+    /// For an image: the lock that keeps it in the store.
     _lock: Option<OwnedFd>,
 }
 
-impl Drop for Prepared {
+impl Drop for PreparedRoot {
     fn drop(&mut self) {
-        // What stays goes with the run.
+        // What is left is removed with the run.
         let _ = fs::remove_dir_all(&self.own);
     }
 }
 
-/// What a root is kept by.
+/// The key of a prepared root.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 enum Key {
     Host,
@@ -69,9 +69,9 @@ enum Key {
     Image(ImageId),
 }
 
-/// What was found for a key, before our own layer is filled.
+/// The layers of a root before our own layer is filled.
 #[derive(Debug, Default)]
-struct Found {
+struct RootSource {
     /// The lowest first.
     layers: Vec<PathBuf>,
     identity: Option<(u64, u64)>,
@@ -85,34 +85,38 @@ pub(super) struct Roots {
     own: PathBuf,
     guest: PathBuf,
     host_guest: Arc<HostGuest>,
-    kept: Mutex<Kept>,
+    kept: Mutex<RootCache>,
 }
 
 #[derive(Default)]
-struct Kept {
-    by_key: BTreeMap<Key, Weak<Prepared>>,
+struct RootCache {
+    by_key: BTreeMap<Key, Weak<PreparedRoot>>,
     /// The host's, which is made once.
-    host: Option<Arc<Prepared>>,
+    host: Option<Arc<PreparedRoot>>,
     last_number: u32,
 }
 
 impl Roots {
-    pub(super) fn new(config: &OciConfig, ground: &Ground, host_guest: Arc<HostGuest>) -> Self {
+    pub(super) fn new(
+        config: &OciConfig,
+        run_directory: &RunDirectory,
+        host_guest: Arc<HostGuest>,
+    ) -> Self {
         Self {
             directories: config.directories.clone(),
             images: config.images.clone(),
-            own: ground.layers(),
-            guest: ground.guest(),
+            own: run_directory.layers(),
+            guest: run_directory.guest(),
             host_guest,
             kept: Mutex::default(),
         }
     }
 
-    /// A root, prepared if it is not yet. One after the other: the second that asks for the same finds
-    /// it done.
-    pub(super) async fn prepared(&self, wanted: &Root) -> Result<Arc<Prepared>, RuntimeError> {
+    /// A root, prepared if needed. One at a time: a second caller for the same root finds it
+    /// prepared.
+    pub(super) async fn prepared(&self, wanted: &Root) -> Result<Arc<PreparedRoot>, RuntimeError> {
         let key = key_of(wanted)?;
-        // A disk that does not answer must keep nobody else from a root of another.
+        // Not under the lock: a disk that hangs must not hold up roots on other disks.
         let found = timeout(FIND_PATIENCE, self.find(&key)).await;
         let found = found.unwrap_or_else(|_| Err(RuntimeError::deadline(STEP)))?;
         let mut kept = self.kept.lock().await;
@@ -132,9 +136,9 @@ impl Roots {
         Ok(prepared)
     }
 
-    async fn find(&self, key: &Key) -> Result<Found, RuntimeError> {
+    async fn find(&self, key: &Key) -> Result<RootSource, RuntimeError> {
         let found = match key {
-            Key::Host => return Ok(Found::default()),
+            Key::Host => return Ok(RootSource::default()),
             Key::Directory(name) => {
                 let (above, name) = (self.directories.clone(), name.clone());
                 blocking(STEP, move || directory(&above, &name)).await
@@ -146,26 +150,31 @@ impl Roots {
         };
         found.map_err(|error| {
             if error.errno == Some(rustix::io::Errno::NOENT.raw_os_error()) {
-                let cause = "there is no such image or directory";
+                let cause = "the image or directory does not exist";
                 return RuntimeError::new(RuntimeErrorCode::RootUnknown, STEP, cause);
             }
             error
         })
     }
 
-    async fn fill(&self, key: &Key, found: Found, own: PathBuf) -> Result<Prepared, RuntimeError> {
-        let Found { layers, identity, lock } = found;
+    async fn fill(
+        &self,
+        key: &Key,
+        found: RootSource,
+        own: PathBuf,
+    ) -> Result<PreparedRoot, RuntimeError> {
+        let RootSource { layers, identity, lock } = found;
         // From here on it is removed if anything fails.
         let mut prepared =
-            Prepared { layers: Vec::new(), parts: Vec::new(), own, identity, _lock: lock };
+            PreparedRoot { layers: Vec::new(), parts: Vec::new(), own, identity, _lock: lock };
         let (own, guest) = (prepared.own.clone(), self.guest.clone());
         blocking(STEP, move || add_guest(&own, &guest)).await?;
         let mut command = self.host_guest.command();
         command.args(["bundle", "fill"]).arg(&prepared.own).args(&layers);
-        let said = prepared.own.with_extension("said");
-        let streams = Streams { input: None, said: Some(&said) };
+        let output = prepared.own.with_extension("said");
+        let streams = Streams { input: None, output: Some(&output) };
         let filled = command::run(command, streams, STEP, FILL_PATIENCE).await;
-        let _ = fs::remove_file(&said);
+        let _ = fs::remove_file(&output);
         filled?;
         if *key == Key::Host {
             let own = prepared.own.clone();
@@ -199,7 +208,7 @@ fn no_links() -> ResolveFlags {
 }
 
 /// A directory beneath one of those that are configured, by a path without links.
-fn directory(above: &[PathBuf], name: &str) -> io::Result<Found> {
+fn directory(above: &[PathBuf], name: &str) -> io::Result<RootSource> {
     let plain = |part: &str| !matches!(part, "" | "." | "..");
     if !name.split('/').all(plain) {
         return Err(io::Error::from_raw_os_error(rustix::io::Errno::NOENT.raw_os_error()));
@@ -211,13 +220,13 @@ fn directory(above: &[PathBuf], name: &str) -> io::Result<Found> {
         let Ok(found) = openat2(&opened, name, flags, Mode::empty(), no_links()) else { continue };
         let about = rustix::fs::fstat(&found)?;
         let identity = Some((about.st_dev, about.st_ino));
-        return Ok(Found { layers: vec![text(above.join(name))?], identity, lock: None });
+        return Ok(RootSource { layers: vec![text(above.join(name))?], identity, lock: None });
     }
     Err(io::Error::from_raw_os_error(rustix::io::Errno::NOENT.raw_os_error()))
 }
 
-/// The layers of an image, which is locked so that whoever tidies the store leaves it alone.
-fn layers_of(store: Option<&Path>, image: ImageId) -> io::Result<Found> {
+/// The layers of an image. It is locked, so that the store does not collect it.
+fn layers_of(store: Option<&Path>, image: ImageId) -> io::Result<RootSource> {
     let missing = || io::Error::from_raw_os_error(rustix::io::Errno::NOENT.raw_os_error());
     let store = store.ok_or_else(missing)?.canonicalize()?;
     let opened = File::open(&store)?;
@@ -239,11 +248,11 @@ fn layers_of(store: Option<&Path>, image: ImageId) -> io::Result<Found> {
     if !list.lines().all(|line| is_digest(&line))
         || !(1..=LAYERS_AT_MOST).contains(&list.lines().count())
     {
-        let cause = "the list of its layers is none";
+        let cause = "the image's list of layers is damaged";
         return Err(io::Error::new(io::ErrorKind::InvalidData, cause));
     }
     let layers = list.lines().map(|digest| text(store.join("layers").join(digest)));
-    Ok(Found { layers: layers.collect::<io::Result<_>>()?, identity: None, lock: Some(lock) })
+    Ok(RootSource { layers: layers.collect::<io::Result<_>>()?, identity: None, lock: Some(lock) })
 }
 
 /// Paths go through command lines, as text.
@@ -251,10 +260,11 @@ fn text(path: PathBuf) -> io::Result<PathBuf> {
     if path.to_str().is_some() {
         return Ok(path);
     }
-    Err(io::Error::new(io::ErrorKind::InvalidInput, "its path is no text"))
+    Err(io::Error::new(io::ErrorKind::InvalidInput, "the path is not valid UTF-8"))
 }
 
-/// Makes the directory of our own layer, with the guest in it. Whatever the mask is, all may read it.
+/// Makes the directory of our own layer, with the guest in it. Readable for all, whatever the
+/// umask.
 fn add_guest(own: &Path, guest: &Path) -> io::Result<()> {
     let at = own.join(GUEST_PATH.trim_start_matches('/'));
     let within = at.parent().unwrap_or(own);
@@ -286,13 +296,13 @@ fn parts_of_host(own: &Path) -> io::Result<Vec<(String, PathBuf)>> {
     Ok(all.map(|name| (name.clone(), Path::new("/").join(name))).collect())
 }
 
-/// The places at which something is mounted, as a layer on top of a root. Whatever the root has there,
-/// links included, is hidden by them; and a program that gives what it mounts the permissions of the
-/// place gives it those that it should have.
-pub(super) fn add_places(top: &Path, spec: &LaunchSpec) -> io::Result<()> {
+/// Makes the mount points of a container, as a layer on top of its root. They hide whatever the
+/// root has there, links included. They have the permissions of the mount, because some programs
+/// copy the mount point's permissions to the mount.
+pub(super) fn add_mount_points(top: &Path, spec: &LaunchSpec) -> io::Result<()> {
     fs::set_permissions(top, Permissions::from_mode(0o755))?;
     // Those in `/dev` are in what is mounted there.
-    for place in places(spec).iter().filter(|place| !place.path.starts_with("/dev/")) {
+    for place in writable_mounts(spec).iter().filter(|place| !place.path.starts_with("/dev/")) {
         let at = add_directories(top, place.path)?;
         fs::set_permissions(at, Permissions::from_mode(place.mode))?;
     }
@@ -306,8 +316,7 @@ pub(super) fn add_places(top: &Path, spec: &LaunchSpec) -> io::Result<()> {
     Ok(())
 }
 
-/// Makes the directories of a path beneath another, as far as they are missing. Whatever the mask is,
-/// all may see what is in them.
+/// Makes the missing directories of a path beneath another. Readable for all, whatever the umask.
 fn add_directories(top: &Path, path: &str) -> io::Result<PathBuf> {
     let mut at = top.to_owned();
     for part in path.split('/').filter(|part| !part.is_empty()) {

@@ -1,5 +1,5 @@
-//! Sandboxes in Docker containers keep every promise: the whole suite over sockets that are shown in
-//! containers, and again through the engine's own attachment. Needs an engine (`DOCKER_HOST`).
+//! Sandboxes in Docker containers keep every promise: the whole suite over sockets that are shown
+//! in containers, and again through the engine's own attachment. Needs an engine (`DOCKER_HOST`).
 
 use std::path::{Path, PathBuf};
 use std::process::Command as HostCommand;
@@ -67,7 +67,7 @@ impl DockerSubject {
 
 impl Drop for DockerSubject {
     fn drop(&mut self) {
-        // Of a failed test it may be interesting, and is in nobody's way.
+        // After a failed test the directory stays, for inspection.
         if std::thread::panicking() || endpoint().is_err() {
             return;
         }

@@ -74,7 +74,7 @@ async fn close(runtime: Arc<dyn Runtime>, subject: &DockerSubject) {
 }
 
 #[tokio::test]
-async fn containers_are_as_hard_as_they_should_be() {
+async fn docker_containers_are_hardened() {
     if skipped() {
         return;
     }
@@ -159,7 +159,7 @@ async fn containers_are_as_hard_as_they_should_be() {
 }
 
 #[tokio::test]
-async fn what_is_shown_of_the_host_is_where_and_as_it_should_be() {
+async fn docker_mounts_have_their_paths_and_modes() {
     if skipped() {
         return;
     }
@@ -236,7 +236,7 @@ fn greedy_image(name: &str) {
 }
 
 #[tokio::test]
-async fn an_image_that_the_engine_has_is_used_and_its_wishes_are_not_granted() {
+async fn an_image_of_the_engine_is_used_without_its_own_settings() {
     if skipped() {
         return;
     }
@@ -274,17 +274,17 @@ async fn an_image_that_the_engine_has_is_used_and_its_wishes_are_not_granted() {
 }
 
 #[tokio::test]
-async fn an_image_that_nobody_has_is_told() {
+async fn an_image_that_no_source_has_is_reported() {
     if skipped() {
         return;
     }
     let subject = DockerSubject::new(LinkMode::Auto);
     let runtime = start(&subject).await;
-    let name = "localhost:1/nobody/has-this:1".to_owned();
+    let name = "localhost:1/missing/image:1".to_owned();
     let spec = LaunchSpec { root: Root::Named { name, stored: None }, ..spec(1) };
     let refused = runtime.launch(spec).await.err().expect("refused");
     assert_eq!(refused.code, RuntimeErrorCode::LaunchFailed);
-    assert!(refused.cause.contains("localhost:1/nobody/has-this:1"), "{refused}");
+    assert!(refused.cause.contains("localhost:1/missing/image:1"), "{refused}");
     assert!(refused.cause.contains("cannot pull it"), "{refused}");
     let spec = LaunchSpec { root: Root::Directory("x".into()), ..self::spec(2) };
     let refused = runtime.launch(spec).await.err().expect("refused");
@@ -332,7 +332,7 @@ async fn an_image_of_the_store_is_brought_to_the_engine() {
     let missing = Root::Image(ImageId::from_bytes([9; 32]));
     let refused = runtime.launch(LaunchSpec { root: missing, ..spec(3) }).await.err();
     let refused = refused.expect("refused");
-    assert!(refused.cause.contains("there is no image"), "{refused}");
+    assert!(refused.cause.contains("has no image store"), "{refused}");
     close(runtime, &subject).await;
     docker(&["image", "rm", &format!("shoal/image:{id}")]);
 }
@@ -349,7 +349,7 @@ async fn forward(port: TcpListener, socket: String) {
 }
 
 #[tokio::test]
-async fn an_engine_behind_a_port_is_as_good_as_one_behind_a_socket() {
+async fn docker_engine_works_by_tcp_as_by_socket() {
     if skipped() {
         return;
     }
@@ -364,7 +364,8 @@ async fn an_engine_behind_a_port_is_as_good_as_one_behind_a_socket() {
     config.endpoint = Endpoint::parse(&format!("tcp://{address}")).expect("an address");
     let runtime = runtime::docker::start(config).await.expect("started");
     let mut deaths = runtime.events();
-    // Programs of this machine are not the engine's as far as we know, and nothing can be proven there.
+    // Programs of this machine are not the engine's as far as we know, and nothing can be proven
+    // there.
     let refused = runtime.launch(spec(1)).await.err().expect("refused");
     assert!(refused.cause.contains("name an image"), "{refused}");
     assert_eq!(runtime.traits().recycle, Recycle::Recreate);
@@ -375,7 +376,11 @@ async fn an_engine_behind_a_port_is_as_good_as_one_behind_a_socket() {
     sandbox.inside().write_all("/workspace/kept", b"kept", None).await.expect("written");
     assert_eq!(sandbox.inside().read_all("/workspace/kept", 10).await.expect("read"), b"kept");
     let run = sandbox.inside().run(ExecSpec::argv(["/.shoal/guest", "nothing"]), LIMITS).await;
-    assert_eq!(run.expect("run").exit.status, ExitStatus::Code(2), "nobody asks for nothing");
+    assert_eq!(
+        run.expect("run").exit.status,
+        ExitStatus::Code(2),
+        "the guest refuses an unknown role"
+    );
     docker(&["kill", &sandbox.container_id().expect("a container")]);
     assert_eq!(died(&mut deaths).await.instance, sandbox.instance());
     close(runtime, &subject).await;
@@ -384,7 +389,7 @@ async fn an_engine_behind_a_port_is_as_good_as_one_behind_a_socket() {
 }
 
 #[tokio::test]
-async fn whoever_ends_a_container_its_end_is_told_once() {
+async fn container_death_is_reported_once_whatever_ended_it() {
     if skipped() {
         return;
     }
@@ -410,7 +415,7 @@ async fn whoever_ends_a_container_its_end_is_told_once() {
             if let Some(signal) = signal {
                 assert_eq!(died.status, Some(ExitStatus::Signal(signal)), "{way:?}");
             }
-            assert!(waiting.await.expect("no panic").is_err(), "who waits is told");
+            assert!(waiting.await.expect("no panic").is_err(), "waiting callers fail");
             assert_eq!(
                 sandbox.inside().ping().await.expect_err("gone").code,
                 RuntimeErrorCode::SandboxGone
@@ -422,7 +427,7 @@ async fn whoever_ends_a_container_its_end_is_told_once() {
 }
 
 #[tokio::test]
-async fn memory_that_runs_out_is_told_of_programs_and_of_sandboxes() {
+async fn out_of_memory_is_reported_for_programs_and_sandboxes() {
     if skipped() {
         return;
     }
@@ -438,7 +443,7 @@ async fn memory_that_runs_out_is_told_of_programs_and_of_sandboxes() {
         assert_eq!(run.exit.status, ExitStatus::Signal(9), "{run:?}");
         assert!(run.exit.out_of_memory, "{link:?}: {run:?}");
         let run = sandbox.inside().run(ExecSpec::shell("kill -9 $$"), LIMITS).await.expect("run");
-        assert!(!run.exit.out_of_memory, "told once");
+        assert!(!run.exit.out_of_memory, "reported once");
         close(runtime, &subject).await;
     }
 }
@@ -464,7 +469,7 @@ async fn frozen_containers_are_removed_too_and_paused_ones_are_thawed() {
 }
 
 #[test]
-fn what_a_run_left_behind_is_reaped_by_the_next_and_nobody_elses() {
+fn docker_orphans_of_an_earlier_run_only_are_reaped() {
     if skipped() {
         return;
     }
@@ -509,7 +514,7 @@ fn what_a_run_left_behind_is_reaped_by_the_next_and_nobody_elses() {
 }
 
 #[tokio::test]
-async fn an_id_is_in_use_once_and_a_kill_while_it_is_made_leaves_nothing() {
+async fn instance_id_is_unique_and_a_kill_during_the_launch_leaves_nothing() {
     if skipped() {
         return;
     }

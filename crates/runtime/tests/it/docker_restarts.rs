@@ -91,7 +91,7 @@ impl OwnEngine {
         let mut process = self.process.take().expect("it runs");
         process.kill().expect("killed");
         process.wait().expect("waited");
-        // It dies with its engine, but on some machines nobody takes notice of that for a while, and
+        // It dies with its engine, but on some machines that is noticed only after a while, and
         // the next engine would wait for it.
         let keeper = self.place.join("exec/containerd/containerd.pid");
         let pid = fs::read_to_string(&keeper).expect("the process that keeps containers");
@@ -167,7 +167,7 @@ async fn launched(runtime: &Arc<dyn Runtime>, number: u128) -> Arc<dyn runtime::
 }
 
 /// What the runtime says keeps it from working, once it does or does not.
-async fn told(runtime: &Arc<dyn Runtime>, trouble: bool) -> Option<String> {
+async fn wait_for_trouble(runtime: &Arc<dyn Runtime>, trouble: bool) -> Option<String> {
     let telling = async {
         while runtime.trouble().is_some() != trouble {
             sleep(Duration::from_millis(20)).await;
@@ -178,7 +178,7 @@ async fn told(runtime: &Arc<dyn Runtime>, trouble: bool) -> Option<String> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_engine_that_is_killed_takes_its_sandboxes_along_and_is_used_again() {
+async fn a_killed_docker_engine_takes_its_sandboxes_along_and_is_used_again() {
     for link in [LinkMode::Socket, LinkMode::Attach] {
         let Some(mut engine) = OwnEngine::start(false) else { return };
         engine.is_up().await;
@@ -189,11 +189,11 @@ async fn an_engine_that_is_killed_takes_its_sandboxes_along_and_is_used_again() 
         let refused = runtime.launch(spec(2)).await.err().expect("there is no engine");
         assert_eq!(refused.code, RuntimeErrorCode::LaunchFailed, "{refused}");
         assert!(refused.cause.contains("does not answer"), "{refused}");
-        let away = told(&runtime, true).await.expect("it is away");
+        let away = wait_for_trouble(&runtime, true).await.expect("it is away");
         assert!(away.contains("start it or set docker.host"), "{away}");
         engine.begin();
         engine.is_up().await;
-        assert_eq!(told(&runtime, false).await, None);
+        assert_eq!(wait_for_trouble(&runtime, false).await, None);
         let died = timeout(PATIENCE, deaths.next()).await.expect("in time").expect("a death");
         assert_eq!(died.instance, sandbox.instance());
         assert!(sandbox.inside().ping().await.is_err());
@@ -219,7 +219,7 @@ async fn sandboxes_by_socket_survive_an_engine_that_leaves_containers_alone() {
     timeout(PATIENCE, sandbox.freeze()).await.expect("in time").expect("frozen");
     timeout(PATIENCE, sandbox.thaw()).await.expect("in time").expect("thawed");
     sandbox.inside().ping().await.expect("still there");
-    assert!(deaths.try_next().is_none(), "nobody died");
+    assert!(deaths.try_next().is_none(), "no sandbox died");
     runtime.shutdown().await.expect("shut down");
     assert_eq!(engine.containers(), "");
 }

@@ -26,7 +26,7 @@ async fn launch(runtime: &FakeRuntime, n: u128) -> Arc<dyn Sandbox> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn faults_come_in_order_and_once() {
+async fn injected_faults_come_in_order_and_once() {
     let runtime = FakeRuntime::default();
     runtime.inject(Operation::Launch, Fault::Fail(broken()));
     runtime.inject(Operation::Launch, Fault::Hang);
@@ -55,7 +55,7 @@ async fn a_kill_ends_a_launch_that_hangs() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_sandbox_dies_in_the_middle_of_what_it_is_asked() {
+async fn sandbox_death_during_a_call_fails_the_call() {
     let runtime = FakeRuntime::default();
     let mut deaths = runtime.events();
     let sandbox = launch(&runtime, 1).await;
@@ -71,7 +71,7 @@ async fn a_sandbox_dies_in_the_middle_of_what_it_is_asked() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_sandbox_that_hangs_is_given_up_at_the_deadline_and_can_be_killed() {
+async fn a_sandbox_that_hangs_misses_the_deadline_and_can_be_killed() {
     let runtime = FakeRuntime::default();
     let sandbox = launch(&runtime, 1).await;
     for operation in [Operation::Ping, Operation::Files, Operation::Kill] {
@@ -86,7 +86,7 @@ async fn a_sandbox_that_hangs_is_given_up_at_the_deadline_and_can_be_killed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn slots_run_out_and_come_back() {
+async fn fake_slots_run_out_and_come_back() {
     let runtime = FakeRuntime::new(FakeSettings { slots: 2, ..FakeSettings::default() });
     let (first, _second) = (launch(&runtime, 1).await, launch(&runtime, 2).await);
     let full = runtime.launch(spec(3)).await.err().expect("full");
@@ -96,7 +96,7 @@ async fn slots_run_out_and_come_back() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn programs_may_crash_or_run_out_of_memory() {
+async fn fake_programs_may_crash_or_run_out_of_memory() {
     let runtime = FakeRuntime::default();
     let sandbox = launch(&runtime, 1).await;
     let hog = sandbox.inside().run(ExecSpec::argv(["oom"]), LIMITS).await.expect("run");

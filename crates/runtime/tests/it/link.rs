@@ -89,7 +89,7 @@ impl Drop for Guest {
 const BOTH: [bool; 2] = [true, false];
 
 #[tokio::test]
-async fn output_and_exit_are_the_same_either_way() {
+async fn program_output_and_exit_are_the_same_by_pipes_and_lanes() {
     for pass in BOTH {
         let guest = Guest::start("output", pass).await;
         let (status, out, err) = guest.run(ExecSpec::shell("echo out; echo err >&2; exit 7")).await;
@@ -107,7 +107,7 @@ async fn output_and_exit_are_the_same_either_way() {
 }
 
 #[tokio::test]
-async fn input_is_the_same_either_way() {
+async fn program_input_is_the_same_by_pipes_and_lanes() {
     for pass in BOTH {
         let guest = Guest::start("input", pass).await;
         for size in [0, 10, 65_536, 1_000_000_u32] {
@@ -119,12 +119,12 @@ async fn input_is_the_same_either_way() {
         }
         let (status, ..) =
             guest.run(ExecSpec::argv(["true"]).stdin(Stdin::Bytes(vec![0; 1_000_000]))).await;
-        assert_eq!(status, ExitStatus::Code(0), "input that nobody reads is in nobody's way");
+        assert_eq!(status, ExitStatus::Code(0), "unread input does not block the program");
     }
 }
 
 #[tokio::test]
-async fn programs_that_are_dropped_are_gone_either_way() {
+async fn dropped_programs_are_killed_by_pipes_and_lanes() {
     for pass in BOTH {
         let guest = Guest::start("drop", pass).await;
         let spec = ExecSpec { confirm_start: true, ..ExecSpec::shell("sleep 1000 & sleep 1000") };
@@ -140,7 +140,7 @@ async fn programs_that_are_dropped_are_gone_either_way() {
 }
 
 #[tokio::test]
-async fn output_that_nobody_reads_holds_up_its_writer_and_nobody_else_either_way() {
+async fn unread_output_holds_up_only_its_writer_by_pipes_and_lanes() {
     for pass in BOTH {
         let guest = Guest::start("held", pass).await;
         let flood = ExecSpec::shell("head -c 10000000 /dev/zero; echo end >&2");
@@ -158,7 +158,7 @@ async fn output_that_nobody_reads_holds_up_its_writer_and_nobody_else_either_way
 }
 
 #[tokio::test]
-async fn a_terminal_is_talked_to() {
+async fn terminal_input_and_output_work() {
     let guest = Guest::start("terminal", true).await;
     let size = TerminalSize { rows: 10, columns: 20 };
     let spec = ExecSpec { terminal: Some(size), ..ExecSpec::shell("read line; echo got $line") };
@@ -175,7 +175,7 @@ async fn a_terminal_is_talked_to() {
 }
 
 #[tokio::test]
-async fn a_guest_that_is_killed_is_noticed_by_all_who_wait() {
+async fn a_killed_guest_fails_every_waiting_caller() {
     let mut guest = Guest::start("killed", true).await;
     let mut process = guest.start_program(ExecSpec::shell("sleep 1000")).await;
     guest.process.kill().expect("killed");

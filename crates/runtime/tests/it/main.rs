@@ -1,9 +1,8 @@
-//! The conformance suite over each runtime, the connection to a real guest, and real ends.
+//! The conformance suite over each runtime, the connection to a real guest, and unexpected exits.
 
 mod docker;
 mod docker_engine;
 mod docker_restarts;
-mod ends;
 mod fake;
 mod faults;
 mod link;
@@ -12,3 +11,4 @@ mod oci;
 mod restarts;
 mod runc;
 mod runsc;
+mod unexpected_exits;

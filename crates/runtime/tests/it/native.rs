@@ -31,7 +31,7 @@ fn subject() -> Arc<dyn Subject> {
 
 impl Drop for NativeSubject {
     fn drop(&mut self) {
-        // Of a failed test it may be interesting, and is in nobody's way.
+        // After a failed test the directory stays, for inspection.
         if !std::thread::panicking() {
             let _ = std::fs::remove_dir_all(&self.place);
         }

@@ -92,7 +92,7 @@ async fn launch(native: &Native) -> Result<Arc<dyn Sandbox>, RuntimeError> {
     native.launch(LaunchSpec::of(&template(), id)).await
 }
 
-/// That it is over already is fine.
+/// Succeeds also if the process has ended.
 fn kill(pid: u32) {
     let _ = kill_process(Pid::from_raw(pid.cast_signed()).expect("a process"), Signal::KILL);
 }
@@ -103,7 +103,7 @@ fn remains(run: &str) -> Vec<String> {
     for entry in std::fs::read_dir("/proc").expect("/proc").flatten() {
         let groups = std::fs::read_to_string(entry.path().join("cgroup")).unwrap_or_default();
         let state = std::fs::read_to_string(entry.path().join("stat")).unwrap_or_default();
-        // The dead whose launcher went before them are init's to bury.
+        // Init reaps processes whose launcher died before them.
         let is_dead = state.rsplit(')').next().is_some_and(|rest| rest.starts_with(" Z"));
         if groups.contains(run) && !is_dead {
             found.push(format!("process {}", entry.file_name().display()));
@@ -122,14 +122,14 @@ fn remains(run: &str) -> Vec<String> {
     found
 }
 
-/// Counts the deaths that are told until each of these is.
-async fn told(deaths: &mut Deaths, expected: &[InstanceId]) -> BTreeMap<InstanceId, usize> {
-    let mut told = BTreeMap::new();
-    while !expected.iter().all(|instance| told.contains_key(instance)) {
+/// Counts the reported deaths until each of these is reported.
+async fn reported(deaths: &mut Deaths, expected: &[InstanceId]) -> BTreeMap<InstanceId, usize> {
+    let mut reported = BTreeMap::new();
+    while !expected.iter().all(|instance| reported.contains_key(instance)) {
         let died = timeout(PATIENCE, deaths.next()).await.expect("in time").expect("a death");
-        *told.entry(died.instance).or_default() += 1;
+        *reported.entry(died.instance).or_default() += 1;
     }
-    told
+    reported
 }
 
 /// Numbers that look random and are the same each time.
@@ -143,7 +143,7 @@ fn dice(mut state: u64) -> impl FnMut(u64) -> u64 {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_killed_launcher_is_followed_by_another_again_and_again() {
+async fn a_killed_launcher_is_replaced_every_time() {
     let Some(node) = Node::start("again").await else { return };
     let mut dice = dice(20_261_204);
     let mut deaths = node.native.events();
@@ -173,7 +173,7 @@ async fn a_killed_launcher_is_followed_by_another_again_and_again() {
         }
         tokio::time::sleep(Duration::from_micros(dice(8000))).await;
         kill(pid);
-        let ended = timeout(PATIENCE, waiting.wait()).await.expect("told");
+        let ended = timeout(PATIENCE, waiting.wait()).await.expect("ended");
         assert_eq!(ended.unwrap_err().code, RuntimeErrorCode::SandboxGone);
         while let Some(launched) = launches.join_next().await {
             match launched.expect("no panic") {
@@ -190,13 +190,13 @@ async fn a_killed_launcher_is_followed_by_another_again_and_again() {
             live.into_iter().partition(|sandbox| sandbox.ended().is_some());
         assert!(old.len() >= 6, "all of the old ones are over");
         for sandbox in &old {
-            sandbox.kill().await.expect("that it is over is fine");
+            sandbox.kill().await.expect("a kill of an ended sandbox succeeds");
             let refused = sandbox.inside().ping().await.unwrap_err();
             assert_eq!(refused.code, RuntimeErrorCode::SandboxGone);
             assert!(node.native.sandbox(sandbox.instance()).is_none());
         }
         let dead: Vec<_> = old.iter().map(|sandbox| sandbox.instance()).collect();
-        let counts = told(&mut deaths, &dead).await;
+        let counts = reported(&mut deaths, &dead).await;
         assert_eq!(counts, dead.iter().map(|instance| (*instance, 1)).collect(), "each once");
         all.extend(dead);
         runs.push(run);
@@ -209,12 +209,12 @@ async fn a_killed_launcher_is_followed_by_another_again_and_again() {
             sandbox.kill().await.expect("killed");
         }
         let killed: Vec<_> = fresh.iter().map(|sandbox| sandbox.instance()).collect();
-        let counts = told(&mut deaths, &killed).await;
+        let counts = reported(&mut deaths, &killed).await;
         assert_eq!(counts, killed.iter().map(|instance| (*instance, 1)).collect(), "each once");
     }
     runs.push(node.run());
     node.native.shutdown().await.expect("shut down");
-    assert_eq!(deaths.next().await, None, "and nothing was told twice");
+    assert_eq!(deaths.next().await, None, "and no death was reported twice");
     all.sort_unstable();
     all.dedup();
     assert!(all.len() >= 24);
@@ -222,7 +222,7 @@ async fn a_killed_launcher_is_followed_by_another_again_and_again() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_end_at_any_moment_of_a_restart_leaves_nothing() {
+async fn shutdown_at_any_moment_of_a_launcher_restart_leaves_nothing() {
     // Before it is noticed, in the pause, when the next launcher starts, and when it is up.
     for after_ms in [0, 1, 20, 90, 101, 103, 106, 110, 115, 125, 150, 300] {
         for drops in [false, true] {
@@ -242,7 +242,7 @@ async fn an_end_at_any_moment_of_a_restart_leaves_nothing() {
             drop(native);
             let died = timeout(PATIENCE, deaths.next()).await.expect("in time").expect("a death");
             assert_eq!(died.instance, sandbox.instance());
-            // Nobody is left who could tell of one, so nobody is left who could make one.
+            // The launcher is gone, so it can make no further sandbox.
             assert_eq!(timeout(PATIENCE, deaths.next()).await.expect("in time"), None);
             check_nothing_is_left(&place, &had);
         }

@@ -11,7 +11,7 @@ use model::template::WorkspaceLimit::Soft;
 use rustix::fs::{CWD, Mode, OFlags, mkdirat, openat};
 use workspaces::{DEPTH_MAX, Scan};
 
-use crate::life::PATIENCE;
+use crate::lifecycle::PATIENCE;
 use crate::stage::{Stage, id, mb, usage};
 
 /// Directories in directories, and a file at the bottom.
@@ -64,7 +64,7 @@ fn no_tree_is_too_hostile_to_be_removed() {
 }
 
 #[test]
-fn a_tree_that_forbids_changes_goes_too() {
+fn removal_deletes_immutable_trees_too() {
     let stage = Stage::plain();
     let workspaces = stage.open();
     workspaces.create(id(1), mb(64), Soft, 0).expect("made");
@@ -82,7 +82,7 @@ fn a_tree_that_forbids_changes_goes_too() {
 }
 
 #[test]
-fn measuring_counts_what_is_on_disk_once_and_nothing_else() {
+fn scan_counts_what_is_on_disk_once_and_nothing_else() {
     let stage = Stage::plain();
     let outside = stage.path().join("outside");
     std::fs::write(&outside, vec![1; 4 << 20]).expect("written");
@@ -110,7 +110,7 @@ fn measuring_counts_what_is_on_disk_once_and_nothing_else() {
 }
 
 #[test]
-fn files_that_were_removed_count_while_programs_have_them() {
+fn deleted_files_count_while_programs_have_them_open() {
     if !rustix::process::geteuid().is_root() {
         return crate::stage::skip("no root").unwrap_or_default();
     }
@@ -144,14 +144,14 @@ fn files_that_were_removed_count_while_programs_have_them() {
     drop(program.stdin.take());
     program.wait().expect("it ends");
     let held: Vec<_> = found.iter().map(|(one, usage)| (*one, usage.files)).collect();
-    assert_eq!(held, [(id(1), 1)], "once, whoever has it too");
+    assert_eq!(held, [(id(1), 1)], "once, although two processes have it open");
     assert!((3_000_000..4_000_000).contains(&found[&id(1)].bytes), "{found:?}");
     let after = workspaces.nameless(&both, &mut |_| true).expect("looked");
     assert!(after.is_empty(), "{after:?}");
 }
 
 #[test]
-fn measuring_stops_where_it_is_enough_or_too_deep_or_unwanted() {
+fn scan_stops_at_the_limit_at_the_depth_and_when_cancelled() {
     let stage = Stage::plain();
     let workspaces = stage.open();
     workspaces.create(id(1), mb(64), Soft, 0).expect("made");

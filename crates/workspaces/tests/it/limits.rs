@@ -58,11 +58,11 @@ fn subvolumes_of_btrfs_are_exact_and_go_at_once() {
         workspaces.remove(id(n)).expect("removed");
         assert!(!place(n).exists());
     }
-    assert!(workspaces.wait_until_removed(crate::life::PATIENCE), "{:?}", workspaces.stuck());
+    assert!(workspaces.wait_until_removed(crate::lifecycle::PATIENCE), "{:?}", workspaces.stuck());
 }
 
 #[test]
-fn without_quotas_btrfs_says_how_to_have_them() {
+fn btrfs_without_quotas_names_the_remedy() {
     let Some(stage) = Stage::on(BTRFS, 256, "loop") else { return };
     let found = probe(&stage.workspaces()).expect("looked");
     assert_eq!(found.by, Some(HardBy::Image), "{found:?}");
@@ -101,7 +101,7 @@ fn project_quotas_are_found_where_there_are_any_and_missed_where_not() {
     let other = Workspaces::open(stage.path().join("other")).expect("workspaces");
     other.create(id(2), mb(64), Hard, 0).expect("made");
     other.remove(id(2)).expect("removed");
-    assert!(other.wait_until_removed(crate::life::PATIENCE), "{:?}", other.stuck());
+    assert!(other.wait_until_removed(crate::lifecycle::PATIENCE), "{:?}", other.stuck());
     assert!(!command.status().expect("it starts").success());
     assert!(is_about(usage(&workspaces, id(1), mb(100)).bytes, 32 << 20));
 }
@@ -124,7 +124,7 @@ fn mounts_with_quota(mkfs: &[&str]) -> bool {
 }
 
 #[test]
-fn images_hold_what_was_promised_and_little_more() {
+fn workspace_images_hold_their_size_and_little_more() {
     if !rustix::process::geteuid().is_root() {
         return skip("no root").unwrap_or_default();
     }
@@ -153,7 +153,7 @@ fn images_hold_what_was_promised_and_little_more() {
 }
 
 #[test]
-fn hard_limits_together_are_never_more_than_the_disk_has() {
+fn hard_limits_together_never_exceed_the_disk() {
     let Some(stage) = Stage::on(&["/usr/sbin/mkfs.ext4", "-q", "-F", "-m", "0"], 256, "loop")
     else {
         return;
@@ -165,7 +165,7 @@ fn hard_limits_together_are_never_more_than_the_disk_has() {
     create(&workspaces, 2).expect("there is room");
     let error = create(&workspaces, 3).expect_err("all of it is promised");
     assert_eq!(error.trouble, Trouble::DiskFull, "{error}");
-    assert!(error.to_string().contains("promised"), "{error}");
+    assert!(error.to_string().contains("reserved"), "{error}");
     workspaces.create(id(3), mb(80), Soft, spared).expect("a soft one is no promise");
     // What the first fills is not missing twice.
     let image = stage.workspaces().join(format!("{}.img", id(1)));
@@ -182,7 +182,7 @@ fn hard_limits_together_are_never_more_than_the_disk_has() {
 }
 
 #[test]
-fn where_nothing_is_hard_it_says_why() {
+fn hard_limit_refusal_says_why() {
     // Memory has no quotas here, and a disk that is too small for an image has no images.
     let Some(stage) = Stage::on(&["/usr/sbin/mkfs.ext4", "-q", "-F", "-m", "0"], 2, "loop") else {
         return;

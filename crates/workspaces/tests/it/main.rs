@@ -1,8 +1,8 @@
 //! Workspaces on the file systems that this machine has.
 
 mod hostile;
-mod keeping;
-mod life;
+mod lifecycle;
 mod limits;
-mod seeds;
+mod persistence;
+mod seed_archives;
 mod stage;

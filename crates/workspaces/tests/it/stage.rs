@@ -59,7 +59,7 @@ impl Stage {
 impl Drop for Stage {
     fn drop(&mut self) {
         if self.mounted {
-            // What is still being removed may keep it busy: it goes when that is over.
+            // A removal in progress may keep it busy: it is removed when that has ended.
             let _ = Command::new("umount").arg("-l").arg(self.path()).status();
         }
         let _ = std::fs::remove_dir_all(&self.place);
@@ -67,7 +67,7 @@ impl Drop for Stage {
 }
 
 /// Says loudly that something is not tested. In CI nothing is skipped.
-#[expect(clippy::print_stderr, reason = "whoever reads the output of the tests must see it")]
+#[expect(clippy::print_stderr, reason = "a reader of the test output must see it")]
 pub(crate) fn skip<T>(reason: &str) -> Option<T> {
     assert!(std::env::var_os("CI").is_none(), "{reason}: in CI nothing may be skipped");
     eprintln!("!!!! skipped: {reason} !!!!");

@@ -1,13 +1,13 @@
-//! The keeper of containers, as the host knows it: a privileged process that looks at containers from
-//! outside, gives them fresh places and makes sure that nothing of a use is left. One task speaks with
-//! it, because it does one thing after the other anyway; whoever asks waits in line. It knows
-//! containers by handles of their first processes, never by numbers alone.
+//! The host's side of the keeper: a privileged process that records, wipes and proves containers
+//! from outside. One task sends it one request after the other; callers wait in a queue. The keeper
+//! knows containers by handles (pidfds) of their first processes, never by numbers alone.
 //!
-//! A keeper that dies or does not answer in time is replaced at the next request. What it was asked
-//! for is refused then: whether it was done, nobody knows, so the sandbox is not fit for anyone.
+//! A keeper that dies is reaped at once, and logged. A keeper that died or does not answer in time
+//! is replaced at the next request. The request in progress fails: no one knows whether it was
+//! carried out, so its sandbox must not be handed out.
 
-mod line;
 mod process;
+mod request_queue;
 #[cfg(test)]
 mod tests;
 
@@ -15,85 +15,92 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use guest_protocol::keeper::{self as words, Ask, Fact, KeeperRefusal, KeeperRefusalCode};
+use guest_protocol::keeper::{self as protocol, Ask, Fact, KeeperRefusal, KeeperRefusalCode};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
 
-use self::line::{Answer, Request};
 use self::process::KeeperProcess;
-use super::places::Place;
+use self::request_queue::{Answer, Request};
+use super::writable_mounts::WritableMount;
 use crate::error::{RuntimeError, RuntimeErrorCode};
 
-/// How long anybody waits, others before it included.
+/// How long a caller waits, with the requests before its own.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// How many may wait.
+/// How many requests may wait.
 const MAX_WAITING: usize = 4096;
 
 /// The keeper of containers. Dropped, it ends.
 pub(crate) struct Keeper {
-    line: mpsc::Sender<Request>,
+    requests: mpsc::Sender<Request>,
 }
 
-/// What a container was like at birth, and which one it is.
+/// The state of a container at its launch, and which container it is.
 #[derive(Debug)]
 pub(crate) struct Baseline {
     process: Arc<OwnedFd>,
-    places: Vec<words::Place>,
+    places: Vec<protocol::Place>,
     facts: Vec<Fact>,
 }
 
 impl Keeper {
-    /// Starts a keeper, or says why there can be none here. Must be called inside a tokio runtime;
-    /// waits for a moment.
+    /// Starts a keeper, or says why this host cannot have one. Must be called inside a tokio
+    /// runtime. Blocks for a moment.
     pub(crate) fn start() -> Result<Arc<Self>, RuntimeError> {
         let process = KeeperProcess::start()?;
-        let (line, asked) = mpsc::channel(MAX_WAITING);
-        tokio::spawn(line::serve(process, asked));
-        Ok(Arc::new(Self { line }))
+        let (requests, queue) = mpsc::channel(MAX_WAITING);
+        tokio::spawn(request_queue::serve(process, queue));
+        Ok(Arc::new(Self { requests }))
     }
 
-    /// Looks at a container that was just made, by the number of its first process. That the number
-    /// is still its own has to be known from elsewhere: if its guest answers afterwards, it was.
-    pub(crate) async fn look(&self, pid: u32, places: &[Place]) -> Result<Baseline, RuntimeError> {
-        const STEP: &str = "look at a container from outside";
+    /// Records the state of a container that was just made, by the pid of its first process. The
+    /// caller must make sure that the pid is still that process: if its guest answers afterwards,
+    /// it was.
+    pub(crate) async fn record_baseline(
+        &self,
+        pid: u32,
+        mounts: &[WritableMount],
+    ) -> Result<Baseline, RuntimeError> {
+        const STEP: &str = "record the state of a container from outside";
         let number = i32::try_from(pid).ok().and_then(Pid::from_raw);
         let process = match number.map(|pid| pidfd_open(pid, PidfdFlags::empty())) {
             Some(Ok(process)) => Arc::new(process),
             None | Some(Err(Errno::SRCH)) => {
-                let cause = format!("its process {pid} cannot be seen from here");
+                let cause = format!(
+                    "the first process {pid} of the container is not visible to this server"
+                );
                 return Err(RuntimeError::new(RuntimeErrorCode::SandboxGone, STEP, cause));
             }
             Some(Err(errno)) => return Err(RuntimeError::system(STEP, &errno.into())),
         };
-        let places: Vec<_> = places.iter().map(as_words).collect();
+        let places: Vec<_> = mounts.iter().map(as_message).collect();
         match self.ask(STEP, Ask::Look, &process, &places).await? {
             Answer::Seen(facts) => Ok(Baseline { process, places, facts }),
-            Answer::Renewed => Err(nonsense(STEP)),
+            Answer::Renewed => Err(unexpected_answer(STEP)),
         }
     }
 
-    /// Gives a container fresh places, and removes what programs left in memory. Everything in it
-    /// but its guest must have ended.
+    /// Replaces the writable mounts of a container, and removes what programs left in memory. All
+    /// its programs must have ended; only the guest runs.
     pub(crate) async fn renew(&self, baseline: &Baseline) -> Result<(), RuntimeError> {
-        const STEP: &str = "renew the places of a container";
+        const STEP: &str = "replace the writable mounts of a container";
         match self.ask(STEP, Ask::Renew, &baseline.process, &baseline.places).await? {
             Answer::Renewed => Ok(()),
-            Answer::Seen(_) => Err(nonsense(STEP)),
+            Answer::Seen(_) => Err(unexpected_answer(STEP)),
         }
     }
 
-    /// Makes sure that nothing of a use is left, and that all else is as it was at birth.
+    /// Proves that nothing of a use is left, and that all else is as it was at the launch.
     pub(crate) async fn prove(&self, baseline: &Baseline) -> Result<(), RuntimeError> {
-        const STEP: &str = "prove that nothing is left";
+        const STEP: &str = "prove that nothing of the last use is left";
         match self.ask(STEP, Ask::Prove, &baseline.process, &baseline.places).await? {
             Answer::Seen(facts) => match difference(&baseline.facts, &facts) {
                 None => Ok(()),
                 Some(cause) => Err(RuntimeError::new(RuntimeErrorCode::System, STEP, cause)),
             },
-            Answer::Renewed => Err(nonsense(STEP)),
+            Answer::Renewed => Err(unexpected_answer(STEP)),
         }
     }
 
@@ -102,15 +109,16 @@ impl Keeper {
         step: &'static str,
         ask: Ask,
         process: &Arc<OwnedFd>,
-        places: &[words::Place],
+        places: &[protocol::Place],
     ) -> Result<Answer, RuntimeError> {
         let (reply, answer) = oneshot::channel();
         let process = Arc::clone(process);
         let request = Request { ask, process, places: places.to_vec(), reply };
         let asked = async {
-            // The task ends with us, and not before.
-            let lost = || RuntimeError::new(RuntimeErrorCode::ShuttingDown, step, "it has ended");
-            self.line.send(request).await.map_err(|_| lost())?;
+            // The task ends together with this handle, and not before.
+            let cause = "the keeper's task has ended";
+            let lost = || RuntimeError::new(RuntimeErrorCode::ShuttingDown, step, cause);
+            self.requests.send(request).await.map_err(|_| lost())?;
             answer.await.map_err(|_| lost())?
         };
         let answer = timeout(PATIENCE, asked).await.map_err(|_| RuntimeError::deadline(step))?;
@@ -118,16 +126,16 @@ impl Keeper {
     }
 }
 
-fn as_words(place: &Place) -> words::Place {
-    let &Place { path, bytes, mode, uid, no_programs } = place;
-    words::Place { path: path.to_owned(), bytes, mode, uid, no_programs }
+fn as_message(mount: &WritableMount) -> protocol::Place {
+    let &WritableMount { path, bytes, mode, uid, no_programs } = mount;
+    protocol::Place { path: path.to_owned(), bytes, mode, uid, no_programs }
 }
 
-fn nonsense(step: &'static str) -> RuntimeError {
-    RuntimeError::new(RuntimeErrorCode::Protocol, step, "the keeper's answer makes no sense")
+fn unexpected_answer(step: &'static str) -> RuntimeError {
+    RuntimeError::new(RuntimeErrorCode::Protocol, step, "the keeper sent an unexpected answer")
 }
 
-/// What a refusal means here.
+/// A refusal of the keeper as an error.
 fn refused(refusal: KeeperRefusal) -> RuntimeError {
     let KeeperRefusal { code, step, errno } = refusal;
     let (code, cause) = match code {
@@ -137,20 +145,20 @@ fn refused(refusal: KeeperRefusal) -> RuntimeError {
             (RuntimeErrorCode::Unsupported, step)
         }
         KeeperRefusalCode::System => {
-            (RuntimeErrorCode::System, format!("the kernel refused: {step}"))
+            (RuntimeErrorCode::System, format!("the Linux kernel refused: {step}"))
         }
     };
-    RuntimeError::new(code, "look after containers", cause).with_errno(errno)
+    RuntimeError::new(code, "ask the keeper", cause).with_errno(errno)
 }
 
-/// The first thing that is not as it was, in words.
+/// Describes the first fact that changed.
 fn difference(then: &[Fact], now: &[Fact]) -> Option<String> {
     if then.len() != now.len() {
-        return Some("the keeper tells of other things than at its birth".to_owned());
+        return Some("the keeper reports other facts than at the launch".to_owned());
     }
     let (then, now) = then.iter().zip(now).find(|(then, now)| then != now)?;
     let (was, is) = lines(&then.value, &now.value);
-    Some(format!("its {} changed: `{is}` was `{was}`", now.name))
+    Some(format!("the sandbox's {} changed: `{is}` was `{was}`", now.name))
 }
 
 /// The first lines in which two texts differ.

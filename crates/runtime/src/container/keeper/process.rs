@@ -1,4 +1,5 @@
-//! The keeper as a process: started from the binary that is built in, and ended with its socket.
+//! The keeper as a child process: started from the embedded binary, killed when its handle is
+//! dropped.
 
 use std::ffi::CStr;
 use std::io;
@@ -6,29 +7,29 @@ use std::os::fd::{AsFd as _, OwnedFd};
 use std::time::Duration;
 
 use guest_protocol::keeper::{FromKeeper, MAX_PACKET_BYTES};
-use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair, sockopt};
-use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
+use rustix::process::{Pid, Signal, kill_process};
 
 use super::refused;
+use crate::child_exit::ChildExit;
 use crate::error::{RuntimeError, RuntimeErrorCode};
 
 const ARGUMENTS: [&CStr; 2] = [c"shoal-keeper", c"keeper"];
 
-/// How long it may take to say that it listens.
+/// How long the keeper may take to report that it is up.
 const START_PATIENCE: Duration = Duration::from_secs(10);
 
 const STEP: &str = "start the keeper";
 
-/// A keeper that listens.
+/// A keeper that is up.
 #[derive(Debug)]
 pub(super) struct KeeperProcess {
     pub(super) socket: OwnedFd,
-    pub(super) end: End,
+    pub(super) child: KeeperChild,
 }
 
 impl KeeperProcess {
-    /// Starts one, and waits until it listens.
+    /// Starts a keeper, and waits until it is up.
     pub(super) fn start() -> Result<Self, RuntimeError> {
         let failed = |error: io::Error| RuntimeError::system(STEP, &error);
         let image = guest_image::memfd().map_err(failed)?;
@@ -37,13 +38,13 @@ impl KeeperProcess {
                 .map_err(|errno| failed(errno.into()))?;
         let pid =
             jail::sys::exec::start(image.as_fd(), &ARGUMENTS, &[theirs.as_fd()]).map_err(failed)?;
-        let process = Self { socket, end: End(pid) };
+        let process = Self { socket, child: KeeperChild { pid, death: None } };
         drop(theirs);
-        process.listens()?;
+        process.wait_until_up()?;
         Ok(process)
     }
 
-    fn listens(&self) -> Result<(), RuntimeError> {
+    fn wait_until_up(&self) -> Result<(), RuntimeError> {
         let failed = |error: io::Error| RuntimeError::system(STEP, &error);
         let patience = sockopt::Timeout::Recv;
         sockopt::set_socket_timeout(&self.socket, patience, Some(START_PATIENCE))
@@ -56,27 +57,60 @@ impl KeeperProcess {
                 Err(RuntimeError { step: STEP.into(), ..refused(refusal) })
             }
             Ok(FromKeeper::Seen { .. } | FromKeeper::Renewed { .. }) | Err(_) => {
-                let cause = "it ended before it listened";
+                let cause = "the keeper ended before it was up";
                 Err(RuntimeError::new(RuntimeErrorCode::System, STEP, cause))
             }
         }
     }
 }
 
-/// The end of a keeper, which comes when this is dropped: nothing it does is worth finishing, because
-/// nobody would believe in it.
+/// The keeper's process. Dropped, it is killed and reaped: an answer that comes later would not be
+/// trusted, so there is nothing to wait for.
 #[derive(Debug)]
-pub(super) struct End(Pid);
+pub(super) struct KeeperChild {
+    pid: Pid,
+    /// What to log when it is reaped; none if the runtime ends it.
+    death: Option<Death>,
+}
 
-impl Drop for End {
+/// Why a keeper no longer serves.
+#[derive(Debug)]
+struct Death {
+    cause: String,
+    failed_requests: u32,
+}
+
+impl KeeperChild {
+    /// The process id.
+    pub(super) fn pid(&self) -> i32 {
+        self.pid.as_raw_nonzero().get()
+    }
+
+    /// Ends and reaps a keeper that died or no longer answers, and logs how it exited.
+    pub(super) fn give_up(mut self, cause: &RuntimeError, failed_requests: u32) {
+        self.death = Some(Death { cause: cause.to_string(), failed_requests });
+    }
+}
+
+impl Drop for KeeperChild {
     fn drop(&mut self) {
-        let Self(pid) = *self;
-        // It is our child and not collected yet, so the number is its own.
+        let (pid, death) = (self.pid, self.death.take());
+        // It is our child and not reaped yet, so the pid is still its own.
         let _ = kill_process(pid, Signal::KILL);
-        // The kernel may be busy with it for a while, and nobody is to wait for that. Without a thread
-        // it is left until we end.
+        // The Linux kernel may need a while to end it, and no caller must wait for that. If no
+        // thread can be started, the zombie stays until the server ends.
         let _ = std::thread::Builder::new().spawn(move || {
-            while matches!(waitpid(Some(pid), WaitOptions::empty()), Err(Errno::INTR)) {}
+            let exit = ChildExit::reap(pid);
+            if let Some(Death { cause, failed_requests }) = death {
+                tracing::error!(
+                    pid = pid.as_raw_nonzero().get(),
+                    %exit,
+                    cause,
+                    failed_requests,
+                    sandboxes_died = 0,
+                    "the keeper died; the next wipe or proof starts a new one"
+                );
+            }
         });
     }
 }

@@ -80,7 +80,7 @@ impl Container {
         let now = tokio::time::Instant::now();
         let limits = RunLimits { output_bytes: MIB, timeout: Duration::from_secs(20) };
         let ran = crate::collect::collect(process, limits, now).await.unwrap();
-        // The end of a program is told before it is collected.
+        // The guest reports the end of a program before it reaps it.
         self.link.ping().await.unwrap();
         String::from_utf8(ran.stdout).unwrap()
     }
@@ -108,8 +108,8 @@ impl Drop for Container {
     }
 }
 
-fn places() -> Vec<Place> {
-    let place = |path, bytes, mode, uid| Place {
+fn mounts() -> Vec<WritableMount> {
+    let mount = |path, bytes, mode, uid| WritableMount {
         path,
         bytes,
         mode,
@@ -117,10 +117,10 @@ fn places() -> Vec<Place> {
         no_programs: path == "/run/shoal",
     };
     vec![
-        place("/workspace", 600 * MIB, 0o755, 1000),
-        place("/tmp", 64 * MIB, 0o1777, 0),
-        place("/dev/shm", 64 * MIB, 0o1777, 0),
-        place("/run/shoal", 64 * 1024, 0o755, 1000),
+        mount("/workspace", 600 * MIB, 0o755, 1000),
+        mount("/tmp", 64 * MIB, 0o1777, 0),
+        mount("/dev/shm", 64 * MIB, 0o1777, 0),
+        mount("/run/shoal", 64 * 1024, 0o755, 1000),
     ]
 }
 
@@ -135,13 +135,13 @@ fn is_possible() -> bool {
 }
 
 #[tokio::test]
-async fn a_use_leaves_nothing() {
+async fn wipe_leaves_nothing_of_a_use() {
     if !is_possible() {
         return;
     }
     let keeper = Keeper::start().unwrap();
     let mut container = Container::start().await;
-    let baseline = keeper.look(container.pid, &places()).await.unwrap();
+    let baseline = keeper.record_baseline(container.pid, &mounts()).await.unwrap();
     for round in 0..3 {
         container
             .run("(setsid sleep 1000 >/dev/null 2>&1 &); echo x > /workspace/x; mkdir /tmp/d")
@@ -158,22 +158,22 @@ async fn a_use_leaves_nothing() {
     assert!(error.cause.contains("/tmp/late exists"), "{error}");
 }
 
-/// What the kernel holds in memory as files, of all who are on this machine.
+/// The shared memory of the whole machine, in MiB.
 fn files_in_memory_mib() -> u64 {
-    let told = std::fs::read_to_string("/proc/meminfo").unwrap();
-    let line = told.lines().find_map(|line| line.strip_prefix("Shmem:")).unwrap();
+    let text = std::fs::read_to_string("/proc/meminfo").unwrap();
+    let line = text.lines().find_map(|line| line.strip_prefix("Shmem:")).unwrap();
     line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() / 1024
 }
 
-/// Others use memory meanwhile: it counts if it is seen once.
+/// Other processes use memory meanwhile: one round that shows the drop is enough.
 #[tokio::test]
-async fn much_memory_is_given_back_before_the_next_use() {
+async fn wipe_gives_much_memory_back_before_the_next_use() {
     if !is_possible() {
         return;
     }
     let keeper = Keeper::start().unwrap();
     let mut container = Container::start().await;
-    let baseline = keeper.look(container.pid, &places()).await.unwrap();
+    let baseline = keeper.record_baseline(container.pid, &mounts()).await.unwrap();
     let mut given_back_mib = Vec::new();
     for _ in 0..5 {
         container.run("head -c 300M /dev/zero > /workspace/much").await;
@@ -187,28 +187,31 @@ async fn much_memory_is_given_back_before_the_next_use() {
 }
 
 #[tokio::test]
-async fn what_changed_since_birth_is_named() {
+async fn proof_names_what_changed_since_the_launch() {
     if !is_possible() {
         return;
     }
     let keeper = Keeper::start().unwrap();
     let mut container = Container::start().await;
-    let baseline = keeper.look(container.pid, &places()).await.unwrap();
+    let baseline = keeper.record_baseline(container.pid, &mounts()).await.unwrap();
     container.wipe(&keeper, &baseline).await.unwrap();
     let nice = ["-n", "17", "-p", &container.pid.to_string()];
     assert!(Command::new("renice").args(nice).stdout(Stdio::null()).status().unwrap().success());
     let error = keeper.prove(&baseline).await.unwrap_err();
-    assert!(error.cause.starts_with("its scheduling changed: `37 17 0 0` was `"), "{error}");
+    assert!(
+        error.cause.starts_with("the sandbox's scheduling changed: `37 17 0 0` was `"),
+        "{error}"
+    );
 }
 
 #[tokio::test]
-async fn whoever_is_gone_or_no_container_is_refused() {
+async fn keeper_refuses_processes_that_are_gone_or_in_no_container() {
     if !is_possible() {
         return;
     }
     let keeper = Keeper::start().unwrap();
     let container = Container::start().await;
-    let baseline = keeper.look(container.pid, &places()).await.unwrap();
+    let baseline = keeper.record_baseline(container.pid, &mounts()).await.unwrap();
     drop(container);
     let mut last = None;
     for _ in 0..200 {
@@ -225,11 +228,11 @@ async fn whoever_is_gone_or_no_container_is_refused() {
         (u32::MAX, RuntimeErrorCode::SandboxGone),
         (i32::MAX.unsigned_abs(), RuntimeErrorCode::SandboxGone),
     ] {
-        assert_eq!(keeper.look(pid, &places()).await.unwrap_err().code, code, "{pid}");
+        assert_eq!(keeper.record_baseline(pid, &mounts()).await.unwrap_err().code, code, "{pid}");
     }
 }
 
-/// The keeper's process, which only its own line knows: the youngest of ours by that name.
+/// The keeper's process: our only child of that name that is no zombie.
 fn keeper_process() -> Pid {
     let me = std::process::id();
     let children = std::fs::read_to_string(format!("/proc/{me}/task/{me}/children"));
@@ -255,13 +258,34 @@ async fn a_keeper_that_dies_is_replaced() {
     }
     let keeper = Keeper::start().unwrap();
     let mut container = Container::start().await;
-    let baseline = keeper.look(container.pid, &places()).await.unwrap();
+    let baseline = keeper.record_baseline(container.pid, &mounts()).await.unwrap();
     kill_process(keeper_process(), Signal::KILL).unwrap();
-    // The next may still speak with the one that is gone.
+    // The next request may still go to the keeper that is gone.
     let _ = keeper.prove(&baseline).await;
     container.run("touch /tmp/x").await;
     container.wipe(&keeper, &baseline).await.unwrap();
     keeper.prove(&baseline).await.unwrap();
+}
+
+#[tokio::test]
+async fn keeper_that_is_killed_is_reaped_without_a_request() {
+    if !is_possible() {
+        return;
+    }
+    let keeper = Keeper::start().unwrap();
+    let killed = keeper_process();
+    kill_process(killed, Signal::KILL).unwrap();
+    let process = format!("/proc/{}", killed.as_raw_nonzero());
+    let reaped = async {
+        while std::fs::exists(&process).unwrap() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    timeout(Duration::from_secs(10), reaped).await.expect("the keeper does not stay a zombie");
+    let me = std::process::id();
+    let error = keeper.record_baseline(me, &mounts()).await.unwrap_err();
+    assert_eq!(error.code, RuntimeErrorCode::Unsupported, "a new keeper answers: {error}");
+    assert_ne!(keeper_process(), killed);
 }
 
 #[tokio::test(start_paused = true)]
@@ -273,22 +297,22 @@ async fn a_keeper_that_is_stuck_is_replaced() {
     let stuck = keeper_process();
     kill_process(stuck, Signal::STOP).unwrap();
     let me = std::process::id();
-    let error = keeper.look(me, &places()).await.unwrap_err();
+    let error = keeper.record_baseline(me, &mounts()).await.unwrap_err();
     assert_eq!(error.code, RuntimeErrorCode::DeadlineExceeded);
     tokio::time::resume();
-    let error = keeper.look(me, &places()).await.unwrap_err();
+    let error = keeper.record_baseline(me, &mounts()).await.unwrap_err();
     assert_eq!(error.code, RuntimeErrorCode::Unsupported, "{error}");
     assert_ne!(keeper_process(), stuck);
 }
 
 #[tokio::test]
-async fn whoever_loses_interest_disturbs_nobody() {
+async fn keeper_requests_that_are_dropped_disturb_no_others() {
     if !is_possible() {
         return;
     }
     let keeper = Keeper::start().unwrap();
     let mut container = Container::start().await;
-    let baseline = Arc::new(keeper.look(container.pid, &places()).await.unwrap());
+    let baseline = Arc::new(keeper.record_baseline(container.pid, &mounts()).await.unwrap());
     let mut others = Vec::new();
     for turn in 0..20 {
         let (keeper, baseline) = (Arc::clone(&keeper), Arc::clone(&baseline));
@@ -301,7 +325,7 @@ async fn whoever_loses_interest_disturbs_nobody() {
         }
     }
     for other in others {
-        // The places it was born with have another number of files than fresh ones.
+        // The mounts of the launch have another number of files than fresh ones.
         assert!(other.await.unwrap().is_err());
     }
     container.wipe(&keeper, &baseline).await.unwrap();
@@ -309,20 +333,20 @@ async fn whoever_loses_interest_disturbs_nobody() {
 }
 
 #[test]
-fn differences_are_named_by_their_first_line() {
+fn proof_differences_are_named_by_their_first_line() {
     let fact = |name: &str, value: &str| Fact { name: name.to_owned(), value: value.to_owned() };
     let then = [fact("limits", "a 1\nb 2\nc 3"), fact("mounts", "x")];
     for (now, expected) in [
         (vec![fact("limits", "a 1\nb 2\nc 3"), fact("mounts", "x")], None),
         (
             vec![fact("limits", "a 1\nb 9\nc 9"), fact("mounts", "y")],
-            Some("its limits changed: `b 9` was `b 2`"),
+            Some("the sandbox's limits changed: `b 9` was `b 2`"),
         ),
         (
             vec![fact("limits", "a 1\nb 2\nc 3"), fact("mounts", "x\ny")],
-            Some("its mounts changed: `y` was `nothing`"),
+            Some("the sandbox's mounts changed: `y` was `nothing`"),
         ),
-        (vec![fact("limits", "")], Some("the keeper tells of other things than at its birth")),
+        (vec![fact("limits", "")], Some("the keeper reports other facts than at the launch")),
     ] {
         assert_eq!(difference(&then, &now).as_deref(), expected);
     }

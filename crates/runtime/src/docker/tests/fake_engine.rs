@@ -1,5 +1,5 @@
-//! An engine on a Unix socket that keeps a list of containers and does nothing with them. Whoever
-//! attaches to one is handed to the test, which plays the guest in it. What it answers can be changed.
+//! An engine on a Unix socket that keeps a list of containers and runs nothing. The test gets each
+//! attached connection, and plays the guest. The test can change the engine's answers.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -139,12 +139,12 @@ impl FakeEngine {
         lock(&self.state).containers.keys().cloned().collect()
     }
 
-    /// Takes a container away, as if somebody had removed it.
+    /// Takes a container away, as if an operator had removed it.
     pub(super) fn lose(&self, name: &str) {
         lock(&self.state).containers.remove(name);
     }
 
-    /// Puts one there that somebody else made.
+    /// Adds a container that was made elsewhere.
     pub(super) fn plant(&self, name: &str, labels: &Value) {
         let container =
             json!({"Id": name, "Names": [format!("/{name}")], "Labels": labels, "State": "exited"});
@@ -264,7 +264,7 @@ fn usual(asked: &Asked, state: &Mutex<State>) -> (u16, Value) {
     let parts: Vec<_> = path.trim_matches('/').split('/').collect();
     match (method, parts.as_slice()) {
         ("GET", ["version"]) => (200, json!({"ApiVersion": "1.41"})),
-        // Of no kernel that anybody has: files are not shared with it.
+        // A kernel version that does not exist, so that no files are shared with it.
         ("GET", ["info"]) => (200, json!({"KernelVersion": "0.0.0"})),
         ("GET", ["images", name, "json"]) => match state.images.get(*name) {
             Some(image) => (200, image.clone()),

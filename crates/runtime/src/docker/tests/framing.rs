@@ -1,5 +1,5 @@
-//! The engine's framing, through the library: whatever the pieces are in which it arrives, what guests
-//! said comes out, whole and in order, and nothing else does.
+//! The engine's framing, through the library: whatever the pieces are in which it arrives, what
+//! guests said comes out, whole and in order, and nothing else does.
 
 use std::io;
 use std::sync::Arc;
@@ -17,28 +17,28 @@ use super::fake_engine::{FakeEngine, Guest, STDERR, STDOUT, frame};
 use crate::conformance::cut;
 use crate::contract::Inside as _;
 use crate::deaths::Died;
-use crate::docker::attach::{AsSocket, LastWords, as_socket, attach};
+use crate::docker::attach::{AttachedSocket, StderrTail, as_socket, attach};
 use crate::docker::engine::Engine;
 use crate::guest_link::{GuestLink, LinkSettings, Surroundings};
 
 const PATIENCE: Duration = Duration::from_secs(10);
 
 struct Attached {
-    link: AsSocket,
+    link: AttachedSocket,
     guest: Guest,
-    words: LastWords,
+    stderr: StderrTail,
 }
 
 async fn attached(fake: &mut FakeEngine) -> Attached {
     let engine = Engine::new(fake.config().endpoint);
-    let words = LastWords::default();
+    let stderr = StderrTail::default();
     let results = attach(&engine, "box", true).await.unwrap();
-    let link = as_socket(results, InstanceId::from_u128(1), words.clone()).unwrap();
-    Attached { link, guest: fake.attached().await, words }
+    let link = as_socket(results, InstanceId::from_u128(1), stderr.clone()).unwrap();
+    Attached { link, guest: fake.attached().await, stderr }
 }
 
 /// Reads to the end.
-async fn read_all(link: AsSocket) -> Vec<u8> {
+async fn read_all(link: AttachedSocket) -> Vec<u8> {
     let stream = std::os::unix::net::UnixStream::from(link.socket);
     stream.set_nonblocking(true).unwrap();
     let mut stream = UnixStream::from_std(stream).unwrap();
@@ -63,11 +63,11 @@ fn conversation() -> (Vec<u8>, &'static [u8]) {
 }
 
 #[tokio::test]
-async fn frames_may_be_cut_at_every_byte() {
+async fn docker_frames_may_be_cut_at_every_byte() {
     let mut fake = FakeEngine::start();
     let (bytes, expected) = conversation();
     for at in 0..=bytes.len() {
-        let Attached { link, mut guest, words } = attached(&mut fake).await;
+        let Attached { link, mut guest, stderr } = attached(&mut fake).await;
         for part in [&bytes[..at], &bytes[at..]] {
             guest.raw(part).await;
             // So that the first part is read alone.
@@ -75,12 +75,12 @@ async fn frames_may_be_cut_at_every_byte() {
         }
         drop(guest);
         assert_eq!(read_all(link).await, expected, "cut at {at}");
-        assert_eq!(words.text().as_deref(), Some("noise"), "cut at {at}");
+        assert_eq!(stderr.text().as_deref(), Some("noise"), "cut at {at}");
     }
 }
 
 #[tokio::test]
-async fn bytes_may_come_one_by_one() {
+async fn guest_messages_may_arrive_byte_by_byte() {
     let mut fake = FakeEngine::start();
     let (bytes, expected) = conversation();
     let Attached { link, mut guest, .. } = attached(&mut fake).await;
@@ -93,7 +93,7 @@ async fn bytes_may_come_one_by_one() {
 }
 
 #[tokio::test]
-async fn what_is_torn_ends_the_connection_and_is_not_passed_on() {
+async fn broken_docker_stream_ends_the_connection() {
     let whole = frame(STDOUT, b"whole");
     let huge = [&[STDOUT, 0, 0, 0, 0xff, 0xff, 0xff, 0xff][..], b"some of it"].concat();
     let torn: [(&str, Vec<u8>); 7] = [
@@ -110,7 +110,7 @@ async fn what_is_torn_ends_the_connection_and_is_not_passed_on() {
         let Attached { link, mut guest, .. } = attached(&mut fake).await;
         guest.raw(&whole).await;
         guest.raw(&bytes).await;
-        // What is not framed ends it by itself; the rest when there is no more.
+        // A byte that is no frame ends it at once; the rest ends with the stream.
         let open = Some(guest).filter(|_| bytes[0] > STDERR);
         assert_eq!(read_all(link).await, b"whole", "{what}");
         drop(open);
@@ -118,35 +118,35 @@ async fn what_is_torn_ends_the_connection_and_is_not_passed_on() {
 }
 
 #[tokio::test]
-async fn who_never_spoke_is_told_apart() {
+async fn a_guest_without_a_first_message_is_reported_as_such() {
     let mut fake = FakeEngine::start();
-    let Attached { link, mut guest, words } = attached(&mut fake).await;
+    let Attached { link, mut guest, stderr } = attached(&mut fake).await;
     guest.raw(&frame(STDERR, b"no such file")).await;
     drop(guest);
-    assert!(timeout(PATIENCE, link.spoke).await.expect("in time").is_err(), "it said nothing");
-    assert_eq!(words.text().as_deref(), Some("no such file"));
+    assert!(timeout(PATIENCE, link.spoke).await.expect("in time").is_err(), "it sent no message");
+    assert_eq!(stderr.text().as_deref(), Some("no such file"));
     let Attached { link, mut guest, .. } = attached(&mut fake).await;
     guest.raw(&frame(STDOUT, b"x")).await;
-    timeout(PATIENCE, link.spoke).await.expect("in time").expect("it spoke");
+    timeout(PATIENCE, link.spoke).await.expect("in time").expect("its first message");
 }
 
 #[tokio::test]
-async fn only_the_end_of_long_last_words_is_remembered() {
+async fn only_the_end_of_long_standard_error_is_kept() {
     let mut fake = FakeEngine::start();
-    let Attached { link, mut guest, words } = attached(&mut fake).await;
+    let Attached { link, mut guest, stderr } = attached(&mut fake).await;
     for n in 0..100 {
         guest.raw(&frame(STDERR, format!("{n:0>100}\n").as_bytes())).await;
     }
     drop(guest);
     read_all(link).await;
-    let text = words.text().unwrap();
+    let text = stderr.text().unwrap();
     assert!(text.len() <= 1024 && text.ends_with("99"), "{text}");
 }
 
-struct Nobody;
+struct NoRuntime;
 
 #[async_trait]
-impl Surroundings for Nobody {
+impl Surroundings for NoRuntime {
     fn memory_ran_out(&self) -> bool {
         false
     }
@@ -157,11 +157,11 @@ impl Surroundings for Nobody {
 }
 
 #[tokio::test]
-async fn dropped_at_every_await_nothing_is_lost() {
+async fn fake_calls_dropped_at_every_await_lose_nothing() {
     let mut fake = FakeEngine::start();
     let Attached { link, mut guest, .. } = attached(&mut fake).await;
     let settings = LinkSettings { pass_descriptors: false, ..LinkSettings::default() };
-    let link = GuestLink::new(link.socket, settings, Arc::new(Nobody)).unwrap();
+    let link = GuestLink::new(link.socket, settings, Arc::new(NoRuntime)).unwrap();
     let answering = tokio::spawn(async move {
         guest.ready().await;
         let mut answered = 0_usize;
@@ -193,7 +193,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
 
     #[test]
-    fn any_frames_in_any_pieces_say_the_same(
+    fn docker_frames_in_any_pieces_decode_the_same(
         frames in prop::collection::vec((prop::bool::ANY, prop::collection::vec(any::<u8>(), 0..300)), 0..12),
         cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..12),
     ) {

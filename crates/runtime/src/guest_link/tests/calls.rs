@@ -15,7 +15,7 @@ use crate::error::RuntimeErrorCode;
 use crate::guest_link::LinkSettings;
 
 #[tokio::test]
-async fn readiness_is_told_or_the_step_that_failed() {
+async fn guest_readiness_or_the_failed_step_is_reported() {
     for (said, code) in [
         (Reply::Ready { version: VERSION }, None),
         (Reply::Ready { version: VERSION + 1 }, Some(RuntimeErrorCode::LaunchFailed)),
@@ -37,7 +37,7 @@ async fn readiness_is_told_or_the_step_that_failed() {
 }
 
 #[tokio::test]
-async fn answers_find_their_calls_in_any_order() {
+async fn guest_answers_find_their_calls_in_any_order() {
     let (link, mut peer) = ready_pair().await;
     let (pinger, lister) = (Arc::clone(&link), Arc::clone(&link));
     let ping = tokio::spawn(async move { pinger.ping().await });
@@ -59,7 +59,7 @@ async fn answers_find_their_calls_in_any_order() {
 }
 
 #[tokio::test]
-async fn another_life_is_handed_its_connection() {
+async fn a_guest_starts_again_on_a_new_connection() {
     let (link, mut peer) = ready_pair().await;
     let ender = Arc::clone(&link);
     let ended = tokio::spawn(async move { ender.end_all().await });
@@ -72,7 +72,7 @@ async fn another_life_is_handed_its_connection() {
     assert_eq!(peer.request().await.1, Request::BeginAgain);
     assert_eq!(peer.descriptors.len(), 1);
     drop(peer);
-    // Nobody here keeps the other end.
+    // The other end is not kept open here.
     assert_eq!(std::io::Read::read(&mut ours, &mut [0]).unwrap(), 0);
 
     let settings = LinkSettings { pass_descriptors: false, ..LinkSettings::default() };
@@ -88,7 +88,7 @@ async fn a_call_without_an_answer_ends_at_its_deadline() {
     let error = link.ping().await.unwrap_err();
     assert_eq!(error.code, RuntimeErrorCode::DeadlineExceeded);
     assert!(error.retryable());
-    // The late answer disturbs nobody.
+    // The late answer disturbs no other call.
     let (late, _) = peer.request().await;
     peer.say(late, &Reply::Done).await;
     let next = Arc::clone(&link);
@@ -100,7 +100,7 @@ async fn a_call_without_an_answer_ends_at_its_deadline() {
 }
 
 #[tokio::test]
-async fn calls_that_are_given_up_count_until_the_guest_is_done_with_them() {
+async fn cancelled_calls_count_until_the_guest_is_done_with_them() {
     let (link, mut peer) = ready_pair().await;
     let mut refused = 0;
     for _ in 0..1100 {
@@ -132,7 +132,7 @@ async fn calls_that_are_given_up_count_until_the_guest_is_done_with_them() {
 }
 
 #[tokio::test]
-async fn when_the_connection_breaks_whoever_waits_is_told_why() {
+async fn broken_connection_fails_every_waiting_caller_with_the_reason() {
     for out_of_memory in [false, true] {
         let instance = InstanceId::from_u128(1);
         let died = Died { instance, status: Some(ExitStatus::Signal(9)), out_of_memory };
@@ -156,7 +156,7 @@ async fn when_the_connection_breaks_whoever_waits_is_told_why() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_reason_that_nobody_knows_is_not_waited_for_long() {
+async fn an_unknown_exit_reason_is_not_waited_for_long() {
     let (link, peer) = ready_pair().await;
     drop(peer);
     let error = timeout(Duration::from_secs(1), link.ping()).await.unwrap().unwrap_err();
@@ -165,7 +165,7 @@ async fn a_reason_that_nobody_knows_is_not_waited_for_long() {
 }
 
 #[tokio::test]
-async fn a_guest_that_talks_nonsense_is_given_up() {
+async fn a_guest_that_breaks_the_protocol_is_given_up() {
     let (link, mut peer) = ready_pair().await;
     peer.raw(&[0xff; 64]).await;
     let error = timeout(Duration::from_secs(5), link.ping()).await.unwrap().unwrap_err();
@@ -174,7 +174,7 @@ async fn a_guest_that_talks_nonsense_is_given_up() {
 }
 
 #[tokio::test]
-async fn a_guest_that_answers_twice_or_wrongly_is_not_believed() {
+async fn a_guest_that_answers_twice_or_wrongly_is_refused() {
     let (link, mut peer) = ready_pair().await;
     let other = Arc::clone(&link);
     let ping = tokio::spawn(async move { other.ping().await });

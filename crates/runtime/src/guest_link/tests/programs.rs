@@ -69,7 +69,7 @@ async fn streams_are_passed_in_their_order_and_read_to_the_end() {
 }
 
 #[tokio::test]
-async fn output_ends_with_the_program_though_someone_keeps_the_pipe() {
+async fn output_ends_with_the_program_even_if_a_child_keeps_the_pipe() {
     let (link, mut peer) = ready_pair().await;
     let process = link.exec(ExecSpec::argv(["x"])).await.unwrap();
     let (channel, _) = spawn(&mut peer).await;
@@ -82,7 +82,7 @@ async fn output_ends_with_the_program_though_someone_keeps_the_pipe() {
 }
 
 #[tokio::test]
-async fn a_flood_after_the_end_does_not_keep_the_reader() {
+async fn output_flood_after_the_exit_does_not_block_the_reader() {
     let (link, mut peer) = ready_pair().await;
     let mut process = link.exec(ExecSpec::argv(["x"])).await.unwrap();
     let (channel, _) = spawn(&mut peer).await;
@@ -141,7 +141,7 @@ async fn terminals_go_both_ways_on_one_lane() {
     assert_eq!(request, Request::Resize { process: channel, size });
     peer.say(resize, &Reply::Done).await;
     resizing.await.unwrap().unwrap();
-    // Nobody reads the terminal any more, but it is still written to.
+    // The terminal has no reader any more, but it is still written to.
     drop(process.stdout.take());
     peer.endpoint.send_data(channel, lane::MAIN, &vec![0; 200_000]);
     peer.flush().await;
@@ -190,7 +190,7 @@ async fn a_program_that_is_dropped_is_killed_with_its_tree() {
 }
 
 #[tokio::test]
-async fn a_program_over_its_time_is_killed_and_its_last_words_are_kept() {
+async fn a_program_over_its_time_is_killed_and_its_output_is_kept() {
     let (link, mut peer) = ready_pair().await;
     let process = link.exec(ExecSpec::argv(["x"])).await.unwrap();
     let limits = RunLimits { timeout: Duration::from_millis(50), ..LIMITS };
@@ -209,7 +209,7 @@ async fn a_program_over_its_time_is_killed_and_its_last_words_are_kept() {
 }
 
 #[tokio::test]
-async fn a_kill_for_want_of_memory_is_told_as_such() {
+async fn oom_kills_are_reported_as_out_of_memory() {
     for (status, counted, expected) in [
         (ExitStatus::Signal(9), true, true),
         (ExitStatus::Code(137), true, true),

@@ -28,7 +28,7 @@ async fn open(link: &Arc<GuestLink>, peer: &mut Peer) -> (u32, FileReader) {
 }
 
 #[tokio::test]
-async fn a_reader_that_stands_still_holds_up_nobody() {
+async fn a_stalled_reader_holds_up_no_other_stream() {
     let (link, mut peer) = ready_pair().await;
     let (slow, mut slow_reader) = open(&link, &mut peer).await;
     let window = vec![1; INITIAL_WINDOW_BYTES as usize];
@@ -54,7 +54,7 @@ async fn a_reader_that_stands_still_holds_up_nobody() {
 }
 
 #[tokio::test]
-async fn a_reader_that_is_dropped_gives_the_lane_up() {
+async fn a_dropped_reader_closes_its_lane() {
     let (link, mut peer) = ready_pair().await;
     let (channel, mut reader) = open(&link, &mut peer).await;
     peer.endpoint.send_data(channel, lane::MAIN, b"abc");
@@ -71,7 +71,7 @@ async fn a_reader_that_is_dropped_gives_the_lane_up() {
 }
 
 #[tokio::test]
-async fn a_failure_in_the_middle_comes_after_the_bytes_before_it() {
+async fn read_failure_comes_after_the_bytes_before_it() {
     let (link, mut peer) = ready_pair().await;
     let (channel, mut reader) = open(&link, &mut peer).await;
     peer.endpoint.send_data(channel, lane::MAIN, b"abc");
@@ -85,7 +85,7 @@ async fn a_failure_in_the_middle_comes_after_the_bytes_before_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_guest_that_stands_still_is_not_waited_for_for_ever() {
+async fn a_guest_that_hangs_is_given_up_at_the_deadline() {
     let (link, mut peer) = ready_pair().await;
     let (_, mut reader) = open(&link, &mut peer).await;
     let error = RuntimeError::from_io("", reader.read(&mut [0; 3]).await.unwrap_err());
@@ -97,7 +97,7 @@ async fn a_guest_that_stands_still_is_not_waited_for_for_ever() {
 }
 
 #[tokio::test]
-async fn a_file_is_written_through_a_narrow_socket_and_window() {
+async fn file_write_works_through_a_narrow_socket_and_window() {
     let (link, mut peer) = ready_pair().await;
     let bytes: Vec<u8> = (0..2_000_000_u32).map(|n| (n % 251) as u8).collect();
     let sent = bytes.clone();
@@ -116,7 +116,7 @@ async fn a_file_is_written_through_a_narrow_socket_and_window() {
 }
 
 #[tokio::test]
-async fn a_writer_that_is_dropped_never_says_that_the_file_is_whole() {
+async fn a_dropped_file_writer_never_finishes_its_file() {
     let (link, mut peer) = ready_pair().await;
     let mut writer = link.write_file("f", None).await.unwrap();
     writer.write_all(b"abc").await.unwrap();
@@ -128,7 +128,7 @@ async fn a_writer_that_is_dropped_never_says_that_the_file_is_whole() {
 }
 
 #[tokio::test]
-async fn a_writer_learns_what_the_guest_has_against_it() {
+async fn a_file_writer_gets_the_guests_refusal() {
     let (link, mut peer) = ready_pair().await;
     let mut writer = link.write_file("f", None).await.unwrap();
     let (channel, _) = peer.request().await;
@@ -146,7 +146,7 @@ async fn a_writer_learns_what_the_guest_has_against_it() {
 }
 
 #[tokio::test]
-async fn a_connection_goes_both_ways_and_ends_in_each() {
+async fn port_connection_goes_both_ways_and_ends_in_each() {
     let (link, mut peer) = ready_pair().await;
     let dialer = Arc::clone(&link);
     let dialing = tokio::spawn(async move { dialer.dial(80).await });
@@ -171,7 +171,7 @@ async fn a_connection_goes_both_ways_and_ends_in_each() {
 }
 
 #[tokio::test]
-async fn a_connection_that_is_dropped_is_reset() {
+async fn port_connection_that_is_dropped_is_reset() {
     let (link, mut peer) = ready_pair().await;
     let dialer = Arc::clone(&link);
     let dialing = tokio::spawn(async move { dialer.dial(80).await });

@@ -1,4 +1,4 @@
-//! The launcher's client against a launcher that does what the test says.
+//! The launcher's client against a launcher that the test scripts.
 
 mod restarts;
 
@@ -15,12 +15,12 @@ use model::{InstanceId, Template, TemplateName, WorkspaceId};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use tokio::time::timeout;
 
-use super::run::wait_until_up;
+use super::launcher_run::wait_until_up;
 use super::{LauncherProcess, Native, NativeConfig};
 use crate::contract::{Runtime as _, Sandbox};
 use crate::deaths::Died;
 use crate::error::RuntimeErrorCode;
-use crate::native::launcher::Launcher;
+use crate::native::launcher_client::LauncherClient;
 use crate::socket::{Carries, Socket};
 use crate::spec::LaunchSpec;
 
@@ -90,7 +90,7 @@ fn guest_says(connection: &OwnedFd, reply: &Reply) {
     rustix::io::write(connection, endpoint.outgoing()).unwrap();
 }
 
-/// A launcher that is up and does what the test says.
+/// A launcher that is up and that the test scripts.
 fn scripted(config: NativeConfig) -> (LauncherProcess, Script) {
     let (process, script) = silent(config);
     script.say(&FromLauncher::Up { features: FEATURES });
@@ -109,7 +109,7 @@ fn silent(config: NativeConfig) -> (LauncherProcess, Script) {
 
 async fn native() -> (Arc<Native>, Script) {
     let (process, script) = scripted(NativeConfig::new(std::env::temp_dir()));
-    let never = Arc::new(|_| panic!("nobody asked for another launcher"));
+    let never = Arc::new(|_| panic!("no test asked for another launcher"));
     (Arc::new(Native::begin(process, never).await.unwrap()), script)
 }
 
@@ -143,7 +143,7 @@ async fn until_forgotten(native: &Native) {
 }
 
 #[tokio::test]
-async fn a_launch_is_done_when_both_have_said_so_in_any_order() {
+async fn launch_is_done_when_launcher_and_guest_agree_in_any_order() {
     let (native, mut script) = native().await;
     for guest_first in [true, false] {
         let launching = launch(&native, 1);
@@ -176,7 +176,7 @@ async fn a_launch_is_done_when_both_have_said_so_in_any_order() {
 }
 
 #[tokio::test]
-async fn whichever_fails_first_says_why_and_nothing_is_left() {
+async fn launch_fails_with_the_first_failure_and_leaves_nothing() {
     let (native, mut script) = native().await;
     let mut deaths = native.events();
 
@@ -210,11 +210,11 @@ async fn whichever_fails_first_says_why_and_nothing_is_left() {
     let (ticket, _) = script.kill().await;
     script.say(&FromLauncher::Done { ticket });
     until_forgotten(&native).await;
-    assert_eq!(deaths.try_next(), None, "nobody ever had any of them");
+    assert_eq!(deaths.try_next(), None, "none of them was ever handed out");
 }
 
 #[tokio::test]
-async fn a_launch_that_is_dropped_or_late_is_taken_back() {
+async fn launch_that_is_dropped_or_late_is_removed() {
     let (native, mut script) = native().await;
     let launching = launch(&native, 1);
     let (ticket, _, _) = script.launch().await;
@@ -255,7 +255,7 @@ async fn a_kill_ends_a_launch_that_hangs() {
 }
 
 #[tokio::test]
-async fn long_lists_come_in_parts() {
+async fn launcher_lists_come_in_parts() {
     let (native, mut script) = native().await;
     let lister = Arc::clone(&native);
     let listing = tokio::spawn(async move { lister.list().await });
@@ -268,7 +268,7 @@ async fn long_lists_come_in_parts() {
 }
 
 #[tokio::test]
-async fn a_workspace_is_attached_by_the_launcher_and_a_refusal_is_told() {
+async fn launcher_attaches_workspaces_and_refusals_are_reported() {
     let (native, mut script) = native().await;
     let launching = launch(&native, 1);
     let (ticket, _, connection) = script.launch().await;
@@ -291,7 +291,7 @@ async fn a_workspace_is_attached_by_the_launcher_and_a_refusal_is_told() {
 }
 
 #[tokio::test]
-async fn when_the_launcher_is_gone_everyone_is_told() {
+async fn launcher_death_fails_every_caller_and_reports_every_sandbox() {
     let (native, mut script) = native().await;
     let mut deaths = native.events();
     let launching = launch(&native, 1);
@@ -330,7 +330,7 @@ async fn a_launcher_that_cannot_work_says_why() {
     let refusal =
         LaunchRefusal { code: RefusalCode::System, step: "make groups".to_owned(), errno: 30 };
     script.say(&FromLauncher::Refused { ticket: 0, refusal });
-    let launcher = Launcher::new(ours).unwrap();
+    let launcher = LauncherClient::new(ours).unwrap();
     let error = wait_until_up(&launcher, &mut [0; 1024]).await.unwrap_err();
     assert_eq!((error.step.as_ref(), error.errno), ("make groups", Some(30)));
     drop(script);
@@ -339,7 +339,7 @@ async fn a_launcher_that_cannot_work_says_why() {
 }
 
 #[tokio::test]
-async fn more_requests_than_the_socket_holds_arrive_all_the_same() {
+async fn launcher_requests_beyond_the_socket_buffer_arrive() {
     let (native, mut script) = native().await;
     let launches: Vec<_> = (0..2000).map(|n| launch(&native, n)).collect();
     for _ in 0..2000 {

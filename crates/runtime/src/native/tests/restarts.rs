@@ -1,4 +1,4 @@
-//! One launcher after another, where each does what the test says.
+//! Restarts of launchers that the test scripts.
 
 use std::sync::Mutex;
 use std::sync::mpsc::{Sender, channel};
@@ -8,7 +8,7 @@ use tokio::sync::mpsc;
 use super::*;
 use crate::deaths::Deaths;
 use crate::error::RuntimeError;
-use crate::native::restart::Starter;
+use crate::native::launcher_restart::Starter;
 
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -22,9 +22,9 @@ enum Next {
 
 /// What comes after the first launcher.
 struct Later {
-    /// A launcher is not started before it is said what it does.
+    /// A launcher starts only after the test has said what it does.
     orders: Sender<Next>,
-    /// Those that were started, with the names of their runs.
+    /// The launchers that were started, with the names of their runs.
     started: mpsc::UnboundedReceiver<(String, Option<Script>)>,
 }
 
@@ -38,7 +38,7 @@ impl Later {
 
 /// A runtime whose first launcher is up.
 async fn restarting() -> (Arc<Native>, Script, Later) {
-    let (told, started) = mpsc::unbounded_channel();
+    let (report, started) = mpsc::unbounded_channel();
     let (orders, next) = channel();
     let next = Mutex::new(next);
     let handle = tokio::runtime::Handle::current();
@@ -47,7 +47,7 @@ async fn restarting() -> (Arc<Native>, Script, Later) {
         let run = config.run.clone();
         match next.lock().unwrap().recv_timeout(PATIENCE) {
             Ok(Next::CannotStart) | Err(_) => {
-                told.send((run, None)).unwrap();
+                report.send((run, None)).unwrap();
                 let error = std::io::Error::from_raw_os_error(11);
                 Err(RuntimeError::system("start the launcher", &error))
             }
@@ -56,7 +56,7 @@ async fn restarting() -> (Arc<Native>, Script, Later) {
                 if matches!(alive, Next::ComesUp) {
                     script.say(&FromLauncher::Up { features: FEATURES });
                 }
-                told.send((run, Some(script))).unwrap();
+                report.send((run, Some(script))).unwrap();
                 Ok(process)
             }
         }
@@ -124,7 +124,11 @@ async fn a_lost_launcher_is_followed_by_another_that_knows_nothing_of_its_sandbo
     let mut script = script.unwrap();
     until_launcher_is(&native, first_pid).await;
     assert_ne!(second, "first");
-    assert_eq!(deaths.try_next(), None, "it is told once, and the launch that failed is no death");
+    assert_eq!(
+        deaths.try_next(),
+        None,
+        "it is reported once, and the launch that failed is no death"
+    );
     assert_eq!(old.inside().ping().await.unwrap_err().code, RuntimeErrorCode::SandboxGone);
     old.kill().await.unwrap();
     let settings = model::ClaimSettings::default();
@@ -146,18 +150,18 @@ async fn a_lost_launcher_is_followed_by_another_that_knows_nothing_of_its_sandbo
 }
 
 #[tokio::test]
-async fn attempts_that_fail_are_repeated_and_told() {
+async fn launcher_restarts_that_fail_are_repeated_and_reported() {
     let (native, script, mut later) = restarting().await;
     let first_pid = native.launcher_pid();
     drop(script);
     let (second, none) = later.next(Next::CannotStart).await;
     assert!(none.is_none());
-    let told = async {
+    let reported = async {
         while !refused(&native).await.cause.contains("failed so far: system: start the launcher") {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
     };
-    timeout(PATIENCE, told).await.expect("the reason is told");
+    timeout(PATIENCE, reported).await.expect("the reason is reported");
     assert_eq!(refused(&native).await.code, RuntimeErrorCode::LauncherLost);
     // It ends before it has said anything.
     let (third, silent) = later.next(Next::SaysNothing).await;
@@ -183,20 +187,20 @@ async fn end(native: Arc<Native>, drops: bool) {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
     };
-    timeout(PATIENCE, gone).await.expect("nobody goes on restarting");
+    timeout(PATIENCE, gone).await.expect("no task goes on restarting");
 }
 
 /// Whether the host's end of a launcher's socket is closed.
 fn is_closed(script: &Script) -> bool {
     match jail::packet::receive(&script.socket, &mut [0; 64]) {
         Ok(packet) => packet.bytes == 0,
-        // What it had said was never read.
+        // Its messages were never read.
         Err(error) => error.kind() == std::io::ErrorKind::ConnectionReset,
     }
 }
 
 #[tokio::test]
-async fn an_end_in_the_middle_of_a_restart_is_an_end() {
+async fn shutdown_during_a_launcher_restart_ends_it() {
     for drops in [false, true] {
         // When it is lost, or in the pause.
         let (native, script, later) = restarting().await;
@@ -228,7 +232,7 @@ async fn an_end_in_the_middle_of_a_restart_is_an_end() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_end_that_was_asked_for_is_followed_by_no_launcher() {
+async fn shutdown_is_followed_by_no_launcher() {
     for drops in [false, true] {
         let (native, _script, mut later) = restarting().await;
         drop(later.orders);

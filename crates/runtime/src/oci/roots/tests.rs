@@ -12,14 +12,14 @@ fn place(name: &str) -> PathBuf {
     place
 }
 
-fn errno(result: io::Result<Found>) -> Option<i32> {
+fn errno(result: io::Result<RootSource>) -> Option<i32> {
     result.unwrap_err().raw_os_error()
 }
 
 const NOENT: Option<i32> = Some(2);
 
 #[test]
-fn directories_are_beneath_what_is_configured_and_never_behind_a_link() {
+fn root_directories_are_beneath_the_configured_ones_and_never_behind_a_link() {
     let place = place("directories");
     fs::create_dir_all(place.join("roots/debian/usr")).unwrap();
     fs::create_dir(place.join("secret")).unwrap();
@@ -37,7 +37,7 @@ fn directories_are_beneath_what_is_configured_and_never_behind_a_link() {
 }
 
 #[test]
-fn images_are_whole_or_none_and_locked_while_they_are_used() {
+fn root_images_are_complete_and_locked_while_they_are_used() {
     let place = place("images");
     let image = ImageId::from_bytes([7; 32]);
     let list = place.join(format!("images/{image}/layers"));
@@ -63,7 +63,7 @@ fn images_are_whole_or_none_and_locked_while_they_are_used() {
 }
 
 #[test]
-fn an_image_that_nobody_has_is_refused_by_its_name() {
+fn an_image_that_no_source_has_is_refused_by_its_name() {
     let named = |stored| Root::Named { name: "debian:12".to_owned(), stored };
     assert!(check(&named(Some(ImageId::from_bytes([7; 32])))).is_ok());
     let error = check(&named(None)).unwrap_err();
@@ -72,7 +72,7 @@ fn an_image_that_nobody_has_is_refused_by_its_name() {
 }
 
 #[test]
-fn whatever_is_mounted_has_a_place_on_top() {
+fn mount_points_lie_in_the_top_layer() {
     let top = place("top");
     let template = Template::named(TemplateName::new("default").unwrap());
     let mut spec = LaunchSpec::of(&template, InstanceId::from_u128(1));
@@ -87,7 +87,7 @@ fn whatever_is_mounted_has_a_place_on_top() {
         mount("/etc/passwd", "/usr/share/x/file"),
         mount("/", "/data/in"),
     ];
-    add_places(&top, &spec).unwrap();
+    add_mount_points(&top, &spec).unwrap();
     for (path, mode) in [
         ("", 0o40_755),
         ("workspace", 0o40_755),
@@ -102,6 +102,6 @@ fn whatever_is_mounted_has_a_place_on_top() {
     assert!(fs::metadata(top.join("usr/share/x/file")).unwrap().is_file());
     assert!(!top.join("dev").exists());
     spec.mounts = vec![mount("/is/not/there", "/else")];
-    assert!(add_places(&top, &spec).is_err());
+    assert!(add_mount_points(&top, &spec).is_err());
     fs::remove_dir_all(top).unwrap();
 }

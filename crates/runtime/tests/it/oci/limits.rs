@@ -1,4 +1,4 @@
-//! Limits of containers are those of their specs, and whoever reaches them is told.
+//! Limits of containers are those of their specs, and reaching one is reported.
 
 use model::Limits;
 use runtime::oci::Program;

@@ -1,10 +1,10 @@
-//! Runtimes over OCI programs, besides the suite that all runtimes pass: each with a run directory of its
-//! own. Needs root and the program: without it the cases say that they were skipped.
+//! Runtimes over OCI programs, besides the suite that all runtimes pass: each with a run directory
+//! of its own. Needs root and the program: without it the cases say that they were skipped.
 
-mod ends;
 mod limits;
 mod roots;
 mod smoke;
+mod unexpected_exits;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -53,7 +53,7 @@ pub(crate) fn subject(program: Program) -> Arc<dyn Subject> {
 
 impl OciSubject {
     fn new(program: Program) -> Self {
-        // Names of runs are those of nobody else.
+        // Each run needs a unique name.
         let run = OciConfig::new(program, "").run;
         Self { program, place: std::env::temp_dir().join(format!("oci-{run}")), run }
     }
@@ -113,7 +113,7 @@ async fn said(sandbox: &dyn Sandbox, line: &str) -> String {
 
 impl Drop for OciSubject {
     fn drop(&mut self) {
-        // Of a failed test it may be interesting, and is in nobody's way.
+        // After a failed test the directory stays, for inspection.
         if !std::thread::panicking() {
             let _ = std::fs::remove_dir_all(&self.place);
         }

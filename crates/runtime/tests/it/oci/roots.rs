@@ -1,5 +1,5 @@
-//! Roots of containers: of the host, of directories and of images; what is shown of the host besides;
-//! and that the host sees nothing of it.
+//! Roots of containers: of the host, of directories and of images; what is shown of the host
+//! besides; and that the host sees nothing of it.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt as _, symlink};

@@ -1,4 +1,4 @@
-//! The other programs, where they are installed: they are told the same, and what they make is the same.
+//! The other OCI programs, where they are installed: the same bundles make the same sandboxes.
 
 use runtime::RuntimeErrorCode;
 use runtime::oci::{self, OciConfig, Program};
@@ -26,7 +26,7 @@ async fn crun() {
     a_container_lives_and_ends(Program::Crun).await;
 }
 
-/// Nobody packages it, and to build it takes minutes: it is tried where somebody has it.
+/// No distribution packages it, and a build takes minutes: it is tested where it is installed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn youki() {
     match able(&OciSubject::new(Program::Youki).config()) {
@@ -36,7 +36,7 @@ async fn youki() {
 }
 
 #[tokio::test]
-async fn what_is_not_installed_says_so() {
+async fn oci_program_that_is_not_installed_is_named() {
     let place = std::env::temp_dir().join(format!("oci-none-{}", std::process::id()));
     for program in Program::ALL {
         let mut config = OciConfig::new(program, &place);
