@@ -76,7 +76,7 @@ fn settle(link: &Link, life: Life) -> Result<Program, Failed> {
     named("/dev/null", hold_null())?;
     named("close what was inherited", keep_only(link))?;
     named("load system call filter", confine(life))?;
-    named("compile the filter", compile(&Policy::beside_guest()).map_err(io::Error::other))
+    named("compile the filter", compile(&Policy::same_user_as_guest()).map_err(io::Error::other))
 }
 
 /// A filter is never taken off, and each that is loaded makes every call slower.

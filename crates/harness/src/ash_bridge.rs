@@ -12,9 +12,9 @@ use serde_json::{Map, Value, json};
 
 use crate::binding::Binding;
 use crate::error::{FailureCode, HarnessError, HarnessErrorCode};
-use crate::json::{ascii, passed_on};
+use crate::json::{ascii, checked_line};
 use crate::link::{HarnessEnd, HarnessEvent};
-use crate::speech::{Meaning, Speech};
+use crate::protocol::{Meaning, Protocol};
 
 /// The longest line that a bridge may say.
 pub(crate) const LINE_BYTES_MAX: usize = 50 << 20;
@@ -24,7 +24,7 @@ pub(crate) const READY_BYTE: u8 = b'R';
 
 /// How long the `done` that follows an error is waited for, and how long a bridge must be silent
 /// after one that may be late to be believed that it was not.
-const LATE_DONE: Duration = Duration::from_secs(1);
+const LATE_DONE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// What is passed on of the words of an error.
 const MESSAGE_CHARS_MAX: usize = 4096;
@@ -137,7 +137,7 @@ impl AshBridge {
         match line.ev.as_str() {
             "message" => {
                 let data = line.data.ok_or("a message has no data")?;
-                let data = passed_on(data)?;
+                let data = checked_line(data)?;
                 self.waiting = Waiting::No;
                 self.has_spoken = true;
                 if serde_json::from_str::<Kind>(&data)
@@ -221,7 +221,7 @@ fn query(session: SessionId, input: &str, config: Option<&str>) -> Result<String
     Ok(ascii(&query.to_string()))
 }
 
-impl Speech for AshBridge {
+impl Protocol for AshBridge {
     fn begin(
         &mut self,
         _: TurnId,
@@ -235,11 +235,11 @@ impl Speech for AshBridge {
         Ok(query)
     }
 
-    fn hear(&mut self, line: &str) -> Meaning {
+    fn on_line(&mut self, line: &str) -> Meaning {
         self.meaning(line).unwrap_or_else(Meaning::Broken)
     }
 
-    fn overhear(&mut self, line: &str) -> Meaning {
+    fn on_line_between_turns(&mut self, line: &str) -> Meaning {
         match parse(line) {
             Ok(line) if line.ev == "done" => {
                 self.late_dones = self.late_dones.saturating_sub(1);
@@ -251,14 +251,14 @@ impl Speech for AshBridge {
         }
     }
 
-    fn patience(&self) -> Option<Duration> {
+    fn silence_timeout(&self) -> Option<Duration> {
         match self.waiting {
             Waiting::No => None,
-            Waiting::ForDone { .. } | Waiting::ForMore => Some(LATE_DONE),
+            Waiting::ForDone { .. } | Waiting::ForMore => Some(LATE_DONE_TIMEOUT),
         }
     }
 
-    fn silence(&mut self) -> Meaning {
+    fn on_silence(&mut self) -> Meaning {
         match std::mem::replace(&mut self.waiting, Waiting::No) {
             Waiting::No => Meaning::Nothing,
             Waiting::ForDone { failed } => {
@@ -291,10 +291,10 @@ mod tests {
     const MESSAGE: &str = r#"{"ev":"message","data":{"type":"assistant"}}"#;
     const RESULT: &str = r#"{"ev":"message","data":{"type":"result","n":1}}"#;
 
-    fn speech() -> AshBridge {
-        let mut speech = AshBridge::new(SessionId::NIL);
-        speech.begin(TurnId::NIL, "\"hi\"", None).unwrap();
-        speech
+    fn protocol() -> AshBridge {
+        let mut protocol = AshBridge::new(SessionId::NIL);
+        protocol.begin(TurnId::NIL, "\"hi\"", None).unwrap();
+        protocol
     }
 
     fn completed(result: Option<&str>) -> Meaning {
@@ -307,70 +307,77 @@ mod tests {
 
     #[test]
     fn a_query_ends_with_its_last_result() {
-        let mut speech = speech();
-        assert!(is_piece(&speech.hear(RESULT)));
-        assert!(is_piece(&speech.hear(MESSAGE)));
-        assert_eq!(speech.hear(r#"{"ev":"log","level":"info","text":"t","ts":"x"}"#), {
+        let mut protocol = protocol();
+        assert!(is_piece(&protocol.on_line(RESULT)));
+        assert!(is_piece(&protocol.on_line(MESSAGE)));
+        assert_eq!(protocol.on_line(r#"{"ev":"log","level":"info","text":"t","ts":"x"}"#), {
             Meaning::Log("t".to_owned())
         });
-        assert_eq!(speech.hear(r#"{"ev":"exec_result","exitCode":0}"#), Meaning::Nothing);
-        assert_eq!(speech.patience(), None);
-        assert_eq!(speech.hear(DONE), completed(Some(r#"{"type":"result","n":1}"#)));
-        speech.begin(TurnId::NIL, "\"hi\"", None).unwrap();
-        assert_eq!(speech.hear(DONE), completed(None), "an old result is not the next one's");
+        assert_eq!(protocol.on_line(r#"{"ev":"exec_result","exitCode":0}"#), Meaning::Nothing);
+        assert_eq!(protocol.silence_timeout(), None);
+        assert_eq!(protocol.on_line(DONE), completed(Some(r#"{"type":"result","n":1}"#)));
+        protocol.begin(TurnId::NIL, "\"hi\"", None).unwrap();
+        assert_eq!(protocol.on_line(DONE), completed(None), "an old result is not the next one's");
     }
 
     #[test]
     fn the_done_after_an_error_is_waited_for() {
-        let mut speech = speech();
-        assert_eq!(speech.hear(ERROR), Meaning::Nothing);
-        assert_eq!(speech.patience(), Some(LATE_DONE));
-        assert_eq!(speech.hear(MESSAGE), Meaning::Nothing);
-        assert_eq!(speech.hear(DONE), Meaning::Ended(failure("no")));
-        assert_eq!((speech.patience(), speech.late_dones), (None, 0));
+        let mut protocol = protocol();
+        assert_eq!(protocol.on_line(ERROR), Meaning::Nothing);
+        assert_eq!(protocol.silence_timeout(), Some(LATE_DONE_TIMEOUT));
+        assert_eq!(protocol.on_line(MESSAGE), Meaning::Nothing);
+        assert_eq!(protocol.on_line(DONE), Meaning::Ended(failure("no")));
+        assert_eq!((protocol.silence_timeout(), protocol.late_dones), (None, 0));
     }
 
     #[test]
     fn a_done_that_is_late_ends_nothing() {
         // It comes between the two, before the next has spoken, or after.
         for before in [0, 1, 2] {
-            let mut speech = speech();
-            speech.hear(ERROR);
-            assert_eq!(speech.silence(), Meaning::Ended(failure("no")));
+            let mut protocol = protocol();
+            protocol.on_line(ERROR);
+            assert_eq!(protocol.on_silence(), Meaning::Ended(failure("no")));
             if before == 0 {
-                assert_eq!(speech.overhear(DONE), Meaning::Nothing);
+                assert_eq!(protocol.on_line_between_turns(DONE), Meaning::Nothing);
             }
-            speech.begin(TurnId::NIL, "\"hi\"", None).unwrap();
+            protocol.begin(TurnId::NIL, "\"hi\"", None).unwrap();
             if before == 1 {
-                assert_eq!(speech.hear(DONE), Meaning::Nothing);
-                assert_eq!(speech.patience(), None, "the next may think for as long as it likes");
+                assert_eq!(protocol.on_line(DONE), Meaning::Nothing);
+                assert_eq!(
+                    protocol.silence_timeout(),
+                    None,
+                    "the next may think for as long as it likes"
+                );
             }
-            assert!(is_piece(&speech.hear(MESSAGE)));
+            assert!(is_piece(&protocol.on_line(MESSAGE)));
             if before == 2 {
-                assert_eq!(speech.hear(DONE), Meaning::Nothing);
-                assert_eq!(speech.patience(), Some(LATE_DONE));
-                assert!(is_piece(&speech.hear(MESSAGE)), "it was not the end");
-                assert_eq!(speech.patience(), None);
+                assert_eq!(protocol.on_line(DONE), Meaning::Nothing);
+                assert_eq!(protocol.silence_timeout(), Some(LATE_DONE_TIMEOUT));
+                assert!(is_piece(&protocol.on_line(MESSAGE)), "it was not the end");
+                assert_eq!(protocol.silence_timeout(), None);
             }
-            assert_eq!(speech.hear(DONE), completed(None), "{before}");
+            assert_eq!(protocol.on_line(DONE), completed(None), "{before}");
         }
     }
 
     #[test]
     fn a_done_that_never_comes_is_not_waited_for_twice() {
-        let mut first = speech();
-        first.hear(ERROR);
-        first.silence();
+        let mut first = protocol();
+        first.on_line(ERROR);
+        first.on_silence();
         first.begin(TurnId::NIL, "\"hi\"", None).unwrap();
-        first.hear(RESULT);
-        assert!(matches!(first.hear(DONE), Meaning::Ended(_)), "its result says that it is over");
-        let mut second = speech();
-        second.hear(ERROR);
-        second.silence();
+        first.on_line(RESULT);
+        assert!(
+            matches!(first.on_line(DONE), Meaning::Ended(_)),
+            "its result says that it is over"
+        );
+        let mut second = protocol();
+        second.on_line(ERROR);
+        second.on_silence();
         second.begin(TurnId::NIL, "\"hi\"", None).unwrap();
-        second.hear(MESSAGE);
-        assert_eq!(second.hear(DONE), Meaning::Nothing);
-        assert_eq!(second.silence(), completed(None), "nothing more came");
+        second.on_line(MESSAGE);
+        assert_eq!(second.on_line(DONE), Meaning::Nothing);
+        assert_eq!(second.on_silence(), completed(None), "nothing more came");
     }
 
     #[test]
@@ -397,7 +404,7 @@ mod tests {
     #[test]
     fn lines_that_make_no_sense_break_it() {
         for line in ["x", "[]", "{}", r#"{"ev":1}"#, r#"{"ev":"message"}"#] {
-            assert!(matches!(speech().hear(line), Meaning::Broken(_)), "{line}");
+            assert!(matches!(protocol().on_line(line), Meaning::Broken(_)), "{line}");
         }
         assert!(check_ready(r#"{"ev":"ready"}"#).is_ok());
         assert!(check_ready(DONE).is_err());

@@ -14,7 +14,7 @@ const READ_BYTES: usize = 32 * 1024;
 
 /// What is heard of the other side.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Heard {
+pub(crate) enum Received {
     /// A line.
     Line(String),
     /// A line that is no text.
@@ -32,7 +32,7 @@ pub(crate) struct Connection {
     outgoing: Vec<u8>,
     written_bytes: usize,
     /// Nobody takes what is written.
-    is_deaf: bool,
+    is_write_closed: bool,
     scratch: Vec<u8>,
 }
 
@@ -44,14 +44,14 @@ impl Connection {
             lines: Lines::new(line_bytes_max),
             outgoing: Vec::new(),
             written_bytes: 0,
-            is_deaf: false,
+            is_write_closed: false,
             scratch: Vec::new(),
         }
     }
 
     /// What it is made of: the stream, what was heard and is no line yet, what is not written yet.
     pub(crate) fn into_parts(self) -> (Box<dyn Duplex>, Lines, Vec<u8>) {
-        let unwritten = if self.is_deaf { Vec::new() } else { self.outgoing };
+        let unwritten = if self.is_write_closed { Vec::new() } else { self.outgoing };
         let rest = unwritten.get(self.written_bytes..).unwrap_or_default().to_vec();
         (self.stream, self.lines, rest)
     }
@@ -69,12 +69,12 @@ impl Connection {
     }
 
     /// The next thing that is heard.
-    pub(crate) async fn next(&mut self) -> Heard {
+    pub(crate) async fn next(&mut self) -> Received {
         poll_fn(|cx| self.poll_next(cx)).await
     }
 
     /// What can be heard without waiting.
-    pub(crate) async fn next_at_once(&mut self) -> Option<Heard> {
+    pub(crate) async fn next_at_once(&mut self) -> Option<Received> {
         poll_fn(|cx| match self.poll_next(cx) {
             Poll::Ready(heard) => Poll::Ready(Some(heard)),
             Poll::Pending => Poll::Ready(None),
@@ -82,16 +82,16 @@ impl Connection {
         .await
     }
 
-    fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Heard> {
+    fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Received> {
         self.write(cx);
         loop {
             match self.lines.next() {
                 Ok(Some(line)) => {
                     let line = String::from_utf8(line);
-                    return Poll::Ready(line.map_or(Heard::Garbage, Heard::Line));
+                    return Poll::Ready(line.map_or(Received::Garbage, Received::Line));
                 }
                 Ok(None) => {}
-                Err(TooLong) => return Poll::Ready(Heard::TooLong),
+                Err(TooLong) => return Poll::Ready(Received::TooLong),
             }
             self.scratch.resize(READ_BYTES, 0);
             let mut buf = ReadBuf::new(&mut self.scratch);
@@ -102,20 +102,20 @@ impl Connection {
                     return Poll::Pending;
                 }
                 Poll::Ready(Ok(())) if !buf.filled().is_empty() => self.lines.push(buf.filled()),
-                Poll::Ready(Ok(()) | Err(_)) => return Poll::Ready(Heard::End),
+                Poll::Ready(Ok(()) | Err(_)) => return Poll::Ready(Received::End),
             }
         }
     }
 
     /// Writes what waits, as much as is taken.
     fn write(&mut self, cx: &mut Context<'_>) {
-        while !self.is_deaf && self.written_bytes < self.outgoing.len() {
+        while !self.is_write_closed && self.written_bytes < self.outgoing.len() {
             let rest = &self.outgoing[self.written_bytes..];
             match Pin::new(&mut self.stream).poll_write(cx, rest) {
                 Poll::Pending => return,
                 Poll::Ready(Ok(count)) if count > 0 => self.written_bytes += count,
                 // What it still had to say is listened to, up to its end.
-                Poll::Ready(Ok(_) | Err(_)) => self.is_deaf = true,
+                Poll::Ready(Ok(_) | Err(_)) => self.is_write_closed = true,
             }
         }
         self.outgoing = Vec::new();
@@ -145,10 +145,10 @@ mod tests {
             other.write_all(b"over\n").await.unwrap();
             got
         });
-        assert_eq!(connection.next().await, Heard::Line("y".repeat(90)));
-        assert_eq!(connection.next().await, Heard::Line("over".to_owned()));
+        assert_eq!(connection.next().await, Received::Line("y".repeat(90)));
+        assert_eq!(connection.next().await, Received::Line("over".to_owned()));
         assert_eq!(other.await.unwrap(), format!("{}\n", "x".repeat(1000)).into_bytes());
-        assert_eq!(connection.next().await, Heard::End);
+        assert_eq!(connection.next().await, Received::End);
     }
 
     #[tokio::test]
@@ -162,12 +162,12 @@ mod tests {
             other.write_all(&[byte]).await.unwrap();
         }
         other.write_all(b"\n\xff\n").await.unwrap();
-        assert_eq!(connection.next().await, Heard::Line("{\"a\":1}".to_owned()));
-        assert_eq!(connection.next().await, Heard::Garbage);
+        assert_eq!(connection.next().await, Received::Line("{\"a\":1}".to_owned()));
+        assert_eq!(connection.next().await, Received::Garbage);
         other.write_all(&[b'x'; 60]).await.unwrap();
         assert_eq!(connection.next_at_once().await, None);
         other.write_all(&[b'x'; 60]).await.unwrap();
-        assert_eq!(connection.next().await, Heard::TooLong);
+        assert_eq!(connection.next().await, Received::TooLong);
     }
 
     #[tokio::test]
@@ -176,7 +176,7 @@ mod tests {
         other.write_all(b"bye\n").await.unwrap();
         drop(other);
         connection.say("hello").await;
-        assert_eq!(connection.next().await, Heard::Line("bye".to_owned()));
-        assert_eq!(connection.next().await, Heard::End);
+        assert_eq!(connection.next().await, Received::Line("bye".to_owned()));
+        assert_eq!(connection.next().await, Received::End);
     }
 }

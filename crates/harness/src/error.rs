@@ -91,7 +91,7 @@ impl HarnessError {
     }
 
     /// With what the program said about it.
-    pub(crate) fn with_words(
+    pub(crate) fn with_program_text(
         code: HarnessErrorCode,
         plain: impl Into<String>,
         words: &str,
@@ -218,12 +218,12 @@ mod tests {
 
     #[test]
     fn what_a_program_said_is_for_its_session_alone() {
-        let error = HarnessError::with_words(HarnessErrorCode::Died, "it exited", "hunter2");
+        let error = HarnessError::with_program_text(HarnessErrorCode::Died, "it exited", "hunter2");
         assert_eq!(Refusal::from(error.clone()).cause, "it exited: hunter2");
         let HarnessEnd::Failed { message, .. } = error.clone().into_end() else { panic!("failed") };
         assert_eq!(message, "it exited: hunter2");
         assert_eq!(error.into_runtime_error().cause, "it exited");
-        let silent = HarnessError::with_words(HarnessErrorCode::Died, "it exited", "");
+        let silent = HarnessError::with_program_text(HarnessErrorCode::Died, "it exited", "");
         assert_eq!((&*silent.cause, &silent.plain), ("it exited", &None));
     }
 

@@ -11,7 +11,7 @@ use serde_json::value::RawValue;
 const DEPTH_MAX: usize = 100;
 
 /// A value of the other side as text in one line, or what is wrong with it.
-pub(crate) fn passed_on(raw: &RawValue) -> Result<Arc<str>, String> {
+pub(crate) fn checked_line(raw: &RawValue) -> Result<Arc<str>, String> {
     let text = raw.get();
     if is_deeper_than(DEPTH_MAX, text) {
         return Err(format!("a value is nested deeper than {DEPTH_MAX}"));
@@ -89,7 +89,7 @@ mod tests {
             ("{\"a\":\r\n[1,\n2]}", "{\"a\":[1,2]}"),
             ("\"a\\nb\"", "\"a\\nb\""),
         ] {
-            assert_eq!(&*passed_on(&raw(text)).unwrap(), expected);
+            assert_eq!(&*checked_line(&raw(text)).unwrap(), expected);
         }
     }
 
@@ -107,9 +107,9 @@ mod tests {
     #[test]
     fn nesting_has_an_end() {
         let nested = |depth| format!("{}1{}", "[".repeat(depth), "]".repeat(depth));
-        assert!(passed_on(&raw(&nested(100))).is_ok());
-        assert!(passed_on(&raw(&nested(101))).is_err());
+        assert!(checked_line(&raw(&nested(100))).is_ok());
+        assert!(checked_line(&raw(&nested(101))).is_err());
         let brackets = format!("{{\"a\":\"{}\\\"{}\"}}", "[".repeat(500), "{".repeat(500));
-        assert!(passed_on(&raw(&brackets)).is_ok(), "text is not nesting");
+        assert!(checked_line(&raw(&brackets)).is_ok(), "text is not nesting");
     }
 }

@@ -10,9 +10,9 @@ use serde_json::value::RawValue;
 
 use crate::binding::Binding;
 use crate::error::{FailureCode, HarnessError, HarnessErrorCode};
-use crate::json::{is_object, one_line, passed_on};
+use crate::json::{checked_line, is_object, one_line};
 use crate::link::{HarnessEnd, HarnessEvent, Stream};
-use crate::speech::{Meaning, Speech};
+use crate::protocol::{Meaning, Protocol};
 
 /// The version of the protocol.
 const PROTOCOL: u64 = 1;
@@ -44,7 +44,7 @@ struct Line<'a> {
 /// A line of the host.
 #[derive(Debug, Serialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
-enum Said<'a> {
+enum HostLine<'a> {
     Bind {
         session_id: String,
         sandbox_id: String,
@@ -79,7 +79,7 @@ fn raw(text: &str, what: &str) -> Result<Box<RawValue>, HarnessError> {
     RawValue::from_string(text).map_err(|error| bad(error.to_string()))
 }
 
-fn line(said: &Said<'_>) -> Result<String, HarnessError> {
+fn line(said: &HostLine<'_>) -> Result<String, HarnessError> {
     serde_json::to_string(said)
         .map_err(|error| HarnessError::new(HarnessErrorCode::Input, error.to_string()))
 }
@@ -129,7 +129,7 @@ impl Jsonl {
 
 /// What a line of the turn that it has means.
 fn of_the_turn(line: &Line<'_>) -> Result<Meaning, String> {
-    let data = line.data.map(passed_on).transpose()?;
+    let data = line.data.map(checked_line).transpose()?;
     match &*line.kind {
         "event" => match data {
             Some(data) if is_object(&data) => Ok(Meaning::Event(HarnessEvent::Message(data))),
@@ -155,7 +155,7 @@ fn of_the_turn(line: &Line<'_>) -> Result<Meaning, String> {
     }
 }
 
-impl Speech for Jsonl {
+impl Protocol for Jsonl {
     fn begin(
         &mut self,
         turn: TurnId,
@@ -164,13 +164,16 @@ impl Speech for Jsonl {
     ) -> Result<String, HarnessError> {
         let input = raw(input, "the input")?;
         let config = config.map(|config| raw(config, "the configuration")).transpose()?;
-        let said =
-            line(&Said::Turn { id: turn.to_string(), input: &input, config: config.as_deref() })?;
+        let said = line(&HostLine::Turn {
+            id: turn.to_string(),
+            input: &input,
+            config: config.as_deref(),
+        })?;
         self.turn = turn.to_string();
         Ok(said)
     }
 
-    fn hear(&mut self, line: &str) -> Meaning {
+    fn on_line(&mut self, line: &str) -> Meaning {
         let meaning = self.meaning(line).unwrap_or_else(Meaning::Broken);
         if matches!(meaning, Meaning::Ended(_)) {
             if self.past.len() >= PAST_TURNS_MAX {
@@ -181,26 +184,26 @@ impl Speech for Jsonl {
         meaning
     }
 
-    fn overhear(&mut self, line: &str) -> Meaning {
+    fn on_line_between_turns(&mut self, line: &str) -> Meaning {
         self.meaning(line).unwrap_or_else(Meaning::Broken)
     }
 
-    fn patience(&self) -> Option<Duration> {
+    fn silence_timeout(&self) -> Option<Duration> {
         None
     }
 
-    fn silence(&mut self) -> Meaning {
+    fn on_silence(&mut self) -> Meaning {
         Meaning::Nothing
     }
 
     fn cancel(&self) -> String {
-        line(&Said::Cancel { id: self.turn.clone() }).unwrap_or_default()
+        line(&HostLine::Cancel { id: self.turn.clone() }).unwrap_or_default()
     }
 
     fn bind(&self, binding: &Binding) -> Result<Option<String>, HarnessError> {
         let config = binding.config.as_deref();
         let config = config.map(|config| raw(config, "the configuration")).transpose()?;
-        line(&Said::Bind {
+        line(&HostLine::Bind {
             session_id: binding.session.to_string(),
             sandbox_id: binding.sandbox.to_string(),
             generation: binding.generation.0,
@@ -219,7 +222,7 @@ impl Speech for Jsonl {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::connection::{Connection, Heard};
+    use crate::connection::{Connection, Received};
     use proptest::prelude::*;
     use serde_json::json;
     use std::sync::Arc;
@@ -227,12 +230,12 @@ mod tests {
 
     const TURN: TurnId = TurnId::from_u128(5);
 
-    fn speech() -> Jsonl {
-        let mut speech = Jsonl::default();
-        let said = speech.begin(TURN, "\"hi\"", Some("{}")).unwrap();
+    fn protocol() -> Jsonl {
+        let mut protocol = Jsonl::default();
+        let said = protocol.begin(TURN, "\"hi\"", Some("{}")).unwrap();
         let expected = format!(r#"{{"type":"turn","id":"{TURN}","input":"hi","config":{{}}}}"#);
         assert_eq!(said, expected);
-        speech
+        protocol
     }
 
     fn of_turn(rest: &str) -> String {
@@ -262,9 +265,9 @@ mod tests {
             (r#""type":"error","message":"m","code":"c""#, failed(Some("c"), "m")),
             (r#""type":"error""#, failed(None, "the harness gave no reason")),
         ] {
-            assert_eq!(speech().hear(&of_turn(rest)), meaning, "{rest}");
+            assert_eq!(protocol().on_line(&of_turn(rest)), meaning, "{rest}");
         }
-        assert_eq!(speech().hear(r#"{"type":"bound"}"#), Meaning::Nothing);
+        assert_eq!(protocol().on_line(r#"{"type":"bound"}"#), Meaning::Nothing);
     }
 
     #[test]
@@ -283,20 +286,20 @@ mod tests {
             of_turn(r#""type":"output","stream":"x","text":"y""#),
             of_turn(&format!(r#""type":"result","data":{}{}"#, "[".repeat(200), "]".repeat(200))),
         ] {
-            assert!(matches!(speech().hear(&line), Meaning::Broken(_)), "{line}");
+            assert!(matches!(protocol().on_line(&line), Meaning::Broken(_)), "{line}");
         }
     }
 
     #[test]
     fn what_still_comes_of_a_turn_that_is_over_does_not_matter() {
-        let mut speech = speech();
+        let mut protocol = protocol();
         let end = of_turn(r#""type":"result""#);
-        assert!(matches!(speech.hear(&end), Meaning::Ended(_)));
+        assert!(matches!(protocol.on_line(&end), Meaning::Ended(_)));
         let event = of_turn(r#""type":"event","data":{}"#);
-        assert_eq!(speech.overhear(&event), Meaning::Nothing);
-        speech.begin(TurnId::from_u128(6), "1", None).unwrap();
-        assert_eq!(speech.hear(&event), Meaning::Nothing);
-        assert!(matches!(speech.hear(&end), Meaning::Broken(_)), "but not a second end");
+        assert_eq!(protocol.on_line_between_turns(&event), Meaning::Nothing);
+        protocol.begin(TurnId::from_u128(6), "1", None).unwrap();
+        assert_eq!(protocol.on_line(&event), Meaning::Nothing);
+        assert!(matches!(protocol.on_line(&end), Meaning::Broken(_)), "but not a second end");
     }
 
     /// Whoever writes a harness reads which lines the host says: those, and no others.
@@ -313,10 +316,10 @@ mod tests {
             env: BTreeMap::new(),
             config: None,
         };
-        let mut speech = Jsonl::default();
-        let bind = speech.bind(&binding).unwrap().unwrap();
-        let turn = speech.begin(TURN, "1", None).unwrap();
-        let said = [bind, turn, speech.cancel()].map(|line| {
+        let mut protocol = Jsonl::default();
+        let bind = protocol.bind(&binding).unwrap().unwrap();
+        let turn = protocol.begin(TURN, "1", None).unwrap();
+        let said = [bind, turn, protocol.cancel()].map(|line| {
             let line: serde_json::Value = serde_json::from_str(&line).unwrap();
             line["type"].as_str().unwrap().to_owned()
         });
@@ -333,13 +336,13 @@ mod tests {
 
     #[test]
     fn what_is_said_is_one_line_whatever_is_in_it() {
-        let mut speech = Jsonl::default();
-        let said = speech.begin(TURN, "{\n\"a\":\r\n\"b\\nc\"}", None).unwrap();
+        let mut protocol = Jsonl::default();
+        let said = protocol.begin(TURN, "{\n\"a\":\r\n\"b\\nc\"}", None).unwrap();
         assert!(!said.contains(['\r', '\n']), "{said}");
         assert!(said.contains(r#""input":{"a":"b\nc"}"#), "{said}");
-        assert!(speech.begin(TURN, "{", None).is_err());
-        assert!(speech.begin(TURN, "1} {", None).is_err());
-        assert!(speech.begin(TURN, "1", Some("")).is_err());
+        assert!(protocol.begin(TURN, "{", None).is_err());
+        assert!(protocol.begin(TURN, "1} {", None).is_err());
+        assert!(protocol.begin(TURN, "1", Some("")).is_err());
     }
 
     /// One thing that a harness may say.
@@ -365,11 +368,11 @@ mod tests {
         runtime.block_on(async {
             let (ours, mut theirs) = tokio::io::duplex(1 << 20);
             let mut connection = Connection::new(Box::new(ours), 1000);
-            let mut speech = Jsonl::default();
+            let mut protocol = Jsonl::default();
             let past = TurnId::from_u128(4);
-            speech.begin(past, "1", None).unwrap();
-            speech.hear(&format!(r#"{{"type":"result","id":"{past}"}}"#));
-            speech.begin(TURN, "1", None).unwrap();
+            protocol.begin(past, "1", None).unwrap();
+            protocol.on_line(&format!(r#"{{"type":"result","id":"{past}"}}"#));
+            protocol.begin(TURN, "1", None).unwrap();
             let mut events = Vec::new();
             let mut rest = bytes;
             for &size in cuts.iter().chain(std::iter::repeat(&usize::MAX)) {
@@ -377,8 +380,8 @@ mod tests {
                 theirs.write_all(now).await.unwrap();
                 while let Some(heard) = connection.next_at_once().await {
                     let meaning = match heard {
-                        Heard::Line(line) => speech.hear(&line),
-                        Heard::Garbage | Heard::TooLong | Heard::End => {
+                        Received::Line(line) => protocol.on_line(&line),
+                        Received::Garbage | Received::TooLong | Received::End => {
                             Meaning::Broken("no line".to_owned())
                         }
                     };

@@ -11,26 +11,26 @@ mod ash_bridge;
 mod binding;
 mod connection;
 mod error;
-mod held;
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing;
+mod held_harness;
 mod json;
 mod jsonl;
 mod lines;
 mod link;
 mod logs;
-#[cfg(feature = "made-up")]
-pub mod made_up;
 mod program;
 mod program_turn;
+mod protocol;
 #[cfg(feature = "scripted")]
 pub mod scripted;
 mod shell;
-mod speech;
 mod start;
 mod text;
 
 pub use binding::Binding;
 pub use error::{FailureCode, HarnessError, HarnessErrorCode};
-pub use held::{HELD_LINE_BYTES_MAX, Held, HeldInput, HeldOutput};
+pub use held_harness::{HELD_LINE_BYTES_MAX, Held, HeldInput, HeldOutput};
 pub use link::{Cancelled, HarnessEnd, HarnessEvent, HarnessLink, Stream, Turn};
 pub use logs::{LogStream, Logs};
 pub use start::{Whose, start};

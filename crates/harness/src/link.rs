@@ -8,8 +8,8 @@ use model::TurnId;
 
 use crate::binding::Binding;
 use crate::error::{FailureCode, HarnessError, HarnessErrorCode};
-use crate::held::Held;
-use crate::program_turn::{ProgramTurn, Talker};
+use crate::held_harness::Held;
+use crate::program_turn::{ProgramHarness, ProgramTurn};
 use crate::shell::{Shell, ShellTurn};
 
 /// One of the two outputs of a turn.
@@ -84,7 +84,7 @@ pub struct HarnessLink(pub(crate) Arc<Kind>);
 
 pub(crate) enum Kind {
     Shell(Shell),
-    Program(Arc<Talker>),
+    Program(Arc<ProgramHarness>),
 }
 
 impl HarnessLink {
@@ -95,7 +95,7 @@ impl HarnessLink {
                 shell.bind(binding);
                 Ok(())
             }
-            Kind::Program(talker) => talker.bind(binding).await,
+            Kind::Program(harness) => harness.bind(binding).await,
         }
     }
 
@@ -109,11 +109,11 @@ impl HarnessLink {
         match &*self.0 {
             Kind::Shell(shell) => {
                 let begun = shell.turn(input).await?;
-                Ok(Doing::Shell(Box::new(begun)))
+                Ok(TurnKind::Shell(Box::new(begun)))
             }
-            Kind::Program(talker) => {
-                let begun = ProgramTurn::begin(talker, turn, input, config).await?;
-                Ok(Doing::Program(Box::new(begun)))
+            Kind::Program(harness) => {
+                let begun = ProgramTurn::begin(harness, turn, input, config).await?;
+                Ok(TurnKind::Program(Box::new(begun)))
             }
         }
         .map(Turn)
@@ -127,7 +127,7 @@ impl HarnessLink {
                 let cause = "the shell is no program to speak with";
                 Err(HarnessError::new(HarnessErrorCode::NotStarted, cause))
             }
-            Kind::Program(talker) => talker.hold().await,
+            Kind::Program(harness) => harness.hold().await,
         }
     }
 
@@ -135,7 +135,7 @@ impl HarnessLink {
     pub fn is_alive(&self) -> bool {
         match &*self.0 {
             Kind::Shell(shell) => shell.is_alive(),
-            Kind::Program(talker) => talker.is_alive(),
+            Kind::Program(harness) => harness.is_alive(),
         }
     }
 }
@@ -150,9 +150,9 @@ const _: () = {
 
 /// A turn that a harness has. Dropped before its end, what it runs is killed; a harness with a
 /// program has to be started again then.
-pub struct Turn(Doing);
+pub struct Turn(TurnKind);
 
-enum Doing {
+enum TurnKind {
     Shell(Box<ShellTurn>),
     Program(Box<ProgramTurn>),
 }
@@ -161,8 +161,8 @@ impl Turn {
     /// What happens next. Dropping the wait loses nothing. After the end nothing more may be asked.
     pub async fn next(&mut self) -> HarnessEvent {
         match &mut self.0 {
-            Doing::Shell(turn) => turn.next().await,
-            Doing::Program(turn) => turn.next().await,
+            TurnKind::Shell(turn) => turn.next().await,
+            TurnKind::Program(turn) => turn.next().await,
         }
     }
 
@@ -179,8 +179,8 @@ impl Turn {
         mut take: impl FnMut(HarnessEvent) + Send,
     ) -> Cancelled {
         match &mut self.0 {
-            Doing::Shell(turn) => turn.cancel(grace, &mut take).await,
-            Doing::Program(turn) => turn.cancel(grace, &mut take).await,
+            TurnKind::Shell(turn) => turn.cancel(grace, &mut take).await,
+            TurnKind::Program(turn) => turn.cancel(grace, &mut take).await,
         }
     }
 }

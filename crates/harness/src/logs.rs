@@ -11,7 +11,7 @@ use tokio::sync::oneshot;
 const LINE_BYTES_MAX: usize = 64 * 1024;
 
 /// What is kept of the last line of errors.
-const LAST_WORDS_BYTES_MAX: usize = 1024;
+const LAST_ERROR_LINE_BYTES_MAX: usize = 1024;
 
 const READ_BYTES: usize = 16 * 1024;
 
@@ -45,9 +45,9 @@ pub trait Logs: Send + Sync {
 
 /// The last line that a program wrote to its errors.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct LastWords(Arc<Mutex<String>>);
+pub(crate) struct LastErrorLine(Arc<Mutex<String>>);
 
-impl LastWords {
+impl LastErrorLine {
     pub(crate) fn get(&self) -> String {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -55,7 +55,7 @@ impl LastWords {
     fn set(&self, line: &str) {
         let line = line.trim();
         if !line.is_empty() {
-            let mut end = line.len().min(LAST_WORDS_BYTES_MAX);
+            let mut end = line.len().min(LAST_ERROR_LINE_BYTES_MAX);
             while !line.is_char_boundary(end) {
                 end -= 1;
             }
@@ -68,7 +68,7 @@ impl LastWords {
 pub(crate) struct Output {
     pub stream: LogStream,
     pub logs: Arc<dyn Logs>,
-    pub last_words: LastWords,
+    pub last_error_line: LastErrorLine,
     /// The byte that says that the program is ready, where it says so, and who waits for it.
     pub ready: Option<(u8, oneshot::Sender<()>)>,
 }
@@ -128,7 +128,7 @@ impl Output {
     fn tell(&self, line: &[u8]) {
         let text = String::from_utf8_lossy(line);
         if self.stream == LogStream::Stderr {
-            self.last_words.set(&text);
+            self.last_error_line.set(&text);
         }
         self.logs.line(self.stream, text.trim_end_matches('\r'));
     }
@@ -150,18 +150,18 @@ mod tests {
     fn output(stream: LogStream) -> (Output, Arc<Kept>) {
         let kept = Arc::new(Kept::default());
         let logs: Arc<dyn Logs> = Arc::clone(&kept) as _;
-        (Output { stream, logs, last_words: LastWords::default(), ready: None }, kept)
+        (Output { stream, logs, last_error_line: LastErrorLine::default(), ready: None }, kept)
     }
 
     #[tokio::test]
     async fn lines_are_told_as_they_were_written() {
         let (output, kept) = output(LogStream::Stderr);
-        let last_words = output.last_words.clone();
+        let last_error_line = output.last_error_line.clone();
         let text = "one\r\ntwo\n\nüber\nno end".as_bytes().to_vec();
         output.drain(Some(Box::new(std::io::Cursor::new(text)))).await;
         let expected = ["stderr: one", "stderr: two", "stderr: ", "stderr: über", "stderr: no end"];
         assert_eq!(*kept.0.lock().unwrap(), expected);
-        assert_eq!(last_words.get(), "no end");
+        assert_eq!(last_error_line.get(), "no end");
     }
 
     #[tokio::test]

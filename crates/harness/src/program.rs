@@ -13,13 +13,13 @@ use tokio::time::timeout;
 
 use crate::error::{FailureCode, HarnessError, HarnessErrorCode, is_gone};
 use crate::link::HarnessEnd;
-use crate::logs::{LastWords, LogStream, Logs, Output};
+use crate::logs::{LastErrorLine, LogStream, Logs, Output};
 
 /// How long the outputs of a program that is over may take to be read.
-const REST: Duration = Duration::from_millis(300);
+const DRAIN_TIMEOUT: Duration = Duration::from_millis(300);
 
 /// How long a kill may take.
-const KILL: Duration = Duration::from_secs(5);
+const KILL_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// How a program ended.
 #[derive(Debug, Clone)]
@@ -40,7 +40,7 @@ pub(crate) struct Program {
     ended: watch::Receiver<Option<Ended>>,
     task: JoinHandle<()>,
     is_abandoned: AtomicBool,
-    last_words: LastWords,
+    last_error_line: LastErrorLine,
     logs: Arc<dyn Logs>,
 }
 
@@ -67,12 +67,12 @@ impl Program {
         let channel = process.channel.take();
         let handle = process.handle();
         let ready_byte = ready_byte.map(|byte| (byte, tell_ready));
-        let last_words = LastWords::default();
+        let last_error_line = LastErrorLine::default();
         let watched =
-            watch_over(process, ready_byte, Arc::clone(&logs), last_words.clone(), tell_ended);
+            supervise(process, ready_byte, Arc::clone(&logs), last_error_line.clone(), tell_ended);
         let task = tasks::spawn(watched);
         let is_abandoned = AtomicBool::new(false);
-        let program = Self { handle, ended, task, is_abandoned, last_words, logs };
+        let program = Self { handle, ended, task, is_abandoned, last_error_line, logs };
         Ok(Started { program, channel, ready })
     }
 
@@ -87,8 +87,8 @@ impl Program {
     }
 
     /// The last line that it wrote to its errors.
-    pub(crate) fn last_words(&self) -> LastWords {
-        self.last_words.clone()
+    pub(crate) fn last_error_line(&self) -> LastErrorLine {
+        self.last_error_line.clone()
     }
 
     /// Tells something about it to whoever keeps its logs.
@@ -100,7 +100,7 @@ impl Program {
     /// that takes too long for anybody to wait.
     pub(crate) async fn kill(&self) {
         // That it cannot be killed means that its sandbox is over, or soon will be.
-        let _ = timeout(KILL, self.handle.kill()).await;
+        let _ = timeout(KILL_TIMEOUT, self.handle.kill()).await;
     }
 
     /// Kills it without waiting.
@@ -132,17 +132,17 @@ impl End {
 }
 
 /// Reads the outputs of a program and waits for its end.
-async fn watch_over(
+async fn supervise(
     mut process: Process,
     ready: Option<(u8, oneshot::Sender<()>)>,
     logs: Arc<dyn Logs>,
-    last_words: LastWords,
+    last_error_line: LastErrorLine,
     ended: watch::Sender<Option<Ended>>,
 ) {
     let output = |stream, ready| Output {
         stream,
         logs: Arc::clone(&logs),
-        last_words: last_words.clone(),
+        last_error_line: last_error_line.clone(),
         ready,
     };
     let (out, err) = (process.stdout.take(), process.stderr.take());
@@ -161,10 +161,10 @@ async fn watch_over(
         }
     };
     if !are_drained {
-        let _ = timeout(REST, outputs).await;
+        let _ = timeout(DRAIN_TIMEOUT, outputs).await;
     }
     let how = match exit {
-        Ok(exit) => Ended::Exited(exit, last_words.get()),
+        Ok(exit) => Ended::Exited(exit, last_error_line.get()),
         Err(error) if is_gone(error.code) => Ended::Gone,
         Err(error) => Ended::NotStarted(error),
     };
@@ -176,14 +176,14 @@ impl Ended {
     /// As the reason for which nothing can be done with it.
     pub(crate) fn into_error(self) -> HarnessError {
         match self {
-            Self::Exited(exit, last_words) => {
+            Self::Exited(exit, last_error_line) => {
                 let code = if exit.out_of_memory {
                     HarnessErrorCode::OutOfMemory
                 } else {
                     HarnessErrorCode::Died
                 };
                 let exited = Self::Exited(exit, String::new());
-                HarnessError::with_words(code, exited.to_string(), &last_words)
+                HarnessError::with_program_text(code, exited.to_string(), &last_error_line)
             }
             Self::Abandoned => HarnessError::new(HarnessErrorCode::Died, self.to_string()),
             Self::NotStarted(error) => error.into(),
@@ -200,7 +200,7 @@ impl Ended {
 impl std::fmt::Display for Ended {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Self::Exited(exit, last_words) => {
+            Self::Exited(exit, last_error_line) => {
                 match exit.status {
                     ExitStatus::Code(code) => write!(f, "the harness exited with code {code}")?,
                     ExitStatus::Signal(signal) => {
@@ -210,7 +210,7 @@ impl std::fmt::Display for Ended {
                 if exit.out_of_memory {
                     f.write_str(", because the sandbox ran out of memory")?;
                 }
-                if last_words.is_empty() { Ok(()) } else { write!(f, ": {last_words}") }
+                if last_error_line.is_empty() { Ok(()) } else { write!(f, ": {last_error_line}") }
             }
             Self::NotStarted(error) => write!(f, "the harness could not be started: {error}"),
             Self::Gone => f.write_str("the sandbox is gone"),

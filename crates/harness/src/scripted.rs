@@ -202,7 +202,7 @@ impl Script {
     }
 
     /// The next thing it is told.
-    async fn heard(&mut self) -> Option<Value> {
+    async fn next_request(&mut self) -> Option<Value> {
         let line = self.lines.next_line().await.ok()??;
         Some(serde_json::from_str(&line).unwrap_or_default())
     }
@@ -219,7 +219,7 @@ impl FakeProgram for ScriptedJsonl {
         let Some(channel) = inside.channel.take() else { return ExitStatus::Code(2) };
         let mut script = Script::new(inside, channel, false);
         script.say(json!({ "type": "ready", "protocol": 1 })).await;
-        while let Some(line) = script.heard().await {
+        while let Some(line) = script.next_request().await {
             match line["type"].as_str() {
                 Some("bind") => {
                     let bound = line["env"].as_object().into_iter().flatten();
@@ -254,7 +254,7 @@ impl FakeProgram for ScriptedBridge {
         let Some(stream) = listener.accept().await else { return ExitStatus::Code(1) };
         let mut script = Script::new(inside, stream, true);
         script.say(json!({ "ev": "ready" })).await;
-        while let Some(line) = script.heard().await {
+        while let Some(line) = script.next_request().await {
             if line["cmd"].as_str() == Some("query") {
                 script.config = line.clone();
                 let text = text_of(&line["prompt"]);

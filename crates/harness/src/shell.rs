@@ -24,7 +24,7 @@ const READ_BYTES: usize = 32 * 1024;
 const SIGTERM: i32 = 15;
 
 /// How long a kill may take.
-const KILL: Duration = Duration::from_secs(5);
+const KILL_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A turn as a command line.
 #[derive(Debug, PartialEq, Eq, Deserialize)]
@@ -186,7 +186,7 @@ impl ShellTurn {
             }
         }
         // Also what it has left in the background.
-        let killed = timeout(KILL, handle.kill()).await;
+        let killed = timeout(KILL_TIMEOUT, handle.kill()).await;
         match (ended, killed) {
             (Some(HarnessEnd::SandboxGone), _) => Cancelled::SandboxGone,
             (_, Ok(Err(error))) if is_gone(error.code) => Cancelled::SandboxGone,

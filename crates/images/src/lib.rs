@@ -10,7 +10,7 @@
 mod digest;
 mod directories;
 mod error;
-mod repack;
+mod layer_archive;
 mod source;
 mod store;
 mod stream;

@@ -1,14 +1,14 @@
 //! The bytes of a layer on their way: one thread reads, decompresses and hashes them while another
 //! unpacks them. What is on the way is bounded.
 
+mod cancellable;
 mod compression;
-mod until;
 
 use std::io::{self, BufRead, ErrorKind, Read, Write};
 use std::sync::mpsc::{Receiver, Sender, SyncSender, TryRecvError, channel, sync_channel};
 
+pub(crate) use cancellable::Cancellable;
 pub(crate) use compression::Compression;
-pub(crate) use until::Until;
 
 use crate::digest::{Digest, Hasher};
 use crate::error::{ImageError, ImageErrorCode};
@@ -19,7 +19,7 @@ const PIECES: usize = 8;
 
 /// What went through.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Passed {
+pub(crate) struct StreamDigests {
     /// The digest of what was stored, before it was decompressed.
     pub(crate) stored: Digest,
     pub(crate) stored_bytes: u64,
@@ -33,7 +33,7 @@ pub(crate) fn from_reader<T>(
     source: impl Read + Send,
     bytes_max: u64,
     consume: impl FnOnce(&mut Pieces) -> Result<T, ImageError>,
-) -> Result<(T, Passed), ImageError> {
+) -> Result<(T, StreamDigests), ImageError> {
     pass(bytes_max, move |sink| pump(source, sink), consume)
 }
 
@@ -42,7 +42,7 @@ pub(crate) fn from_writer<T>(
     bytes_max: u64,
     produce: impl FnOnce(&mut Sink) -> Result<(), ImageError> + Send,
     consume: impl FnOnce(&mut Pieces) -> Result<T, ImageError>,
-) -> Result<(T, Passed), ImageError> {
+) -> Result<(T, StreamDigests), ImageError> {
     pass(bytes_max, move |sink| produce(sink).map(|()| None), consume)
 }
 
@@ -53,7 +53,7 @@ fn pass<T>(
     bytes_max: u64,
     produce: impl FnOnce(&mut Sink) -> Result<Stored, ImageError> + Send,
     consume: impl FnOnce(&mut Pieces) -> Result<T, ImageError>,
-) -> Result<(T, Passed), ImageError> {
+) -> Result<(T, StreamDigests), ImageError> {
     let (to, from) = sync_channel(PIECES);
     let (back_to, back) = channel();
     std::thread::scope(|scope| {
@@ -138,10 +138,10 @@ impl Sink {
         if self.filled > 0 { self.send() } else { Ok(()) }
     }
 
-    fn passed(self, stored: Stored) -> Passed {
+    fn passed(self, stored: Stored) -> StreamDigests {
         let plain = self.hasher.finish();
         let (stored, stored_bytes) = stored.unwrap_or((plain, self.bytes));
-        Passed { stored, stored_bytes, plain }
+        StreamDigests { stored, stored_bytes, plain }
     }
 }
 

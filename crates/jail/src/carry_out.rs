@@ -40,7 +40,7 @@ pub struct Failed {
 }
 
 /// What the steps need to know and keep, besides themselves.
-pub struct Body<'a> {
+pub struct Executor<'a> {
     /// Its number, by which it owns users and control groups.
     pub slot: u32,
     /// The first of the users it owns on the host.
@@ -76,7 +76,7 @@ pub struct Body<'a> {
     pub root: Option<OwnedFd>,
 }
 
-impl Body<'_> {
+impl Executor<'_> {
     /// Carries out steps in order, up to the first that fails.
     pub fn carry_out(&mut self, steps: &[Step]) -> Result<(), Failed> {
         for step in steps {

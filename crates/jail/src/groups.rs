@@ -79,11 +79,11 @@ pub struct NodeCaps {
 /// The groups of one run.
 #[derive(Debug)]
 pub struct Groups {
-    hierarchies: Vec<Opened>,
+    hierarchies: Vec<OpenHierarchy>,
 }
 
 #[derive(Debug)]
-struct Opened {
+struct OpenHierarchy {
     version: Version,
     uses: Vec<Use>,
     /// As the host sees it. The launcher itself cannot name it any more: it uses descriptors.
@@ -131,7 +131,7 @@ impl Groups {
             let directory = openat(CWD, &path, flags, Mode::empty())?;
             let above = openat(CWD, &hierarchy.directory, flags, Mode::empty())?;
             let (version, uses) = (hierarchy.version, hierarchy.uses.clone());
-            let opened = Opened { version, uses, path, directory, above };
+            let opened = OpenHierarchy { version, uses, path, directory, above };
             opened.cap(caps)?;
             hierarchies.push(opened);
         }
@@ -155,7 +155,7 @@ impl Groups {
 
     /// Makes the group in which the first process of a slot is born, if processes can be born in
     /// groups here.
-    pub fn birthplace(&self, slot: u32) -> io::Result<Option<OwnedFd>> {
+    pub fn cgroup_for_clone(&self, slot: u32) -> io::Result<Option<OwnedFd>> {
         let Some(v2) = self.hierarchies.iter().find(|one| one.version == Version::V2) else {
             return Ok(None);
         };
@@ -257,12 +257,12 @@ impl Groups {
         self.serving(wanted).map(|hierarchy| hierarchy.path.join(name_of(slot)))
     }
 
-    fn serving(&self, wanted: Use) -> Option<&Opened> {
+    fn serving(&self, wanted: Use) -> Option<&OpenHierarchy> {
         self.hierarchies.iter().find(|hierarchy| hierarchy.uses.contains(&wanted))
     }
 }
 
-impl Opened {
+impl OpenHierarchy {
     fn cap(&self, caps: NodeCaps) -> io::Result<()> {
         for used in &self.uses {
             match (used, self.version) {

@@ -1,5 +1,5 @@
 //! What has to be done to turn a fresh process into the first process of a sandbox, as a list.
-//! Pure: the same wish always gives the same list, and the list can be read. There are two halves.
+//! Pure: the same input always gives the same list, and the list can be read. There are two halves.
 //! `prepare` needs nothing of the sandbox to come, so spares have gone through it before anyone
 //! asks. `enter` is what is left when someone does.
 //!
@@ -46,7 +46,7 @@ pub enum Users {
 
 /// What is wished for.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Wish {
+pub struct PlanInput {
     /// Its name for itself.
     pub hostname: String,
     /// What `/tmp` and `/dev/shm` may hold, together.
@@ -190,7 +190,7 @@ pub const READ_ONLY: &[&str] = &["proc/bus", "proc/fs", "proc/irq", "proc/sys"];
 
 /// What comes before both, once for all sandboxes of a slot, where a process cannot be born in its
 /// control groups but has to write itself into them (v1).
-pub fn settle() -> Vec<Step> {
+pub fn join_groups() -> Vec<Step> {
     vec![Step::JoinGroups, Step::WriteLimits]
 }
 
@@ -223,32 +223,32 @@ pub fn prepare(limits: bool, network: Network, users: Users) -> Vec<Step> {
 }
 
 /// The half that is done when someone asks.
-pub fn enter(wish: &Wish) -> Vec<Step> {
+pub fn enter(input: &PlanInput) -> Vec<Step> {
     let mut steps = Vec::with_capacity(40);
-    match wish.network {
+    match input.network {
         Network::Fresh => steps.extend([Step::NewNetwork, Step::LoopbackUp]),
         Network::Spare | Network::Shared => {}
     }
     steps.extend([Step::AttachRoot, Step::MountProc]);
     steps.extend(MASKED.iter().copied().map(Step::Mask));
     steps.extend(READ_ONLY.iter().copied().map(Step::ReadOnly));
-    steps.push(Step::MountScratch { bytes: wish.scratch_bytes });
-    steps.push(Step::MountTerminals { own_group: wish.users == Users::Ranges });
-    steps.push(match wish.workspace {
+    steps.push(Step::MountScratch { bytes: input.scratch_bytes });
+    steps.push(Step::MountTerminals { own_group: input.users == Users::Ranges });
+    steps.push(match input.workspace {
         Workspace::Memory(bytes) => Step::MountMemory { path: "workspace", bytes, mode: 0o755 },
         Workspace::Given => Step::MountGiven { path: "workspace" },
     });
-    steps.extend(wish.shown.iter().map(|at| Step::MountShown { at: at.clone() }));
-    steps.extend([Step::EnterRoot, Step::Hostname(wish.hostname.clone())]);
-    match wish.users {
+    steps.extend(input.shown.iter().map(|at| Step::MountShown { at: at.clone() }));
+    steps.extend([Step::EnterRoot, Step::Hostname(input.hostname.clone())]);
+    match input.users {
         Users::Ranges | Users::Subordinate => {
             steps.extend([Step::KeepFewCapabilities, Step::UseFilesAsUser]);
         }
         Users::Alone => steps.push(Step::DropCapabilities),
     }
     // The guest is one of them only where it has no user of its own.
-    let guest = u32::from(wish.users == Users::Alone);
-    steps.extend(wish.processes.map(|most| Step::LimitProcesses(most.saturating_add(guest))));
+    let guest = u32::from(input.users == Users::Alone);
+    steps.extend(input.processes.map(|most| Step::LimitProcesses(most.saturating_add(guest))));
     steps.extend([
         Step::Undumpable,
         Step::DieWithLauncher,

@@ -18,7 +18,7 @@ pub struct Entries<R> {
     data_left: u64,
     padding_left: u64,
     position: u64,
-    is_over: bool,
+    has_ended: bool,
     is_whole: bool,
 }
 
@@ -32,7 +32,7 @@ impl<R: Read> Entries<R> {
             data_left: 0,
             padding_left: 0,
             position: 0,
-            is_over: false,
+            has_ended: false,
             is_whole: false,
         }
     }
@@ -51,9 +51,9 @@ impl<R: Read> Entries<R> {
     /// The next entry; none at the end. What was not taken of the one before is passed over.
     pub fn next_entry(&mut self) -> Result<Option<Entry>, TarError> {
         self.skip_rest()?;
-        while !self.is_over {
+        while !self.has_ended {
             let Some(block) = self.block()? else {
-                self.is_over = true;
+                self.has_ended = true;
                 self.decoder.end()?;
                 if self.is_whole {
                     return Err(TarError::Cut);
@@ -103,7 +103,7 @@ impl<R: Read> Entries<R> {
     }
 
     fn end(&mut self) -> Result<(), TarError> {
-        self.is_over = true;
+        self.has_ended = true;
         if !self.is_whole {
             return Ok(());
         }

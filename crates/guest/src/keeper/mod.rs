@@ -9,12 +9,12 @@
 //! own namespaces, it ends.
 
 mod disposer;
-mod home;
+mod namespaces;
 mod objects;
-mod places;
 mod process;
 mod sockets;
 mod state;
+mod writable_mounts;
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -29,7 +29,7 @@ use rustix::io::Errno;
 use rustix::thread::ThreadNameSpaceType;
 
 use disposer::Disposer;
-use home::Home;
+use namespaces::OwnNamespaces;
 use process::Process;
 
 /// Where the starter leaves the socket.
@@ -43,7 +43,7 @@ fn refusal(code: KeeperRefusalCode, step: impl Into<String>, errno: i32) -> Refu
 }
 
 /// Something of a use is left.
-fn left(what: impl Into<String>) -> Refusal {
+fn leftover(what: impl Into<String>) -> Refusal {
     refusal(KeeperRefusalCode::Left, what, 0)
 }
 
@@ -83,7 +83,7 @@ pub(crate) fn main() -> ExitCode {
         answered = match packet::receive(&host, &mut buffer) {
             Ok(packet) if packet.bytes == 0 => return ExitCode::SUCCESS,
             Ok(packet) => match postcard::from_bytes(&buffer[..packet.bytes]) {
-                Ok(asked) => answer(&host, &keeper.asked(&asked, packet.descriptors)),
+                Ok(request) => answer(&host, &keeper.handle(&request, packet.descriptors)),
                 Err(_) => return ExitCode::from(3),
             },
             Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(()),
@@ -105,7 +105,7 @@ fn answer(host: &OwnedFd, answer: &FromKeeper) -> io::Result<()> {
 }
 
 struct Keeper {
-    home: Home,
+    namespaces: OwnNamespaces,
     disposer: Disposer,
 }
 
@@ -113,12 +113,12 @@ impl Keeper {
     fn start() -> Result<Self, Refusal> {
         // Before anything is opened that it would inherit.
         let disposer = Disposer::start().named("start who takes old places apart")?;
-        Ok(Self { home: Home::open()?, disposer })
+        Ok(Self { namespaces: OwnNamespaces::open()?, disposer })
     }
 
-    fn asked(&self, asked: &ToKeeper, descriptors: Vec<OwnedFd>) -> FromKeeper {
-        let ticket = asked.ticket;
-        match self.carry_out(asked, descriptors) {
+    fn handle(&self, request: &ToKeeper, descriptors: Vec<OwnedFd>) -> FromKeeper {
+        let ticket = request.ticket;
+        match self.carry_out(request, descriptors) {
             Ok(answer) => answer,
             Err(refusal) => FromKeeper::Refused { ticket, refusal },
         }
@@ -126,16 +126,16 @@ impl Keeper {
 
     fn carry_out(
         &self,
-        asked: &ToKeeper,
+        request: &ToKeeper,
         descriptors: Vec<OwnedFd>,
     ) -> Result<FromKeeper, Refusal> {
-        let ToKeeper { ticket, ask, ref places } = *asked;
+        let ToKeeper { ticket, ask, ref places } = *request;
         let handle = descriptors.into_iter().next();
         let handle = handle.ok_or_else(|| refusal(KeeperRefusalCode::Gone, "no handle came", 0))?;
         if places.len() > MAX_PLACES {
             return Err(refusal(KeeperRefusalCode::Foreign, "more places than there may be", 0));
         }
-        let process = Process::known(&self.home, handle)?;
+        let process = Process::open(&self.namespaces, handle)?;
         let answer = match ask {
             Ask::Look => {
                 let facts = state::facts(&process, places)?;
@@ -146,21 +146,21 @@ impl Keeper {
                 FromKeeper::Renewed { ticket }
             }
             Ask::Prove => {
-                process.is_alone()?;
+                process.check_alone()?;
                 for place in places {
-                    places::prove(&process, place)?;
+                    writable_mounts::prove(&process, place)?;
                 }
                 sockets::prove(&process)?;
-                self.home.within(
+                self.namespaces.within(
                     &process,
                     ThreadNameSpaceType::INTER_PROCESS_COMMUNICATION,
-                    || objects::prove(&self.home, &self.disposer),
+                    || objects::prove(&self.namespaces, &self.disposer),
                 )??;
                 FromKeeper::Seen { ticket, facts: state::facts(&process, places)? }
             }
         };
         // What was read by its number was its own.
-        process.lives()?;
+        process.check_alive()?;
         Ok(answer)
     }
 
@@ -168,18 +168,18 @@ impl Keeper {
         let root = process.root()?;
         let mut fresh = Vec::with_capacity(places.len());
         for place in places {
-            fresh.push((place, places::fresh(process, place)?));
+            fresh.push((place, writable_mounts::fresh(process, place)?));
         }
         let kinds = ThreadNameSpaceType::MOUNT | ThreadNameSpaceType::INTER_PROCESS_COMMUNICATION;
-        self.home.within(process, kinds, || {
-            let old = places::replace_all(&root, fresh)?;
-            if places::hold_much(places, &old) {
+        self.namespaces.within(process, kinds, || {
+            let old = writable_mounts::replace_all(&root, fresh)?;
+            if writable_mounts::hold_much_memory(places, &old) {
                 drop(old);
             } else {
                 self.disposer.take(old);
             }
-            objects::remove_all(&self.home, &self.disposer)
+            objects::remove_all(&self.namespaces, &self.disposer)
         })??;
-        sockets::close_all(&self.home, process)
+        sockets::close_all(&self.namespaces, process)
     }
 }

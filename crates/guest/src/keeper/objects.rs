@@ -11,8 +11,8 @@ use rustix::io::Errno;
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsmount, fsopen};
 
 use super::disposer::Disposer;
-use super::home::Home;
-use super::{Named as _, Refusal, left};
+use super::namespaces::OwnNamespaces;
+use super::{Named as _, Refusal, leftover};
 
 /// The kernel's lists.
 const LISTS: [(Kind, &str); 3] = [
@@ -28,9 +28,9 @@ const MAX_LIST_BYTES: usize = 16 * 1024 * 1024;
 const MAX_QUEUES: usize = 65_536;
 
 /// Removes all of it.
-pub(super) fn remove_all(home: &Home, disposer: &Disposer) -> Result<(), Refusal> {
+pub(super) fn remove_all(namespaces: &OwnNamespaces, disposer: &Disposer) -> Result<(), Refusal> {
     for (kind, list) in LISTS {
-        for id in ids(&read(home, list).named(list)?) {
+        for id in ids(&read(namespaces, list).named(list)?) {
             ipc::remove(kind, id).named("remove an object of System V")?;
         }
     }
@@ -44,24 +44,24 @@ pub(super) fn remove_all(home: &Home, disposer: &Disposer) -> Result<(), Refusal
 }
 
 /// Makes sure that there is none.
-pub(super) fn prove(home: &Home, disposer: &Disposer) -> Result<(), Refusal> {
+pub(super) fn prove(namespaces: &OwnNamespaces, disposer: &Disposer) -> Result<(), Refusal> {
     for (kind, list) in LISTS {
-        if let Some(id) = ids(&read(home, list).named(list)?).next() {
-            return Err(left(format!("{kind:?} {id} of System V exists")));
+        if let Some(id) = ids(&read(namespaces, list).named(list)?).next() {
+            return Err(leftover(format!("{kind:?} {id} of System V exists")));
         }
     }
     let Some(Queues { mount, directory, names }) = Queues::open()? else { return Ok(()) };
     disposer.take(vec![mount, directory]);
     match names.first() {
-        Some(name) => Err(left(format!("the queue {} exists", name.to_string_lossy()))),
+        Some(name) => Err(leftover(format!("the queue {} exists", name.to_string_lossy()))),
         None => Ok(()),
     }
 }
 
 /// A list, as it is for the namespace that we are in.
-fn read(home: &Home, list: &str) -> Result<String, Errno> {
+fn read(namespaces: &OwnNamespaces, list: &str) -> Result<String, Errno> {
     let flags = OFlags::RDONLY | OFlags::CLOEXEC;
-    let file = match openat(&home.proc, list, flags, Mode::empty()) {
+    let file = match openat(&namespaces.proc, list, flags, Mode::empty()) {
         // A kernel without System V has no such objects.
         Err(Errno::NOENT) => return Ok(String::new()),
         file => file?,

@@ -12,8 +12,8 @@ use rustix::fs::{
 use rustix::io::Errno;
 use rustix::process::Pid;
 
-use super::home::{self, Home};
-use super::{Named as _, Refusal, left, refusal};
+use super::namespaces::{self, OwnNamespaces};
+use super::{Named as _, Refusal, leftover, refusal};
 
 /// More of a file in `/proc` is not read.
 const MAX_FILE_BYTES: usize = 256 * 1024;
@@ -33,18 +33,18 @@ pub(super) struct Process {
 impl Process {
     /// The one that a handle stands for, if it is the first of a container that has its namespaces
     /// for itself.
-    pub(super) fn known(home: &Home, handle: OwnedFd) -> Result<Self, Refusal> {
-        let pid = number_of(home, &handle)?;
+    pub(super) fn open(namespaces: &OwnNamespaces, handle: OwnedFd) -> Result<Self, Refusal> {
+        let pid = number_of(namespaces, &handle)?;
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let name = pid.as_raw_nonzero().to_string();
-        let directory = openat(&home.proc, name.as_str(), flags, Mode::empty());
+        let directory = openat(&namespaces.proc, name.as_str(), flags, Mode::empty());
         let directory = directory.map_err(|_| gone())?;
-        let names = home::names(&home.proc, &name);
-        lives(&handle)?;
+        let names = namespaces::names(&namespaces.proc, &name);
+        check_alive(&handle)?;
         let names = names?;
         let [_, processes, ..] = names.clone();
         let process = Self { handle, pid, directory, processes };
-        if names.iter().zip(&home.names).any(|(theirs, ours)| theirs == ours) {
+        if names.iter().zip(&namespaces.names).any(|(theirs, ours)| theirs == ours) {
             return Err(foreign("it shares a namespace with this machine"));
         }
         let status = process.read("status")?;
@@ -60,8 +60,8 @@ impl Process {
     }
 
     /// Refuses if it is over.
-    pub(super) fn lives(&self) -> Result<(), Refusal> {
-        lives(&self.handle)
+    pub(super) fn check_alive(&self) -> Result<(), Refusal> {
+        check_alive(&self.handle)
     }
 
     /// A file that the kernel keeps about it. Empty if there is no such file.
@@ -102,7 +102,7 @@ impl Process {
     }
 
     /// Refuses if there is anybody in the container but this one process, in one thread.
-    pub(super) fn is_alone(&self) -> Result<(), Refusal> {
+    pub(super) fn check_alone(&self) -> Result<(), Refusal> {
         let proc = open_beneath(&self.root()?, "/proc", OFlags::RDONLY).named("open its /proc")?;
         let is_proc = fstatfs(&proc).named("look at its /proc")?.f_type == PROC_MAGIC;
         let first = readlinkat(&proc, "1/ns/pid", Vec::new()).named("look at its /proc")?;
@@ -115,7 +115,7 @@ impl Process {
         }
         if let Some(other) = numbers(&proc)?.into_iter().find(|&pid| pid != 1) {
             let name = read(&proc, &format!("{other}/comm")).unwrap_or_default();
-            return Err(left(format!("process {other} runs ({})", name.trim())));
+            return Err(leftover(format!("process {other} runs ({})", name.trim())));
         }
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let tasks = openat(&self.directory, "task", flags, Mode::empty()).named("task")?;
@@ -141,7 +141,7 @@ pub(super) fn foreign(why: impl Into<String>) -> Refusal {
     refusal(KeeperRefusalCode::Foreign, why, 0)
 }
 
-fn lives(handle: &OwnedFd) -> Result<(), Refusal> {
+fn check_alive(handle: &OwnedFd) -> Result<(), Refusal> {
     let now = Timespec { tv_sec: 0, tv_nsec: 0 };
     match poll(&mut [PollFd::new(handle, PollFlags::IN)], Some(&now)) {
         Ok(0) => Ok(()),
@@ -151,9 +151,9 @@ fn lives(handle: &OwnedFd) -> Result<(), Refusal> {
 }
 
 /// The number of the process that a handle stands for.
-fn number_of(home: &Home, handle: &OwnedFd) -> Result<Pid, Refusal> {
+fn number_of(namespaces: &OwnNamespaces, handle: &OwnedFd) -> Result<Pid, Refusal> {
     let name = format!("self/fdinfo/{}", handle.as_raw_fd());
-    let about = read(&home.proc, &name).named("look at a handle")?;
+    let about = read(&namespaces.proc, &name).named("look at a handle")?;
     let number = about.lines().find_map(|line| line.strip_prefix("Pid:"));
     let number = number.ok_or_else(|| foreign("no handle of a process came"))?.trim();
     // It is -1 for one that is over, and 0 for one that cannot be seen from here.

@@ -11,9 +11,9 @@ use rustix::net::{
 };
 use rustix::thread::ThreadNameSpaceType;
 
-use super::home::Home;
+use super::namespaces::OwnNamespaces;
 use super::process::Process;
-use super::{Named as _, Refusal, left};
+use super::{Named as _, Refusal, leftover};
 
 /// What the kernel counts in a network namespace. To go through its lists would take a thousand times
 /// as long: they are those of the whole machine. Only that of local sockets is not.
@@ -82,23 +82,25 @@ impl Counts {
 pub(super) fn prove(process: &Process) -> Result<(), Refusal> {
     let Counts { open, closed } = Counts::of(process)?;
     if open > 0 || closed > 0 {
-        return Err(left(format!("{open} sockets are left, and {closed} connections remembered")));
+        return Err(leftover(format!(
+            "{open} sockets are left, and {closed} connections remembered"
+        )));
     }
     for (file, what) in [(LOCAL, "local sockets"), (LABELS, "labels of flows")] {
         let rows = process.read_if_there(file)?.lines().skip(1).count();
         if rows > 0 {
-            return Err(left(format!("{rows} {what} are left")));
+            return Err(leftover(format!("{rows} {what} are left")));
         }
     }
     Ok(())
 }
 
 /// Lets the kernel forget connections that nobody has.
-pub(super) fn close_all(home: &Home, process: &Process) -> Result<(), Refusal> {
+pub(super) fn close_all(namespaces: &OwnNamespaces, process: &Process) -> Result<(), Refusal> {
     if Counts::of(process)? == Counts::default() {
         return Ok(());
     }
-    let socket = home.within(process, ThreadNameSpaceType::NETWORK, open)?;
+    let socket = namespaces.within(process, ThreadNameSpaceType::NETWORK, open)?;
     let socket = socket.named("ask for the sockets of a container")?;
     for family in FAMILIES {
         // What the kernel does not forget is found by the proof.

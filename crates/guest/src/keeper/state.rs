@@ -60,9 +60,9 @@ fn fact(name: &str, value: String) -> Fact {
 }
 
 fn status(text: &str) -> String {
-    let is_told =
+    let is_stable =
         |line: &&str| line.split_once(':').is_some_and(|(name, _)| STATUS.contains(&name));
-    text.lines().filter(is_told).collect::<Vec<_>>().join("\n")
+    text.lines().filter(is_stable).collect::<Vec<_>>().join("\n")
 }
 
 /// Its priority, how nice it is, and by which rules it is scheduled.

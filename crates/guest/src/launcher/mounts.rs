@@ -16,15 +16,15 @@ use rustix::fs::{CWD, FileType, Mode, OFlags, fstat, openat, openat2};
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 
-use super::asked;
-use super::attach::{namespace_of, no_links};
-use super::world::World;
+use super::isolation::HostAccess;
+use super::plan_input;
+use super::workspace_mount::{namespace_of, no_links};
 
 /// How many a sandbox may have.
 const AT_MOST: usize = 32;
 
 /// How long who only lends his user namespace stays if nobody ends him: far longer than it takes.
-const LENT_FOR: Duration = Duration::from_secs(10);
+const HELPER_LIFETIME: Duration = Duration::from_secs(10);
 
 /// Something that was found where a spec says.
 pub(super) struct Opened {
@@ -41,20 +41,23 @@ impl Opened {
 }
 
 /// Why something is not shown.
-pub(super) struct NotShown {
+pub(super) struct MountRefusal {
     pub step: String,
     pub errno: i32,
 }
 
 /// Finds all of it.
-pub(super) fn open(world: &World, mounts: &[Mount]) -> Result<Vec<Opened>, NotShown> {
+pub(super) fn open(
+    host_access: &HostAccess,
+    mounts: &[Mount],
+) -> Result<Vec<Opened>, MountRefusal> {
     if mounts.len() > AT_MOST {
-        return Err(NotShown { step: "count mounts".to_owned(), errno: 0 });
+        return Err(MountRefusal { step: "count mounts".to_owned(), errno: 0 });
     }
     let mut opened: Vec<Opened> = mounts
         .iter()
         .map(|mount| {
-            open_one(world, mount).map_err(|error| NotShown {
+            open_one(host_access, mount).map_err(|error| MountRefusal {
                 step: format!("find what is shown at /{}", mount.at),
                 errno: error.raw_os_error().unwrap_or(0),
             })
@@ -65,11 +68,13 @@ pub(super) fn open(world: &World, mounts: &[Mount]) -> Result<Vec<Opened>, NotSh
     Ok(opened)
 }
 
-fn open_one(world: &World, mount: &Mount) -> io::Result<Opened> {
-    if !asked::is_beneath(&mount.at) || !(mount.path.is_empty() || asked::is_beneath(&mount.path)) {
+fn open_one(host_access: &HostAccess, mount: &Mount) -> io::Result<Opened> {
+    if !plan_input::is_beneath(&mount.at)
+        || !(mount.path.is_empty() || plan_input::is_beneath(&mount.path))
+    {
         return Err(Errno::INVAL.into());
     }
-    let directory = world.mounts.get(mount.directory as usize);
+    let directory = host_access.mounts.get(mount.directory as usize);
     let directory = directory.and_then(Option::as_ref).ok_or(Errno::NOENT)?;
     let path = if mount.path.is_empty() { "." } else { mount.path.as_str() };
     let file = openat2(directory, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), no_links())?;
@@ -98,11 +103,11 @@ pub(super) fn root_for(root: Root, opened: &[Opened]) -> Root {
 
 /// Mounts of it for the sandbox of a slot, not mounted anywhere yet, in their order.
 pub(super) fn mounts_for(
-    world: &World,
+    host_access: &HostAccess,
     opened: &[Opened],
     first_uid: u32,
 ) -> io::Result<Vec<OwnedFd>> {
-    let users = match world.users {
+    let users = match host_access.users {
         Users::Ranges if !opened.is_empty() => Some(only_user(first_uid)?),
         // Files of whom programs are anyway are shown as theirs, and only root may show others so.
         Users::Ranges | Users::Subordinate | Users::Alone => None,
@@ -132,7 +137,7 @@ fn mount_of(opened: &Opened, users: Option<&OwnedFd>) -> io::Result<OwnedFd> {
 fn only_user(first_uid: u32) -> io::Result<OwnedFd> {
     let pid = match clone::copy_in_new_user_namespace()? {
         Side::Child => {
-            std::thread::sleep(LENT_FOR);
+            std::thread::sleep(HELPER_LIFETIME);
             clone::exit_now(0);
         }
         Side::Parent(pid) => pid,

@@ -24,7 +24,7 @@ const SUBORDINATE: &CStr = c"subordinate";
 const ALONE: &CStr = c"alone";
 
 /// Where the programs that map subordinate users may be.
-const PLACES: &[&str] = &["/usr/bin", "/bin", "/usr/local/bin", "/run/wrappers/bin"];
+const PROGRAM_DIRECTORIES: &[&str] = &["/usr/bin", "/bin", "/usr/local/bin", "/run/wrappers/bin"];
 
 /// Whose the users of sandboxes will be, if that is decided: by what our starter is, or by the word
 /// with which we started ourselves again.
@@ -62,7 +62,7 @@ pub(super) fn enter(wanted: Option<u32>) -> io::Error {
     });
     let (entered, words) = match ranges {
         Ok(ranges) => (with_ranges(&ranges, own), [SUBORDINATE, NO_REASON]),
-        Err(reason) => (alone(own), [ALONE, word_of(reason)]),
+        Err(reason) => (alone(own), [ALONE, argument_for(reason)]),
     };
     match entered {
         Ok(()) => exec::again(&[c"shoal-launcher", c"launcher", words[0], words[1]]),
@@ -80,7 +80,7 @@ const REASONS: [(AloneBecause, &CStr); 5] = [
 ];
 const NO_REASON: &CStr = c"-";
 
-fn word_of(reason: AloneBecause) -> &'static CStr {
+fn argument_for(reason: AloneBecause) -> &'static CStr {
     REASONS.iter().find(|(one, _)| *one == reason).map_or(NO_REASON, |(_, word)| word)
 }
 
@@ -100,7 +100,7 @@ struct Ranges {
 impl Ranges {
     fn find(wanted: u32) -> Result<Self, AloneBecause> {
         let program = |name: &str| {
-            let places = PLACES.iter().map(|place| format!("{place}/{name}"));
+            let places = PROGRAM_DIRECTORIES.iter().map(|place| format!("{place}/{name}"));
             let found = places.into_iter().find(|path| Path::new(path).exists());
             found.ok_or(AloneBecause::NoPrograms)
         };
@@ -150,13 +150,13 @@ fn trial(ranges: &Ranges, own: (u32, u32)) -> io::Result<()> {
             drop((made, say_enough));
             if namespaces::make(&[Namespace::User]).is_ok() && say_made.write_all(b"M").is_ok() {
                 // Returns when our parent has done its part, or is no more.
-                let _ = await_word(enough);
+                let _ = await_byte(enough);
             }
             clone::exit_now(0);
         }
         Side::Parent(child) => {
             drop((say_made, enough));
-            let mapped = await_word(made).and_then(|()| map(ranges, own, child));
+            let mapped = await_byte(made).and_then(|()| map(ranges, own, child));
             drop(say_enough);
             waitpid(Some(child), WaitOptions::empty())?;
             mapped
@@ -171,7 +171,7 @@ fn with_ranges(ranges: &Ranges, own: (u32, u32)) -> io::Result<()> {
     match clone::copy()? {
         Side::Child => {
             drop(writer);
-            let mapped = await_word(reader).and_then(|()| map(ranges, own, us));
+            let mapped = await_byte(reader).and_then(|()| map(ranges, own, us));
             clone::exit_now(i32::from(mapped.is_err()));
         }
         Side::Parent(child) => {
@@ -191,7 +191,7 @@ fn with_ranges(ranges: &Ranges, own: (u32, u32)) -> io::Result<()> {
     }
 }
 
-fn await_word(mut reader: io::PipeReader) -> io::Result<()> {
+fn await_byte(mut reader: io::PipeReader) -> io::Result<()> {
     reader.read_exact(&mut [0])
 }
 

@@ -10,13 +10,13 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use guest_protocol::launcher::{ImageBytes, Point, Root};
-use jail::root::{self, Built, LAYERS_AT_MOST, Layers, Maker};
+use jail::root::{self, Builder, Built, LAYERS_AT_MOST, Layers};
 use rustix::fs::{CWD, FileType, FlockOperation, Mode, OFlags, flock, mkdirat, openat2, unlinkat};
 use rustix::mount::{UnmountFlags, unmount};
 
-use super::asked;
-use super::attach::no_links;
-use super::world::EMPTY;
+use super::isolation::EMPTY;
+use super::plan_input;
+use super::workspace_mount::no_links;
 
 /// Where roots are built in our own root.
 const BUILT: &str = "/roots";
@@ -41,16 +41,16 @@ pub(super) struct Roots {
     directories: Vec<OwnedFd>,
     /// The image store.
     images: Option<OwnedFd>,
-    maker: Maker,
+    builder: Builder,
     /// The host's own, which is always there.
     host: Rc<Prepared>,
-    others: BTreeMap<Root, Kept>,
+    others: BTreeMap<Root, CachedRoot>,
     /// Those that are others by now, and of which somebody may still have layers.
     replaced: Vec<Root>,
     last_number: u32,
 }
 
-struct Kept {
+struct CachedRoot {
     prepared: Rc<Prepared>,
     place: String,
     used_at: Duration,
@@ -71,18 +71,18 @@ impl Roots {
         host: BorrowedFd<'_>,
         directories: Vec<OwnedFd>,
         images: Option<OwnedFd>,
-        maker: Maker,
+        builder: Builder,
     ) -> io::Result<Self> {
-        root::build_devices(host, maker)?;
-        let place = make_place(0)?;
-        let built = root::build_from_host(host, &place, maker)?;
+        root::build_devices(host, builder)?;
+        let place = make_directory(0)?;
+        let built = root::build_from_host(host, &place, builder)?;
         let host = Rc::new(Prepared { built, _lock: None, base: None });
         let (others, replaced) = (BTreeMap::new(), Vec::new());
-        Ok(Self { directories, images, maker, host, others, replaced, last_number: 0 })
+        Ok(Self { directories, images, builder, host, others, replaced, last_number: 0 })
     }
 
     /// One that is built.
-    pub(super) fn known(&self, root: &Root) -> &Prepared {
+    pub(super) fn built_root(&self, root: &Root) -> &Prepared {
         self.others.get(root).map_or(&self.host, |kept| &kept.prepared)
     }
 
@@ -93,7 +93,9 @@ impl Roots {
         }
         match wanted {
             Root::Aliased { root, names } => return self.aliased(wanted, root, names, now),
-            Root::Pointed { root, points } => return self.pointed(wanted, root, points, now),
+            Root::Pointed { root, points } => {
+                return self.with_mount_points(wanted, root, points, now);
+            }
             Root::Host | Root::Directory(_) | Root::Image(_) => {}
         }
         self.forget_if_replaced(wanted)?;
@@ -104,11 +106,11 @@ impl Roots {
         let (layers, lock) = self.layers_of(wanted)?;
         let identity = identity_of(&layers)?;
         self.last_number += 1;
-        let place = make_place(self.last_number)?;
-        let built = root::build_from_layers(&layers, &place, self.maker)
-            .inspect_err(|_| remove_place(&place))?;
+        let place = make_directory(self.last_number)?;
+        let built = root::build_from_layers(&layers, &place, self.builder)
+            .inspect_err(|_| remove_directory(&place))?;
         let prepared = Rc::new(Prepared { built, _lock: lock, base: None });
-        let kept = Kept { prepared: Rc::clone(&prepared), place, used_at: now, identity };
+        let kept = CachedRoot { prepared: Rc::clone(&prepared), place, used_at: now, identity };
         self.others.insert(wanted.clone(), kept);
         Ok(prepared)
     }
@@ -122,35 +124,35 @@ impl Roots {
         now: Duration,
     ) -> io::Result<Rc<Prepared>> {
         let is_made = matches!(root, Root::Aliased { .. } | Root::Pointed { .. });
-        if is_made || !asked::are_names(names) {
+        if is_made || !plan_input::are_names(names) {
             return Err(io::ErrorKind::InvalidInput.into());
         }
-        self.made_of(wanted, root, now, |base, place| root::with_aliases(base, place, names))
+        self.derived(wanted, root, now, |base, place| root::with_aliases(base, place, names))
     }
 
     /// One with places at which something is mounted.
-    fn pointed(
+    fn with_mount_points(
         &mut self,
         wanted: &Root,
         root: &Root,
         points: &[Point],
         now: Duration,
     ) -> io::Result<Rc<Prepared>> {
-        let are_fine = points.iter().all(|point| asked::is_beneath(&point.at));
+        let are_fine = points.iter().all(|point| plan_input::is_beneath(&point.at));
         if matches!(root, Root::Pointed { .. }) || !are_fine {
             return Err(io::ErrorKind::InvalidInput.into());
         }
-        let places: Vec<root::Place<'_>> = points
+        let mount_points: Vec<root::MountPoint<'_>> = points
             .iter()
-            .map(|point| root::Place { at: &point.at, is_directory: point.is_directory })
+            .map(|point| root::MountPoint { at: &point.at, is_directory: point.is_directory })
             .collect();
-        self.made_of(wanted, root, now, |base, directory| {
-            root::with_places(base, directory, EMPTY, &places)
+        self.derived(wanted, root, now, |base, directory| {
+            root::with_mount_points(base, directory, EMPTY, &mount_points)
         })
     }
 
     /// One that is made of another, built anew if that has changed.
-    fn made_of(
+    fn derived(
         &mut self,
         wanted: &Root,
         root: &Root,
@@ -158,8 +160,9 @@ impl Roots {
         build: impl FnOnce(&Built, &str) -> io::Result<Built>,
     ) -> io::Result<Rc<Prepared>> {
         let base = self.prepared(root, now)?;
-        let is_of =
-            |kept: &Kept| kept.prepared.base.as_ref().is_some_and(|own| Rc::ptr_eq(own, &base));
+        let is_of = |kept: &CachedRoot| {
+            kept.prepared.base.as_ref().is_some_and(|own| Rc::ptr_eq(own, &base))
+        };
         match self.others.get_mut(wanted) {
             Some(kept) if is_of(kept) => {
                 kept.used_at = now;
@@ -167,34 +170,34 @@ impl Roots {
             }
             Some(_) => {
                 if let Some(kept) = self.others.remove(wanted) {
-                    remove_place(&kept.place);
+                    remove_directory(&kept.place);
                     self.replaced.push(wanted.clone());
                 }
             }
             None => {}
         }
         self.last_number += 1;
-        let place = make_place(self.last_number)?;
-        let built = build(&base.built, &place).inspect_err(|_| remove_place(&place))?;
+        let place = make_directory(self.last_number)?;
+        let built = build(&base.built, &place).inspect_err(|_| remove_directory(&place))?;
         let prepared = Rc::new(Prepared { built, _lock: None, base: Some(base) });
         let identity = (0, 0);
-        let kept = Kept { prepared: Rc::clone(&prepared), place, used_at: now, identity };
+        let kept = CachedRoot { prepared: Rc::clone(&prepared), place, used_at: now, identity };
         self.others.insert(wanted.clone(), kept);
         Ok(prepared)
     }
 
     /// A directory may be another one by now; an image is what it is. Sandboxes keep what they have.
     fn forget_if_replaced(&mut self, wanted: &Root) -> io::Result<()> {
-        let known = match wanted {
+        let identity = match wanted {
             Root::Host | Root::Image(_) | Root::Aliased { .. } | Root::Pointed { .. } => None,
             Root::Directory(_) => self.others.get(wanted).map(|kept| kept.identity),
         };
-        let Some(known) = known else { return Ok(()) };
+        let Some(identity) = identity else { return Ok(()) };
         let (layers, _) = self.layers_of(wanted)?;
-        if identity_of(&layers)? != known
+        if identity_of(&layers)? != identity
             && let Some(kept) = self.others.remove(wanted)
         {
-            remove_place(&kept.place);
+            remove_directory(&kept.place);
             self.replaced.push(wanted.clone());
         }
         Ok(())
@@ -206,7 +209,7 @@ impl Roots {
             Root::Host | Root::Aliased { .. } | Root::Pointed { .. } => {
                 Err(io::ErrorKind::InvalidInput.into())
             }
-            Root::Directory(name) if !asked::is_beneath(name) => {
+            Root::Directory(name) if !plan_input::is_beneath(name) => {
                 Err(io::ErrorKind::NotFound.into())
             }
             Root::Directory(name) => {
@@ -217,7 +220,7 @@ impl Roots {
                 let store = self.images.as_ref().ok_or(io::ErrorKind::NotFound)?;
                 let (list, lock) = list_of(store, image)?;
                 let names = list.lines().map(|digest| {
-                    if asked::is_digest(digest) {
+                    if plan_input::is_digest(digest) {
                         directory(store, &format!("layers/{digest}"))
                     } else {
                         Err(io::ErrorKind::InvalidData.into())
@@ -235,7 +238,7 @@ impl Roots {
                 kept.used_at = now;
             }
         }
-        let unused = |kept: &Kept| now.saturating_sub(kept.used_at) >= KEPT_UNUSED;
+        let unused = |kept: &CachedRoot| now.saturating_sub(kept.used_at) >= KEPT_UNUSED;
         let gone: Vec<Root> = self
             .others
             .iter()
@@ -243,7 +246,7 @@ impl Roots {
             .map(|(root, _)| root.clone())
             .collect();
         for kept in gone.iter().filter_map(|root| self.others.remove(root)) {
-            remove_place(&kept.place);
+            remove_directory(&kept.place);
         }
         gone.into_iter().chain(std::mem::take(&mut self.replaced)).collect()
     }
@@ -266,14 +269,14 @@ impl Prepared {
     }
 }
 
-fn make_place(number: u32) -> io::Result<String> {
+fn make_directory(number: u32) -> io::Result<String> {
     let place = format!("{BUILT}/{number}");
     mkdirat(CWD, place.as_str(), Mode::from_raw_mode(0o755))?;
     Ok(place)
 }
 
 /// Sandboxes have layers of their own and do not notice.
-fn remove_place(place: &str) {
+fn remove_directory(place: &str) {
     for entry in std::fs::read_dir(place).into_iter().flatten().flatten() {
         let _ = unmount(entry.path(), UnmountFlags::DETACH);
         let _ = std::fs::remove_dir(entry.path());

@@ -9,8 +9,8 @@ use guest_protocol::launcher::InstanceBytes;
 use guest_protocol::message::ExitStatus;
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, wait};
 
+use super::prefork_pool::Prefork;
 use super::roots::Prepared;
-use super::spares::Ready;
 use super::watch::Watched;
 
 #[derive(Default)]
@@ -30,7 +30,7 @@ struct Live {
 }
 
 /// One that is over.
-pub(super) struct Over {
+pub(super) struct Ended {
     pub slot: u32,
     pub instance: InstanceBytes,
     /// Who waits for its end.
@@ -54,8 +54,8 @@ impl Sandboxes {
         self.live.get(instance).map(|live| live.pid)
     }
 
-    pub(super) fn add(&mut self, instance: InstanceBytes, stem: Ready, root: Rc<Prepared>) {
-        let Ready { slot, pid, socket, born_at: _, root: _ } = stem;
+    pub(super) fn add(&mut self, instance: InstanceBytes, prefork: Prefork, root: Rc<Prepared>) {
+        let Prefork { slot, pid, socket, forked_at: _, root: _ } = prefork;
         self.by_pid.insert(pid.as_raw_nonzero().get(), instance);
         self.entering.insert(slot, socket);
         self.live.insert(instance, Live { pid, slot, kills: Vec::new(), _root: root });
@@ -83,11 +83,11 @@ impl Sandboxes {
     }
 
     /// Forgets one whose first process has been reaped.
-    pub(super) fn died(&mut self, pid: Pid) -> Option<Over> {
+    pub(super) fn died(&mut self, pid: Pid) -> Option<Ended> {
         let instance = self.by_pid.remove(&pid.as_raw_nonzero().get())?;
         let Live { slot, kills, pid: _, _root } = self.live.remove(&instance)?;
         self.entering.remove(&slot);
-        Some(Over { slot, instance, kills })
+        Some(Ended { slot, instance, kills })
     }
 }
 

@@ -10,12 +10,12 @@ use jail::groups::Limits;
 pub(super) struct Slots {
     free: VecDeque<u32>,
     /// What is known of each slot that was ever taken.
-    known: Vec<Known>,
+    states: Vec<SlotState>,
     at_most: u32,
 }
 
 #[derive(Default, Clone, Copy)]
-struct Known {
+struct SlotState {
     limits: Option<Limits>,
     /// Whether the limit on processors is lifted until the next sandbox begins.
     cpu_lifted: bool,
@@ -36,7 +36,7 @@ impl Slots {
         if slot == self.at_most {
             return None;
         }
-        self.known.push(Known::default());
+        self.states.push(SlotState::default());
         Some(slot)
     }
 
@@ -48,49 +48,49 @@ impl Slots {
     /// Gives one back with what its group counts now. Whether that is more than when it was taken.
     pub(super) fn release(&mut self, slot: u32, out_of_memory_kills: u64) -> bool {
         self.free.push_back(slot);
-        let Some(known) = self.known.get_mut(slot as usize) else { return false };
-        let before = std::mem::replace(&mut known.out_of_memory_kills, out_of_memory_kills);
+        let Some(state) = self.states.get_mut(slot as usize) else { return false };
+        let before = std::mem::replace(&mut state.out_of_memory_kills, out_of_memory_kills);
         out_of_memory_kills > before
     }
 
     /// How many were ever taken.
     pub(super) fn used(&self) -> u32 {
-        self.known.len() as u32
+        self.states.len() as u32
     }
 
     /// The limits that are written in its groups.
     pub(super) fn limits(&self, slot: u32) -> Option<Limits> {
-        self.known.get(slot as usize).and_then(|known| known.limits)
+        self.states.get(slot as usize).and_then(|state| state.limits)
     }
 
     pub(super) fn limits_written(&mut self, slot: u32, limits: Limits) {
-        if let Some(known) = self.known.get_mut(slot as usize) {
-            known.limits = Some(limits);
+        if let Some(state) = self.states.get_mut(slot as usize) {
+            state.limits = Some(limits);
         }
     }
 
     /// Says that the limit on processors is lifted, or not any more.
     pub(super) fn cpu_lifted(&mut self, slot: u32, lifted: bool) {
-        if let Some(known) = self.known.get_mut(slot as usize) {
-            known.cpu_lifted = lifted;
+        if let Some(state) = self.states.get_mut(slot as usize) {
+            state.cpu_lifted = lifted;
         }
     }
 
     /// Whether the limit on processors is lifted.
     pub(super) fn is_cpu_lifted(&self, slot: u32) -> bool {
-        self.known.get(slot as usize).is_some_and(|known| known.cpu_lifted)
+        self.states.get(slot as usize).is_some_and(|state| state.cpu_lifted)
     }
 
     /// Nobody knows any more what is written in its groups.
     pub(super) fn limits_unknown(&mut self, slot: u32) {
-        if let Some(known) = self.known.get_mut(slot as usize) {
-            known.limits = None;
+        if let Some(state) = self.states.get_mut(slot as usize) {
+            state.limits = None;
         }
     }
 
     /// What its group had counted when it was last given back.
     pub(super) fn out_of_memory_kills(&self, slot: u32) -> u64 {
-        self.known.get(slot as usize).map_or(0, |known| known.out_of_memory_kills)
+        self.states.get(slot as usize).map_or(0, |state| state.out_of_memory_kills)
     }
 }
 

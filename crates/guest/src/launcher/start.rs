@@ -1,4 +1,4 @@
-//! Starting the launcher: its configuration, its lock, its control groups, its world.
+//! Starting the launcher: its configuration, its lock, its control groups, its isolation.
 
 use std::collections::VecDeque;
 use std::fmt::Write as _;
@@ -22,13 +22,13 @@ use rustix::fs::{CWD, FlockOperation, Mode, OFlags, flock, fstat, openat};
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal};
 
+use super::isolation::{self, HostAccess};
+use super::prefork::PreforkContext;
+use super::prefork_pool::PreforkPool;
 use super::sandboxes::Sandboxes;
 use super::slots::Slots;
-use super::spares::Spares;
-use super::stem::Origin;
 use super::watch::Watch;
-use super::world::{self, World};
-use super::{Launcher, asked, rootless, token};
+use super::{Launcher, plan_input, rootless, token};
 
 /// Where the starter leaves the socket and the configuration.
 const HOST_SOCKET: i32 = 3;
@@ -42,7 +42,7 @@ const LOCK_PAUSE: Duration = Duration::from_millis(10);
 pub(super) struct Shared {
     pub config: LauncherConfig,
     pub groups: Groups,
-    pub world: World,
+    pub host_access: HostAccess,
     pub slots: Slots,
     /// The limits that spares are made with: those of the last launch.
     pub usual_limits: Limits,
@@ -57,9 +57,9 @@ pub(super) struct Shared {
 }
 
 impl Shared {
-    pub(super) fn origin(&self, slot: u32) -> Origin<'_> {
+    pub(super) fn context(&self, slot: u32) -> PreforkContext<'_> {
         let written = self.slots.limits(slot);
-        Origin {
+        PreforkContext {
             slot,
             first_uid: self.first_uid(slot),
             groups: &self.groups,
@@ -68,16 +68,16 @@ impl Shared {
                 && !self.groups.must_join()
                 && written != Some(self.usual_limits),
             network: self.config.network,
-            users: self.world.users,
+            users: self.host_access.users,
             count_processes: !self.groups.serves(Use::Pids) && self.processes_by_rlimit,
-            usual_root: &self.world.roots.known(&self.usual_root).built,
-            void: self.world.void.as_fd(),
+            usual_root: &self.host_access.roots.built_root(&self.usual_root).built,
+            void: self.host_access.void.as_fd(),
             filters: &self.filters,
         }
     }
 
     pub(super) fn first_uid(&self, slot: u32) -> u32 {
-        asked::first_uid(&self.config, self.world.users, slot)
+        plan_input::first_uid(&self.config, self.host_access.users, slot)
     }
 
     /// Writes the limits of a slot unless they are written already.
@@ -109,7 +109,7 @@ impl Shared {
 
     /// Shows the users of a slot in the user namespace of a process.
     pub(super) fn map_users(&self, slot: u32, pid: Pid) -> io::Result<()> {
-        let map = asked::user_map(self.world.users, self.first_uid(slot));
+        let map = plan_input::user_map(self.host_access.users, self.first_uid(slot));
         let mut path = String::with_capacity(32);
         for kind in ["uid_map", "gid_map"] {
             path.clear();
@@ -137,13 +137,13 @@ pub(crate) fn main() -> ExitCode {
     let Ok(host) = sys::descriptors::take(HOST_SOCKET) else { return ExitCode::from(2) };
     match start(&host) {
         Ok(Started { shared, watch, signals, features }) => {
-            let spares = Spares::new(shared.config.spares as usize);
+            let preforks = PreforkPool::new(shared.config.spares as usize);
             let mut launcher = Launcher {
                 shared,
                 host,
                 watch,
                 signals,
-                spares,
+                preforks,
                 sandboxes: Sandboxes::default(),
                 launches: VecDeque::new(),
                 answers: VecDeque::new(),
@@ -156,7 +156,7 @@ pub(crate) fn main() -> ExitCode {
             groups.remove(slots.used(), &config.run);
             code
         }
-        Err(world::Failed { step, source }) => {
+        Err(isolation::Failed { step, source }) => {
             let errno = source.raw_os_error().unwrap_or(0);
             let refusal = LaunchRefusal { code: RefusalCode::System, step, errno };
             if let Ok(bytes) = postcard::to_allocvec(&FromLauncher::Refused { ticket: 0, refusal })
@@ -175,26 +175,26 @@ struct Started {
     features: LauncherFeatures,
 }
 
-fn start(host: &OwnedFd) -> Result<Started, world::Failed> {
-    let settings = world::step("take configuration", sys::descriptors::take(CONFIGURATION))?;
-    let config = world::step("read configuration", read_configuration(&settings))?;
+fn start(host: &OwnedFd) -> Result<Started, isolation::Failed> {
+    let settings = isolation::step("take configuration", sys::descriptors::take(CONFIGURATION))?;
+    let config = isolation::step("read configuration", read_configuration(&settings))?;
     if let Some(user) = config.user.filter(|_| rootless::users() == Some(Users::Ranges)) {
-        world::step("become an ordinary user", rootless::become_ordinary(user))?;
+        isolation::step("become an ordinary user", rootless::become_ordinary(user))?;
     }
     let Some(users) = rootless::users() else {
         let kept = rootless::keep(host).and_then(|()| rootless::keep(&settings));
-        world::step("keep descriptors", kept)?;
+        isolation::step("keep descriptors", kept)?;
         let wanted = config.subordinate_users.then_some(config.slots);
-        return world::step("make a user namespace", Err(rootless::enter(wanted)));
+        return isolation::step("make a user namespace", Err(rootless::enter(wanted)));
     };
     drop(settings);
     let _ = rustix::thread::set_name(c"shoal-launcher");
-    world::step("open /dev/null", null_standard_streams())?;
-    let lock = world::step("take the lock of the run", take_lock(&config))?;
-    let filters = world::step("compile the system call filters", Filters::for_run(&config))?;
+    isolation::step("open /dev/null", null_standard_streams())?;
+    let lock = isolation::step("take the lock of the run", take_lock(&config))?;
+    let filters = isolation::step("compile the system call filters", Filters::for_run(&config))?;
     let found = CgroupLayout::find(&Host, users == Users::Ranges);
     if let Some(directory) = found.to_vacate() {
-        world::step("leave the control group we share", groups::vacate(directory))?;
+        isolation::step("leave the control group we share", groups::vacate(directory))?;
     }
     let mut layout = found.hierarchies();
     if !config.limits {
@@ -204,18 +204,19 @@ fn start(host: &OwnedFd) -> Result<Started, world::Failed> {
         layout.retain(|hierarchy| !hierarchy.uses.is_empty());
     }
     let groups = Groups::open(&layout, &config.run, node_caps());
-    let groups = world::step("make control groups", groups)?;
-    let world = world::enter(&config, users).inspect_err(|_| groups.remove(0, &config.run))?;
+    let groups = isolation::step("make control groups", groups)?;
+    let host_access =
+        isolation::enter(&config, users).inspect_err(|_| groups.remove(0, &config.run))?;
 
     let nonblocking = rustix::io::ioctl_fionbio(host, true);
-    world::step("make the host's socket non-blocking", nonblocking)?;
+    isolation::step("make the host's socket non-blocking", nonblocking)?;
     // A Ctrl-C at a terminal is for the program in the sandbox, not for us.
     let _ = rustix::process::setsid();
     let signals = sys::signals::readable(&[Signal::CHILD, Signal::TERM, Signal::INT, Signal::HUP]);
-    let signals = world::step("listen to signals", signals)?;
-    let watch = world::step("make epoll", Watch::new())?;
+    let signals = isolation::step("listen to signals", signals)?;
+    let watch = isolation::step("make epoll", Watch::new())?;
     for (descriptor, token) in [(host.as_fd(), token::HOST), (signals.as_fd(), token::SIGNALS)] {
-        world::step("wait for events", watch.add(descriptor, token))?;
+        isolation::step("wait for events", watch.add(descriptor, token))?;
     }
     let processes_by_rlimit = counts_by_namespace();
     let features = LauncherFeatures {
@@ -223,7 +224,7 @@ fn start(host: &OwnedFd) -> Result<Started, world::Failed> {
         cpu_limit: groups.serves(Use::Cpu),
         pids_limit: groups.serves(Use::Pids) || (config.limits && processes_by_rlimit),
         freeze: groups.serves(Use::Freezer),
-        disk_workspaces: world.workspaces.is_some(),
+        disk_workspaces: host_access.workspaces.is_some(),
         users: match users {
             Users::Ranges => launcher::Users::Ranges,
             Users::Subordinate => launcher::Users::Subordinate,
@@ -237,7 +238,7 @@ fn start(host: &OwnedFd) -> Result<Started, world::Failed> {
     let shared = Shared {
         config,
         groups,
-        world,
+        host_access,
         slots,
         usual_limits,
         usual_root: Root::Host,
@@ -276,7 +277,7 @@ fn read_configuration(settings: &OwnedFd) -> io::Result<LauncherConfig> {
     let mut bytes = Vec::new();
     file.read_to_end(&mut bytes)?;
     let config: LauncherConfig = postcard::from_bytes(&bytes).map_err(io::Error::other)?;
-    if !asked::is_sound(&config) {
+    if !plan_input::is_sound(&config) {
         return Err(io::ErrorKind::InvalidInput.into());
     }
     Ok(config)

@@ -74,7 +74,7 @@ impl Drop for Watched {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::launcher::seeds::pair;
+    use crate::launcher::slot_parents::pair;
 
     const NOW: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
 

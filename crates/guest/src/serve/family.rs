@@ -33,7 +33,7 @@ struct Process {
     parent: i32,
     group: i32,
     session: i32,
-    is_over: bool,
+    has_ended: bool,
     /// The channel it is marked with.
     tag: Option<u32>,
     /// It is in the middle of an exec: what it is marked with cannot be read until that is over.
@@ -42,7 +42,7 @@ struct Process {
 
 /// A signal on its way to a whole family.
 #[derive(Debug)]
-pub(super) struct Ending {
+pub(super) struct FamilySignal {
     /// The channel of the program.
     process: u32,
     /// Its session, as long as anybody is in it: then nobody else can get its number.
@@ -64,7 +64,7 @@ pub(super) enum Round {
     GaveUp(usize),
 }
 
-impl Ending {
+impl FamilySignal {
     pub(super) fn new(process: u32, leader: Option<i32>, signal: i32) -> Self {
         Self { process, session: leader, signal, rounds: 0, signalled: BTreeSet::new(), next_ms: 0 }
     }
@@ -84,7 +84,7 @@ impl Ending {
 
     /// Looks once, and signals whoever was found. `others` are the programs of other channels.
     pub(super) fn round(&mut self, others: &[i32], now_ms: u64) -> Round {
-        let around = Around::of(&look_around(), others, getpid().as_raw_nonzero().get());
+        let around = Descendants::of(&look_around(), others, getpid().as_raw_nonzero().get());
         let family = around.family(self.process, self.session);
         if !family.iter().any(|member| Some(member.session) == self.session) {
             self.session = None;
@@ -101,7 +101,7 @@ impl Ending {
     /// Groups first: the kernel kills a group as one, so that none of it can fork away meanwhile.
     /// `unclear` says that a process may turn out to be of the family.
     fn kill(&mut self, family: &[Process], unclear: bool) -> Round {
-        let living: Vec<_> = family.iter().filter(|member| !member.is_over).collect();
+        let living: Vec<_> = family.iter().filter(|member| !member.has_ended).collect();
         if living.is_empty() {
             let waits = unclear && self.rounds <= MAX_ROUNDS_OF_UNCLEAR;
             return if waits { Round::Again } else { Round::Done };
@@ -123,7 +123,7 @@ impl Ending {
     /// Everybody once, newcomers included.
     fn signal(&mut self, family: &[Process]) -> Round {
         let mut found_new = false;
-        for member in family.iter().filter(|member| !member.is_over) {
+        for member in family.iter().filter(|member| !member.has_ended) {
             if self.signalled.insert(member.pid) {
                 found_new = true;
                 let _ = reap::signal(member.pid, self.signal);
@@ -139,12 +139,12 @@ pub(super) fn relatives(pid: i32, guest: i32, programs: &BTreeMap<i32, u32>) -> 
     // No channel has this number, so no mark is looked for.
     let channel = programs.get(&pid).copied().unwrap_or(u32::MAX);
     let others: Vec<i32> = programs.keys().copied().filter(|&other| other != pid).collect();
-    let found = Around::of(&look_around(), &others, guest).family(channel, Some(pid));
-    found.iter().filter(|one| !one.is_over).map(|one| one.pid).collect()
+    let found = Descendants::of(&look_around(), &others, guest).family(channel, Some(pid));
+    found.iter().filter(|one| !one.has_ended).map(|one| one.pid).collect()
 }
 
 /// What a guest finds around it.
-struct Around {
+struct Descendants {
     guest_session: i32,
     /// What descends from the guest. Orphans come to it, so nothing else is its business.
     all: Vec<Process>,
@@ -152,7 +152,7 @@ struct Around {
     foreign: BTreeSet<i32>,
 }
 
-impl Around {
+impl Descendants {
     fn of(all: &[Process], others: &[i32], guest: i32) -> Self {
         let by_parent = |members: &BTreeSet<i32>, one: &Process| members.contains(&one.parent);
         let guest_session = all.iter().find(|one| one.pid == guest).map_or(0, |one| one.session);
@@ -224,7 +224,7 @@ fn look_around() -> Vec<Process> {
 
 fn look_at(pid: i32) -> Option<Process> {
     let mut process = parse(pid, &fs::read(format!("/proc/{pid}/stat")).ok()?)?;
-    if !process.is_over {
+    if !process.has_ended {
         let environment = read_some(pid, "environ")?;
         process.tag = tag_in(&environment);
         // A process has neither an environment nor arguments while an exec replaces its memory.
@@ -238,14 +238,14 @@ fn parse(pid: i32, stat: &[u8]) -> Option<Process> {
     let after_name = stat.iter().rposition(|&byte| byte == b')')? + 1;
     let rest = str::from_utf8(&stat[after_name..]).ok()?;
     let mut fields = rest.split_ascii_whitespace();
-    let is_over = matches!(fields.next()?, "Z" | "X" | "x");
+    let has_ended = matches!(fields.next()?, "Z" | "X" | "x");
     let mut number = || fields.next()?.parse().ok();
     Some(Process {
         pid,
         parent: number()?,
         group: number()?,
         session: number()?,
-        is_over,
+        has_ended,
         tag: None,
         is_starting: false,
     })
@@ -279,26 +279,30 @@ mod tests {
     const GUEST: i32 = 1;
 
     fn process(pid: i32, parent: i32, session: i32, tag: Option<u32>) -> Process {
-        Process { pid, parent, group: session, session, is_over: false, tag, is_starting: false }
+        Process { pid, parent, group: session, session, has_ended: false, tag, is_starting: false }
     }
 
     fn pids(all: &[Process], channel: u32, session: Option<i32>, others: &[i32]) -> Vec<i32> {
-        Around::of(all, others, GUEST).family(channel, session).iter().map(|one| one.pid).collect()
+        Descendants::of(all, others, GUEST)
+            .family(channel, session)
+            .iter()
+            .map(|one| one.pid)
+            .collect()
     }
 
     #[test]
     fn a_kill_waits_for_a_process_whose_mark_cannot_be_read_yet() {
         let starting = Process { is_starting: true, ..process(40, GUEST, 40, None) };
         let all = [process(GUEST, 0, GUEST, None), starting];
-        let around = Around::of(&all, &[], GUEST);
+        let around = Descendants::of(&all, &[], GUEST);
         let family = around.family(5, None);
         assert!(family.is_empty() && around.has_unclear(&family));
-        assert!(!Around::of(&all, &[40], GUEST).has_unclear(&[]), "it is another program's");
-        let mut ending = Ending::new(5, None, Signal::KILL.as_raw());
-        assert_eq!(ending.kill(&family, true), Round::Again);
-        assert_eq!(ending.kill(&family, false), Round::Done);
-        ending.rounds = MAX_ROUNDS_OF_UNCLEAR + 1;
-        assert_eq!(ending.kill(&family, true), Round::Done, "it does not wait for ever");
+        assert!(!Descendants::of(&all, &[40], GUEST).has_unclear(&[]), "it is another program's");
+        let mut family_signal = FamilySignal::new(5, None, Signal::KILL.as_raw());
+        assert_eq!(family_signal.kill(&family, true), Round::Again);
+        assert_eq!(family_signal.kill(&family, false), Round::Done);
+        family_signal.rounds = MAX_ROUNDS_OF_UNCLEAR + 1;
+        assert_eq!(family_signal.kill(&family, true), Round::Done, "it does not wait for ever");
     }
 
     #[test]
@@ -352,7 +356,7 @@ mod tests {
         let stat = b"42 (a) R 1 (b) S 7 8 9 0 -1";
         let expected = Process { parent: 7, group: 8, ..process(42, 0, 9, None) };
         assert_eq!(parse(42, stat), Some(expected));
-        assert!(parse(42, b"42 (x) Z 7 8 9 0").unwrap().is_over);
+        assert!(parse(42, b"42 (x) Z 7 8 9 0").unwrap().has_ended);
         for noise in [&b""[..], b"42", b"42 (x) S", b"42 (x) S a b c", b"42 (x) S 1 2 \xff"] {
             assert_eq!(parse(42, noise), None);
         }

@@ -13,7 +13,7 @@ pub(super) fn fault(code: FaultCode, message: impl Into<String>) -> Fault {
 
 /// A fault that the kernel gave the reason for. `what` could not be done.
 pub(super) fn refused(errno: Errno, what: &str) -> Fault {
-    refused_as(code_of(errno), errno, format!("{what}: {}", words_for(errno)))
+    refused_as(code_of(errno), errno, format!("{what}: {}", describe_errno(errno)))
 }
 
 /// A fault that the kernel gave the reason for, and that has better words than the kernel's.
@@ -52,7 +52,7 @@ fn code_of(errno: Errno) -> FaultCode {
 }
 
 /// The common ones in words; the C library's table of all of them would be most of this binary's text.
-fn words_for(errno: Errno) -> String {
+fn describe_errno(errno: Errno) -> String {
     let words = match errno {
         Errno::NOENT => "no such file or directory",
         Errno::EXIST => "it exists already",

@@ -65,9 +65,9 @@ pub(super) struct Guest {
     /// Which channel a child belongs to.
     pub(super) children: BTreeMap<i32, u32>,
     /// Channels in which a family is being signalled.
-    pub(super) endings: Vec<u32>,
+    pub(super) family_signals: Vec<u32>,
     /// The channel in which everything is being ended.
-    pub(super) clearing: Option<u32>,
+    pub(super) end_all_channel: Option<u32>,
     pub(super) max_activities: usize,
     pub(super) scale: Option<Scale>,
     /// There is memory to give back when it gets quiet.
@@ -104,8 +104,8 @@ impl Guest {
             bound: Env::default(),
             activities: BTreeMap::new(),
             children: BTreeMap::new(),
-            endings: Vec::new(),
-            clearing: None,
+            family_signals: Vec::new(),
+            end_all_channel: None,
             max_activities: room.min(MAX_ACTIVITIES) as usize,
             scale,
             is_warm: false,
@@ -121,19 +121,19 @@ impl Guest {
             match epoll::wait(
                 self.io.epoll(),
                 spare_capacity(&mut events),
-                self.patience().as_ref(),
+                self.wait_timeout().as_ref(),
             ) {
-                Ok(0) => self.quiet(),
+                Ok(0) => self.on_idle(),
                 Ok(_) | Err(Errno::INTR) => {}
                 Err(errno) => return Err(ExitReason::System { step: "wait for events", errno }),
             }
             for event in &events {
-                self.happened(Source::from_number(event.data.u64()), event.flags)?;
+                self.on_event(Source::from_number(event.data.u64()), event.flags)?;
             }
             self.go_on();
-            self.look_at_endings();
-            self.look_at_clearing();
-            self.look_at_scale();
+            self.continue_family_signals();
+            self.continue_end_all();
+            self.check_scale_file();
             self.is_warm |=
                 self.io.scratch.is_held() || self.io.connection.endpoint.held_bytes() > WARM_BYTES;
             self.io.flush()?;
@@ -142,10 +142,10 @@ impl Guest {
     }
 
     /// How long to wait for something to happen.
-    fn patience(&self) -> Option<Timespec> {
+    fn wait_timeout(&self) -> Option<Timespec> {
         let milliseconds = if !self.io.ready.is_empty() && self.io.connection.has_room() {
             0
-        } else if !self.endings.is_empty() || self.clearing.is_some() {
+        } else if !self.family_signals.is_empty() || self.end_all_channel.is_some() {
             ROUND_MS
         } else if let Some(due_ms) = self.scale.as_ref().and_then(Scale::due_ms) {
             due_ms.saturating_sub(now_ms()).cast_signed()
@@ -158,17 +158,17 @@ impl Guest {
     }
 
     /// Nothing happened for a while.
-    fn quiet(&mut self) {
+    fn on_idle(&mut self) {
         let is_due = self.scale.as_ref().is_some_and(|scale| scale.due_ms().is_some());
-        let is_ending = !self.endings.is_empty() || self.clearing.is_some();
-        if self.io.ready.is_empty() && !is_ending && !is_due {
+        let is_signalling = !self.family_signals.is_empty() || self.end_all_channel.is_some();
+        if self.io.ready.is_empty() && !is_signalling && !is_due {
             self.is_warm = false;
             self.io.scratch.release();
             memory::give_back();
         }
     }
 
-    fn happened(&mut self, source: Source, flags: EventFlags) -> Result<(), ExitReason> {
+    fn on_event(&mut self, source: Source, flags: EventFlags) -> Result<(), ExitReason> {
         match source {
             Source::Connection => {
                 if flags.contains(EventFlags::OUT) {
@@ -185,7 +185,7 @@ impl Guest {
                 self.io.connection.unblocked();
                 Ok(())
             }
-            Source::Children => self.children_ended(),
+            Source::Children => self.reap_children(),
             Source::Part(channel, part) => {
                 self.io.make_ready(channel, part);
                 Ok(())
@@ -248,7 +248,7 @@ impl Guest {
 
     /// Collects children. The first one is told to the host before anything else is done: it is
     /// what somebody waits for, and most often the only one.
-    fn children_ended(&mut self) -> Result<(), ExitReason> {
+    fn reap_children(&mut self) -> Result<(), ExitReason> {
         if let Some(first) = reap::look().named("look for children")? {
             self.child_ended(first);
             self.io.flush()?;
@@ -257,7 +257,7 @@ impl Guest {
         // Before the last look: whoever ends after it gives notice again.
         let is_lease = reap::take_notices(&self.signals).named("read a signal")?;
         if is_lease && let Some(scale) = &mut self.scale {
-            scale.asked(now_ms());
+            scale.on_requests(now_ms());
         }
         while let Some(reaped) = reap::look().named("look for children")? {
             self.child_ended(reaped);
@@ -281,59 +281,63 @@ impl Guest {
         self.with(channel, |activity, io| match activity {
             Activity::Program(program) => program.exited(exited, io),
             Activity::Dial(_)
-            | Activity::Reading(_)
-            | Activity::Writing(_)
+            | Activity::ReadFile(_)
+            | Activity::WriteFile(_)
             | Activity::Listing(_)
             | Activity::Removal(_)
-            | Activity::Ending(_)
-            | Activity::Clearing(_) => Progress::Wait,
+            | Activity::FamilySignal(_)
+            | Activity::EndAll(_) => Progress::Wait,
         });
     }
 
     /// Looks at the scale file where it is time, and tells the host what is new.
-    fn look_at_scale(&mut self) {
+    fn check_scale_file(&mut self) {
         let Some(scale) = &mut self.scale else { return };
         if scale.due_ms().is_none() {
             return;
         }
         let now_ms = now_ms();
         scale.look_if_due(now_ms);
-        if let Some(news) = scale.news(now_ms) {
+        if let Some(news) = scale.next_report(now_ms) {
             self.io.reply(GUEST_CHANNEL, &news);
         }
     }
 
     /// Goes on with families that are being signalled, where it is time.
-    fn look_at_endings(&mut self) {
-        if self.endings.is_empty() {
+    fn continue_family_signals(&mut self) {
+        if self.family_signals.is_empty() {
             return;
         }
         let now_ms = now_ms();
-        for channel in std::mem::take(&mut self.endings) {
-            let Some(Activity::Ending(ending)) = self.activities.get_mut(&channel) else {
+        for channel in std::mem::take(&mut self.family_signals) {
+            let Some(Activity::FamilySignal(family_signal)) = self.activities.get_mut(&channel)
+            else {
                 continue;
             };
-            if !ending.is_due(now_ms) {
-                self.endings.push(channel);
+            if !family_signal.is_due(now_ms) {
+                self.family_signals.push(channel);
                 continue;
             }
-            let process = ending.process();
+            let process = family_signal.process();
             let others: Vec<i32> = self
                 .children
                 .iter()
                 .filter_map(|(&pid, &owner)| (owner != process).then_some(pid))
                 .collect();
-            match ending.round(&others, now_ms) {
-                Round::Again => self.endings.push(channel),
-                Round::Done => self.finish_ending(channel, &Reply::Done),
+            match family_signal.round(&others, now_ms) {
+                Round::Again => self.family_signals.push(channel),
+                Round::Done => self.finish_activity(channel, &Reply::Done),
                 Round::GaveUp(left) => {
-                    self.finish_ending(channel, &Reply::Failed(super::requests::still_there(left)));
+                    self.finish_activity(
+                        channel,
+                        &Reply::Failed(super::requests::still_there(left)),
+                    );
                 }
             }
         }
     }
 
-    pub(super) fn finish_ending(&mut self, channel: u32, reply: &Reply) {
+    pub(super) fn finish_activity(&mut self, channel: u32, reply: &Reply) {
         self.io.reply(channel, reply);
         self.activities.remove(&channel);
         self.io.connection.endpoint.close(channel);

@@ -3,9 +3,9 @@
 //! memory while nothing happens: there is one in every sandbox.
 
 mod activity;
-mod clearing;
 mod connection;
 mod dial;
+mod end_all;
 mod environment;
 mod family;
 mod fault;

@@ -8,10 +8,10 @@ use jail::sys::reap;
 
 use super::activity::Activity;
 use super::dial::Dial;
-use super::family::Ending;
+use super::family::FamilySignal;
 use super::fault::{fault, refused};
-use super::files::{self, about, linking, removal};
-use super::files::{listing::Listing, reading::Reading, writing::Writing};
+use super::files::{self, links, metadata, removal};
+use super::files::{file_reader::FileReader, file_writer::FileWriter, listing::Listing};
 use super::guest::Guest;
 use super::ready::Part;
 use super::scale::Scale;
@@ -74,14 +74,14 @@ impl Guest {
             Request::ReadFile { path, offset, length } => {
                 self.room()?;
                 let path = start::absolute(workspace, &path);
-                let reading = Reading::start(channel, &path, offset, length, &mut self.io)?;
-                Ok(Answer::Later(Activity::Reading(reading), Some(Part::Output)))
+                let reading = FileReader::start(channel, &path, offset, length, &mut self.io)?;
+                Ok(Answer::Later(Activity::ReadFile(reading), Some(Part::Output)))
             }
             Request::WriteFile { path, mode, parents } => {
                 self.room()?;
                 let path = start::absolute(workspace, &path);
-                let writing = Writing::start(channel, path, mode, parents)?;
-                Ok(Answer::Later(Activity::Writing(writing), None))
+                let writing = FileWriter::start(channel, path, mode, parents)?;
+                Ok(Answer::Later(Activity::WriteFile(writing), None))
             }
             Request::List { path, after, limit } => {
                 self.room()?;
@@ -116,14 +116,14 @@ impl Guest {
             Request::Ports => Ok(Answer::Now(Reply::Ports(ports::listening()))),
             Request::Processes => Ok(Answer::Now(self.processes())),
             Request::MakeLink { path, target } => {
-                linking::make_link(&start::absolute(workspace, &path), &target).map(done)
+                links::make_link(&start::absolute(workspace, &path), &target).map(done)
             }
             Request::LinkFile { path, target } => {
                 let target = start::absolute(workspace, &target);
-                linking::link_file(&start::absolute(workspace, &path), &target).map(done)
+                links::link_file(&start::absolute(workspace, &path), &target).map(done)
             }
             Request::SetAbout { path, mode, modified_ms } => {
-                about::set(&start::absolute(workspace, &path), mode, modified_ms).map(done)
+                metadata::set(&start::absolute(workspace, &path), mode, modified_ms).map(done)
             }
             Request::DialUnix { path } => {
                 self.room()?;
@@ -134,7 +134,7 @@ impl Guest {
             }
             Request::Look { look, output } => self.look(channel, &look, output),
             Request::ScaleHeard { seq } => {
-                self.scale.iter_mut().for_each(|scale| scale.heard(seq));
+                self.scale.iter_mut().for_each(|scale| scale.acknowledged(seq));
                 Ok(Answer::Now(Reply::Done))
             }
             Request::ShowHolds { processes, seen } => {
@@ -142,8 +142,8 @@ impl Guest {
                 Ok(Answer::Now(Reply::Done))
             }
             Request::EndAll => {
-                let clearing = self.end_all(channel)?;
-                Ok(Answer::Later(Activity::Clearing(clearing), None))
+                let end_all = self.end_all(channel)?;
+                Ok(Answer::Later(Activity::EndAll(end_all), None))
             }
             Request::BeginAgain => Err(fault(FaultCode::Invalid, "it is no request like others")),
         }
@@ -213,9 +213,9 @@ impl Guest {
             Some(_) | None => None,
         };
         if tree {
-            self.endings.push(channel);
-            let ending = Ending::new(process, leader, signal);
-            return Ok(Answer::Later(Activity::Ending(ending), None));
+            self.family_signals.push(channel);
+            let family_signal = FamilySignal::new(process, leader, signal);
+            return Ok(Answer::Later(Activity::FamilySignal(family_signal), None));
         }
         if let Some(pid) = leader {
             reap::signal(pid, signal)
@@ -239,12 +239,12 @@ impl Guest {
         let listed = |activity: &Activity| match activity {
             Activity::Program(program) => program.listed(),
             Activity::Dial(_)
-            | Activity::Reading(_)
-            | Activity::Writing(_)
+            | Activity::ReadFile(_)
+            | Activity::WriteFile(_)
             | Activity::Listing(_)
             | Activity::Removal(_)
-            | Activity::Ending(_)
-            | Activity::Clearing(_) => None,
+            | Activity::FamilySignal(_)
+            | Activity::EndAll(_) => None,
         };
         Reply::Processes(self.activities.values().filter_map(listed).collect())
     }

@@ -81,7 +81,7 @@ pub(super) enum Inlet {
     Pipe,
     /// Shut down at the end, because the other direction lives on.
     Socket,
-    /// Told of the end by a character, as a user would.
+    /// KernelEvent of the end by a character, as a user would.
     Terminal,
 }
 

@@ -4,7 +4,7 @@
 
 mod bridge;
 mod drops;
-mod held;
+mod held_harness;
 mod jsonl;
 mod native;
 mod shell;

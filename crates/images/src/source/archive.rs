@@ -8,9 +8,9 @@ use rustix::fs::{CWD, Mode, OFlags, openat};
 use tar_stream::{Bounds, Entries, Kind};
 
 use crate::error::{ImageError, ImageErrorCode};
-use crate::source::Wanted;
+use crate::source::SourceOptions;
 use crate::source::files::{Files, Member};
-use crate::stream::Until;
+use crate::stream::Cancellable;
 
 /// Members of an image are few: descriptions and layers.
 const MEMBERS_MAX: usize = 10_000;
@@ -111,12 +111,12 @@ fn along(from: &str, path: &str) -> Option<String> {
 }
 
 /// Keeps a stream that has to be read out of order, in a file without a name.
-pub(super) fn spool(reader: impl Read, wanted: &Wanted<'_>) -> Result<File, ImageError> {
+pub(super) fn spool(reader: impl Read, wanted: &SourceOptions<'_>) -> Result<File, ImageError> {
     let stored = |error: io::Error| ImageError::store("cannot keep the archive", error);
     let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
     let opened = openat(CWD, wanted.spool_in, flags, Mode::RUSR | Mode::WUSR);
     let mut file = File::from(opened.map_err(|error| stored(error.into()))?);
-    let reader = Until::new(reader, wanted.called_off);
+    let reader = Cancellable::new(reader, wanted.called_off);
     let mut reader = reader.take(wanted.spool_bytes_max.saturating_add(1));
     let mut piece = vec![0; 256 << 10];
     let mut total = 0;

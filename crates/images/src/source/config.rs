@@ -30,7 +30,7 @@ pub struct ImageConfig {
 
 /// The configuration of an image as the OCI and Docker write it.
 #[derive(Debug, Deserialize)]
-pub(super) struct Written {
+pub(super) struct ConfigFile {
     #[serde(default)]
     architecture: String,
     #[serde(default)]
@@ -81,7 +81,7 @@ pub(crate) fn architecture_here() -> &'static str {
     }
 }
 
-impl Written {
+impl ConfigFile {
     /// What it says, and the layers it must have, if it is for this machine.
     pub(super) fn check(self) -> Result<(ImageConfig, Vec<Digest>), ImageError> {
         let here = architecture_here();

@@ -6,9 +6,9 @@ use serde::Deserialize;
 
 use crate::digest::Digest;
 use crate::error::{ImageError, ImageErrorCode};
-use crate::source::config::{ImageConfig, Written};
+use crate::source::config::{ConfigFile, ImageConfig};
 use crate::source::files::Files;
-use crate::source::{LayerBlob, Wanted};
+use crate::source::{LayerBlob, SourceOptions};
 
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "PascalCase")]
@@ -34,7 +34,7 @@ impl Saved {
 
 pub(super) fn read(
     files: &Files,
-    wanted: &Wanted<'_>,
+    wanted: &SourceOptions<'_>,
 ) -> Result<(ImageConfig, Vec<LayerBlob>), ImageError> {
     let mut saved: Vec<Saved> = files.read_json("manifest.json", None)?;
     let known = saved.iter().flat_map(Saved::tags).cloned().collect::<Vec<_>>().join(", ");

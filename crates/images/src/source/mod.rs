@@ -47,7 +47,7 @@ impl std::fmt::Debug for Source<'_> {
 }
 
 /// What a source turned out to be.
-pub(crate) enum Found<'a> {
+pub(crate) enum SourceKind<'a> {
     /// The only layer of an image, as an archive.
     Archive(Box<dyn Read + Send + 'a>),
     /// The only layer of an image, as a directory.
@@ -81,7 +81,7 @@ impl Described {
 }
 
 /// What to look for.
-pub(crate) struct Wanted<'a> {
+pub(crate) struct SourceOptions<'a> {
     /// Which of several images.
     pub(crate) reference: Option<&'a str>,
     /// Most bytes that are kept of a stream that cannot be read in order.
@@ -93,7 +93,10 @@ pub(crate) struct Wanted<'a> {
 }
 
 /// Finds out what a source is.
-pub(crate) fn find<'a>(source: Source<'a>, wanted: &Wanted<'_>) -> Result<Found<'a>, ImageError> {
+pub(crate) fn find<'a>(
+    source: Source<'a>,
+    wanted: &SourceOptions<'_>,
+) -> Result<SourceKind<'a>, ImageError> {
     match source {
         Source::Stream(stream) => of_stream(stream, wanted),
         Source::Path(path) => {
@@ -115,16 +118,16 @@ pub(crate) fn find<'a>(source: Source<'a>, wanted: &Wanted<'_>) -> Result<Found<
 fn of_directory<'a>(
     path: PathBuf,
     directory: File,
-    wanted: &Wanted<'_>,
-) -> Result<Found<'a>, ImageError> {
+    wanted: &SourceOptions<'_>,
+) -> Result<SourceKind<'a>, ImageError> {
     let files = Files::Directory(directory.into());
     match described(files, wanted)? {
-        Ok(image) => Ok(Found::Image(image)),
-        Err(_) => Ok(Found::Directory(path)),
+        Ok(image) => Ok(SourceKind::Image(image)),
+        Err(_) => Ok(SourceKind::Directory(path)),
     }
 }
 
-fn of_file<'a>(mut file: File, wanted: &Wanted<'_>) -> Result<Found<'a>, ImageError> {
+fn of_file<'a>(mut file: File, wanted: &SourceOptions<'_>) -> Result<SourceKind<'a>, ImageError> {
     let failed = |error| ImageError::read("cannot read the archive", error);
     let begin = begin_of(&mut file)?;
     file.rewind().map_err(failed)?;
@@ -135,21 +138,23 @@ fn of_file<'a>(mut file: File, wanted: &Wanted<'_>) -> Result<Found<'a>, ImageEr
         return of_seekable(file, wanted);
     }
     file.rewind().map_err(failed)?;
-    Ok(Found::Archive(Box::new(file)))
+    Ok(SourceKind::Archive(Box::new(file)))
 }
 
-fn of_seekable<'a>(file: File, wanted: &Wanted<'_>) -> Result<Found<'a>, ImageError> {
+fn of_seekable<'a>(file: File, wanted: &SourceOptions<'_>) -> Result<SourceKind<'a>, ImageError> {
     match described(archive::index(file)?, wanted)? {
-        Ok(image) => Ok(Found::Image(image)),
-        Err(Files::Archive { file, .. }) => Ok(Found::Archive(Box::new(files::Part::whole(file)))),
+        Ok(image) => Ok(SourceKind::Image(image)),
+        Err(Files::Archive { file, .. }) => {
+            Ok(SourceKind::Archive(Box::new(files::Part::whole(file))))
+        }
         Err(Files::Directory(_)) => Err(ImageError::broken("an archive turned into a directory")),
     }
 }
 
 fn of_stream<'a>(
     mut stream: Box<dyn Read + Send + 'a>,
-    wanted: &Wanted<'_>,
-) -> Result<Found<'a>, ImageError> {
+    wanted: &SourceOptions<'_>,
+) -> Result<SourceKind<'a>, ImageError> {
     let begin = begin_of(&mut stream)?;
     of_begun(begin, stream, wanted, false)
 }
@@ -158,9 +163,9 @@ fn of_stream<'a>(
 fn of_begun<'a>(
     begin: Vec<u8>,
     rest: Box<dyn Read + Send + 'a>,
-    wanted: &Wanted<'_>,
+    wanted: &SourceOptions<'_>,
     whole: bool,
-) -> Result<Found<'a>, ImageError> {
+) -> Result<SourceKind<'a>, ImageError> {
     let compression = Compression::of(&begin)?;
     let mut plain = Vec::new();
     // It is cut, so it ends in an error; what came before that is enough.
@@ -169,7 +174,7 @@ fn of_begun<'a>(
     let all: Box<dyn Read + Send + 'a> =
         if whole { rest } else { Box::new(Cursor::new(begin).chain(rest)) };
     if !is_image {
-        return Ok(Found::Archive(all));
+        return Ok(SourceKind::Archive(all));
     }
     let spooled = archive::spool(compression.reader(all)?, wanted)?;
     of_seekable(spooled, wanted)
@@ -221,7 +226,10 @@ fn is_called_by_a_digest(name: &str) -> bool {
 }
 
 /// Reads what an image says about itself; gives the files back if they are none.
-fn described(files: Files, wanted: &Wanted<'_>) -> Result<Result<Described, Files>, ImageError> {
+fn described(
+    files: Files,
+    wanted: &SourceOptions<'_>,
+) -> Result<Result<Described, Files>, ImageError> {
     let (config, layers) = if files.open("oci-layout")?.is_some() {
         oci::read(&files, wanted)?
     } else if files.open("manifest.json")?.is_some() && files.is_docker()? {

@@ -6,10 +6,10 @@ use serde::Deserialize;
 
 use crate::digest::Digest;
 use crate::error::{ImageError, ImageErrorCode};
-use crate::source::config::{self, ImageConfig, Written, architecture_here};
+use crate::source::config::{self, ConfigFile, ImageConfig, architecture_here};
 use crate::source::docker::not_one;
 use crate::source::files::Files;
-use crate::source::{LayerBlob, Wanted};
+use crate::source::{LayerBlob, SourceOptions};
 
 /// Lists in lists in lists.
 const DEPTH_MAX: usize = 4;
@@ -92,7 +92,7 @@ impl Descriptor {
 
 pub(super) fn read(
     files: &Files,
-    wanted: &Wanted<'_>,
+    wanted: &SourceOptions<'_>,
 ) -> Result<(ImageConfig, Vec<LayerBlob>), ImageError> {
     let mut top: Index = files.read_json("index.json", None)?;
     let known: Vec<_> = top.manifests.iter().map(Descriptor::shown).collect();

@@ -14,7 +14,7 @@ use crate::digest::Digest;
 use crate::error::{ImageError, ImageErrorCode};
 use crate::store::lock::Lock;
 use crate::store::record::LAYERS_FILE;
-use crate::store::work::Work;
+use crate::store::work_directory::WorkDirectory;
 use crate::store::{Resolved, Store, WAIT, entries, failed, read_text};
 
 /// What a removal did.
@@ -50,7 +50,7 @@ impl Store {
         let of_image = all.iter().filter(|(_, of)| *of == id).map(|(name, _)| name);
         let (gone, stay): (Vec<_>, Vec<_>) =
             of_image.cloned().partition(|name| named.as_ref().is_none_or(|named| named == name));
-        if stay.is_empty() && !force && matches!(self.lock_image(id)?, Hold::Theirs) {
+        if stay.is_empty() && !force && matches!(self.lock_image(id)?, ImageLock::Theirs) {
             let cause = format!("a server uses image {id}");
             return Err(ImageError::new(ImageErrorCode::InUse, cause));
         }
@@ -77,7 +77,7 @@ impl Store {
     }
 
     fn collect(&self, lock: Lock) -> Result<Collected, ImageError> {
-        let work = Work::new(&self.tmp())?;
+        let work = WorkDirectory::new(&self.tmp())?;
         let named: BTreeSet<ImageId> = self.all_names()?.into_iter().map(|(_, id)| id).collect();
         let mut collected = Collected::default();
         let (mut needed, mut doomed) = (BTreeSet::new(), Vec::new());
@@ -85,8 +85,8 @@ impl Store {
         for id in self.all_ids()? {
             if !named.contains(&id) {
                 match self.lock_image(id)? {
-                    Hold::Theirs => collected.in_use.push(id),
-                    Hold::Ours(_held) => {
+                    ImageLock::Theirs => collected.in_use.push(id),
+                    ImageLock::Ours(_held) => {
                         let path = move_out(&self.image(id), work.path())?;
                         // While it is held: who opened it before sees that it has no name any more.
                         let path = path.join(LAYERS_FILE);
@@ -94,7 +94,7 @@ impl Store {
                         collected.images.push(id);
                         continue;
                     }
-                    Hold::Damaged => {
+                    ImageLock::Damaged => {
                         move_out(&self.image(id), work.path())?;
                         collected.images.push(id);
                         continue;
@@ -141,23 +141,23 @@ impl Store {
     }
 
     /// Locks an image against its use, if nobody uses it. One that is damaged is used by nobody.
-    fn lock_image(&self, id: ImageId) -> Result<Hold, ImageError> {
+    fn lock_image(&self, id: ImageId) -> Result<ImageLock, ImageError> {
         let path = self.image(id).join(LAYERS_FILE);
         let file = match File::open(&path) {
             Ok(file) => file,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Hold::Damaged),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(ImageLock::Damaged),
             Err(error) => return Err(failed("open", &path)(error)),
         };
         match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => Ok(Hold::Ours(file)),
-            Err(Errno::WOULDBLOCK) => Ok(Hold::Theirs),
+            Ok(()) => Ok(ImageLock::Ours(file)),
+            Err(Errno::WOULDBLOCK) => Ok(ImageLock::Theirs),
             Err(error) => Err(failed("lock", &path)(error.into())),
         }
     }
 }
 
 /// Who has the lock of an image.
-enum Hold {
+enum ImageLock {
     /// We do, so nobody uses it.
     Ours(File),
     /// Somebody who uses it.

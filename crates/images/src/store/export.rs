@@ -12,7 +12,7 @@ use tar_stream::{BLOCK, Kind, padding};
 
 use crate::digest::Digest;
 use crate::error::ImageError;
-use crate::repack::{self, not_taken};
+use crate::layer_archive::{self, not_taken};
 use crate::source::{ImageConfig, architecture_here};
 use crate::store::{Store, failed};
 use crate::unpack::DIRECTORY;
@@ -76,11 +76,11 @@ impl Store {
         for layer in &image.layers {
             let directory = self.open_layer(layer.digest)?;
             let path = format!("{}/layer.tar", layer.digest);
-            let length = repack::measure(&directory)?;
+            let length = layer_archive::measure(&directory)?;
             head(&path, length, &mut to).map_err(not_taken)?;
-            let (digest, written) = repack::write(&directory, &mut to)?;
+            let (digest, written) = layer_archive::write(&directory, &mut to)?;
             if written != length {
-                return Err(repack::changed());
+                return Err(layer_archive::changed());
             }
             layers.push(path);
             diff_ids.push(format!("sha256:{digest}"));

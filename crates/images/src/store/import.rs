@@ -16,12 +16,14 @@ use rustix::io::Errno;
 
 use crate::digest::Digest;
 use crate::error::{ImageError, ImageErrorCode};
-use crate::source::{self, Blob, Described, Found, ImageConfig, LayerBlob, Source, Wanted};
+use crate::source::{
+    self, Blob, Described, ImageConfig, LayerBlob, Source, SourceKind, SourceOptions,
+};
 use crate::store::lock::Lock;
 use crate::store::record::{self, Layer, Record};
-use crate::store::work::Work;
+use crate::store::work_directory::WorkDirectory;
 use crate::store::{Store, WAIT, failed, read_text};
-use crate::stream::{self, Passed, Pieces, Until};
+use crate::stream::{self, Cancellable, Pieces, StreamDigests};
 use crate::unpack::{Limits, Report, unpack_watched};
 
 /// Most layers of an image: overlayfs takes not many more.
@@ -81,11 +83,11 @@ impl Store {
         watch: &mut Watch<'_>,
     ) -> Result<Imported, ImageError> {
         let _lock = Lock::shared(&self.lock_file(), WAIT)?;
-        let work = Work::new(&self.tmp())?;
+        let work = WorkDirectory::new(&self.tmp())?;
         let stream_bytes_max = options.limits.max_bytes.saturating_add(
             options.limits.max_entries.saturating_mul(HEADER_BYTES).saturating_add(1 << 20),
         );
-        let wanted = Wanted {
+        let wanted = SourceOptions {
             reference: options.reference.as_deref(),
             spool_bytes_max: stream_bytes_max,
             spool_in: work.path(),
@@ -103,9 +105,13 @@ impl Store {
             progress: Progress { layer: 1, layers: 1, entries: 0, bytes: 0 },
         };
         let (config, layers) = match found {
-            Found::Archive(reader) => (ImageConfig::default(), vec![importing.archive(reader)?.0]),
-            Found::Directory(path) => (ImageConfig::default(), vec![importing.directory(&path)?]),
-            Found::Image(image) => importing.image(image)?,
+            SourceKind::Archive(reader) => {
+                (ImageConfig::default(), vec![importing.archive(reader)?.0])
+            }
+            SourceKind::Directory(path) => {
+                (ImageConfig::default(), vec![importing.directory(&path)?])
+            }
+            SourceKind::Image(image) => importing.image(image)?,
         };
         let layers = needed(layers);
         if layers.len() > LAYERS_MAX {
@@ -252,7 +258,7 @@ impl Importing<'_> {
         }
         let (layer, passed) = match self.store.known(blob.plain) {
             Some(known) => {
-                let reader = Until::new(opened.reader, self.called_off);
+                let reader = Cancellable::new(opened.reader, self.called_off);
                 let ((), passed) = stream::from_reader(reader, self.stream_bytes_max, |_| Ok(()))?;
                 (known, passed)
             }
@@ -267,9 +273,12 @@ impl Importing<'_> {
         Ok(layer)
     }
 
-    fn archive(&mut self, reader: impl io::Read + Send) -> Result<(Layer, Passed), ImageError> {
+    fn archive(
+        &mut self,
+        reader: impl io::Read + Send,
+    ) -> Result<(Layer, StreamDigests), ImageError> {
         let bytes_max = self.stream_bytes_max;
-        let reader = Until::new(reader, self.called_off);
+        let reader = Cancellable::new(reader, self.called_off);
         self.unpack(|consume| stream::from_reader(reader, bytes_max, consume))
     }
 
@@ -285,8 +294,8 @@ impl Importing<'_> {
         &mut self,
         pass: impl FnOnce(
             &mut dyn FnMut(&mut Pieces) -> Result<Report, ImageError>,
-        ) -> Result<(Report, Passed), ImageError>,
-    ) -> Result<(Layer, Passed), ImageError> {
+        ) -> Result<(Report, StreamDigests), ImageError>,
+    ) -> Result<(Layer, StreamDigests), ImageError> {
         let path = self.work.join(format!("layer-{}", self.progress.layer));
         fs::create_dir(&path).map_err(failed("make", &path))?;
         let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);

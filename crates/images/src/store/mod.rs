@@ -22,7 +22,7 @@ mod hold;
 mod import;
 mod lock;
 mod record;
-mod work;
+mod work_directory;
 
 use std::fs;
 use std::io;
@@ -74,7 +74,7 @@ impl Store {
         for directory in [store.layers(), store.images(), store.names(), store.tmp()] {
             builder.create(&directory).map_err(failed("make", &directory))?;
         }
-        work::empty(&store.tmp());
+        work_directory::empty(&store.tmp());
         Ok(store)
     }
 

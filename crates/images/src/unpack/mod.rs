@@ -128,7 +128,7 @@ impl<R: BufRead> Unpacking<'_, R> {
         }
         self.report.bits_dropped += u64::from(entry.mode & 0o7000 != 0);
         self.report.attributes_dropped += u64::from(entry.has_attributes);
-        let way = path::way(&entry.path, self.limits)?;
+        let way = path::path_parts(&entry.path, self.limits)?;
         let Some((&name, parents)) = way.split_last() else {
             // The root has the permissions that a root needs.
             return if entry.kind == Kind::Directory { Ok(()) } else { Err(refused("no name")) };
@@ -158,7 +158,7 @@ impl<R: BufRead> Unpacking<'_, R> {
                 self.tree.symlink(name, target)
             }
             Kind::Hardlink => {
-                let target = path::way(&entry.target, self.limits)?;
+                let target = path::path_parts(&entry.target, self.limits)?;
                 self.tree.go(parents)?;
                 self.tree.hardlink(name, &target)
             }

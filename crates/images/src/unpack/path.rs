@@ -7,11 +7,11 @@ use crate::unpack::Limits;
 const NAME_BYTES_MAX: usize = 255;
 
 /// A way from the root: names, none of them `.`, `..` or empty. The root itself has none.
-pub(super) type Way<'a> = Vec<&'a [u8]>;
+pub(super) type PathParts<'a> = Vec<&'a [u8]>;
 
 /// Takes a name apart as tar does: slashes at the beginning and `.` mean nothing. `..` anywhere is
 /// refused: what it leads to depends on links.
-pub(super) fn way<'a>(path: &'a [u8], limits: &Limits) -> Result<Way<'a>, ImageError> {
+pub(super) fn path_parts<'a>(path: &'a [u8], limits: &Limits) -> Result<PathParts<'a>, ImageError> {
     let refused = |code, why: &str| {
         let shown = path[..path.len().min(256)].escape_ascii();
         Err(ImageError::new(code, format!("{why}: {shown}")))
@@ -65,8 +65,12 @@ mod tests {
         ];
         for (path, expected) in cases {
             let expected = expected.map(|names| names.iter().map(|n| n.as_bytes()).collect());
-            assert_eq!(way(path, &limits).ok(), expected, "{}", path.escape_ascii());
+            assert_eq!(path_parts(path, &limits).ok(), expected, "{}", path.escape_ascii());
         }
-        assert_eq!(way(b"\xff/\xfe", &limits).unwrap(), [b"\xff", b"\xfe"], "bytes stay bytes");
+        assert_eq!(
+            path_parts(b"\xff/\xfe", &limits).unwrap(),
+            [b"\xff", b"\xfe"],
+            "bytes stay bytes"
+        );
     }
 }

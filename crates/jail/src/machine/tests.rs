@@ -20,7 +20,7 @@ const CALLS: Calls = Calls {
 };
 
 /// A layout in a few words: what serves what from where.
-fn told(sample: &Sample, is_root: bool) -> String {
+fn described(sample: &Sample, is_root: bool) -> String {
     let layout = CgroupLayout::find(sample, is_root);
     let mut text = format!("{:?}", layout.arrangement);
     for used in USES {
@@ -40,7 +40,7 @@ fn told(sample: &Sample, is_root: bool) -> String {
 
 #[track_caller]
 fn check(sample: &Sample, is_root: bool, expected: &[&str]) {
-    assert_eq!(told(sample, is_root), expected.join("\n"));
+    assert_eq!(described(sample, is_root), expected.join("\n"));
 }
 
 #[test]

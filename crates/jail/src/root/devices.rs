@@ -16,15 +16,15 @@ pub const DEVICES: &str = "/devices";
 
 /// Who builds roots.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Maker {
+pub enum Builder {
     /// Root.
     Root,
     /// Somebody who is root only in a user namespace of his own.
-    Somebody,
+    Rootless,
 }
 
 /// Builds the directory. `host` is the host's root directory.
-pub fn build_devices(host: BorrowedFd<'_>, maker: Maker) -> io::Result<()> {
+pub fn build_devices(host: BorrowedFd<'_>, builder: Builder) -> io::Result<()> {
     let mount = memory(&[("size", "64k"), ("mode", "755")], MountAttrFlags::empty())?;
     mount_on(&mount, CWD, DEVICES)?;
     let directory = openat(CWD, DEVICES, OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
@@ -36,13 +36,13 @@ pub fn build_devices(host: BorrowedFd<'_>, maker: Maker) -> io::Result<()> {
     }
     for (name, major, minor) in etc::DEVICES {
         let mode = Mode::from_raw_mode(0o666);
-        match maker {
-            Maker::Root => {
+        match builder {
+            Builder::Root => {
                 let device: Dev = makedev(*major, *minor);
                 mknodat(&directory, *name, FileType::CharacterDevice, mode, device)?;
             }
-            Maker::Somebody => {
-                super::copying::write_file(directory.as_fd(), name, b"", 0o666)?;
+            Builder::Rootless => {
+                super::copy::write_file(directory.as_fd(), name, b"", 0o666)?;
                 let copy = copy_of(host, format!("dev/{name}"), false)?;
                 // Nothing about the file itself can be changed through it; what is written goes to
                 // the device all the same.

@@ -10,9 +10,9 @@ use rustix::fs::{
 };
 use rustix::mount::MountAttrFlags;
 
-use super::copying::{copy_beneath, write_file};
+use super::copy::{copy_beneath, write_file};
 use super::layers::{devices, whole_where_mounted};
-use super::{Built, Maker, Part, copy_of, memory, mount_on};
+use super::{Builder, Built, Part, copy_of, memory, mount_on};
 use crate::etc;
 use crate::sys::mount::{Properties, set_properties};
 
@@ -20,7 +20,11 @@ use crate::sys::mount::{Properties, set_properties};
 const LAYER: &str = "s";
 
 /// Builds it in a directory of the launcher's own root. `host` is the host's root directory.
-pub fn build_from_host(host: BorrowedFd<'_>, directory: &str, maker: Maker) -> io::Result<Built> {
+pub fn build_from_host(
+    host: BorrowedFd<'_>,
+    directory: &str,
+    builder: Builder,
+) -> io::Result<Built> {
     let at = format!("{directory}/{LAYER}");
     mkdirat(CWD, at.as_str(), Mode::from_raw_mode(0o755))?;
     let root = memory(&[("size", "64m"), ("mode", "755")], MountAttrFlags::empty())?;
@@ -33,10 +37,10 @@ pub fn build_from_host(host: BorrowedFd<'_>, directory: &str, maker: Maker) -> i
     set_properties(root, Properties { read_only: true, ..Properties::default() })?;
     let mounts = std::fs::read_to_string("/proc/self/mountinfo")?;
     let mut parts = Part::beneath(&at, &mounts);
-    if maker == Maker::Somebody {
+    if builder == Builder::Rootless {
         parts = whole_where_mounted(parts);
     }
-    parts.push(devices(maker));
+    parts.push(devices(builder));
     Ok(Built { directory: directory.to_owned(), layers: vec![LAYER.to_owned()], parts })
 }
 

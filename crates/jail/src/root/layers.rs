@@ -141,10 +141,10 @@ impl Layers {
 }
 
 /// The part that every root has.
-pub(super) fn devices(maker: super::Maker) -> Part {
-    let source = match maker {
-        super::Maker::Root => Source::Devices(DEVICES.to_owned()),
-        super::Maker::Somebody => Source::Copy(DEVICES.to_owned()),
+pub(super) fn devices(builder: super::Builder) -> Part {
+    let source = match builder {
+        super::Builder::Root => Source::Devices(DEVICES.to_owned()),
+        super::Builder::Rootless => Source::Copy(DEVICES.to_owned()),
     };
     Part { at: "dev".to_owned(), source }
 }

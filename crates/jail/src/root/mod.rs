@@ -5,12 +5,12 @@
 
 mod aliases;
 mod bundle;
-mod copying;
+mod copy;
 mod devices;
 mod host;
+mod layered;
 mod layers;
-mod points;
-mod stacked;
+mod mount_points;
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -23,11 +23,11 @@ use rustix::mount::{
 
 pub use aliases::with_aliases;
 pub use bundle::{BundleRoot, mount_bundle_root};
-pub use devices::{DEVICES, Maker, build_devices};
+pub use devices::{Builder, DEVICES, build_devices};
 pub use host::{build_from_host, fill_from_host};
+pub use layered::{LAYERS_AT_MOST, build_from_layers, fill_over_layers};
 pub use layers::{Built, Layers, Part, Source};
-pub use points::{Place, with_places};
-pub use stacked::{LAYERS_AT_MOST, build_from_layers, fill_over_layers};
+pub use mount_points::{MountPoint, with_mount_points};
 
 /// A memory file system that is not mounted anywhere yet.
 pub fn memory(options: &[(&str, &str)], attributes: MountAttrFlags) -> io::Result<OwnedFd> {

@@ -73,7 +73,7 @@ pub fn compile(policy: &Policy) -> Result<Program, CompileError> {
 }
 
 /// A place in the program, counted from its end.
-type Place = usize;
+type Position = usize;
 
 /// A program written from its last instruction to its first: jumps only go forward, so every
 /// target exists before the jump to it does.
@@ -81,12 +81,12 @@ type Place = usize;
 struct Assembly {
     /// In reverse order.
     reversed: Vec<sock_filter>,
-    verdicts: BTreeMap<Verdict, Place>,
-    arguments: BTreeMap<&'static Arguments, Place>,
+    verdicts: BTreeMap<Verdict, Position>,
+    arguments: BTreeMap<&'static Arguments, Position>,
 }
 
 impl Assembly {
-    fn push(&mut self, code: u16, k: u32) -> Place {
+    fn push(&mut self, code: u16, k: u32) -> Position {
         self.reversed.push(sock_filter { code, jt: 0, jf: 0, k });
         self.reversed.len() - 1
     }
@@ -95,9 +95,9 @@ impl Assembly {
         &mut self,
         code: u16,
         k: u32,
-        when_true: Place,
-        when_false: Place,
-    ) -> Result<Place, CompileError> {
+        when_true: Position,
+        when_false: Position,
+    ) -> Result<Position, CompileError> {
         let jt = self.distance(when_true)?;
         let jf = self.distance(when_false)?;
         self.reversed.push(sock_filter { code, jt, jf, k });
@@ -105,20 +105,20 @@ impl Assembly {
     }
 
     /// How many instructions are skipped between the one that is about to be pushed and `target`.
-    fn distance(&self, target: Place) -> Result<u8, CompileError> {
+    fn distance(&self, target: Position) -> Result<u8, CompileError> {
         let skipped = self.reversed.len() - 1 - target;
         u8::try_from(skipped).map_err(|_| CompileError::JumpTooFar(skipped))
     }
 
     /// Makes what is pushed next run on into `target`.
-    fn continue_at(&mut self, target: Place) {
+    fn continue_at(&mut self, target: Position) {
         let skipped = self.reversed.len() - 1 - target;
         if skipped > 0 {
             self.push(GO, skipped as u32);
         }
     }
 
-    fn verdict(&mut self, verdict: Verdict) -> Place {
+    fn verdict(&mut self, verdict: Verdict) -> Position {
         if let Some(place) = self.verdicts.get(&verdict) {
             return *place;
         }
@@ -127,7 +127,7 @@ impl Assembly {
         place
     }
 
-    fn rule(&mut self, rule: Rule) -> Result<Place, CompileError> {
+    fn rule(&mut self, rule: Rule) -> Result<Position, CompileError> {
         match rule {
             Rule::Always(verdict) => Ok(self.verdict(verdict)),
             Rule::Arguments(arguments) => self.look_at(arguments),
@@ -135,7 +135,7 @@ impl Assembly {
     }
 
     /// The clauses of a call, each running into the next.
-    fn look_at(&mut self, arguments: &'static Arguments) -> Result<Place, CompileError> {
+    fn look_at(&mut self, arguments: &'static Arguments) -> Result<Position, CompileError> {
         if let Some(place) = self.arguments.get(arguments) {
             return Ok(*place);
         }
@@ -164,7 +164,12 @@ impl Assembly {
     }
 
     /// One test of what the accumulator holds.
-    fn test(&mut self, test: Test, then: Place, next: Place) -> Result<Place, CompileError> {
+    fn test(
+        &mut self,
+        test: Test,
+        then: Position,
+        next: Position,
+    ) -> Result<Position, CompileError> {
         match test {
             Test::Is(number) => self.branch(IF_EQUAL, number, then, next),
             Test::Bits { mask: _, are } => self.branch(IF_EQUAL, are, then, next),
@@ -180,7 +185,7 @@ impl Assembly {
     }
 
     /// A search tree over ranges up to a number, balanced by how many calls lie in them.
-    fn search(&mut self, ranges: &[(u32, Rule)], end: u32) -> Result<Place, CompileError> {
+    fn search(&mut self, ranges: &[(u32, Rule)], end: u32) -> Result<Position, CompileError> {
         match ranges {
             [] => Ok(self.verdict(Verdict::Kill)),
             [(_, rule)] => self.rule(*rule),

@@ -1,7 +1,7 @@
 //! Which system calls a sandbox may make: the policy as data ([`allowed`], [`refused`],
 //! [`arguments`]), and its compiler ([`mod@compile`]) to the kernel's filter language. All of it is
 //! pure; loading is in `sys::filter`. It must never allow by default: a call that no group names
-//! does not exist for a sandbox. ([`beside`] does, because it is loaded on top.)
+//! does not exist for a sandbox. ([`same_user`] does, because it is loaded on top.)
 //!
 //! What a call gets:
 //!
@@ -15,10 +15,10 @@
 
 pub mod allowed;
 pub mod arguments;
-pub mod beside;
 pub mod compile;
-pub mod lent;
+pub mod host_directories;
 pub mod refused;
+pub mod same_user;
 
 #[cfg(test)]
 mod interpreter;
@@ -141,12 +141,12 @@ impl Policy {
 
     /// What sandboxes run under that have a directory of the host.
     pub fn lending() -> Self {
-        Self::of(&[allowed::GROUPS, arguments::GROUPS, refused::GROUPS, lent::GROUPS])
+        Self::of(&[allowed::GROUPS, arguments::GROUPS, refused::GROUPS, host_directories::GROUPS])
     }
 
     /// What programs are refused on top, where they are the same user as the guest.
-    pub fn beside_guest() -> Self {
-        Self { others: Verdict::Allow, ..Self::of(&[beside::GROUPS]) }
+    pub fn same_user_as_guest() -> Self {
+        Self { others: Verdict::Allow, ..Self::of(&[same_user::GROUPS]) }
     }
 
     /// A policy of these groups. A call that two groups name keeps the stricter answer of the two

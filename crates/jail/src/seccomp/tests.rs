@@ -59,7 +59,7 @@ fn interesting(arguments: &Arguments) -> Vec<u64> {
 
 #[test]
 fn every_call_gets_the_verdict_of_the_policy() {
-    for policy in [Policy::sandbox(), Policy::lending(), Policy::beside_guest()] {
+    for policy in [Policy::sandbox(), Policy::lending(), Policy::same_user_as_guest()] {
         check_every_call(&policy, &compile(&policy).unwrap());
     }
 }

@@ -22,7 +22,7 @@ pub fn give_back(file: BorrowedFd<'_>) -> Result<(), Errno> {
 }
 
 /// Whether somebody waits for it. One that is not held any more is as good as asked for.
-pub fn is_asked_for(file: BorrowedFd<'_>) -> bool {
+pub fn is_requested(file: BorrowedFd<'_>) -> bool {
     // SAFETY: takes numbers only.
     let held = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GETLEASE) };
     held != libc::F_WRLCK

@@ -1,13 +1,13 @@
 //! Files, as the user of the sandbox would find them. Whatever is at a path, a look at it must
 //! never hang the guest nor lead it into `/proc`, where it would show itself.
 
-pub(super) mod about;
-pub(super) mod linking;
+pub(super) mod file_reader;
+pub(super) mod file_writer;
+pub(super) mod links;
 pub(super) mod listing;
-pub(super) mod reading;
+pub(super) mod metadata;
+pub(super) mod path_resolution;
 pub(super) mod removal;
-pub(super) mod resolving;
-pub(super) mod writing;
 
 use std::ffi::CString;
 use std::os::fd::{AsFd, OwnedFd};
@@ -35,7 +35,7 @@ fn open(path: &str, flags: OFlags) -> Result<OwnedFd, Errno> {
     // A terminal must not become the guest's; of a mere path the kernel knows no such thing.
     let never_own = if flags.contains(OFlags::PATH) { OFlags::empty() } else { OFlags::NOCTTY };
     let flags = flags | never_own | OFlags::CLOEXEC;
-    resolving::open(CWD, path, flags)
+    path_resolution::open(CWD, path, flags)
 }
 
 /// Refuses what is the kernel's, and not the user's.
@@ -151,7 +151,7 @@ fn make_all(path: &str) -> Result<(), Fault> {
             Err(errno) => return Err(refused(errno, path)),
         }
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        directory = resolving::open(directory.as_fd(), name, flags)
+        directory = path_resolution::open(directory.as_fd(), name, flags)
             .map_err(|errno| refused(errno, path))?;
     }
     Ok(())

@@ -2,12 +2,12 @@
 //! take as long as it likes, and is killed like any of them. The guest itself must never wait for
 //! one, nor do any of this in its own process.
 
+mod directory_watch;
 mod find;
+mod record_writer;
 mod search;
 mod sockets;
-mod telling;
 mod walk;
-mod watching;
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd as _, OwnedFd};
@@ -24,7 +24,7 @@ use super::io::Io;
 use super::program::{Lanes, Program};
 use super::ready::{Part, Source};
 use super::start::{absolute, open_outward};
-use telling::Telling;
+use record_writer::RecordWriter;
 
 /// Takes the descriptor of a look that does not begin after all.
 pub(super) fn drop_passed(output: Pipe, io: &mut Io) {
@@ -59,12 +59,12 @@ pub(super) fn start(
     };
     let guest = getpid().as_raw_nonzero().get();
     let pid = fork_as(settings.workload, own.as_fd(), |output| {
-        let mut telling = Telling::new(output);
-        let outcome = carry_out(look, settings, guest, children, &mut telling);
+        let mut records = RecordWriter::new(output);
+        let outcome = carry_out(look, settings, guest, children, &mut records);
         if let Err(fault) = outcome {
-            telling.tell(&Sighting::Failed(fault));
+            records.write(&Sighting::Failed(fault));
         }
-        telling.flush();
+        records.flush();
     })
     .map_err(|errno| refused(errno, "cannot start another process"))?;
     let lanes = Lanes { input: None, stdout: outward, stderr: None, main: None };
@@ -77,21 +77,21 @@ fn carry_out(
     settings: &Settings,
     guest: i32,
     children: &BTreeMap<i32, u32>,
-    telling: &mut Telling,
+    records: &mut RecordWriter,
 ) -> Result<(), Fault> {
     match look {
         Look::Find { path, which, kinds, max_depth, until } => {
             let path = absolute(&settings.workspace, path);
-            find::find(&path, which, kinds, *max_depth, *until, telling)
+            find::find(&path, which, kinds, *max_depth, *until, records)
         }
         Look::Search { path, text, case_sensitive, which, until } => {
             let path = absolute(&settings.workspace, path);
-            search::search(&path, text.as_bytes(), *case_sensitive, which, *until, telling)
+            search::search(&path, text.as_bytes(), *case_sensitive, which, *until, records)
         }
         Look::Watch { path, recursive } => {
             let path = absolute(&settings.workspace, path);
-            watching::watch(&path, *recursive, telling)
+            directory_watch::watch(&path, *recursive, records)
         }
-        Look::Sockets { pid } => sockets::tell(*pid, guest, children, telling),
+        Look::Sockets { pid } => sockets::list(*pid, guest, children, records),
     }
 }

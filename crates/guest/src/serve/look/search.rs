@@ -10,7 +10,7 @@ use rustix::io::{Errno, read};
 
 use super::super::fault::fault;
 use super::super::files::kind_of;
-use super::telling::Telling;
+use super::record_writer::RecordWriter;
 use super::walk::{Deadline, Walk};
 
 /// What is read of a file at once.
@@ -152,7 +152,7 @@ pub(super) fn search(
     case_sensitive: bool,
     which: &Which,
     until: Until,
-    telling: &mut Telling,
+    records: &mut RecordWriter,
 ) -> Result<(), Fault> {
     if text.is_empty() || text.len() > MAX_TEXT_BYTES {
         let message = format!("a text to look for has 1 to {MAX_TEXT_BYTES} bytes");
@@ -160,13 +160,13 @@ pub(super) fn search(
     }
     let needle = Needle::new(text, case_sensitive);
     let deadline = Deadline::after(until.time_ms);
-    let mut search = Search { needle, deadline, left: until.results, files: 0, telling };
+    let mut search = Search { needle, deadline, left: until.results, files: 0, records };
     let mut truncated = false;
     match Walk::start(path, which, None)? {
         Err(file) => truncated = !search.look_into(&file, b""),
         Ok(mut walk) => {
             while let Some(visit) = walk.next() {
-                if deadline.is_over() || search.telling.is_over() {
+                if deadline.has_passed() || search.records.is_closed() {
                     truncated = true;
                     break;
                 }
@@ -185,7 +185,7 @@ pub(super) fn search(
         }
     }
     let count = search.files;
-    telling.tell(&Sighting::Over { truncated, count });
+    records.write(&Sighting::Over { truncated, count });
     Ok(())
 }
 
@@ -194,7 +194,7 @@ struct Search<'a> {
     deadline: Deadline,
     left: u32,
     files: u64,
-    telling: &'a mut Telling,
+    records: &'a mut RecordWriter,
 }
 
 impl Search<'_> {
@@ -204,12 +204,12 @@ impl Search<'_> {
         if !is_file(file) {
             return true;
         }
-        let Self { needle, deadline, left, files, telling } = self;
+        let Self { needle, deadline, left, files, records } = self;
         let mut lines = Lines::new(needle);
         let mut tell = |Line { number, column, text }: Line| {
-            telling.tell(&Sighting::Match { path: path.to_vec(), line: number, column, text });
+            records.write(&Sighting::Match { path: path.to_vec(), line: number, column, text });
             *left = left.saturating_sub(1);
-            *left > 0 && !telling.is_over()
+            *left > 0 && !records.is_closed()
         };
         let mut buffer = vec![0; PIECE_BYTES];
         let mut is_first = true;
@@ -228,7 +228,7 @@ impl Search<'_> {
                 *files += 1;
                 is_first = false;
             }
-            if !lines.take(piece, &mut tell) || deadline.is_over() {
+            if !lines.take(piece, &mut tell) || deadline.has_passed() {
                 return false;
             }
         }

@@ -11,7 +11,7 @@ use guest_protocol::message::{Fault, FaultCode};
 
 use super::super::family::relatives;
 use super::super::fault::fault;
-use super::telling::Telling;
+use super::record_writer::RecordWriter;
 
 /// Tables beyond this are not read to their end.
 const MAX_TABLE_BYTES: u64 = 16 * 1024 * 1024;
@@ -22,11 +22,11 @@ const MAX_SOCKETS: usize = 10_000;
 const TABLES: [&str; 4] = ["tcp", "tcp6", "udp", "udp6"];
 
 /// Tells of the sockets of a program.
-pub(super) fn tell(
+pub(super) fn list(
     pid: u32,
     guest: i32,
     programs: &BTreeMap<i32, u32>,
-    telling: &mut Telling,
+    records: &mut RecordWriter,
 ) -> Result<(), Fault> {
     let unknown = || fault(FaultCode::NotFound, format!("no process {pid}"));
     let first = i32::try_from(pid).map_err(|_| unknown())?;
@@ -51,7 +51,7 @@ pub(super) fn tell(
                 break;
             }
             told += 1;
-            telling.tell(&Sighting::Socket {
+            records.write(&Sighting::Socket {
                 pid: pid.cast_unsigned(),
                 program: name_of(pid),
                 protocol: table.to_owned(),
@@ -63,7 +63,7 @@ pub(super) fn tell(
             });
         }
     }
-    telling.tell(&Sighting::Over { truncated, count: 0 });
+    records.write(&Sighting::Over { truncated, count: 0 });
     Ok(())
 }
 

@@ -131,7 +131,7 @@ impl<'a> Walk<'a> {
             | OFlags::NOCTTY
             | OFlags::NOFOLLOW
             | OFlags::CLOEXEC;
-        resolving::open_beneath(self.root.as_fd(), path, flags)
+        path_resolution::open_beneath(self.root.as_fd(), path, flags)
     }
 
     fn descend(&mut self, is_elsewhere: bool) {
@@ -204,7 +204,7 @@ impl Deadline {
         Self(now_ms().saturating_add(u64::from(time_ms)))
     }
 
-    pub(super) fn is_over(self) -> bool {
+    pub(super) fn has_passed(self) -> bool {
         now_ms() >= self.0
     }
 }

@@ -28,7 +28,7 @@ const MAX_LINKS: usize = 40;
 
 /// A file on its way in.
 #[derive(Debug)]
-pub(in super::super) struct Writing {
+pub(in super::super) struct FileWriter {
     channel: u32,
     path: String,
     directory: OwnedFd,
@@ -40,7 +40,7 @@ pub(in super::super) struct Writing {
     mode: u32,
 }
 
-impl Writing {
+impl FileWriter {
     /// Makes it, under its first name.
     pub(in super::super) fn start(
         channel: u32,
@@ -136,7 +136,7 @@ impl Writing {
     }
 }
 
-impl Drop for Writing {
+impl Drop for FileWriter {
     fn drop(&mut self) {
         if let Some(temporary) = &self.temporary {
             let _ = unlinkat(&self.directory, temporary.as_str(), AtFlags::empty());

@@ -23,7 +23,7 @@ const PROC_MAGIC: i64 = 0x9fa0;
 pub(super) const OWN: [&str; 4] = ["mnt", "pid", "ipc", "net"];
 
 /// Where the keeper lives.
-pub(super) struct Home {
+pub(super) struct OwnNamespaces {
     /// Its `/proc`, whatever the root is at the moment.
     pub proc: OwnedFd,
     mounts: OwnedFd,
@@ -33,7 +33,7 @@ pub(super) struct Home {
     pub names: [String; OWN.len()],
 }
 
-impl Home {
+impl OwnNamespaces {
     pub(super) fn open() -> Result<Self, Refusal> {
         let powerless = |why: &str| refusal(KeeperRefusalCode::Powerless, why, 0);
         let sets = capabilities(None).named("look at our capabilities")?;
@@ -73,7 +73,7 @@ impl Home {
             return Err(refusal(KeeperRefusalCode::Gone, "its first process is over", 0));
         }
         entered.named("enter the namespaces of a container")?;
-        let away = Away { home: self, kinds };
+        let away = Entered { namespaces: self, kinds };
         let done = act();
         drop(away);
         Ok(done)
@@ -81,12 +81,12 @@ impl Home {
 }
 
 /// Being elsewhere. Dropped, however that comes about, we are home again.
-struct Away<'a> {
-    home: &'a Home,
+struct Entered<'a> {
+    namespaces: &'a OwnNamespaces,
     kinds: ThreadNameSpaceType,
 }
 
-impl Drop for Away<'_> {
+impl Drop for Entered<'_> {
     fn drop(&mut self) {
         let back = |kind, namespace: BorrowedFd<'_>, link| {
             if self.kinds.contains(kind)
@@ -95,7 +95,7 @@ impl Drop for Away<'_> {
                 exit_now(1);
             }
         };
-        let Home { mounts, ipc, network, .. } = self.home;
+        let OwnNamespaces { mounts, ipc, network, .. } = self.namespaces;
         back(ThreadNameSpaceType::MOUNT, mounts.as_fd(), LinkNameSpaceType::Mount);
         let kind = ThreadNameSpaceType::INTER_PROCESS_COMMUNICATION;
         back(kind, ipc.as_fd(), LinkNameSpaceType::InterProcessCommunication);

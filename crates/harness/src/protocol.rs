@@ -25,7 +25,7 @@ pub(crate) enum Meaning {
 }
 
 /// The language of a harness, and how far the conversation got.
-pub(crate) trait Speech: Send {
+pub(crate) trait Protocol: Send {
     /// Begins a turn: what to say.
     fn begin(
         &mut self,
@@ -35,16 +35,16 @@ pub(crate) trait Speech: Send {
     ) -> Result<String, HarnessError>;
 
     /// What a line means during a turn.
-    fn hear(&mut self, line: &str) -> Meaning;
+    fn on_line(&mut self, line: &str) -> Meaning;
 
     /// What a line means while there is no turn. Only `Nothing`, `Log` and `Broken`.
-    fn overhear(&mut self, line: &str) -> Meaning;
+    fn on_line_between_turns(&mut self, line: &str) -> Meaning;
 
     /// How long silence has a meaning from now on; none: it has none.
-    fn patience(&self) -> Option<Duration>;
+    fn silence_timeout(&self) -> Option<Duration>;
 
     /// What it means that nothing was heard for so long.
-    fn silence(&mut self) -> Meaning;
+    fn on_silence(&mut self) -> Meaning;
 
     /// What to say to stop the turn.
     fn cancel(&self) -> String;

@@ -87,7 +87,7 @@ mod tests {
     use super::*;
 
     fn verdict(number: libc::c_long, arguments: [u64; 6]) -> Verdict {
-        match Policy::beside_guest().rule(u32::try_from(number).unwrap()) {
+        match Policy::same_user_as_guest().rule(u32::try_from(number).unwrap()) {
             Rule::Always(verdict) => verdict,
             Rule::Arguments(rule) => rule.verdict(&arguments),
         }
@@ -95,7 +95,7 @@ mod tests {
 
     #[test]
     fn only_what_is_aimed_at_the_guest_is_refused() {
-        assert!(compile(&Policy::beside_guest()).is_ok());
+        assert!(compile(&Policy::same_user_as_guest()).is_ok());
         let process = u64::from(libc::PRIO_PROCESS);
         let group = u64::from(libc::PRIO_PGRP);
         let user = u64::from(libc::PRIO_USER);

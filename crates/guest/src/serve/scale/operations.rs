@@ -6,7 +6,7 @@ pub(super) const MAX_BYTES: usize = 4096;
 
 /// One word.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Word {
+pub(super) enum Operation {
     /// So many more.
     More(u32),
     /// So many fewer.
@@ -16,7 +16,7 @@ pub(super) enum Word {
 }
 
 /// The words of a text, in order. Numbers that are too large are as large as can be.
-pub(super) fn words(text: &[u8]) -> Vec<Word> {
+pub(super) fn parse(text: &[u8]) -> Vec<Operation> {
     let mut words = Vec::new();
     let mut rest = text;
     while let Some((&sign, after)) = rest.split_first() {
@@ -28,9 +28,9 @@ pub(super) fn words(text: &[u8]) -> Vec<Word> {
         });
         rest = after;
         match (sign, number) {
-            (b'+', number) => words.push(Word::More(number.unwrap_or(1))),
-            (b'-', number) => words.push(Word::Fewer(number.unwrap_or(1))),
-            (b'=', Some(number)) => words.push(Word::Exactly(number)),
+            (b'+', number) => words.push(Operation::More(number.unwrap_or(1))),
+            (b'-', number) => words.push(Operation::Fewer(number.unwrap_or(1))),
+            (b'=', Some(number)) => words.push(Operation::Exactly(number)),
             _ => continue,
         }
         rest = &after[digits..];
@@ -41,7 +41,7 @@ pub(super) fn words(text: &[u8]) -> Vec<Word> {
 /// What of a file is new since it was `seen`. `was_emptied`: it was empty in between, so that all of
 /// it is. Otherwise it was written over or behind what was there; over it, what is the same as
 /// before at the end is what was not written.
-pub(super) fn news<'a>(seen: &[u8], now: &'a [u8], was_emptied: bool) -> &'a [u8] {
+pub(super) fn new_bytes<'a>(seen: &[u8], now: &'a [u8], was_emptied: bool) -> &'a [u8] {
     if was_emptied {
         return now;
     }
@@ -86,7 +86,7 @@ mod tests {
 
     #[test]
     fn texts_are_words() {
-        use Word::{Exactly, Fewer, More};
+        use Operation::{Exactly, Fewer, More};
         for (text, expected) in [
             ("", vec![]),
             ("+", vec![More(1)]),
@@ -101,7 +101,7 @@ mod tests {
             ("+99999999999", vec![More(u32::MAX)]),
             ("\0\u{ff}awake+", vec![More(1)]),
         ] {
-            assert_eq!(words(text.as_bytes()), expected, "{text:?}");
+            assert_eq!(parse(text.as_bytes()), expected, "{text:?}");
         }
     }
 
@@ -122,7 +122,7 @@ mod tests {
             ("+\n", "+\n+\n", false, "+\n"),
             ("=3\n", "", true, ""),
         ] {
-            let found = news(seen.as_bytes(), now.as_bytes(), was_emptied);
+            let found = new_bytes(seen.as_bytes(), now.as_bytes(), was_emptied);
             assert_eq!(found, expected.as_bytes(), "{seen:?} {now:?}");
         }
     }

@@ -13,10 +13,10 @@ use jail::packet;
 use jail::sys::clone::{Side, exit_now, first_of_new_process_namespace};
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::seeds::{self, Seed};
+use super::slot_parents::{self, SlotParent};
 use super::start::Shared;
 use super::watch::{Watch, Watched};
-use super::{stem, token};
+use super::{prefork, token};
 
 /// How many stems may be in the making at once: more would only wait for each other.
 const MAKING_AT_MOST: usize = 4;
@@ -24,40 +24,40 @@ const MAKING_AT_MOST: usize = 4;
 /// How long nobody must have launched before spares are made at leisure.
 const PAUSE: Duration = Duration::from_millis(2);
 
-/// How long to wait after a stem failed, so that a broken machine is not kept busy.
+/// How long to wait after a prefork failed, so that a broken machine is not kept busy.
 const PAUSE_AFTER_FAILURE: Duration = Duration::from_millis(200);
 
-/// How long a stem may be in the making.
-pub(super) const PATIENCE: Duration = Duration::from_secs(5);
+/// How long a prefork may be in the making.
+pub(super) const PREPARE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A stem that waits for a spec.
-pub(super) struct Ready {
+/// A prefork that waits for a spec.
+pub(super) struct Prefork {
     pub slot: u32,
     /// When it was born.
-    pub born_at: Duration,
+    pub forked_at: Duration,
     pub pid: Pid,
     pub socket: Watched,
     /// Which root it has layers over.
     pub root: Root,
 }
 
-/// A stem that did not come about.
+/// A prefork that did not come about.
 pub(super) struct Failure {
     pub step: String,
     pub errno: i32,
 }
 
 #[derive(Default)]
-pub(super) struct Spares {
+pub(super) struct PreforkPool {
     wanted: usize,
-    making: BTreeMap<u32, Ready>,
-    /// Where groups are v1: the seed of each slot that was ever used.
-    seeds: BTreeMap<u32, Seed>,
-    /// Slots whose seed is not settled yet, and that want a stem as soon as it is.
-    settling: BTreeSet<u32>,
+    making: BTreeMap<u32, Prefork>,
+    /// Where groups are v1: the parent of each slot that was ever used.
+    slot_parents: BTreeMap<u32, SlotParent>,
+    /// Slots whose parent is not settled yet, and that want a prefork as soon as it is.
+    joining: BTreeSet<u32>,
     /// Seeds that are no use any more and have not been reaped yet.
-    withered: Vec<Pid>,
-    ready: VecDeque<Ready>,
+    dying_parents: Vec<Pid>,
+    ready: VecDeque<Prefork>,
     /// Stems that are no use any more and have not been reaped yet.
     ending: BTreeMap<u32, Pid>,
     /// When one failed, if none has worked since.
@@ -67,7 +67,7 @@ pub(super) struct Spares {
     closed: bool,
 }
 
-impl Spares {
+impl PreforkPool {
     pub(super) fn new(wanted: usize) -> Self {
         Self { wanted, ..Self::default() }
     }
@@ -76,8 +76,8 @@ impl Spares {
         self.making.is_empty()
             && self.ready.is_empty()
             && self.ending.is_empty()
-            && self.seeds.is_empty()
-            && self.withered.is_empty()
+            && self.slot_parents.is_empty()
+            && self.dying_parents.is_empty()
     }
 
     pub(super) fn wants_more(&self) -> bool {
@@ -90,11 +90,11 @@ impl Spares {
     }
 
     /// One that has layers over this root, or else any.
-    pub(super) fn take(&mut self, root: &Root) -> Option<Ready> {
-        let fitting = self.ready.iter().position(|stem| stem.root == *root);
-        let stem = self.ready.remove(fitting.unwrap_or(0))?;
+    pub(super) fn take(&mut self, root: &Root) -> Option<Prefork> {
+        let fitting = self.ready.iter().position(|prefork| prefork.root == *root);
+        let prefork = self.ready.remove(fitting.unwrap_or(0))?;
         self.taken_at = now();
-        Some(stem)
+        Some(prefork)
     }
 
     pub(super) fn has_ready(&self) -> bool {
@@ -103,16 +103,16 @@ impl Spares {
 
     /// Ends stems that do not come to be: frozen by someone who meant the one before, say.
     pub(super) fn give_up_on_slow_ones(&mut self, groups: &Groups) {
-        let limit = now().saturating_sub(PATIENCE);
+        let limit = now().saturating_sub(PREPARE_TIMEOUT);
         let slow: Vec<u32> = self
             .making
             .values()
-            .filter(|stem| stem.born_at < limit)
-            .map(|stem| stem.slot)
+            .filter(|prefork| prefork.forked_at < limit)
+            .map(|prefork| prefork.slot)
             .collect();
         for slot in slow {
-            if let Some(stem) = self.making.remove(&slot) {
-                self.fail(&stem);
+            if let Some(prefork) = self.making.remove(&slot) {
+                self.fail(&prefork);
                 groups.thaw(slot);
             }
         }
@@ -124,7 +124,7 @@ impl Spares {
     }
 
     fn in_the_making(&self) -> usize {
-        self.making.len() + self.settling.len()
+        self.making.len() + self.joining.len()
     }
 
     /// Makes stems: at once for launches that wait, one per round for later ones.
@@ -166,93 +166,99 @@ impl Spares {
 
     fn make_in(&mut self, shared: &mut Shared, watch: &Watch, slot: u32) -> io::Result<()> {
         if !shared.groups.must_join() {
-            return self.bear_ourselves(shared, watch, slot);
+            return self.fork_directly(shared, watch, slot);
         }
-        match self.seeds.get(&slot) {
-            Some(seed) if seed.settled => self.bear(shared, watch, slot),
+        match self.slot_parents.get(&slot) {
+            Some(parent) if parent.has_joined => self.fork_from_slot_parent(shared, watch, slot),
             Some(_) => {
-                self.settling.insert(slot);
+                self.joining.insert(slot);
                 Ok(())
             }
             None => {
-                self.seeds.insert(slot, Seed::plant(shared, watch, slot)?);
-                self.settling.insert(slot);
+                self.slot_parents.insert(slot, SlotParent::start(shared, watch, slot)?);
+                self.joining.insert(slot);
                 Ok(())
             }
         }
     }
 
-    fn bear_ourselves(&mut self, shared: &mut Shared, watch: &Watch, slot: u32) -> io::Result<()> {
+    fn fork_directly(&mut self, shared: &mut Shared, watch: &Watch, slot: u32) -> io::Result<()> {
         let (socket, theirs) = pair(watch, slot)?;
-        let birthplace = shared.groups.birthplace(slot)?;
-        match first_of_new_process_namespace(birthplace.as_ref().map(OwnedFd::as_fd))? {
+        let cgroup_for_clone = shared.groups.cgroup_for_clone(slot)?;
+        match first_of_new_process_namespace(cgroup_for_clone.as_ref().map(OwnedFd::as_fd))? {
             Side::Child => {
-                stem::live(&shared.origin(slot), &theirs);
+                prefork::run(&shared.context(slot), &theirs);
                 // Nothing of the launcher's may be dropped or flushed by its copy.
                 exit_now(0);
             }
             Side::Parent(pid) => {
                 shared.slots.limits_written(slot, shared.usual_limits);
                 let root = shared.usual_root.clone();
-                self.making.insert(slot, Ready { slot, born_at: now(), pid, socket, root });
+                self.making.insert(slot, Prefork { slot, forked_at: now(), pid, socket, root });
                 Ok(())
             }
         }
     }
 
-    /// Has the seed of a slot give birth.
-    fn bear(&mut self, shared: &Shared, watch: &Watch, slot: u32) -> io::Result<()> {
+    /// Has the parent of a slot give birth.
+    fn fork_from_slot_parent(
+        &mut self,
+        shared: &Shared,
+        watch: &Watch,
+        slot: u32,
+    ) -> io::Result<()> {
         let (socket, theirs) = pair(watch, slot)?;
-        let seed = self.seeds.get(&slot).ok_or(io::ErrorKind::NotFound)?;
+        let parent = self.slot_parents.get(&slot).ok_or(io::ErrorKind::NotFound)?;
         let root = shared.usual_root.clone();
-        match seed.bear(theirs.as_fd(), &shared.world.roots.known(&root).built) {
+        match parent.fork_prefork(theirs.as_fd(), &shared.host_access.roots.built_root(&root).built)
+        {
             Ok(pid) => {
-                self.making.insert(slot, Ready { slot, born_at: now(), pid, socket, root });
+                self.making.insert(slot, Prefork { slot, forked_at: now(), pid, socket, root });
                 Ok(())
             }
             Err(error) => {
-                self.wither(slot);
+                self.drop_slot_parent(slot);
                 Err(error)
             }
         }
     }
 
-    /// A seed that does not work is replaced when its slot is used next.
-    fn wither(&mut self, slot: u32) {
-        if let Some(seed) = self.seeds.remove(&slot) {
-            seed.kill();
-            self.withered.push(seed.pid);
+    /// A parent that does not work is replaced when its slot is used next.
+    fn drop_slot_parent(&mut self, slot: u32) {
+        if let Some(parent) = self.slot_parents.remove(&slot) {
+            parent.kill();
+            self.dying_parents.push(parent.pid);
         }
     }
 
-    /// Reads what a seed has to say.
-    pub(super) fn hear_seed(
+    /// Reads what a parent has to say.
+    pub(super) fn read_slot_parent(
         &mut self,
         shared: &mut Shared,
         watch: &Watch,
         slot: u32,
     ) -> Result<(), Failure> {
-        let Some(seed) = self.seeds.get_mut(&slot) else { return Ok(()) };
+        let Some(parent) = self.slot_parents.get_mut(&slot) else { return Ok(()) };
         let mut buffer = [0; 512];
-        let length = packet::receive(&seed.socket, &mut buffer).map_or(0, |packet| packet.bytes);
-        let wanted = self.settling.remove(&slot);
-        if seed.settled {
+        let length = packet::receive(&parent.socket, &mut buffer).map_or(0, |packet| packet.bytes);
+        let wanted = self.joining.remove(&slot);
+        if parent.has_joined {
             // It has nothing to say any more but its end, and that is nobody else's affair.
-            self.wither(slot);
+            self.drop_slot_parent(slot);
             return Ok(());
         }
-        let heard = if buffer[..length] == [seeds::SETTLED] {
-            seed.settled = true;
-            shared.slots.limits_written(slot, seed.limits);
+        let heard = if buffer[..length] == [slot_parents::JOINED] {
+            parent.has_joined = true;
+            shared.slots.limits_written(slot, parent.limits);
             if !wanted {
                 return Ok(());
             }
-            self.bear(shared, watch, slot).map_err(|error| Failure {
+            self.fork_from_slot_parent(shared, watch, slot).map_err(|error| Failure {
                 step: "make a process".to_owned(),
                 errno: error.raw_os_error().unwrap_or(0),
             })
         } else {
-            self.wither(slot);
+            self.drop_slot_parent(slot);
             let (_, step, errno): (u8, String, i32) =
                 postcard::from_bytes(&buffer[..length]).unwrap_or_default();
             Err(Failure { step, errno })
@@ -266,47 +272,47 @@ impl Spares {
         heard
     }
 
-    /// Reads what a stem has to say.
-    pub(super) fn hear(&mut self, shared: &Shared, slot: u32) -> Result<(), Failure> {
-        let Some(stem) = self.making.remove(&slot) else {
+    /// Reads what a prefork has to say.
+    pub(super) fn read_prefork(&mut self, shared: &Shared, slot: u32) -> Result<(), Failure> {
+        let Some(prefork) = self.making.remove(&slot) else {
             self.drop_broken(slot);
             return Ok(());
         };
         let mut buffer = [0; 512];
-        let heard = packet::receive(&stem.socket, &mut buffer);
+        let heard = packet::receive(&prefork.socket, &mut buffer);
         let length = heard.map_or(0, |packet| packet.bytes);
         match buffer[..length].first() {
-            Some(&stem::word::UNMAPPED) => {
+            Some(&prefork::message::UNMAPPED) => {
                 let mapped = shared
-                    .map_users(slot, stem.pid)
-                    .and_then(|()| packet::send(&stem.socket, &[stem::MAPPED], &[]));
+                    .map_users(slot, prefork.pid)
+                    .and_then(|()| packet::send(&prefork.socket, &[prefork::MAPPED], &[]));
                 match mapped {
                     Ok(()) => {
-                        self.making.insert(slot, stem);
+                        self.making.insert(slot, prefork);
                         Ok(())
                     }
                     Err(error) => {
-                        self.fail(&stem);
+                        self.fail(&prefork);
                         let errno = error.raw_os_error().unwrap_or(0);
                         Err(Failure { step: "map users".to_owned(), errno })
                     }
                 }
             }
-            Some(&stem::word::PREPARED) => {
+            Some(&prefork::message::PREPARED) => {
                 // Someone may have meant the one before when he froze the slot.
                 shared.groups.thaw(slot);
                 self.failed_at = None;
-                self.ready.push_back(stem);
+                self.ready.push_back(prefork);
                 Ok(())
             }
-            Some(&stem::word::FAILED) => {
-                self.fail(&stem);
+            Some(&prefork::message::FAILED) => {
+                self.fail(&prefork);
                 let (_, step, errno): (u8, String, i32) =
                     postcard::from_bytes(&buffer[..length]).unwrap_or_default();
                 Err(Failure { step, errno })
             }
             Some(_) | None => {
-                self.fail(&stem);
+                self.fail(&prefork);
                 Err(Failure { step: "prepare (the process died)".to_owned(), errno: 0 })
             }
         }
@@ -314,64 +320,69 @@ impl Spares {
 
     /// Ends stems that have layers over a root which is let go of.
     pub(super) fn drop_root(&mut self, root: &Root) {
-        let making: Vec<u32> =
-            self.making.values().filter(|stem| stem.root == *root).map(|stem| stem.slot).collect();
-        let mut ending: Vec<Ready> =
+        let making: Vec<u32> = self
+            .making
+            .values()
+            .filter(|prefork| prefork.root == *root)
+            .map(|prefork| prefork.slot)
+            .collect();
+        let mut ending: Vec<Prefork> =
             making.iter().filter_map(|slot| self.making.remove(slot)).collect();
-        let (gone, kept) = self.ready.drain(..).partition(|stem| stem.root == *root);
+        let (gone, kept) = self.ready.drain(..).partition(|prefork| prefork.root == *root);
         self.ready = kept;
-        ending.extend::<VecDeque<Ready>>(gone);
-        for stem in &ending {
-            self.discard(stem);
+        ending.extend::<VecDeque<Prefork>>(gone);
+        for prefork in &ending {
+            self.discard(prefork);
         }
     }
 
-    /// A stem that was ready has hung up: it is no use any more.
+    /// A prefork that was ready has hung up: it is no use any more.
     fn drop_broken(&mut self, slot: u32) {
-        if let Some(at) = self.ready.iter().position(|stem| stem.slot == slot)
-            && let Some(stem) = self.ready.remove(at)
+        if let Some(at) = self.ready.iter().position(|prefork| prefork.slot == slot)
+            && let Some(prefork) = self.ready.remove(at)
         {
-            self.discard(&stem);
+            self.discard(&prefork);
         }
     }
 
-    fn fail(&mut self, stem: &Ready) {
+    fn fail(&mut self, prefork: &Prefork) {
         self.failed_at = Some(now());
-        self.discard(stem);
+        self.discard(prefork);
     }
 
-    pub(super) fn discard(&mut self, stem: &Ready) {
-        let _ = kill_process(stem.pid, Signal::KILL);
-        self.ending.insert(stem.slot, stem.pid);
+    pub(super) fn discard(&mut self, prefork: &Prefork) {
+        let _ = kill_process(prefork.pid, Signal::KILL);
+        self.ending.insert(prefork.slot, prefork.pid);
     }
 
-    /// Whether a dead child was a seed.
-    pub(super) fn seed_died(&mut self, shared: &mut Shared, pid: Pid) -> bool {
-        let withered = self.withered.iter().position(|one| *one == pid);
-        if let Some(at) = withered {
-            self.withered.swap_remove(at);
+    /// Whether a dead child was a parent.
+    pub(super) fn slot_parent_died(&mut self, shared: &mut Shared, pid: Pid) -> bool {
+        let dying = self.dying_parents.iter().position(|one| *one == pid);
+        if let Some(at) = dying {
+            self.dying_parents.swap_remove(at);
             return true;
         }
-        let slot = self.seeds.iter().find(|(_, seed)| seed.pid == pid).map(|(slot, _)| *slot);
+        let slot =
+            self.slot_parents.iter().find(|(_, parent)| parent.pid == pid).map(|(slot, _)| *slot);
         let Some(slot) = slot else { return false };
-        self.seeds.remove(&slot);
-        if self.settling.remove(&slot) {
+        self.slot_parents.remove(&slot);
+        if self.joining.remove(&slot) {
             self.failed_at = Some(now());
             shared.release(slot);
         }
         true
     }
 
-    /// Which slot a dead child had, if it was a stem.
+    /// Which slot a dead child had, if it was a prefork.
     pub(super) fn died(&mut self, pid: Pid) -> Option<u32> {
-        let making = self.making.values().map(|stem| (stem.slot, stem.pid));
-        let ready = self.ready.iter().map(|stem| (stem.slot, stem.pid));
+        let making = self.making.values().map(|prefork| (prefork.slot, prefork.pid));
+        let ready = self.ready.iter().map(|prefork| (prefork.slot, prefork.pid));
         let ending = self.ending.iter().map(|(slot, pid)| (*slot, *pid));
         let (slot, _) = making.chain(ready).chain(ending).find(|(_, one)| *one == pid)?;
         if self.making.remove(&slot).is_some() {
             self.failed_at = Some(now());
         }
-        self.ready.retain(|stem| stem.slot != slot);
+        self.ready.retain(|prefork| prefork.slot != slot);
         self.ending.remove(&slot);
         Some(slot)
     }
@@ -379,23 +390,23 @@ impl Spares {
     /// Ends all, and makes none any more.
     pub(super) fn close(&mut self) {
         self.closed = true;
-        let all: Vec<Ready> =
+        let all: Vec<Prefork> =
             std::mem::take(&mut self.making).into_values().chain(self.ready.drain(..)).collect();
-        for stem in &all {
-            self.discard(stem);
+        for prefork in &all {
+            self.discard(prefork);
         }
-        self.settling.clear();
-        for (_, seed) in std::mem::take(&mut self.seeds) {
-            seed.kill();
-            self.withered.push(seed.pid);
+        self.joining.clear();
+        for (_, parent) in std::mem::take(&mut self.slot_parents) {
+            parent.kill();
+            self.dying_parents.push(parent.pid);
         }
     }
 }
 
-/// The launcher's end of a stem's socket, and the stem's.
+/// The launcher's end of a prefork's socket, and the prefork's.
 fn pair(watch: &Watch, slot: u32) -> io::Result<(Watched, OwnedFd)> {
-    let (ours, theirs) = seeds::pair()?;
-    Ok((watch.socket(ours, token::STEMS + u64::from(slot))?, theirs))
+    let (ours, theirs) = slot_parents::pair()?;
+    Ok((watch.socket(ours, token::PREFORKS + u64::from(slot))?, theirs))
 }
 
 /// Since some fixed moment.

@@ -13,7 +13,7 @@ use rustix::io::Errno;
 use rustix::mount::MountAttrFlags;
 use rustix::process::{Gid, Uid};
 
-use super::copying::write_file;
+use super::copy::write_file;
 use super::layers::Source;
 use super::{Built, Layers, Part, memory, mount_on};
 use crate::sys::mount::{Properties, set_properties};
@@ -21,41 +21,41 @@ use crate::sys::mount::{Properties, set_properties};
 /// The beginning of the names of these layers.
 const LAYER: &str = "p";
 
-/// A place at which something is mounted.
+/// A point at which something is mounted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Place<'a> {
+pub struct MountPoint<'a> {
     /// Where, from the top of the root.
     pub at: &'a str,
     /// Whether that is a directory, or else a file.
     pub is_directory: bool,
 }
 
-/// The same root with these places, built in a directory beside its own. They are in the order of
+/// The same root with these points, built in a directory beside its own. They are in the order of
 /// their paths. The root it is made of must be kept for as long. `empty` is an empty directory.
-pub fn with_places(
+pub fn with_mount_points(
     base: &Built,
     directory: &str,
     empty: &str,
-    places: &[Place<'_>],
+    points: &[MountPoint<'_>],
 ) -> io::Result<Built> {
     let seen = Layers::over(base, empty)?;
     let mut made: BTreeMap<Option<usize>, OwnedFd> = BTreeMap::new();
     let mut outer: Option<&str> = None;
-    for place in places {
-        if outer.is_some_and(|outer| is_beneath(place.at, outer)) {
+    for point in points {
+        if outer.is_some_and(|outer| is_beneath(point.at, outer)) {
             // It is in what is mounted there, and must be there already.
             continue;
         }
-        outer = Some(place.at);
-        let part = holder(&base.parts, place.at);
+        outer = Some(point.at);
+        let part = holder(&base.parts, point.at);
         let (view, rest) = match part {
-            None => (seen.root.as_fd(), place.at),
+            None => (seen.root.as_fd(), point.at),
             Some(number) => {
                 let above = base.parts[number].at.len() + 1;
-                (seen.parts[number].1.as_fd(), place.at.get(above..).unwrap_or_default())
+                (seen.parts[number].1.as_fd(), point.at.get(above..).unwrap_or_default())
             }
         };
-        let Missing::From(known) = look(view, rest, place.is_directory)? else { continue };
+        let Missing::From(known) = look(view, rest, point.is_directory)? else { continue };
         if !part.is_none_or(|number| matches!(base.parts[number].source, Source::Layer(_))) {
             return Err(Errno::ROFS.into());
         }
@@ -65,7 +65,7 @@ pub fn with_places(
                 vacant.insert(make_layer(&path_of(directory, part))?)
             }
         };
-        make(layer.as_fd(), rest, &known, place.is_directory)?;
+        make(layer.as_fd(), rest, &known, point.is_directory)?;
     }
     let mut built = base.clone();
     for (part, layer) in made {
@@ -73,8 +73,8 @@ pub fn with_places(
         match part {
             None => {
                 // Named from where those of the root are, because names must be short.
-                let place = directory.rsplit('/').next().unwrap_or(directory);
-                built.layers.insert(0, format!("../{place}/{LAYER}"));
+                let last = directory.rsplit('/').next().unwrap_or(directory);
+                built.layers.insert(0, format!("../{last}/{LAYER}"));
             }
             Some(number) => {
                 if let Source::Layer(below) = &base.parts[number].source {
@@ -200,12 +200,12 @@ mod tests {
 
     #[test]
     fn what_a_root_lacks_is_found_without_following_links() {
-        let place = std::env::temp_dir().join(format!("jail-points-{}", std::process::id()));
-        let _ = std::fs::remove_dir_all(&place);
-        std::fs::create_dir_all(place.join("a/b")).unwrap();
-        std::fs::write(place.join("a/file"), "").unwrap();
-        std::os::unix::fs::symlink("a", place.join("link")).unwrap();
-        let view = std::fs::File::open(&place).unwrap();
+        let point = std::env::temp_dir().join(format!("jail-points-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&point);
+        std::fs::create_dir_all(point.join("a/b")).unwrap();
+        std::fs::write(point.join("a/file"), "").unwrap();
+        std::os::unix::fs::symlink("a", point.join("link")).unwrap();
+        let view = std::fs::File::open(&point).unwrap();
         let lacks = |path: &str, is_directory| match look(view.as_fd(), path, is_directory) {
             Ok(Missing::Nothing) => Ok(None),
             Ok(Missing::From(known)) => Ok(Some(known.len())),
@@ -225,6 +225,6 @@ mod tests {
         ] {
             assert_eq!(lacks(path, is_directory), expected, "{path}");
         }
-        std::fs::remove_dir_all(&place).unwrap();
+        std::fs::remove_dir_all(&point).unwrap();
     }
 }

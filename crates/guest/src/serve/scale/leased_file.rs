@@ -10,7 +10,7 @@ use jail::sys::{lease, reap};
 use rustix::fs::{FallocateFlags, Mode, OFlags, fallocate, fstat, ftruncate, openat, renameat};
 use rustix::io::{Errno, pread, pwrite};
 
-use super::words::{MAX_BYTES, Word, news, waiting, words};
+use super::operations::{MAX_BYTES, Operation, new_bytes, parse, waiting};
 
 /// More of the table of locks is not read.
 const MAX_TABLE_BYTES: u64 = 256 * 1024;
@@ -26,7 +26,7 @@ const LOOKS: u32 = 2;
 
 /// One file.
 #[derive(Debug)]
-pub(super) struct Sheet {
+pub(super) struct LeasedFile {
     file: OwnedFd,
     inode: u64,
     /// What it takes as long as nobody has emptied it; none if that cannot be told.
@@ -42,7 +42,7 @@ pub(super) struct Sheet {
     looks_alone: u32,
 }
 
-impl Sheet {
+impl LeasedFile {
     /// Makes one, leases it, and gives it a name in place of whatever has that.
     pub(super) fn publish(
         directory: &OwnedFd,
@@ -54,7 +54,7 @@ impl Sheet {
             OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let file = openat(directory, new, flags, Mode::from_raw_mode(0o666))?;
         let inode = fstat(&file)?.st_ino;
-        let mut sheet = Self {
+        let mut leased = Self {
             file,
             inode,
             marked_blocks: None,
@@ -64,10 +64,10 @@ impl Sheet {
             rivals: BTreeMap::new(),
             looks_alone: 0,
         };
-        sheet.write(value)?;
-        lease::take(sheet.file.as_fd())?;
+        leased.write(value)?;
+        lease::take(leased.file.as_fd())?;
         renameat(directory, new, directory, name)?;
-        Ok(sheet)
+        Ok(leased)
     }
 
     pub(super) fn inode(&self) -> u64 {
@@ -75,8 +75,8 @@ impl Sheet {
     }
 
     /// Whether somebody waits for it.
-    pub(super) fn is_asked_for(&self) -> bool {
-        lease::is_asked_for(self.file.as_fd())
+    pub(super) fn is_requested(&self) -> bool {
+        lease::is_requested(self.file.as_fd())
     }
 
     /// Sees to it that one at most waits for it: the others begin anew, and find `next`, which must
@@ -144,7 +144,7 @@ impl Sheet {
 
     /// What was written since the last time. Of one that is still being written, only what is the
     /// same as at the last look, unless all of it is wanted.
-    pub(super) fn take_in(&mut self, all: bool) -> Vec<Word> {
+    pub(super) fn take_in(&mut self, all: bool) -> Vec<Operation> {
         let mut now = vec![0; MAX_BYTES];
         let (Ok(count), Ok(found)) = (pread(&self.file, &mut now, 0), fstat(&self.file)) else {
             return Vec::new();
@@ -160,7 +160,7 @@ impl Sheet {
             self.seen.clear();
         }
         let is_anew = self.was_emptied && !now.starts_with(&self.seen);
-        let found = words(news(&self.seen, &now, is_anew));
+        let found = parse(new_bytes(&self.seen, &now, is_anew));
         self.seen = now;
         found
     }

@@ -13,7 +13,7 @@ use rustix::io::Errno;
 
 use super::super::fault::{fault, refused};
 use super::super::files::{kind_of, refuse_proc};
-use super::telling::Telling;
+use super::record_writer::RecordWriter;
 
 /// Directories that are watched.
 const MAX_WATCHES: usize = 8192;
@@ -22,10 +22,10 @@ const MAX_WATCHES: usize = 8192;
 const MAX_ANNOUNCED: usize = 4096;
 
 /// How long the second half of a move may take to come.
-const MOVE_MS: i64 = 10;
+const MOVE_TIMEOUT_MS: i64 = 10;
 
 /// What the kernel is asked to tell.
-const WANTED: WatchFlags = WatchFlags::ATTRIB
+const WATCHED_EVENTS: WatchFlags = WatchFlags::ATTRIB
     .union(WatchFlags::CREATE)
     .union(WatchFlags::DELETE)
     .union(WatchFlags::DELETE_SELF)
@@ -35,7 +35,7 @@ const WANTED: WatchFlags = WatchFlags::ATTRIB
     .union(WatchFlags::ONLYDIR);
 
 /// One event, as the kernel tells it.
-struct Told {
+struct KernelEvent {
     watch: i32,
     flags: ReadFlags,
     cookie: u32,
@@ -43,7 +43,7 @@ struct Told {
 }
 
 /// A watch at work.
-struct Watching<'a> {
+struct DirectoryWatch<'a> {
     inotify: rustix::fd::OwnedFd,
     recursive: bool,
     root: i32,
@@ -53,18 +53,18 @@ struct Watching<'a> {
     /// A directory that went somewhere; where to may follow.
     moved: Option<(u32, Vec<u8>)>,
     last: Option<(Change, Vec<u8>)>,
-    telling: &'a mut Telling,
+    records: &'a mut RecordWriter,
 }
 
 /// Tells of changes until the directory is gone, or nobody listens.
-pub(super) fn watch(path: &str, recursive: bool, telling: &mut Telling) -> Result<(), Fault> {
+pub(super) fn watch(path: &str, recursive: bool, records: &mut RecordWriter) -> Result<(), Fault> {
     let place = open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())
         .map_err(|errno| refused(errno, path))?;
     refuse_proc(&place, path)?;
     drop(place);
     let inotify = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)
         .map_err(|errno| refused(errno, "cannot watch"))?;
-    let mut watching = Watching {
+    let mut watching = DirectoryWatch {
         inotify,
         recursive,
         root: 0,
@@ -72,21 +72,21 @@ pub(super) fn watch(path: &str, recursive: bool, telling: &mut Telling) -> Resul
         announced: BTreeSet::new(),
         moved: None,
         last: None,
-        telling,
+        records,
     };
     let trimmed = path.trim_end_matches('/').as_bytes().to_vec();
-    watching.root = watching.add(&trimmed, WANTED).map_err(|errno| refused(errno, path))?;
+    watching.root = watching.add(&trimmed, WATCHED_EVENTS).map_err(|errno| refused(errno, path))?;
     if recursive && !watching.add_beneath(trimmed, false) {
         let message = format!("{path} has more than {MAX_WATCHES} directories");
         return Err(fault(FaultCode::Limit, message));
     }
-    watching.telling.tell(&Sighting::Armed);
+    watching.records.write(&Sighting::Armed);
     watching.run();
-    watching.telling.tell(&Sighting::Over { truncated: false, count: 0 });
+    watching.records.write(&Sighting::Over { truncated: false, count: 0 });
     Ok(())
 }
 
-impl Watching<'_> {
+impl DirectoryWatch<'_> {
     fn add(&mut self, path: &[u8], flags: WatchFlags) -> Result<i32, Errno> {
         let name = if path.is_empty() { b"/" } else { path };
         let watch = inotify::add_watch(&self.inotify, name, flags)?;
@@ -106,7 +106,7 @@ impl Watching<'_> {
                     if self.announced.len() < MAX_ANNOUNCED {
                         self.announced.insert(path.clone());
                     }
-                    self.tell(Change::Created, path.clone(), is_directory);
+                    self.report(Change::Created, path.clone(), is_directory);
                 }
                 if !is_directory {
                     continue;
@@ -114,7 +114,7 @@ impl Watching<'_> {
                 if self.places.len() >= MAX_WATCHES {
                     return false;
                 }
-                match self.add(&path, WANTED | WatchFlags::DONT_FOLLOW) {
+                match self.add(&path, WATCHED_EVENTS | WatchFlags::DONT_FOLLOW) {
                     Ok(_) => waiting.push(path),
                     Err(Errno::NOSPC | Errno::NOMEM) => return false,
                     Err(_) => {}
@@ -126,17 +126,17 @@ impl Watching<'_> {
 
     fn run(&mut self) {
         loop {
-            let Ok(told) = self.read() else { return };
-            if told.is_empty() {
-                self.telling.flush();
+            let Ok(events) = self.read() else { return };
+            if events.is_empty() {
+                self.records.flush();
                 self.last = None;
-                if self.telling.is_over() || !self.wait() {
+                if self.records.is_closed() || !self.wait() {
                     return;
                 }
                 continue;
             }
             for one in told {
-                if !self.happened(one) {
+                if !self.on_event(one) {
                     return;
                 }
             }
@@ -145,9 +145,9 @@ impl Watching<'_> {
 
     /// Waits for the kernel to tell more. False when nobody listens any more.
     fn wait(&mut self) -> bool {
-        let moment = Timespec { tv_sec: 0, tv_nsec: MOVE_MS * 1_000_000 };
+        let moment = Timespec { tv_sec: 0, tv_nsec: MOVE_TIMEOUT_MS * 1_000_000 };
         let patience = self.moved.is_some().then_some(&moment);
-        let output = self.telling.output();
+        let output = self.records.output();
         let mut polled =
             [PollFd::new(&self.inotify, PollFlags::IN), PollFd::new(&output, PollFlags::empty())];
         let count = poll(&mut polled, patience);
@@ -162,36 +162,36 @@ impl Watching<'_> {
 
     /// What the kernel has to tell. Once that is all, nothing that came with a new directory can be
     /// told again.
-    fn read(&mut self) -> Result<Vec<Told>, Errno> {
+    fn read(&mut self) -> Result<Vec<KernelEvent>, Errno> {
         let mut buffer = [MaybeUninit::uninit(); 16 * 1024];
         let mut reader = Reader::new(&self.inotify, &mut buffer);
-        let mut told = Vec::new();
+        let mut events = Vec::new();
         loop {
             match reader.next() {
-                Ok(event) => told.push(Told {
+                Ok(event) => events.push(KernelEvent {
                     watch: event.wd(),
                     flags: event.events(),
                     cookie: event.cookie(),
                     name: event.file_name().map_or_else(Vec::new, |name| name.to_bytes().to_vec()),
                 }),
                 Err(Errno::AGAIN) => {
-                    if told.is_empty() {
+                    if events.is_empty() {
                         self.announced.clear();
                     }
-                    return Ok(told);
+                    return Ok(events);
                 }
                 Err(Errno::INTR) => {}
                 Err(errno) => return Err(errno),
             }
             if reader.is_buffer_empty() {
-                return Ok(told);
+                return Ok(events);
             }
         }
     }
 
     /// Whether to go on.
-    fn happened(&mut self, told: Told) -> bool {
-        let Told { watch, flags, cookie, name } = told;
+    fn on_event(&mut self, event: KernelEvent) -> bool {
+        let KernelEvent { watch, flags, cookie, name } = event;
         if flags.contains(ReadFlags::QUEUE_OVERFLOW) {
             self.lost();
             return true;
@@ -216,11 +216,11 @@ impl Watching<'_> {
         }
         if flags.contains(ReadFlags::CREATE) {
             if !self.announced.remove(&path) {
-                self.tell(Change::Created, path.clone(), is_directory);
+                self.report(Change::Created, path.clone(), is_directory);
                 self.arrived(path, is_directory);
             }
         } else if flags.contains(ReadFlags::MOVED_TO) {
-            self.tell(Change::Created, path.clone(), is_directory);
+            self.report(Change::Created, path.clone(), is_directory);
             match self.moved.take() {
                 Some((_, from)) => self.rename_places(&from, &path),
                 None => self.arrived(path, is_directory),
@@ -229,13 +229,13 @@ impl Watching<'_> {
             if is_directory && self.recursive {
                 self.moved = Some((cookie, path.clone()));
             }
-            self.tell(Change::Renamed, path, is_directory);
+            self.report(Change::Renamed, path, is_directory);
         } else if flags.contains(ReadFlags::DELETE) {
-            self.tell(Change::Removed, path, is_directory);
+            self.report(Change::Removed, path, is_directory);
         } else if flags.contains(ReadFlags::MODIFY) {
-            self.tell(Change::Written, path, is_directory);
+            self.report(Change::Written, path, is_directory);
         } else if flags.contains(ReadFlags::ATTRIB) {
-            self.tell(Change::About, path, is_directory);
+            self.report(Change::About, path, is_directory);
         }
         true
     }
@@ -246,18 +246,18 @@ impl Watching<'_> {
             return;
         }
         let added = self.places.len() < MAX_WATCHES
-            && match self.add(&path, WANTED | WatchFlags::DONT_FOLLOW) {
+            && match self.add(&path, WATCHED_EVENTS | WatchFlags::DONT_FOLLOW) {
                 Ok(_) => self.add_beneath(path, true),
                 Err(errno) => !matches!(errno, Errno::NOSPC | Errno::NOMEM),
             };
         if !added {
-            self.tell(Change::Lost, Vec::new(), false);
+            self.report(Change::Lost, Vec::new(), false);
         }
     }
 
     /// Some changes are not known: neither are directories that came with them.
     fn lost(&mut self) {
-        self.tell(Change::Lost, Vec::new(), false);
+        self.report(Change::Lost, Vec::new(), false);
         if self.recursive
             && let Some(root) = self.places.get(&self.root).cloned()
         {
@@ -290,11 +290,11 @@ impl Watching<'_> {
     }
 
     /// Once for what comes several times in a row.
-    fn tell(&mut self, kind: Change, path: Vec<u8>, is_directory: bool) {
+    fn report(&mut self, kind: Change, path: Vec<u8>, is_directory: bool) {
         let this = (kind, path);
         if self.last.as_ref() != Some(&this) {
             let sighting = Sighting::Change { kind, path: this.1.clone(), is_directory };
-            self.telling.tell(&sighting);
+            self.records.write(&sighting);
             self.last = Some(this);
         }
     }

@@ -8,14 +8,14 @@ use crate::ash_bridge::{self, AshBridge};
 use crate::jsonl::{self, Jsonl};
 use crate::lines::{Lines, TooLong};
 use crate::link::{HarnessEnd, HarnessEvent};
-use crate::speech::{Meaning, Speech};
+use crate::protocol::{Meaning, Protocol};
 
 /// Short, so that lines that are too long are tried too.
 const LINE_BYTES_MAX: usize = 1024;
 
 /// The language that is spoken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Language {
+pub enum Protocols {
     /// Our own.
     Jsonl,
     /// Ash's.
@@ -29,14 +29,14 @@ pub enum Language {
 /// # Panics
 ///
 /// If something would be passed on that must not be.
-pub fn heard(language: Language, bytes: &[u8], piece_bytes: usize) -> Vec<String> {
-    let mut speech: Box<dyn Speech> = match language {
-        Language::Jsonl => Box::new(Jsonl::default()),
-        Language::Bridge => Box::new(AshBridge::new(SessionId::NIL)),
+pub fn interpret(language: Protocols, bytes: &[u8], piece_bytes: usize) -> Vec<String> {
+    let mut protocol: Box<dyn Protocol> = match language {
+        Protocols::Jsonl => Box::new(Jsonl::default()),
+        Protocols::Bridge => Box::new(AshBridge::new(SessionId::NIL)),
     };
     let mut lines = Lines::new(LINE_BYTES_MAX);
-    let (mut told, mut turn) = (Vec::new(), 1);
-    begin(&mut *speech, turn);
+    let (mut meanings, mut turn) = (Vec::new(), 1);
+    begin(&mut *protocol, turn);
     for piece in bytes.chunks(piece_bytes.max(1)) {
         lines.push(piece);
         loop {
@@ -44,49 +44,49 @@ pub fn heard(language: Language, bytes: &[u8], piece_bytes: usize) -> Vec<String
                 Ok(Some(line)) => line,
                 Ok(None) => break,
                 Err(TooLong) => {
-                    told.push("too long".to_owned());
-                    return told;
+                    meanings.push("too long".to_owned());
+                    return meanings;
                 }
             };
             let Ok(line) = String::from_utf8(line) else {
-                told.push("no text".to_owned());
-                return told;
+                meanings.push("no text".to_owned());
+                return meanings;
             };
             let id = |turn: u128| TurnId::from_u128(turn).to_string();
             let line = line.replace('@', &id(turn)).replace('#', &id(turn - 1));
-            let meaning = meant(&mut *speech, language, &line);
-            told.push(format!("{meaning:?}"));
+            let meaning = meant(&mut *protocol, language, &line);
+            meanings.push(format!("{meaning:?}"));
             match meaning {
                 Meaning::Nothing | Meaning::Event(_) | Meaning::Log(_) => {}
                 Meaning::Ended(_) => {
                     turn += 1;
-                    begin(&mut *speech, turn);
+                    begin(&mut *protocol, turn);
                 }
-                Meaning::Broken(_) => return told,
+                Meaning::Broken(_) => return meanings,
             }
         }
     }
-    told
+    meanings
 }
 
-fn begin(speech: &mut dyn Speech, turn: u128) {
-    let said = speech.begin(TurnId::from_u128(turn), "\"x\"", None);
+fn begin(protocol: &mut dyn Protocol, turn: u128) {
+    let said = protocol.begin(TurnId::from_u128(turn), "\"x\"", None);
     assert!(said.is_ok_and(|line| !line.contains('\n')), "a turn is one line");
 }
 
-fn meant(speech: &mut dyn Speech, language: Language, line: &str) -> Meaning {
+fn meant(protocol: &mut dyn Protocol, language: Protocols, line: &str) -> Meaning {
     let ready = match language {
-        Language::Jsonl => jsonl::check_ready(line),
-        Language::Bridge => ash_bridge::check_ready(line),
+        Protocols::Jsonl => jsonl::check_ready(line),
+        Protocols::Bridge => ash_bridge::check_ready(line),
     };
     assert!(ready.is_err() || line.contains("ready"), "{line}");
-    let _ = speech.is_bound(line);
+    let _ = protocol.is_bound(line);
     let meaning = match line {
-        "~" if speech.patience().is_some() => speech.silence(),
+        "~" if protocol.silence_timeout().is_some() => protocol.on_silence(),
         "~" => Meaning::Nothing,
         line => match line.strip_prefix('!') {
-            Some(line) => speech.overhear(line),
-            None => speech.hear(line),
+            Some(line) => protocol.on_line_between_turns(line),
+            None => protocol.on_line(line),
         },
     };
     match &meaning {
@@ -121,15 +121,15 @@ mod tests {
             r#","data":{}}"#,
             "\n!{\"type\":\"bound\"}\nx\nnever\n",
         );
-        let whole = heard(Language::Jsonl, said.as_bytes(), said.len());
+        let whole = interpret(Protocols::Jsonl, said.as_bytes(), said.len());
         assert_eq!(whole.len(), 5);
         assert!(whole[1].starts_with("Ended") && whole[4].starts_with("Broken"), "{whole:?}");
         assert_eq!(whole[2..4], ["Nothing", "Nothing"]);
         for piece_bytes in 1..20 {
-            assert_eq!(heard(Language::Jsonl, said.as_bytes(), piece_bytes), whole);
+            assert_eq!(interpret(Protocols::Jsonl, said.as_bytes(), piece_bytes), whole);
         }
         let said = "{\"ev\":\"error\",\"error\":\"e\"}\n~\n{\"ev\":\"done\"}\n{\"ev\":\"log\",\"text\":\"t\"}\n";
-        let whole = heard(Language::Bridge, said.as_bytes(), 7);
+        let whole = interpret(Protocols::Bridge, said.as_bytes(), 7);
         assert!(whole[1].starts_with("Ended") && whole[3].starts_with("Log"), "{whole:?}");
         assert_eq!(whole[2], "Nothing", "a late end ends nobody else's turn");
     }

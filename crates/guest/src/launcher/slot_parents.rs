@@ -16,49 +16,49 @@ use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustix::process::{Pid, Signal, kill_process};
 
+use super::prefork::{self, PreforkContext};
 use super::start::Shared;
-use super::stem::{self, Origin};
 use super::token;
 use super::watch::{Watch, Watched};
 
-/// A seed's word that it is in its groups.
-pub(super) const SETTLED: u8 = b'J';
+/// A parent's word that it is in its groups.
+pub(super) const JOINED: u8 = b'J';
 
 /// A root as it travels is surely shorter.
 const ROOT_BYTES_AT_MOST: usize = 4096;
 
-/// How long a birth may take before the seed counts as broken.
-const BIRTH_TIMEOUT: Duration = Duration::from_secs(2);
+/// How long a birth may take before the parent counts as broken.
+const FORK_TIMEOUT: Duration = Duration::from_secs(2);
 
-pub(super) struct Seed {
+pub(super) struct SlotParent {
     pub pid: Pid,
     pub socket: Watched,
-    pub settled: bool,
+    pub has_joined: bool,
     /// The limits that it writes.
     pub limits: Limits,
 }
 
-impl Seed {
-    /// Makes the seed of a slot. It says when it is settled.
-    pub(super) fn plant(shared: &Shared, watch: &Watch, slot: u32) -> io::Result<Self> {
+impl SlotParent {
+    /// Makes the parent of a slot. It says when it is joined.
+    pub(super) fn start(shared: &Shared, watch: &Watch, slot: u32) -> io::Result<Self> {
         let (ours, theirs) = pair()?;
-        let socket = watch.socket(ours, token::SEEDS + u64::from(slot))?;
-        set_socket_timeout(&socket, Timeout::Recv, Some(BIRTH_TIMEOUT))?;
+        let socket = watch.socket(ours, token::SLOT_PARENTS + u64::from(slot))?;
+        set_socket_timeout(&socket, Timeout::Recv, Some(FORK_TIMEOUT))?;
         match clone::copy()? {
             Side::Child => {
-                live(&shared.origin(slot), &theirs);
+                run(&shared.context(slot), &theirs);
                 clone::exit_now(0);
             }
             Side::Parent(pid) => {
-                Ok(Self { pid, socket, settled: false, limits: shared.usual_limits })
+                Ok(Self { pid, socket, has_joined: false, limits: shared.usual_limits })
             }
         }
     }
 
-    /// Has it give birth to a stem with this socket, and layers over this root: the seed knows
+    /// Has it give birth to a prefork with this socket, and layers over this root: the parent knows
     /// only the roots that there were when it was planted.
-    pub(super) fn bear(&self, socket: BorrowedFd<'_>, root: &Built) -> io::Result<Pid> {
-        let bytes = postcard::to_allocvec(&written(root)).map_err(io::Error::other)?;
+    pub(super) fn fork_prefork(&self, socket: BorrowedFd<'_>, root: &Built) -> io::Result<Pid> {
+        let bytes = postcard::to_allocvec(&encode(root)).map_err(io::Error::other)?;
         packet::send(&self.socket, &bytes, &[socket])?;
         let mut answer = [0; 4];
         let answered = packet::receive(&self.socket, &mut answer)?;
@@ -76,14 +76,14 @@ impl Seed {
 }
 
 /// A root as it travels: its directory, its layers, and its parts with what they are made of.
-type Written<'a> = (&'a str, Vec<&'a str>, Vec<(&'a str, u8, &'a str)>);
+type EncodedRoot<'a> = (&'a str, Vec<&'a str>, Vec<(&'a str, u8, &'a str)>);
 
-fn written(root: &Built) -> Written<'_> {
+fn encode(root: &Built) -> EncodedRoot<'_> {
     let layers = root.layers.iter().map(String::as_str).collect();
-    (&root.directory, layers, root.parts.iter().map(written_part).collect())
+    (&root.directory, layers, root.parts.iter().map(encode_part).collect())
 }
 
-fn written_part(part: &Part) -> (&str, u8, &str) {
+fn encode_part(part: &Part) -> (&str, u8, &str) {
     let (kind, path) = match &part.source {
         Source::Layer(path) => (0, path),
         Source::Devices(path) => (1, path),
@@ -92,7 +92,7 @@ fn written_part(part: &Part) -> (&str, u8, &str) {
     (&part.at, kind, path)
 }
 
-fn read((directory, layers, parts): Written<'_>) -> Built {
+fn decode((directory, layers, parts): EncodedRoot<'_>) -> Built {
     let part = |(at, kind, path): (&str, u8, &str)| {
         let path = path.to_owned();
         let source = match kind {
@@ -113,37 +113,39 @@ pub(super) fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
     Ok(socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?)
 }
 
-/// The seed itself. Returns when the launcher is gone.
-fn live(origin: &Origin<'_>, socket: &OwnedFd) {
-    if stem::forget_launcher(origin, socket).is_err() {
+/// The parent itself. Returns when the launcher is gone.
+fn run(context: &PreforkContext<'_>, socket: &OwnedFd) {
+    if prefork::forget_launcher(context, socket).is_err() {
         return;
     }
     let _ = rustix::thread::set_name(c"shoal-seed");
-    let settled = stem::with_body(origin, socket, |body| body.carry_out(&plan::settle()));
-    if let Err(failed) = settled {
-        stem::report(socket, &failed);
+    let joined = prefork::with_executor(context, socket, |executor| {
+        executor.carry_out(&plan::join_groups())
+    });
+    if let Err(failed) = joined {
+        prefork::report(socket, &failed);
         return;
     }
-    if packet::send(socket, &[SETTLED], &[]).is_err() {
+    if packet::send(socket, &[JOINED], &[]).is_err() {
         return;
     }
     // Not in there itself: what is frozen has to be woken for it, and it would be one more.
-    let Ok(birthplace) = origin.groups.birthplace(origin.slot) else { return };
-    let birthplace = birthplace.as_ref().map(OwnedFd::as_fd);
-    let mut wish = [0; ROOT_BYTES_AT_MOST];
-    while let Ok(mut asked) = packet::receive(socket, &mut wish) {
-        let Some(stem_socket) = asked.descriptors.pop() else { return };
-        let Ok(root) = postcard::from_bytes(&wish[..asked.bytes]) else { return };
-        let answer = match clone::sibling_first_of_new_process_namespace(birthplace) {
+    let Ok(cgroup_for_clone) = context.groups.cgroup_for_clone(context.slot) else { return };
+    let cgroup_for_clone = cgroup_for_clone.as_ref().map(OwnedFd::as_fd);
+    let mut buffer = [0; ROOT_BYTES_AT_MOST];
+    while let Ok(mut request) = packet::receive(socket, &mut buffer) {
+        let Some(prefork_socket) = request.descriptors.pop() else { return };
+        let Ok(root) = postcard::from_bytes(&buffer[..request.bytes]) else { return };
+        let answer = match clone::sibling_first_of_new_process_namespace(cgroup_for_clone) {
             Ok(Side::Child) => {
-                let usual_root = &read(root);
-                stem::live(&Origin { usual_root, ..*origin }, &stem_socket);
+                let usual_root = &decode(root);
+                prefork::run(&PreforkContext { usual_root, ..*context }, &prefork_socket);
                 clone::exit_now(0);
             }
             Ok(Side::Parent(pid)) => pid.as_raw_nonzero().get(),
             Err(error) => -error.raw_os_error().unwrap_or(1),
         };
-        drop(stem_socket);
+        drop(prefork_socket);
         if packet::send(socket, &answer.to_le_bytes(), &[]).is_err() {
             return;
         }
@@ -166,7 +168,7 @@ mod tests {
                 part("dev", Source::Copy("/devices".to_owned())),
             ],
         };
-        let bytes = postcard::to_allocvec(&written(&root)).unwrap();
-        assert_eq!(read(postcard::from_bytes(&bytes).unwrap()), root);
+        let bytes = postcard::to_allocvec(&encode(&root)).unwrap();
+        assert_eq!(decode(postcard::from_bytes(&bytes).unwrap()), root);
     }
 }

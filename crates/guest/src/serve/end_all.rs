@@ -17,21 +17,21 @@ use super::{ExitReason, Link, refuse};
 use crate::contained;
 
 /// How long everything may take to end. Killed processes go at once unless the kernel is stuck.
-const PATIENCE_MS: u64 = 2000;
+const TIMEOUT_MS: u64 = 2000;
 
 const AGAIN: &str = "begin another life";
 
 /// Everything is being ended.
 #[derive(Debug)]
-pub(super) struct Clearing {
+pub(super) struct EndAll {
     until_ms: u64,
 }
 
 impl Guest {
     /// Forgets all that goes on, and begins to end it.
-    pub(super) fn end_all(&mut self, channel: u32) -> Result<Clearing, Fault> {
+    pub(super) fn end_all(&mut self, channel: u32) -> Result<EndAll, Fault> {
         self.refuse_if_not_alone()?;
-        if self.clearing.is_some() {
+        if self.end_all_channel.is_some() {
             return Err(fault(FaultCode::Invalid, "everything is being ended already"));
         }
         for (other, activity) in std::mem::take(&mut self.activities) {
@@ -40,10 +40,10 @@ impl Guest {
             self.close_with(other, &Reply::Failed(over));
         }
         self.children = BTreeMap::new();
-        self.endings = Vec::new();
+        self.family_signals = Vec::new();
         self.bound = Env::default();
-        self.clearing = Some(channel);
-        Ok(Clearing { until_ms: now_ms() + PATIENCE_MS })
+        self.end_all_channel = Some(channel);
+        Ok(EndAll { until_ms: now_ms() + TIMEOUT_MS })
     }
 
     fn refuse_if_not_alone(&self) -> Result<(), Fault> {
@@ -54,22 +54,22 @@ impl Guest {
     }
 
     /// Goes on until nobody is left: those who are over are collected meanwhile, as always.
-    pub(super) fn look_at_clearing(&mut self) {
-        let Some(channel) = self.clearing else { return };
-        let Some(Activity::Clearing(clearing)) = self.activities.get(&channel) else {
-            self.clearing = None;
+    pub(super) fn continue_end_all(&mut self) {
+        let Some(channel) = self.end_all_channel else { return };
+        let Some(Activity::EndAll(end_all)) = self.activities.get(&channel) else {
+            self.end_all_channel = None;
             return;
         };
         let reply = match reap::kill_others() {
-            Ok(true) if now_ms() < clearing.until_ms => return,
+            Ok(true) if now_ms() < end_all.until_ms => return,
             Ok(true) => {
                 Reply::Failed(fault(FaultCode::System, "something is left that does not end"))
             }
             Ok(false) => Reply::Done,
             Err(errno) => Reply::Failed(refused(errno, "cannot end everything")),
         };
-        self.clearing = None;
-        self.finish_ending(channel, &reply);
+        self.end_all_channel = None;
+        self.finish_activity(channel, &reply);
     }
 
     /// Begins another life. If that fails, this one is over too: there is no way back from the end

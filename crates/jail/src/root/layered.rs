@@ -11,10 +11,10 @@ use rustix::fs::{
 };
 use rustix::mount::MountAttrFlags;
 
-use super::copying::write_file;
+use super::copy::write_file;
 use super::host::skeleton;
 use super::layers::devices;
-use super::{Built, Maker, copy_of, memory, mount_on};
+use super::{Builder, Built, copy_of, memory, mount_on};
 use crate::etc;
 use crate::plan::USER;
 use crate::sys::mount::{Properties, set_properties};
@@ -30,7 +30,11 @@ const ACCOUNTS_AT_MOST: u64 = 1 << 20;
 
 /// Builds it in a directory of the launcher's own root. `layers` are opened directories, the lowest
 /// first.
-pub fn build_from_layers(layers: &[OwnedFd], directory: &str, maker: Maker) -> io::Result<Built> {
+pub fn build_from_layers(
+    layers: &[OwnedFd],
+    directory: &str,
+    builder: Builder,
+) -> io::Result<Built> {
     if layers.is_empty() || layers.len() > LAYERS_AT_MOST {
         return Err(io::ErrorKind::InvalidInput.into());
     }
@@ -64,7 +68,7 @@ pub fn build_from_layers(layers: &[OwnedFd], directory: &str, maker: Maker) -> i
     set_properties(ours.as_fd(), Properties { read_only: true, ..Properties::default() })?;
     names.push(OURS.to_owned());
     names.reverse();
-    Ok(Built { directory: directory.to_owned(), layers: names, parts: vec![devices(maker)] })
+    Ok(Built { directory: directory.to_owned(), layers: names, parts: vec![devices(builder)] })
 }
 
 /// Fills an empty directory with our own layer: what is ours whatever theirs, the lowest first, say.

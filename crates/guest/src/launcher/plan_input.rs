@@ -3,7 +3,7 @@
 
 use guest_protocol::launcher::{LauncherConfig, NetworkMode, Spec, Workspace};
 use jail::groups::Limits;
-use jail::plan::{self, USER, Users, Wish};
+use jail::plan::{self, PlanInput, USER, Users};
 
 /// Users that each slot owns.
 const USERS_PER_SLOT: u32 = 65_536;
@@ -52,8 +52,13 @@ pub(super) fn limits(spec: &Spec) -> Limits {
 }
 
 /// What a plan is made for. `count_processes`: no control group does.
-pub(super) fn wish(spec: &Spec, mode: NetworkMode, users: Users, count_processes: bool) -> Wish {
-    Wish {
+pub(super) fn for_spec(
+    spec: &Spec,
+    mode: NetworkMode,
+    users: Users,
+    count_processes: bool,
+) -> PlanInput {
+    PlanInput {
         hostname: hostname(spec),
         scratch_bytes: spec.limits.scratch_bytes,
         workspace: match spec.workspace {

@@ -7,21 +7,21 @@ use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 
 use guest_protocol::launcher::{MAX_PACKET_BYTES, NetworkMode, Spec};
-use jail::carry_out::{Body, Failed};
+use jail::carry_out::{Executor, Failed};
 use jail::groups::{Groups, Limits};
 use jail::plan;
 use jail::root::{Built, Layers};
 use jail::{packet, sys};
 use rustix::net::{RecvFlags, recv};
 
-use super::asked;
+use super::isolation::EMPTY;
+use super::plan_input;
 use super::start::Filters;
 use super::watch::Watched;
-use super::world::EMPTY;
 use crate::serve::{Identity, Link, Settings, refuse, serve};
 
-/// What a stem says to the launcher.
-pub(super) mod word {
+/// What a prefork says to the launcher.
+pub(super) mod message {
     /// There is a user namespace: map users into it.
     pub(crate) const UNMAPPED: u8 = b'U';
     /// Prepared: waiting for a spec.
@@ -33,13 +33,13 @@ pub(super) mod word {
 /// The launcher's word that users are mapped.
 pub(super) const MAPPED: u8 = b'M';
 
-/// What a stem needs to know of the launcher.
-pub(super) struct Origin<'a> {
+/// What a prefork needs to know of the launcher.
+pub(super) struct PreforkContext<'a> {
     pub slot: u32,
     pub first_uid: u32,
     pub groups: &'a Groups,
     pub limits: Limits,
-    /// Whether a stem has to write them itself.
+    /// Whether a prefork has to write them itself.
     pub write_limits: bool,
     pub network: NetworkMode,
     pub users: plan::Users,
@@ -50,36 +50,36 @@ pub(super) struct Origin<'a> {
     pub filters: &'a Filters,
 }
 
-/// Lives the life of a stem. Returns only when it is over; the caller exits then, without touching
+/// Lives the life of a prefork. Returns only when it is over; the caller exits then, without touching
 /// anything that it shares with the launcher's memory.
-pub(super) fn live(origin: &Origin<'_>, socket: &OwnedFd) {
-    if forget_launcher(origin, socket).is_ok() {
+pub(super) fn run(context: &PreforkContext<'_>, socket: &OwnedFd) {
+    if forget_launcher(context, socket).is_ok() {
         let _ = rustix::thread::set_name(c"shoal-guest");
         rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
-        with_body(origin, socket, |body| wait_and_become(origin, socket, body));
+        with_executor(context, socket, |executor| wait_for_order(context, socket, executor));
     }
 }
 
 /// Lets go of everything of the launcher that is not needed: whoever holds the launcher's end of
-/// another stem would hide the launcher's death from it.
-pub(super) fn forget_launcher(origin: &Origin<'_>, socket: &OwnedFd) -> io::Result<()> {
+/// another prefork would hide the launcher's death from it.
+pub(super) fn forget_launcher(context: &PreforkContext<'_>, socket: &OwnedFd) -> io::Result<()> {
     let null = rustix::stdio::stdin();
     rustix::stdio::dup2_stdout(null)?;
     rustix::stdio::dup2_stderr(null)?;
-    let mut kept: Vec<_> = origin.groups.descriptors().collect();
-    kept.extend([socket.as_fd(), origin.void]);
+    let mut kept: Vec<_> = context.groups.descriptors().collect();
+    kept.extend([socket.as_fd(), context.void]);
     kept.extend([null, rustix::stdio::stdout(), rustix::stdio::stderr()]);
     sys::descriptors::keep_only(&kept)
 }
 
-/// Does something with a body that can carry out steps.
-pub(super) fn with_body<T>(
-    origin: &Origin<'_>,
+/// Does something with a executor that can carry out steps.
+pub(super) fn with_executor<T>(
+    context: &PreforkContext<'_>,
     socket: &OwnedFd,
-    act: impl FnOnce(&mut Body<'_>) -> T,
+    act: impl FnOnce(&mut Executor<'_>) -> T,
 ) -> T {
     let mut await_map = || {
-        packet::send(socket, &[word::UNMAPPED], &[])?;
+        packet::send(socket, &[message::UNMAPPED], &[])?;
         let mut answer = [0];
         let answered = packet::receive(socket, &mut answer)?;
         if answered.bytes == 1 && answer[0] == MAPPED {
@@ -88,22 +88,22 @@ pub(super) fn with_body<T>(
             Err(io::ErrorKind::BrokenPipe.into())
         }
     };
-    let mut launcher_lives = || launcher_lives(socket);
+    let mut launcher_lives = || is_launcher_alive(socket);
     let mut load_filter = |lends: bool| {
-        let Filters { usual, lending } = origin.filters;
+        let Filters { usual, lending } = context.filters;
         sys::filter::load(if lends { lending } else { usual }.instructions())
     };
-    let mut body = Body {
-        slot: origin.slot,
-        first_uid: origin.first_uid,
-        groups: Some(origin.groups),
-        limits: origin.limits,
+    let mut executor = Executor {
+        slot: context.slot,
+        first_uid: context.first_uid,
+        groups: Some(context.groups),
+        limits: context.limits,
         await_map: &mut await_map,
         launcher_lives: &mut launcher_lives,
         load_filter: &mut load_filter,
-        usual_root: origin.usual_root,
+        usual_root: context.usual_root,
         empty: EMPTY,
-        void: origin.void,
+        void: context.void,
         taken: None,
         proc: None,
         given: None,
@@ -111,50 +111,51 @@ pub(super) fn with_body<T>(
         lends: false,
         root: None,
     };
-    act(&mut body)
+    act(&mut executor)
 }
 
 /// Tells the launcher what went wrong.
 pub(super) fn report(socket: &OwnedFd, failed: &Failed) {
     let errno = failed.source.raw_os_error().unwrap_or(0);
-    let report = postcard::to_allocvec(&(word::FAILED, failed.step.to_string(), errno));
+    let report = postcard::to_allocvec(&(message::FAILED, failed.step.to_string(), errno));
     let _ = packet::send(socket, &report.unwrap_or_default(), &[]);
 }
 
-fn wait_and_become(origin: &Origin<'_>, socket: &OwnedFd, body: &mut Body<'_>) {
-    let network = asked::network(origin.network);
-    if let Err(failed) = body.carry_out(&plan::prepare(origin.write_limits, network, origin.users))
+fn wait_for_order(context: &PreforkContext<'_>, socket: &OwnedFd, executor: &mut Executor<'_>) {
+    let network = plan_input::network(context.network);
+    if let Err(failed) =
+        executor.carry_out(&plan::prepare(context.write_limits, network, context.users))
     {
         report(socket, &failed);
         return;
     }
-    body.groups = None;
-    let layers = body.taken.iter().flat_map(Layers::descriptors);
-    let mounts = body.proc.iter().map(OwnedFd::as_fd).chain(layers);
+    executor.groups = None;
+    let layers = executor.taken.iter().flat_map(Layers::descriptors);
+    let mounts = executor.proc.iter().map(OwnedFd::as_fd).chain(layers);
     let standard = [rustix::stdio::stdin(), rustix::stdio::stdout(), rustix::stdio::stderr()];
     let kept: Vec<_> = standard.into_iter().chain([socket.as_fd()]).chain(mounts).collect();
     if sys::descriptors::keep_only(&kept).is_err()
-        || packet::send(socket, &[word::PREPARED], &[]).is_err()
+        || packet::send(socket, &[message::PREPARED], &[]).is_err()
     {
         return;
     }
     let Some(order) = await_order(socket) else { return };
-    body.given = order.given;
-    body.shown = order.shown;
-    body.lends = order.spec.mounts.iter().any(|mount| !mount.read_only);
+    executor.given = order.given;
+    executor.shown = order.shown;
+    executor.lends = order.spec.mounts.iter().any(|mount| !mount.read_only);
     if order.root.is_some() {
-        body.taken = order.root;
+        executor.taken = order.root;
     }
-    become_guest(origin, body, &order.spec, order.connection);
+    become_guest(context, executor, &order.spec, order.connection);
 }
 
-fn launcher_lives(socket: &OwnedFd) -> bool {
+fn is_launcher_alive(socket: &OwnedFd) -> bool {
     let mut byte = [0];
     let flags = RecvFlags::DONTWAIT | RecvFlags::PEEK;
     matches!(recv(socket, &mut byte, flags), Err(rustix::io::Errno::AGAIN))
 }
 
-/// What a stem is told to become.
+/// What a prefork is told to become.
 struct Order {
     spec: Spec,
     connection: OwnedFd,
@@ -166,7 +167,7 @@ struct Order {
     shown: VecDeque<OwnedFd>,
 }
 
-/// Tells a stem what to become.
+/// Tells a prefork what to become.
 pub(super) fn order(
     socket: &Watched,
     spec: &Spec,
@@ -204,15 +205,20 @@ fn await_order(socket: &OwnedFd) -> Option<Order> {
     (shown.len() == spec.mounts.len()).then_some(Order { spec, connection, given, root, shown })
 }
 
-fn become_guest(origin: &Origin<'_>, body: &mut Body<'_>, spec: &Spec, connection: OwnedFd) {
-    let wish = asked::wish(spec, origin.network, origin.users, origin.count_processes);
-    match body.carry_out(&plan::enter(&wish)) {
+fn become_guest(
+    context: &PreforkContext<'_>,
+    executor: &mut Executor<'_>,
+    spec: &Spec,
+    connection: OwnedFd,
+) {
+    let input = plan_input::for_spec(spec, context.network, context.users, context.count_processes);
+    match executor.carry_out(&plan::enter(&input)) {
         Ok(()) => {
             let standard =
                 [rustix::stdio::stdin(), rustix::stdio::stdout(), rustix::stdio::stderr()];
             let kept: Vec<_> = standard.into_iter().chain([connection.as_fd()]).collect();
             if sys::descriptors::keep_only(&kept).is_ok() {
-                let workload = match origin.users {
+                let workload = match context.users {
                     plan::Users::Ranges | plan::Users::Subordinate => {
                         Some(Identity { uid: plan::USER, gid: plan::USER })
                     }

@@ -12,7 +12,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 use crate::error::{HarnessError, HarnessErrorCode};
 use crate::lines::{Lines, TooLong};
 use crate::program::{End, Ended};
-use crate::program_turn::{Conversation, Talker};
+use crate::program_turn::{Conversation, ProgramHarness};
 
 /// The longest line that is passed on, whatever the harness may say in turns.
 pub const HELD_LINE_BYTES_MAX: usize = 4 << 20;
@@ -21,7 +21,7 @@ const READ_BYTES: usize = 32 * 1024;
 
 /// How long a program whose connection has ended may take to be over, and one that is over may take
 /// to be read to its end.
-const DEATH: Duration = Duration::from_secs(1);
+const EXIT_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A harness that is held. Dropped, its program is killed with everything that descends from it.
 pub struct Held {
@@ -39,7 +39,7 @@ pub struct HeldOutput {
     end: End,
     /// How the program ended, and how long it is still listened to.
     died: Option<(Ended, Instant)>,
-    _letting_go: LettingGo,
+    _kill_on_drop: KillOnDrop,
 }
 
 /// What a harness that is held is told.
@@ -47,32 +47,32 @@ pub struct HeldInput {
     writer: WriteHalf<Box<dyn Duplex>>,
     /// What it was to be told before and has not taken yet.
     unsaid: Vec<u8>,
-    _letting_go: LettingGo,
+    _kill_on_drop: KillOnDrop,
 }
 
 /// Kills the program.
-struct LettingGo(Arc<Talker>);
+struct KillOnDrop(Arc<ProgramHarness>);
 
-impl Drop for LettingGo {
+impl Drop for KillOnDrop {
     fn drop(&mut self) {
         self.0.abandon();
     }
 }
 
 impl Held {
-    pub(crate) fn new(talker: &Arc<Talker>, conversation: Conversation) -> Self {
+    pub(crate) fn new(harness: &Arc<ProgramHarness>, conversation: Conversation) -> Self {
         let (stream, lines, unsaid) = conversation.connection.into_parts();
         let (reader, writer) = split(stream);
-        let letting_go = || LettingGo(Arc::clone(talker));
+        let kill_on_drop = || KillOnDrop(Arc::clone(harness));
         let says = HeldOutput {
             reader,
             lines: lines.at_most(HELD_LINE_BYTES_MAX),
             scratch: Vec::new(),
-            end: talker.end(),
+            end: harness.end(),
             died: None,
-            _letting_go: letting_go(),
+            _kill_on_drop: kill_on_drop(),
         };
-        Self { says, hears: HeldInput { writer, unsaid, _letting_go: letting_go() } }
+        Self { says, hears: HeldInput { writer, unsaid, _kill_on_drop: kill_on_drop() } }
     }
 }
 
@@ -110,7 +110,7 @@ impl HeldOutput {
                 },
                 // What it had said before is still heard.
                 ended = self.end.wait(), if died.is_none() => {
-                    self.died = Some((ended, Instant::now() + DEATH));
+                    self.died = Some((ended, Instant::now() + EXIT_TIMEOUT));
                 }
                 () = late => return Err(self.closed().await),
             }
@@ -126,7 +126,7 @@ impl HeldOutput {
             let cause = "the harness closed its connection and goes on";
             HarnessError::new(HarnessErrorCode::Died, cause)
         };
-        timeout(DEATH, self.end.wait()).await.map_or_else(goes_on, Ended::into_error)
+        timeout(EXIT_TIMEOUT, self.end.wait()).await.map_or_else(goes_on, Ended::into_error)
     }
 }
 

@@ -17,7 +17,7 @@ use rustix::mount::{OpenTreeFlags, open_tree};
 use rustix::process::Pid;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
-use super::world::World;
+use super::isolation::HostAccess;
 
 /// The name of a workspace's directory: its id, as ids are written.
 pub(super) fn name_of(workspace: &WorkspaceBytes) -> String {
@@ -34,11 +34,11 @@ pub(super) fn name_of(workspace: &WorkspaceBytes) -> String {
 
 /// A mount of the workspace for the sandbox of this process, not mounted anywhere yet.
 pub(super) fn mount_for(
-    world: &World,
+    host_access: &HostAccess,
     workspace: &WorkspaceBytes,
     pid: Pid,
 ) -> io::Result<OwnedFd> {
-    let workspaces = world.workspaces.as_ref().ok_or(io::ErrorKind::NotFound)?;
+    let workspaces = host_access.workspaces.as_ref().ok_or(io::ErrorKind::NotFound)?;
     let name = name_of(workspace);
     let mount = match open_beneath(workspaces, &name, OFlags::DIRECTORY | OFlags::PATH) {
         Ok(directory) => {
@@ -51,12 +51,12 @@ pub(super) fn mount_for(
             // Not blocking, should it be a pipe; no terminal of ours, should it be one.
             let flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::NOCTTY;
             let image = open_beneath(workspaces, &format!("{name}.img"), flags)?;
-            let devices = world.devices.as_ref().ok_or(Errno::NODEV)?;
+            let devices = host_access.devices.as_ref().ok_or(Errno::NODEV)?;
             devices.mount(image)?
         }
         Err(error) => return Err(error.into()),
     };
-    let users = match world.users {
+    let users = match host_access.users {
         Users::Ranges => Some(namespace_of(pid, "user")?),
         // Files belong to whom programs are anyway, and only root may show them as another's.
         Users::Subordinate | Users::Alone => None,
@@ -77,11 +77,11 @@ pub(super) fn no_links() -> ResolveFlags {
 }
 
 /// Mounts it in a sandbox that runs already, over whatever is there.
-pub(super) fn attach(world: &World, mount: OwnedFd, pid: Pid) -> io::Result<()> {
+pub(super) fn attach(host_access: &HostAccess, mount: OwnedFd, pid: Pid) -> io::Result<()> {
     let mounts = namespace_of(pid, "mnt")?;
     move_into_link_name_space(mounts.as_fd(), Some(LinkNameSpaceType::Mount))?;
     let mounted = mount_on(mount, CWD, WORKSPACE);
-    let back = move_into_link_name_space(world.home.as_fd(), Some(LinkNameSpaceType::Mount));
+    let back = move_into_link_name_space(host_access.home.as_fd(), Some(LinkNameSpaceType::Mount));
     if back.is_err() {
         // In there nothing that we do is safe any more, and our end takes every sandbox along.
         exit_now(1);

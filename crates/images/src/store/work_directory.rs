@@ -18,13 +18,13 @@ static LAST: AtomicU64 = AtomicU64::new(0);
 
 /// A directory beneath `tmp/`.
 #[derive(Debug)]
-pub(super) struct Work {
+pub(super) struct WorkDirectory {
     path: PathBuf,
     /// Given back after all in it is gone.
     _lock: File,
 }
 
-impl Work {
+impl WorkDirectory {
     pub(super) fn new(tmp: &Path) -> Result<Self, ImageError> {
         let failed = |error| ImageError::store("cannot make a place to work in", error);
         for _ in 0..NAMES_MAX {
@@ -48,7 +48,7 @@ impl Work {
     }
 }
 
-impl Drop for Work {
+impl Drop for WorkDirectory {
     fn drop(&mut self) {
         // What cannot be removed now is removed by whoever opens the store next.
         let _ = fs::remove_dir_all(&self.path);

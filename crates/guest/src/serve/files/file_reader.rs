@@ -13,14 +13,14 @@ use super::{entry, kind_of, last_name, open, refuse_proc};
 
 /// A file on its way out.
 #[derive(Debug)]
-pub(in super::super) struct Reading {
+pub(in super::super) struct FileReader {
     channel: u32,
     file: OwnedFd,
     offset: u64,
     left: u64,
 }
 
-impl Reading {
+impl FileReader {
     /// Opens it and says what it is.
     pub(in super::super) fn start(
         channel: u32,

@@ -9,7 +9,7 @@ use std::os::fd::{AsFd as _, OwnedFd};
 use guest_protocol::launcher::LauncherConfig;
 use jail::image::Devices;
 use jail::plan::{USER, Users};
-use jail::root::{self, Maker};
+use jail::root::{self, Builder};
 use jail::sys::loopback;
 use jail::sys::namespaces::{self, Namespace};
 use rustix::fs::{CWD, Mode, OFlags, mkdirat, openat};
@@ -20,8 +20,8 @@ use rustix::mount::{
 use rustix::process::{fchdir, pivot_root};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
-use super::attach;
 use super::roots::Roots;
+use super::workspace_mount;
 
 /// An empty directory.
 pub(super) const EMPTY: &str = "/empty";
@@ -30,7 +30,7 @@ pub(super) const EMPTY: &str = "/empty";
 const LENT: &str = "/lent";
 
 /// What is left in sight.
-pub(super) struct World {
+pub(super) struct HostAccess {
     /// Root filesystems.
     pub roots: Roots,
     /// Whose the users of sandboxes are.
@@ -62,7 +62,7 @@ pub(super) fn step<T>(
 }
 
 /// Leaves the host's namespaces.
-pub(super) fn enter(config: &LauncherConfig, users: Users) -> Result<World, Failed> {
+pub(super) fn enter(config: &LauncherConfig, users: Users) -> Result<HostAccess, Failed> {
     step("make namespaces", namespaces::make(&[Namespace::Mount, Namespace::Network]))?;
     step("bring loopback up", loopback::bring_up())?;
     let private = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
@@ -84,7 +84,7 @@ pub(super) fn enter(config: &LauncherConfig, users: Users) -> Result<World, Fail
         .map(|(id, path)| {
             let opened = open(path)?;
             step(format!("check whose {path} is"), is_of_programs(&opened, users))?;
-            Ok((attach::name_of(id), opened))
+            Ok((workspace_mount::name_of(id), opened))
         })
         .collect::<Result<_, _>>()?;
     let devices = match users {
@@ -116,18 +116,18 @@ pub(super) fn enter(config: &LauncherConfig, users: Users) -> Result<World, Fail
         let opened = opened.as_ref();
         mounts.push(opened.map(|opened| bind(opened, format!("shown-{number}"))).transpose()?);
     }
-    let maker = match users {
-        Users::Ranges => Maker::Root,
-        Users::Subordinate | Users::Alone => Maker::Somebody,
+    let builder = match users {
+        Users::Ranges => Builder::Root,
+        Users::Subordinate | Users::Alone => Builder::Rootless,
     };
-    let roots = Roots::begin(host.as_fd(), bound, images, maker);
+    let roots = Roots::begin(host.as_fd(), bound, images, builder);
     let roots = step("build the root of the host's programs", roots)?;
     // The old root lies on top of ours: what is mounted there goes out of sight with it.
     step("detach the host", unmount("/", UnmountFlags::DETACH))?;
     step("go to /", rustix::process::chdir("/"))?;
     let home = step("open own mount namespace", own_namespace())?;
     let void = step("make the empty mount namespace", make_void(&home))?;
-    Ok(World { roots, users, workspaces, mounts, devices, home, void })
+    Ok(HostAccess { roots, users, workspaces, mounts, devices, home, void })
 }
 
 /// What programs write into a workspace belongs to an ordinary user of the host, and they choose

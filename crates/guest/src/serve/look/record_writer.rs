@@ -9,15 +9,15 @@ use rustix::io::{Errno, write};
 const BATCH_BYTES: usize = 32 * 1024;
 
 /// What a look tells, on its way.
-pub(super) struct Telling {
+pub(super) struct RecordWriter {
     output: OwnedFd,
     bytes: Vec<u8>,
-    is_over: bool,
+    is_closed: bool,
 }
 
-impl Telling {
+impl RecordWriter {
     pub(super) fn new(output: OwnedFd) -> Self {
-        Self { output, bytes: Vec::new(), is_over: false }
+        Self { output, bytes: Vec::new(), is_closed: false }
     }
 
     /// Where it goes.
@@ -26,12 +26,12 @@ impl Telling {
     }
 
     /// Whether nobody listens any more.
-    pub(super) fn is_over(&self) -> bool {
-        self.is_over
+    pub(super) fn is_closed(&self) -> bool {
+        self.is_closed
     }
 
     /// Tells one thing, perhaps later.
-    pub(super) fn tell(&mut self, sighting: &Sighting) {
+    pub(super) fn write(&mut self, sighting: &Sighting) {
         sighting.write_to(&mut self.bytes);
         if self.bytes.len() >= BATCH_BYTES {
             self.flush();
@@ -41,11 +41,11 @@ impl Telling {
     /// Tells what there is to tell.
     pub(super) fn flush(&mut self) {
         let mut rest = &self.bytes[..];
-        while !rest.is_empty() && !self.is_over {
+        while !rest.is_empty() && !self.is_closed {
             match write(&self.output, rest) {
                 Ok(count) => rest = &rest[count..],
                 Err(Errno::INTR) => {}
-                Err(_) => self.is_over = true,
+                Err(_) => self.is_closed = true,
             }
         }
         self.bytes.clear();

@@ -131,7 +131,7 @@ mod tests {
     use super::*;
 
     /// What was found, or why nothing was.
-    fn told(opened: Result<OwnedFd, Errno>) -> Result<(u64, u64), Errno> {
+    fn identity_of(opened: Result<OwnedFd, Errno>) -> Result<(u64, u64), Errno> {
         let found = fstat(&opened?)?;
         Ok((found.st_dev, found.st_ino))
     }
@@ -214,21 +214,25 @@ mod tests {
             [plain, plain | OFlags::NOFOLLOW, ON_THE_WAY, NOT_OPENED, plain | OFlags::DIRECTORY]
         {
             for path in &paths {
-                let kernel = told(openat2(
+                let kernel = identity_of(openat2(
                     &from,
                     path.as_str(),
                     flags,
                     Mode::empty(),
                     ResolveFlags::NO_MAGICLINKS,
                 ));
-                let ours = told(step_by_step(from.as_fd(), path, flags));
+                let ours = identity_of(step_by_step(from.as_fd(), path, flags));
                 assert_eq!(ours, kernel, "{path} {flags:?}");
             }
         }
         // Which links of its own the kernel refuses is not asked: none is followed.
         for path in ["/proc/self", "/proc/self/root", "/proc/self/cwd/x", "/proc/self/fd/0", "proc"]
         {
-            assert_eq!(told(step_by_step(from.as_fd(), path, plain)), Err(Errno::LOOP), "{path}");
+            assert_eq!(
+                identity_of(step_by_step(from.as_fd(), path, plain)),
+                Err(Errno::LOOP),
+                "{path}"
+            );
         }
         fs::remove_dir_all(place).unwrap();
     }
@@ -241,8 +245,12 @@ mod tests {
         for path in ["d", "d/e", "d/file", "none", "d/none", "d/file/x", "to-d", "to-file"] {
             let path = path.as_bytes();
             let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
-            let kernel = told(openat2(&root, path, flags, Mode::empty(), resolve));
-            assert_eq!(told(beneath_step_by_step(root.as_fd(), path, flags)), kernel, "{path:?}");
+            let kernel = identity_of(openat2(&root, path, flags, Mode::empty(), resolve));
+            assert_eq!(
+                identity_of(beneath_step_by_step(root.as_fd(), path, flags)),
+                kernel,
+                "{path:?}"
+            );
         }
         for path in ["..", "d/../..", "/etc", "to-d/file", "absolute/passwd", ""] {
             let opened = beneath_step_by_step(root.as_fd(), path.as_bytes(), flags);

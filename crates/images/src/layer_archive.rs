@@ -155,7 +155,7 @@ struct Packing<T: Target> {
 }
 
 /// What an entry is besides its path.
-struct About<'a> {
+struct EntryHeader<'a> {
     kind: Kind,
     mode: u32,
     link: &'a [u8],
@@ -164,7 +164,7 @@ struct About<'a> {
     mtime: (i64, u32),
 }
 
-impl About<'_> {
+impl EntryHeader<'_> {
     const NOTHING: Self =
         Self { kind: Kind::File, mode: 0o644, link: b"", bytes: 0, mtime: (0, 0) };
 }
@@ -181,7 +181,7 @@ impl<T: Target> Packing<T> {
         }
         names.sort_unstable();
         if is_opaque(opened).map_err(unreadable(at))? {
-            self.head(&beneath(at, &[WHITEOUT, OPAQUE_REST].concat()), &About::NOTHING)?;
+            self.head(&beneath(at, &[WHITEOUT, OPAQUE_REST].concat()), &EntryHeader::NOTHING)?;
         }
         for name in names {
             self.entry(opened.as_fd(), &name, at)?;
@@ -200,23 +200,23 @@ impl<T: Target> Packing<T> {
         match kind {
             FileType::Directory => {
                 let kind = Kind::Directory;
-                self.head(&path, &About { kind, mode, ..About::NOTHING })?;
+                self.head(&path, &EntryHeader { kind, mode, ..EntryHeader::NOTHING })?;
                 let opened = openat2(parent, name, DIRECTORY, Mode::empty(), RESOLVE);
                 self.directory(&opened.map_err(unreadable(&path))?, &path)
             }
             FileType::Symlink => {
                 let link = readlinkat(parent, name, Vec::new()).map_err(unreadable(&path))?;
                 let (kind, link) = (Kind::Symlink, link.as_bytes());
-                self.head(&path, &About { kind, mode: 0o777, link, ..About::NOTHING })
+                self.head(&path, &EntryHeader { kind, mode: 0o777, link, ..EntryHeader::NOTHING })
             }
             FileType::RegularFile => {
                 let mtime = (found.st_mtime, u32::try_from(found.st_mtime_nsec).unwrap_or(0));
                 if let Some(first) = self.linked.first_name(&found, &path) {
                     let (kind, link) = (Kind::Hardlink, first.as_slice());
-                    return self.head(&path, &About { kind, mode, link, bytes: 0, mtime });
+                    return self.head(&path, &EntryHeader { kind, mode, link, bytes: 0, mtime });
                 }
                 let bytes = found.st_size.cast_unsigned();
-                self.head(&path, &About { mode, bytes, mtime, ..About::NOTHING })?;
+                self.head(&path, &EntryHeader { mode, bytes, mtime, ..EntryHeader::NOTHING })?;
                 let open = || {
                     let opened = openat2(parent, name, FILE, Mode::empty(), RESOLVE);
                     opened.map(File::from).map_err(unreadable(&path))
@@ -224,7 +224,7 @@ impl<T: Target> Packing<T> {
                 self.to.contents(bytes, open)
             }
             FileType::CharacterDevice if found.st_rdev == 0 => {
-                self.head(&beneath(at, &[WHITEOUT, name].concat()), &About::NOTHING)
+                self.head(&beneath(at, &[WHITEOUT, name].concat()), &EntryHeader::NOTHING)
             }
             FileType::CharacterDevice
             | FileType::BlockDevice
@@ -235,7 +235,7 @@ impl<T: Target> Packing<T> {
     }
 
     /// Writes the header of an entry, and one before it for what does not fit.
-    fn head(&mut self, path: &[u8], about: &About<'_>) -> Result<(), ImageError> {
+    fn head(&mut self, path: &[u8], about: &EntryHeader<'_>) -> Result<(), ImageError> {
         let written = tar_stream::Written {
             kind: about.kind,
             path,

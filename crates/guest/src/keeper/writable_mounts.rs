@@ -14,7 +14,7 @@ use rustix::mount::{MountAttrFlags, MoveMountFlags, UnmountFlags, move_mount, un
 use rustix::process::fchdir;
 
 use super::process::{Process, foreign, open_beneath};
-use super::{Named as _, Refusal, left};
+use super::{Named as _, Refusal, leftover};
 
 const MEMORY_MAGIC: i64 = 0x0102_1994;
 
@@ -66,13 +66,13 @@ pub(super) fn replace_all(
     for (place, _) in &fresh {
         old.push(open_old(root, place)?);
     }
-    let heap = Heap::make(root, old.len()).named("make a heap for old places")?;
+    let batch = UnmountBatch::make(root, old.len()).named("make a batch for old places")?;
     // Not everything that is mounted can be moved.
-    let moved = old.iter().zip(&heap.targets).take_while(|(old, target)| put(old, target).is_ok());
+    let moved = old.iter().zip(&batch.targets).take_while(|(old, target)| put(old, target).is_ok());
     let moved = moved.count();
     for (index, (place, fresh)) in fresh.into_iter().enumerate() {
         if index >= moved {
-            take_away(root, &old[index])?;
+            unmount_top(root, &old[index])?;
         }
         let target = open_beneath(root, &place.path, OFlags::PATH).named(&place.path)?;
         if is_mount(&target)? {
@@ -80,14 +80,14 @@ pub(super) fn replace_all(
         }
         put(&fresh, &target).named("put a fresh place there")?;
     }
-    take_away(root, &heap.beneath)?;
-    old.push(heap.mount);
+    unmount_top(root, &batch.beneath)?;
+    old.push(batch.mount);
     Ok(old)
 }
 
 /// Whether old places hold so much memory that the next user could miss it: then it is waited for until
 /// they are gone.
-pub(super) fn hold_much(places: &[Place], old: &[OwnedFd]) -> bool {
+pub(super) fn hold_much_memory(places: &[Place], old: &[OwnedFd]) -> bool {
     let held: u64 = old
         .iter()
         .filter_map(|old| fstatfs(old).ok())
@@ -123,13 +123,13 @@ fn open_old(root: &OwnedFd, place: &Place) -> Result<OwnedFd, Refusal> {
 /// What old places are moved to, in order to be unmounted together: each time something is unmounted
 /// the kernel waits until every processor has noticed. It is mounted over `/proc` for that moment, in
 /// which nothing in the container runs, because that is always there and no place.
-struct Heap {
+struct UnmountBatch {
     mount: OwnedFd,
     beneath: OwnedFd,
     targets: Vec<OwnedFd>,
 }
 
-impl Heap {
+impl UnmountBatch {
     fn make(root: &OwnedFd, count: usize) -> std::io::Result<Self> {
         let attributes = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV;
         let mount = jail::root::memory(&[("size", "4k"), ("mode", "0")], attributes)?;
@@ -148,7 +148,7 @@ impl Heap {
 
 /// Unmounts what is topmost at a directory. There is no call that does so by a descriptor, and a path
 /// could lead elsewhere.
-fn take_away(root: &OwnedFd, old: &OwnedFd) -> Result<(), Refusal> {
+fn unmount_top(root: &OwnedFd, old: &OwnedFd) -> Result<(), Refusal> {
     fchdir(old).named("go to an old place")?;
     let unmounted = unmount(".", UnmountFlags::DETACH | UnmountFlags::NOFOLLOW);
     fchdir(root).named("leave an old place")?;
@@ -176,21 +176,21 @@ pub(super) fn prove(process: &Process, place: &Place) -> Result<(), Refusal> {
     }
     let owner = (process.outside("uid_map", *uid)?, process.outside("gid_map", *uid)?);
     if (about.st_uid, about.st_gid) != owner || about.st_mode & 0o7777 != *mode {
-        return Err(left(format!("{path} has another owner or other permissions")));
+        return Err(leftover(format!("{path} has another owner or other permissions")));
     }
     let pages = bytes.div_ceil(PAGE_BYTES);
     if system.f_blocks != pages || system.f_files != inodes(place) {
-        return Err(left(format!("{path} has another size")));
+        return Err(leftover(format!("{path} has another size")));
     }
     if let Some(attribute) = own_attribute(&top).named(path)? {
-        return Err(left(format!("{path} has the attribute {attribute}")));
+        return Err(leftover(format!("{path} has the attribute {attribute}")));
     }
     let own = entries(&top, path)?;
     // The top is one itself; what has no name any more and is open counts too.
     let files = system.f_files.saturating_sub(system.f_ffree);
     let pages = system.f_blocks.saturating_sub(system.f_bfree);
     if files != 1 + own || pages > own {
-        return Err(left(format!("{path} holds {files} files and {pages} pages")));
+        return Err(leftover(format!("{path} holds {files} files and {pages} pages")));
     }
     Ok(())
 }
@@ -211,7 +211,7 @@ fn entries(top: &OwnedFd, path: &str) -> Result<u64, Refusal> {
             && u64::try_from(about.st_size).is_ok_and(|size| size <= OWN_FILE_BYTES)
             && about.st_nlink == 1;
         if !is_own || !is_plain {
-            return Err(left(format!("{path}/{name} exists")));
+            return Err(leftover(format!("{path}/{name} exists")));
         }
         own += 1;
     }

@@ -7,18 +7,18 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use crate::error::{ImageError, ImageErrorCode};
 
 /// Reads until somebody says that it is enough.
-pub(crate) struct Until<R> {
+pub(crate) struct Cancellable<R> {
     reader: R,
     called_off: Arc<AtomicBool>,
 }
 
-impl<R: Read> Until<R> {
+impl<R: Read> Cancellable<R> {
     pub(crate) fn new(reader: R, called_off: &Arc<AtomicBool>) -> Self {
         Self { reader, called_off: Arc::clone(called_off) }
     }
 }
 
-impl<R: Read> Read for Until<R> {
+impl<R: Read> Read for Cancellable<R> {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         if self.called_off.load(Ordering::Relaxed) {
             let cause = "the import was called off";
