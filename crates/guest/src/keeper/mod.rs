@@ -1,11 +1,11 @@
-//! The keeper: a small privileged process beside the host that looks after containers from outside.
-//! It tells what a container is like at birth, gives it fresh places to write to after a use, and
-//! makes sure that nothing of that use is left. One request after the other, in one thread, until
-//! its socket is closed.
+//! The keeper: a small privileged process on the host that wipes and proves containers from
+//! outside. It reports the state of a new container, replaces the writable mounts after a use, and
+//! checks that nothing of that use is left. One request after the other, in one thread, until its
+//! socket is closed.
 //!
-//! It trusts nothing inside: a container is known by a handle of its first process, paths are looked
-//! up beneath that process' root and no link is followed, and the few steps that must be done in its
-//! namespaces touch nothing but descriptors. It must never come back half: if it cannot return to its
+//! It trusts nothing inside: a container is known by a handle of its first process, paths are
+//! looked up beneath that process' root without following links, and the few steps that must happen
+//! in its namespaces touch only descriptors. It must never return half: if it cannot return to its
 //! own namespaces, it ends.
 
 mod disposer;
@@ -32,17 +32,17 @@ use disposer::Disposer;
 use namespaces::OwnNamespaces;
 use process::Process;
 
-/// Where the starter leaves the socket.
+/// The descriptor at which our starter leaves the socket.
 const HOST_SOCKET: i32 = 3;
 
-/// Why something is not done.
+/// Why a request is refused.
 type Refusal = KeeperRefusal;
 
 fn refusal(code: KeeperRefusalCode, step: impl Into<String>, errno: i32) -> Refusal {
     Refusal { code, step: step.into(), errno }
 }
 
-/// Something of a use is left.
+/// The refusal for something of a use that is left.
 fn leftover(what: impl Into<String>) -> Refusal {
     refusal(KeeperRefusalCode::Left, what, 0)
 }
@@ -66,7 +66,7 @@ impl<T> Named<T> for Result<T, Errno> {
     }
 }
 
-/// The role of the keeper, from its first to its last moment.
+/// The role of the keeper, from start to end.
 pub(crate) fn main() -> ExitCode {
     let Ok(host) = sys::descriptors::take(HOST_SOCKET) else { return ExitCode::from(2) };
     let _ = rustix::thread::set_name(c"shoal-keeper");
@@ -93,7 +93,7 @@ pub(crate) fn main() -> ExitCode {
     ExitCode::FAILURE
 }
 
-/// Waits until the host takes it: there is nothing else to do meanwhile.
+/// Waits until the host takes the answer: there is nothing else to do meanwhile.
 fn answer(host: &OwnedFd, answer: &FromKeeper) -> io::Result<()> {
     let bytes = postcard::to_allocvec(answer).map_err(io::Error::other)?;
     loop {
@@ -111,8 +111,8 @@ struct Keeper {
 
 impl Keeper {
     fn start() -> Result<Self, Refusal> {
-        // Before anything is opened that it would inherit.
-        let disposer = Disposer::start().named("start who takes old places apart")?;
+        // Started before anything is opened that it would inherit.
+        let disposer = Disposer::start().named("start the disposer")?;
         Ok(Self { namespaces: OwnNamespaces::open()?, disposer })
     }
 
@@ -133,7 +133,7 @@ impl Keeper {
         let handle = descriptors.into_iter().next();
         let handle = handle.ok_or_else(|| refusal(KeeperRefusalCode::Gone, "no handle came", 0))?;
         if places.len() > MAX_PLACES {
-            return Err(refusal(KeeperRefusalCode::Foreign, "more places than there may be", 0));
+            return Err(refusal(KeeperRefusalCode::Foreign, "too many writable mounts", 0));
         }
         let process = Process::open(&self.namespaces, handle)?;
         let answer = match ask {
@@ -159,7 +159,7 @@ impl Keeper {
                 FromKeeper::Seen { ticket, facts: state::facts(&process, places)? }
             }
         };
-        // What was read by its number was its own.
+        // Checked last: only while the process lived was the process id in what we read its own.
         process.check_alive()?;
         Ok(answer)
     }

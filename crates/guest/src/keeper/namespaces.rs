@@ -1,6 +1,6 @@
-//! Where the keeper lives, and the way back to it. What is done elsewhere is done between two calls
-//! of the kernel, and whoever cannot come back ends at once: the next thing it opened by a path would
-//! be somebody else's.
+//! The keeper's own namespaces, and the way back to them. A step in other namespaces is done
+//! between two calls of the kernel. A keeper that cannot come back must end at once: the next path
+//! that it opened would lead into a container.
 
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 
@@ -16,13 +16,13 @@ use rustix::thread::{
 use super::process::Process;
 use super::{Named as _, Refusal, refusal};
 
-/// What file systems say of themselves.
+/// The magic number of a file system of the kind `proc`.
 const PROC_MAGIC: i64 = 0x9fa0;
 
 /// Namespaces that a container must have for itself.
 pub(super) const OWN: [&str; 4] = ["mnt", "pid", "ipc", "net"];
 
-/// Where the keeper lives.
+/// The keeper's own namespaces.
 pub(super) struct OwnNamespaces {
     /// Its `/proc`, whatever the root is at the moment.
     pub proc: OwnedFd,
@@ -61,7 +61,7 @@ impl OwnNamespaces {
         Ok(Self { proc, mounts, ipc, network, names })
     }
 
-    /// Does something in some namespaces of a process.
+    /// Calls `act` in some namespaces of a process.
     pub(super) fn within<T>(
         &self,
         process: &Process,
@@ -70,7 +70,11 @@ impl OwnNamespaces {
     ) -> Result<T, Refusal> {
         let entered = rustix::thread::move_into_thread_name_spaces(process.handle(), kinds);
         if entered == Err(Errno::SRCH) {
-            return Err(refusal(KeeperRefusalCode::Gone, "its first process is over", 0));
+            return Err(refusal(
+                KeeperRefusalCode::Gone,
+                "the first process of the container has ended",
+                0,
+            ));
         }
         entered.named("enter the namespaces of a container")?;
         let away = Entered { namespaces: self, kinds };
@@ -80,7 +84,8 @@ impl OwnNamespaces {
     }
 }
 
-/// Being elsewhere. Dropped, however that comes about, we are home again.
+/// Guard while the keeper is in other namespaces. When it is dropped, in whatever way, the keeper
+/// is back in its own.
 struct Entered<'a> {
     namespaces: &'a OwnNamespaces,
     kinds: ThreadNameSpaceType,

@@ -1,5 +1,5 @@
-//! The places of a container that programs can write to: each is thrown away whole and replaced by
-//! a fresh one. What was in the old one is not looked at, so that it does not matter how much it is.
+//! The writable mounts of a container: each is thrown away whole and replaced by an empty one. The
+//! old contents are never read, so their amount does not matter.
 
 use std::os::fd::OwnedFd;
 
@@ -18,20 +18,20 @@ use super::{Named as _, Refusal, leftover};
 
 const MEMORY_MAGIC: i64 = 0x0102_1994;
 
-/// What fits into the kernel's smallest unit.
+/// The smallest unit of the kernel.
 const PAGE_BYTES: u64 = 4096;
 
-/// What a file costs the kernel beside its contents, about.
+/// About what a file costs the kernel besides its contents.
 const FILE_BYTES: u64 = 1024;
 
-/// Which part of what fits into all places is much.
+/// Old mounts hold much memory from one part in this many of what fits into all of them.
 const MUCH: u64 = 4;
 
-/// Files that the guest itself keeps in the directory of the scale file, and how big they may be.
+/// Files that the guest itself keeps in the directory of the scale file, and their maximum size.
 const OWN_FILES: [&str; 2] = ["scale", ".new"];
 const OWN_FILE_BYTES: u64 = 16;
 
-/// More entries than any place has that is to be empty.
+/// More entries than any mount has that should be empty.
 const MAX_ENTRIES: usize = 8;
 
 /// How many files fit: each costs the kernel memory of its own.
@@ -39,7 +39,7 @@ fn inodes(place: &Place) -> u64 {
     (place.bytes / PAGE_BYTES).max(1024)
 }
 
-/// A fresh one, mounted nowhere yet.
+/// A new, empty file system that is not attached yet.
 pub(super) fn fresh(process: &Process, place: &Place) -> Result<OwnedFd, Refusal> {
     let mut attributes = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV;
     if place.no_programs {
@@ -56,8 +56,8 @@ pub(super) fn fresh(process: &Process, place: &Place) -> Result<OwnedFd, Refusal
     jail::root::memory(&options, attributes).named("make a file system in memory")
 }
 
-/// Puts each where its old one is, and gives the last descriptors of all that was taken away. To be
-/// called in the mount namespace of the container.
+/// Puts each new mount in place of its old one, and returns the last descriptors of all old ones.
+/// Must be called in the mount namespace of the container.
 pub(super) fn replace_all(
     root: &OwnedFd,
     fresh: Vec<(&Place, OwnedFd)>,
@@ -66,8 +66,8 @@ pub(super) fn replace_all(
     for (place, _) in &fresh {
         old.push(open_old(root, place)?);
     }
-    let batch = UnmountBatch::make(root, old.len()).named("make a batch for old places")?;
-    // Not everything that is mounted can be moved.
+    let batch = UnmountBatch::make(root, old.len()).named("make a directory for old mounts")?;
+    // Not every mount can be moved.
     let moved = old.iter().zip(&batch.targets).take_while(|(old, target)| put(old, target).is_ok());
     let moved = moved.count();
     for (index, (place, fresh)) in fresh.into_iter().enumerate() {
@@ -78,15 +78,15 @@ pub(super) fn replace_all(
         if is_mount(&target)? {
             return Err(foreign(format!("{} is mounted more than once", place.path)));
         }
-        put(&fresh, &target).named("put a fresh place there")?;
+        put(&fresh, &target).named("attach an empty mount")?;
     }
     unmount_top(root, &batch.beneath)?;
     old.push(batch.mount);
     Ok(old)
 }
 
-/// Whether old places hold so much memory that the next user could miss it: then it is waited for until
-/// they are gone.
+/// Whether old mounts hold so much memory that the next user could miss it. Then the keeper waits
+/// until they are gone.
 pub(super) fn hold_much_memory(places: &[Place], old: &[OwnedFd]) -> bool {
     let held: u64 = old
         .iter()
@@ -112,17 +112,17 @@ fn open_old(root: &OwnedFd, place: &Place) -> Result<OwnedFd, Refusal> {
     let old = open_beneath(root, &place.path, OFlags::PATH).named(&place.path)?;
     let identity = |directory| fstat(directory).map(|found| (found.st_dev, found.st_ino));
     if identity(&old).named(&place.path)? == identity(root).named("look at the root")? {
-        return Err(foreign("the root is no place to write to"));
+        return Err(foreign("the root is not a writable mount"));
     }
     if !is_mount(&old)? || fstatfs(&old).named(&place.path)?.f_type != MEMORY_MAGIC {
-        return Err(foreign(format!("{} is no file system in memory of its own", place.path)));
+        return Err(foreign(format!("{} is not a separate tmpfs", place.path)));
     }
     Ok(old)
 }
 
-/// What old places are moved to, in order to be unmounted together: each time something is unmounted
-/// the kernel waits until every processor has noticed. It is mounted over `/proc` for that moment, in
-/// which nothing in the container runs, because that is always there and no place.
+/// The directory to which old mounts are moved, in order to unmount them together: at each unmount
+/// the kernel waits for every processor. It is mounted over `/proc` for that moment, because
+/// `/proc` always exists and is not a writable mount; nothing in the container runs meanwhile.
 struct UnmountBatch {
     mount: OwnedFd,
     beneath: OwnedFd,
@@ -146,33 +146,33 @@ impl UnmountBatch {
     }
 }
 
-/// Unmounts what is topmost at a directory. There is no call that does so by a descriptor, and a path
-/// could lead elsewhere.
+/// Unmounts the topmost mount at a directory. The kernel has no call that unmounts by descriptor,
+/// and a path could lead elsewhere.
 fn unmount_top(root: &OwnedFd, old: &OwnedFd) -> Result<(), Refusal> {
-    fchdir(old).named("go to an old place")?;
+    fchdir(old).named("enter an old mount")?;
     let unmounted = unmount(".", UnmountFlags::DETACH | UnmountFlags::NOFOLLOW);
-    fchdir(root).named("leave an old place")?;
-    unmounted.named("take an old place away")
+    fchdir(root).named("leave an old mount")?;
+    unmounted.named("unmount an old mount")
 }
 
-/// Whether a directory is the top of something that is mounted.
+/// Whether a directory is the top of a mount.
 fn is_mount(directory: &OwnedFd) -> Result<bool, Refusal> {
     let found = statx(directory, "", AtFlags::EMPTY_PATH, StatxFlags::empty());
-    let found = found.named("look at a place")?;
+    let found = found.named("inspect a writable mount")?;
     if !found.stx_attributes_mask.contains(StatxAttributes::MOUNT_ROOT) {
-        return Err(Errno::NOSYS).named("look at a place");
+        return Err(Errno::NOSYS).named("inspect a writable mount");
     }
     Ok(found.stx_attributes.contains(StatxAttributes::MOUNT_ROOT))
 }
 
-/// Makes sure that it is as if it were fresh: empty, and with all that was said of it.
+/// Checks that a mount is as if it were new: empty, and with the settings that were requested.
 pub(super) fn prove(process: &Process, place: &Place) -> Result<(), Refusal> {
     let Place { path, bytes, mode, uid, no_programs: _ } = place;
     let top = open_beneath(&process.root()?, path, OFlags::RDONLY).named(path)?;
     let about = fstat(&top).named(path)?;
     let system = fstatfs(&top).named(path)?;
     if !is_mount(&top)? || system.f_type != MEMORY_MAGIC {
-        return Err(foreign(format!("{path} is no file system in memory of its own")));
+        return Err(foreign(format!("{path} is not a separate tmpfs")));
     }
     let owner = (process.outside("uid_map", *uid)?, process.outside("gid_map", *uid)?);
     if (about.st_uid, about.st_gid) != owner || about.st_mode & 0o7777 != *mode {
@@ -186,7 +186,7 @@ pub(super) fn prove(process: &Process, place: &Place) -> Result<(), Refusal> {
         return Err(leftover(format!("{path} has the attribute {attribute}")));
     }
     let own = entries(&top, path)?;
-    // The top is one itself; what has no name any more and is open counts too.
+    // The top counts as a file; so do files that are deleted but open.
     let files = system.f_files.saturating_sub(system.f_ffree);
     let pages = system.f_blocks.saturating_sub(system.f_bfree);
     if files != 1 + own || pages > own {
@@ -195,7 +195,7 @@ pub(super) fn prove(process: &Process, place: &Place) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// Counts what is in a place, which is nothing but what the guest itself keeps.
+/// Counts the files that the guest itself keeps. Any other entry is a leftover.
 fn entries(top: &OwnedFd, path: &str) -> Result<u64, Refusal> {
     let mut own = 0;
     for entry in Dir::read_from(top).named(path)?.take(MAX_ENTRIES) {
@@ -205,7 +205,7 @@ fn entries(top: &OwnedFd, path: &str) -> Result<u64, Refusal> {
             continue;
         }
         let is_own = path == SCALE && OWN_FILES.contains(&name.as_ref());
-        // It is not opened: whoever opens the scale file waits for the guest.
+        // Never opened: opening the scale file waits for the guest.
         let about = statat(top, entry.file_name(), AtFlags::SYMLINK_NOFOLLOW).named(path)?;
         let is_plain = FileType::from_raw_mode(about.st_mode) == FileType::RegularFile
             && u64::try_from(about.st_size).is_ok_and(|size| size <= OWN_FILE_BYTES)
@@ -218,11 +218,11 @@ fn entries(top: &OwnedFd, path: &str) -> Result<u64, Refusal> {
     Ok(own)
 }
 
-/// An attribute that a program may have given to a directory.
+/// An attribute that a program may have set on a directory.
 fn own_attribute(top: &OwnedFd) -> Result<Option<String>, Errno> {
     let mut list = vec![0; 1024];
     let length = match flistxattr(top, &mut list[..]) {
-        // None at all, or more than anybody needs.
+        // There are no attributes at all, or more than any program needs.
         Err(Errno::OPNOTSUPP) => return Ok(None),
         Err(Errno::RANGE) => return Ok(Some("(many)".to_owned())),
         length => length?,

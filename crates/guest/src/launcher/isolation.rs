@@ -1,7 +1,7 @@
-//! The launcher's own surroundings: a mount namespace with nothing in it but `/proc` and the
-//! prepared root filesystems, and a network namespace with nothing but loopback. What it needs of
-//! the host it holds as descriptors, taken before the host went out of sight. So a sandbox, which
-//! starts as a copy of the launcher, copies little and sees nothing.
+//! Isolates the launcher from the host: a mount namespace that contains only `/proc` and the
+//! prepared root filesystems, and a network namespace that has only loopback. The launcher opens
+//! what it needs of the host before it leaves, and keeps the descriptors. A sandbox starts as a
+//! copy of the launcher, so it copies little and sees nothing of the host.
 
 use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
@@ -26,29 +26,29 @@ use super::workspace_mount;
 /// An empty directory.
 pub(super) const EMPTY: &str = "/empty";
 
-/// Where directories are that were lent.
+/// The directory for workspaces that were lent to this run.
 const LENT: &str = "/lent";
 
-/// What is left in sight.
+/// What the launcher can still reach of the host.
 pub(super) struct HostAccess {
     /// Root filesystems.
     pub roots: Roots,
-    /// Whose the users of sandboxes are.
+    /// Which users sandboxes have on the host.
     pub users: Users,
     /// The directory of disk workspaces.
     pub workspaces: Option<OwnedFd>,
-    /// Directories of which sandboxes are shown something, by their numbers.
+    /// Directories of the host that sandboxes may see, by number.
     pub mounts: Vec<Option<OwnedFd>>,
-    /// What mounts workspaces that are images; none where the host has no such devices.
+    /// Mounts workspaces that are disk images; `None` if the host has no loop devices.
     pub devices: Option<Devices>,
     /// Our own mount namespace, to come back to.
     pub home: OwnedFd,
-    /// A mount namespace with nothing in it but an empty directory. Stems go there, so that what
-    /// they copy of it is as little as can be.
+    /// A mount namespace that contains only an empty directory. Preforks enter it, so that they
+    /// copy as few mounts as possible.
     pub void: OwnedFd,
 }
 
-/// A step of entering that failed, in words.
+/// A step that failed, in words.
 pub(super) struct Failed {
     pub step: String,
     pub source: io::Error,
@@ -67,7 +67,7 @@ pub(super) fn enter(config: &LauncherConfig, users: Users) -> Result<HostAccess,
     step("bring loopback up", loopback::bring_up())?;
     let private = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
     step("make mounts private", mount_change("/", private))?;
-    // The modes we ask for are the modes we mean.
+    // Modes are used exactly as given.
     rustix::process::umask(Mode::empty());
 
     let directory = OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -76,26 +76,29 @@ pub(super) fn enter(config: &LauncherConfig, users: Users) -> Result<HostAccess,
     let host = open("/")?;
     let workspaces = config.workspaces.as_deref().map(open).transpose()?;
     if let Some(directory) = &workspaces {
-        step("check that the directory of workspaces is closed to others", is_closed(directory))?;
+        step(
+            "check that the directory of workspaces is not accessible to other users",
+            is_closed(directory),
+        )?;
     }
     let lent: Vec<_> = config
         .lent
         .iter()
         .map(|(id, path)| {
             let opened = open(path)?;
-            step(format!("check whose {path} is"), is_of_programs(&opened, users))?;
+            step(format!("check the owner of {path}"), is_of_programs(&opened, users))?;
             Ok((workspace_mount::name_of(id), opened))
         })
         .collect::<Result<_, _>>()?;
     let devices = match users {
         Users::Ranges => workspaces.as_ref().and_then(|_| Devices::open().ok()),
-        // Only root may mount what is on a device.
+        // Only root may mount from a device.
         Users::Subordinate | Users::Alone => None,
     };
     let directories: Vec<_> =
         config.directories.iter().map(|path| open(path)).collect::<Result<_, _>>()?;
     let images = config.images.as_deref().map(open).transpose()?;
-    // One that is gone is missed by those who want something of it, and by nobody else.
+    // A directory that is gone matters only to sandboxes that ask for it.
     let shown: Vec<_> = config.mounts.iter().map(|path| open(path).ok()).collect();
     step("pivot", pivot_into_memory(&host, users))?;
     let bind = |opened: &OwnedFd, name: String| {
@@ -103,7 +106,7 @@ pub(super) fn enter(config: &LauncherConfig, users: Users) -> Result<HostAccess,
     };
     let workspaces = workspaces.map(|opened| bind(&opened, "workspaces".to_owned())).transpose()?;
     let workspaces = match workspaces {
-        None if !lent.is_empty() => Some(step("bind what is lent", bind_lent(&lent))?),
+        None if !lent.is_empty() => Some(step("bind lent workspaces", bind_lent(&lent))?),
         other => other,
     };
     let images = images.map(|opened| bind(&opened, "images".to_owned())).transpose()?;
@@ -122,7 +125,7 @@ pub(super) fn enter(config: &LauncherConfig, users: Users) -> Result<HostAccess,
     };
     let roots = Roots::begin(host.as_fd(), bound, images, builder);
     let roots = step("build the root of the host's programs", roots)?;
-    // The old root lies on top of ours: what is mounted there goes out of sight with it.
+    // The old root lies on top of ours and goes away together with what is mounted there.
     step("detach the host", unmount("/", UnmountFlags::DETACH))?;
     step("go to /", rustix::process::chdir("/"))?;
     let home = step("open own mount namespace", own_namespace())?;
@@ -130,8 +133,8 @@ pub(super) fn enter(config: &LauncherConfig, users: Users) -> Result<HostAccess,
     Ok(HostAccess { roots, users, workspaces, mounts, devices, home, void })
 }
 
-/// What programs write into a workspace belongs to an ordinary user of the host, and they choose
-/// its permissions: nobody but root may get at it by its path.
+/// Programs write into workspaces as an ordinary user of the host and choose the permissions, so
+/// only root may reach a workspace by its path.
 fn is_closed(directory: &OwnedFd) -> io::Result<()> {
     let found = rustix::fs::fstat(directory)?;
     let for_others = Mode::from_raw_mode(found.st_mode).intersects(Mode::RWXG | Mode::RWXO);
@@ -139,19 +142,19 @@ fn is_closed(directory: &OwnedFd) -> io::Result<()> {
     if closed { Ok(()) } else { Err(rustix::io::Errno::PERM.into()) }
 }
 
-/// What is lent belongs to the user that programs are: whoever lends it has looked, but by a name
-/// that may mean something else by now.
+/// A lent directory must belong to the user of programs. The lender has checked that, but the path
+/// may name another directory by now.
 fn is_of_programs(directory: &OwnedFd, users: Users) -> io::Result<()> {
     let owner = rustix::fs::fstat(directory)?.st_uid;
     let wanted = match users {
         Users::Ranges => USER,
-        // Ourselves, as our own namespace shows us.
+        // The user of the launcher, as seen in its own namespace.
         Users::Subordinate | Users::Alone => rustix::process::geteuid().as_raw(),
     };
     if owner == wanted { Ok(()) } else { Err(rustix::io::Errno::PERM.into()) }
 }
 
-/// Only what is mounted in our own namespace can be mounted elsewhere from here.
+/// Only what is mounted in our own namespace can be mounted elsewhere later.
 fn bind(opened: &OwnedFd, at: &str) -> io::Result<OwnedFd> {
     mkdirat(CWD, at, Mode::from_raw_mode(0o755))?;
     root::mount_on(root::copy_of(opened, ".", true)?, CWD, at)?;
@@ -159,7 +162,7 @@ fn bind(opened: &OwnedFd, at: &str) -> io::Result<OwnedFd> {
     Ok(openat(CWD, at, flags, Mode::empty())?)
 }
 
-/// A directory of workspaces in which each is mounted.
+/// A directory in which every lent workspace is mounted.
 fn bind_lent(lent: &[(String, OwnedFd)]) -> io::Result<OwnedFd> {
     mkdirat(CWD, LENT, Mode::from_raw_mode(0o700))?;
     for (name, opened) in lent {
@@ -205,7 +208,7 @@ fn open_proc(host: &OwnedFd, users: Users) -> io::Result<OwnedFd> {
             fsconfig_create(&context)?;
             Ok(fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::empty())?)
         }
-        // The processes that it shows are those of root's, so only root can make one.
+        // This `/proc` shows processes of root's namespace, so only root can make one.
         Users::Subordinate | Users::Alone => root::copy_of(host, "proc", true),
     }
 }

@@ -1,8 +1,9 @@
-//! The launcher: makes sandboxes from specs, keeps spares, reaps what is over. One thread, one
-//! loop. It holds no secrets, and it decides nothing but the order of its work: what is quick and
-//! awaited (kills, attachments) before launches, launches before spares. When the host's end of
-//! its socket closes, it ends every sandbox and removes all it made; when it is itself killed, the
-//! kernel ends them, and `shoal clean` removes the rest.
+//! The launcher: makes sandboxes from specs, keeps preforks ready, reaps what has ended. One
+//! thread, one loop. It holds no secrets and decides only the order of its work: quick requests
+//! that the host waits for (kills, attachments) come before launches, launches before preforks.
+//! When the host closes its end of the socket, the launcher ends every sandbox and removes all it
+//! made. When the launcher itself is killed, the kernel ends the sandboxes, and `shoal clean`
+//! removes the rest.
 
 mod isolation;
 mod mounts;
@@ -37,25 +38,25 @@ use watch::Watch;
 
 pub(super) use start::main;
 
-/// Tokens of what is waited for. Stems have their slot plus `PREFORKS`.
+/// Tokens of the descriptors that the launcher waits for. A prefork has `PREFORKS` plus its slot.
 mod token {
     pub(super) const HOST: u64 = 0;
     pub(super) const SIGNALS: u64 = 1;
     pub(super) const PREFORKS: u64 = 2;
-    /// Seeds have their slot plus this.
+    /// A slot parent has this plus its slot.
     pub(super) const SLOT_PARENTS: u64 = 1 << 32;
 }
 
-/// Launches that are begun in one round, so that kills and attachments get in between.
+/// Launches that begin in one round, so that kills and attachments are handled in between.
 const LAUNCHES_A_ROUND: usize = 8;
 
-/// How long to wait when there is nothing to do by itself.
+/// How long to wait when there is nothing to do.
 const IDLE: Duration = Duration::from_hours(1);
 
-/// Answers that may wait for the host to read them before requests are left unread.
+/// When this many answers wait for the host to read them, requests are no longer read.
 const ANSWERS_WAITING_AT_MOST: usize = 4096;
 
-/// Everything the launcher has.
+/// The whole state of the launcher.
 struct Launcher {
     shared: start::Shared,
     host: OwnedFd,
@@ -69,19 +70,19 @@ struct Launcher {
     host_gone: bool,
 }
 
-/// A launch that has no prefork yet.
+/// A launch that waits for a prefork.
 struct PendingLaunch {
     ticket: u64,
     spec: Spec,
     connection: OwnedFd,
-    /// What of the host is to be seen inside.
+    /// The files and directories of the host that the sandbox will see.
     opened: Vec<mounts::Opened>,
 }
 
 impl Launcher {
     fn run(&mut self) -> ExitCode {
         let mut events = Vec::with_capacity(64);
-        // Looked at before each wait: the host may have gone before the first.
+        // Checked before each wait: the host may have gone before the first.
         while !(self.host_gone && self.sandboxes.is_empty() && self.preforks.is_empty()) {
             let timeout = self.next_wake();
             let wait = rustix::event::Timespec {
@@ -168,14 +169,14 @@ impl Launcher {
                     self.refuse(launch.ticket, RefusalCode::Unknown, "begin: it was killed", 0);
                 }
                 match self.sandboxes.kill(&instance, ticket) {
-                    // On v1 what is frozen does not even die.
+                    // On v1, frozen processes do not even die.
                     Some(slot) => self.shared.groups.thaw(slot),
                     None => self.answer(&FromLauncher::Done { ticket }),
                 }
             }
             ToLauncher::List { ticket } => {
                 let all = self.sandboxes.instances();
-                // As many as surely fit into a packet.
+                // As many as surely fit into one packet.
                 let mut parts = all.chunks(1024).peekable();
                 if parts.peek().is_none() {
                     let listed =
@@ -221,13 +222,13 @@ impl Launcher {
             };
             self.refuse(launch.ticket, code, step, errno);
         } else {
-            // Preforks may have layers over what was replaced.
+            // Preforks may have layers over the root that was replaced.
             self.tidy_roots();
             self.launches.push_back(launch);
         }
     }
 
-    /// Gives stems that wait to launches that wait.
+    /// Gives ready preforks to waiting launches.
     fn begin_launches(&mut self) {
         for _ in 0..LAUNCHES_A_ROUND {
             if self.launches.is_empty() {
@@ -298,8 +299,8 @@ impl Launcher {
         }
     }
 
-    /// Launches that wait would wait for ever if every prefork fails: one is told, and if nothing is
-    /// in the making any more, all are.
+    /// If every prefork fails, waiting launches would wait for ever: one of them is refused, and if
+    /// no prefork is being made any more, all of them are.
     fn report_failure(&mut self, failure: &prefork_pool::Failure) {
         while let Some(launch) = self.launches.pop_front() {
             self.refuse(launch.ticket, RefusalCode::System, &failure.step, failure.errno);
@@ -325,14 +326,14 @@ impl Launcher {
         self.reap();
     }
 
-    /// Learns which children are over.
+    /// Collects the children that have ended.
     fn reap(&mut self) {
         while let Some((pid, status)) = sandboxes::next_dead() {
             if self.preforks.slot_parent_died(&mut self.shared, pid) {
                 continue;
             }
             if let Some(slot) = self.preforks.died(pid) {
-                // It may not have come to write its limits.
+                // It may have died before it wrote its limits.
                 self.shared.slots.limits_unknown(slot);
                 self.shared.release(slot);
             } else if let Some(over) = self.sandboxes.died(pid) {

@@ -1,5 +1,6 @@
-//! What the host asks for, checked and put into the words of a plan. Pure: whatever was asked, no
-//! user of a sandbox is ever one of the host's own, and no name leads out of where it is looked up.
+//! Checks what the host asks for and translates it into the input of a plan. Pure. Whatever the
+//! host asks for, no user of a sandbox is ever a user of the host, and no name leads out of the
+//! directory in which it is looked up.
 
 use guest_protocol::launcher::{LauncherConfig, NetworkMode, Spec, Workspace};
 use jail::groups::Limits;
@@ -132,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn users_of_sandboxes_are_nobody_else() {
+    fn users_of_sandboxes_are_never_users_of_the_host() {
         for (uid_base, slots, run, sound) in [
             (0x6000_0000, 8000, "1-a", true),
             (65_536, 1, "1-a", true),
@@ -150,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn names_at_the_top_are_single() {
+    fn workspace_aliases_are_single_names() {
         for (name, is_one) in [
             ("app", true),
             ("my-app_1.x", true),
@@ -169,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn names_stay_beneath() {
+    fn root_names_stay_beneath_their_directory() {
         for (name, beneath) in [
             ("debian", true),
             ("os/debian-12", true),

@@ -1,6 +1,6 @@
-//! A spare from the inside: a process that is already the first of its process namespace, in its
-//! control groups, with its users and network, and waits to be told which sandbox to become. Then
-//! it builds the rest around itself and turns into the guest, without an exec.
+//! A prefork, seen from inside: a process that is already the first of its process namespace, in
+//! its control groups, with its users and network. It waits for a spec, builds the rest of the
+//! sandbox around itself and becomes the guest, without an exec.
 
 use std::collections::VecDeque;
 use std::io;
@@ -20,38 +20,38 @@ use super::start::Filters;
 use super::watch::Watched;
 use crate::serve::{Identity, Link, Settings, refuse, serve};
 
-/// What a prefork says to the launcher.
+/// What a prefork sends to the launcher.
 pub(super) mod message {
-    /// There is a user namespace: map users into it.
+    /// It has a user namespace and asks for its users to be mapped.
     pub(crate) const UNMAPPED: u8 = b'U';
-    /// Prepared: waiting for a spec.
+    /// It is prepared and waits for a spec.
     pub(crate) const PREPARED: u8 = b'P';
     /// It failed; the step and the error follow.
     pub(crate) const FAILED: u8 = b'F';
 }
 
-/// The launcher's word that users are mapped.
+/// The launcher's answer that users are mapped.
 pub(super) const MAPPED: u8 = b'M';
 
-/// What a prefork needs to know of the launcher.
+/// What a prefork needs to know from the launcher.
 pub(super) struct PreforkContext<'a> {
     pub slot: u32,
     pub first_uid: u32,
     pub groups: &'a Groups,
     pub limits: Limits,
-    /// Whether a prefork has to write them itself.
+    /// Whether the prefork has to write them itself.
     pub write_limits: bool,
     pub network: NetworkMode,
     pub users: plan::Users,
-    /// Whether nothing but a limit of the process counts how many there are.
+    /// Whether a resource limit is the only thing that counts its processes.
     pub count_processes: bool,
     pub usual_root: &'a Built,
     pub void: BorrowedFd<'a>,
     pub filters: &'a Filters,
 }
 
-/// Lives the life of a prefork. Returns only when it is over; the caller exits then, without touching
-/// anything that it shares with the launcher's memory.
+/// The life of a prefork. When it returns, the caller must exit without touching anything that it
+/// shares with the launcher's memory.
 pub(super) fn run(context: &PreforkContext<'_>, socket: &OwnedFd) {
     if forget_launcher(context, socket).is_ok() {
         let _ = rustix::thread::set_name(c"shoal-guest");
@@ -60,8 +60,8 @@ pub(super) fn run(context: &PreforkContext<'_>, socket: &OwnedFd) {
     }
 }
 
-/// Lets go of everything of the launcher that is not needed: whoever holds the launcher's end of
-/// another prefork would hide the launcher's death from it.
+/// Closes everything of the launcher that is not needed: a process that holds the launcher's end of
+/// another prefork's socket would hide the launcher's death from that prefork.
 pub(super) fn forget_launcher(context: &PreforkContext<'_>, socket: &OwnedFd) -> io::Result<()> {
     let null = rustix::stdio::stdin();
     rustix::stdio::dup2_stdout(null)?;
@@ -72,7 +72,7 @@ pub(super) fn forget_launcher(context: &PreforkContext<'_>, socket: &OwnedFd) ->
     sys::descriptors::keep_only(&kept)
 }
 
-/// Does something with a executor that can carry out steps.
+/// Calls `act` with an executor for the steps of a plan.
 pub(super) fn with_executor<T>(
     context: &PreforkContext<'_>,
     socket: &OwnedFd,
@@ -114,7 +114,7 @@ pub(super) fn with_executor<T>(
     act(&mut executor)
 }
 
-/// Tells the launcher what went wrong.
+/// Reports a failed step to the launcher.
 pub(super) fn report(socket: &OwnedFd, failed: &Failed) {
     let errno = failed.source.raw_os_error().unwrap_or(0);
     let report = postcard::to_allocvec(&(message::FAILED, failed.step.to_string(), errno));
@@ -155,7 +155,7 @@ fn is_launcher_alive(socket: &OwnedFd) -> bool {
     matches!(recv(socket, &mut byte, flags), Err(rustix::io::Errno::AGAIN))
 }
 
-/// What a prefork is told to become.
+/// What a prefork needs to become a sandbox.
 struct Order {
     spec: Spec,
     connection: OwnedFd,
@@ -163,11 +163,11 @@ struct Order {
     given: Option<OwnedFd>,
     /// Layers over another root than the usual one.
     root: Option<Layers>,
-    /// What of the host is seen inside.
+    /// Mounts of host directories.
     shown: VecDeque<OwnedFd>,
 }
 
-/// Tells a prefork what to become.
+/// Sends a prefork the order to become a sandbox.
 pub(super) fn order(
     socket: &Watched,
     spec: &Spec,
@@ -230,7 +230,7 @@ fn become_guest(
                     scale: Some(plan::SCALE.to_owned()),
                     contained: None,
                 };
-                // Whatever the reason for its end is: it is the end of the sandbox.
+                // Whatever the reason for its end, it ends the sandbox.
                 let _ = serve(Link::Socket(connection), settings);
             }
         }

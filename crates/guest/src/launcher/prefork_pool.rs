@@ -1,6 +1,6 @@
-//! Spares from the launcher's side: how many there are, making more, mapping their users, and
-//! handing one out. A launch that finds no spare waits for one to be made; spares for later are
-//! made when nobody waits.
+//! The launcher's side of preforks: how many there are, making more, mapping their users, and
+//! handing one out. A launch that finds no prefork waits until one is made. Preforks for later are
+//! made while no launch waits.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
@@ -18,30 +18,30 @@ use super::start::Shared;
 use super::watch::{Watch, Watched};
 use super::{prefork, token};
 
-/// How many stems may be in the making at once: more would only wait for each other.
+/// How many preforks may be made at once: more would only wait for each other.
 const MAKING_AT_MOST: usize = 4;
 
-/// How long nobody must have launched before spares are made at leisure.
+/// How long there must be no launch before preforks are made for later.
 const PAUSE: Duration = Duration::from_millis(2);
 
 /// How long to wait after a prefork failed, so that a broken machine is not kept busy.
 const PAUSE_AFTER_FAILURE: Duration = Duration::from_millis(200);
 
-/// How long a prefork may be in the making.
+/// How long making a prefork may take.
 pub(super) const PREPARE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A prefork that waits for a spec.
 pub(super) struct Prefork {
     pub slot: u32,
-    /// When it was born.
+    /// When it was forked.
     pub forked_at: Duration,
     pub pid: Pid,
     pub socket: Watched,
-    /// Which root it has layers over.
+    /// The root that it has layers over.
     pub root: Root,
 }
 
-/// A prefork that did not come about.
+/// A prefork that could not be made.
 pub(super) struct Failure {
     pub step: String,
     pub errno: i32,
@@ -51,18 +51,18 @@ pub(super) struct Failure {
 pub(super) struct PreforkPool {
     wanted: usize,
     making: BTreeMap<u32, Prefork>,
-    /// Where groups are v1: the parent of each slot that was ever used.
+    /// With control groups v1: the parent of each slot that was ever used.
     slot_parents: BTreeMap<u32, SlotParent>,
-    /// Slots whose parent is not settled yet, and that want a prefork as soon as it is.
+    /// Slots whose parent has not joined its groups yet, and that need a prefork as soon as it has.
     joining: BTreeSet<u32>,
-    /// Seeds that are no use any more and have not been reaped yet.
+    /// Slot parents that were killed and have not been reaped yet.
     dying_parents: Vec<Pid>,
     ready: VecDeque<Prefork>,
-    /// Stems that are no use any more and have not been reaped yet.
+    /// Preforks that were killed and have not been reaped yet.
     ending: BTreeMap<u32, Pid>,
-    /// When one failed, if none has worked since.
+    /// When a prefork failed, if none has succeeded since.
     failed_at: Option<Duration>,
-    /// When the last one was handed out.
+    /// When the last prefork was handed out.
     taken_at: Duration,
     closed: bool,
 }
@@ -84,12 +84,12 @@ impl PreforkPool {
         !self.closed && self.ready.len() + self.in_the_making() < self.wanted
     }
 
-    /// How long to wait before making one at leisure.
+    /// How long to wait before making a prefork for later.
     pub(super) fn pause(&self) -> Duration {
         if self.failed_at.is_some() { PAUSE_AFTER_FAILURE } else { PAUSE }
     }
 
-    /// One that has layers over this root, or else any.
+    /// A prefork with layers over this root, or else any.
     pub(super) fn take(&mut self, root: &Root) -> Option<Prefork> {
         let fitting = self.ready.iter().position(|prefork| prefork.root == *root);
         let prefork = self.ready.remove(fitting.unwrap_or(0))?;
@@ -101,7 +101,8 @@ impl PreforkPool {
         !self.ready.is_empty()
     }
 
-    /// Ends stems that do not come to be: frozen by someone who meant the one before, say.
+    /// Kills preforks that take too long, for example because the slot was frozen for the sandbox
+    /// before.
     pub(super) fn give_up_on_slow_ones(&mut self, groups: &Groups) {
         let limit = now().saturating_sub(PREPARE_TIMEOUT);
         let slow: Vec<u32> = self
@@ -118,7 +119,7 @@ impl PreforkPool {
         }
     }
 
-    /// Whether one will be ready without anyone asking again.
+    /// Whether a prefork will become ready without another call.
     pub(super) fn is_making(&self) -> bool {
         self.in_the_making() > 0
     }
@@ -127,7 +128,7 @@ impl PreforkPool {
         self.making.len() + self.joining.len()
     }
 
-    /// Makes stems: at once for launches that wait, one per round for later ones.
+    /// Makes preforks: at once for waiting launches, one per round for later.
     pub(super) fn refill(
         &mut self,
         shared: &mut Shared,
@@ -155,7 +156,7 @@ impl PreforkPool {
     }
 
     fn make(&mut self, shared: &mut Shared, watch: &Watch) -> io::Result<()> {
-        // Without a slot there is nothing to do but wait for one.
+        // Without a free slot there is nothing to do but wait for one.
         let Some(slot) = shared.slots.take() else { return Ok(()) };
         let made = self.make_in(shared, watch, slot);
         if made.is_err() {
@@ -188,7 +189,7 @@ impl PreforkPool {
         match first_of_new_process_namespace(cgroup_for_clone.as_ref().map(OwnedFd::as_fd))? {
             Side::Child => {
                 prefork::run(&shared.context(slot), &theirs);
-                // Nothing of the launcher's may be dropped or flushed by its copy.
+                // The copy must neither drop nor flush anything of the launcher.
                 exit_now(0);
             }
             Side::Parent(pid) => {
@@ -200,7 +201,7 @@ impl PreforkPool {
         }
     }
 
-    /// Has the parent of a slot give birth.
+    /// Lets the parent of a slot fork.
     fn fork_from_slot_parent(
         &mut self,
         shared: &Shared,
@@ -223,7 +224,7 @@ impl PreforkPool {
         }
     }
 
-    /// A parent that does not work is replaced when its slot is used next.
+    /// A slot parent that does not work is replaced when its slot is used next.
     fn drop_slot_parent(&mut self, slot: u32) {
         if let Some(parent) = self.slot_parents.remove(&slot) {
             parent.kill();
@@ -231,7 +232,7 @@ impl PreforkPool {
         }
     }
 
-    /// Reads what a parent has to say.
+    /// Reads the message of a slot parent.
     pub(super) fn read_slot_parent(
         &mut self,
         shared: &mut Shared,
@@ -243,7 +244,7 @@ impl PreforkPool {
         let length = packet::receive(&parent.socket, &mut buffer).map_or(0, |packet| packet.bytes);
         let wanted = self.joining.remove(&slot);
         if parent.has_joined {
-            // It has nothing to say any more but its end, and that is nobody else's affair.
+            // After it has joined, the only message is its end, which concerns no launch.
             self.drop_slot_parent(slot);
             return Ok(());
         }
@@ -272,7 +273,7 @@ impl PreforkPool {
         heard
     }
 
-    /// Reads what a prefork has to say.
+    /// Reads the message of a prefork.
     pub(super) fn read_prefork(&mut self, shared: &Shared, slot: u32) -> Result<(), Failure> {
         let Some(prefork) = self.making.remove(&slot) else {
             self.drop_broken(slot);
@@ -299,7 +300,7 @@ impl PreforkPool {
                 }
             }
             Some(&prefork::message::PREPARED) => {
-                // Someone may have meant the one before when he froze the slot.
+                // A freeze may have been meant for the sandbox before it in this slot.
                 shared.groups.thaw(slot);
                 self.failed_at = None;
                 self.ready.push_back(prefork);
@@ -318,7 +319,7 @@ impl PreforkPool {
         }
     }
 
-    /// Ends stems that have layers over a root which is let go of.
+    /// Kills preforks that have layers over a root which is being dropped.
     pub(super) fn drop_root(&mut self, root: &Root) {
         let making: Vec<u32> = self
             .making
@@ -336,7 +337,7 @@ impl PreforkPool {
         }
     }
 
-    /// A prefork that was ready has hung up: it is no use any more.
+    /// A ready prefork has closed its socket: it is of no use any more.
     fn drop_broken(&mut self, slot: u32) {
         if let Some(at) = self.ready.iter().position(|prefork| prefork.slot == slot)
             && let Some(prefork) = self.ready.remove(at)
@@ -355,7 +356,7 @@ impl PreforkPool {
         self.ending.insert(prefork.slot, prefork.pid);
     }
 
-    /// Whether a dead child was a parent.
+    /// Whether a dead child was a slot parent.
     pub(super) fn slot_parent_died(&mut self, shared: &mut Shared, pid: Pid) -> bool {
         let dying = self.dying_parents.iter().position(|one| *one == pid);
         if let Some(at) = dying {
@@ -373,7 +374,7 @@ impl PreforkPool {
         true
     }
 
-    /// Which slot a dead child had, if it was a prefork.
+    /// The slot of a dead child, if it was a prefork.
     pub(super) fn died(&mut self, pid: Pid) -> Option<u32> {
         let making = self.making.values().map(|prefork| (prefork.slot, prefork.pid));
         let ready = self.ready.iter().map(|prefork| (prefork.slot, prefork.pid));
@@ -387,7 +388,7 @@ impl PreforkPool {
         Some(slot)
     }
 
-    /// Ends all, and makes none any more.
+    /// Kills all, and stops making them.
     pub(super) fn close(&mut self) {
         self.closed = true;
         let all: Vec<Prefork> =
@@ -403,13 +404,13 @@ impl PreforkPool {
     }
 }
 
-/// The launcher's end of a prefork's socket, and the prefork's.
+/// The launcher's end of a prefork's socket, and the prefork's end.
 fn pair(watch: &Watch, slot: u32) -> io::Result<(Watched, OwnedFd)> {
     let (ours, theirs) = slot_parents::pair()?;
     Ok((watch.socket(ours, token::PREFORKS + u64::from(slot))?, theirs))
 }
 
-/// Since some fixed moment.
+/// The time since a fixed moment.
 pub(super) fn now() -> Duration {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     Duration::new(time.tv_sec.cast_unsigned(), time.tv_nsec.cast_unsigned() as u32)

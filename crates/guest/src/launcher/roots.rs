@@ -1,6 +1,6 @@
-//! Root filesystems: found by name beneath what was configured, built the first time that somebody
-//! asks for one, and kept while it is used. An image that is in use is locked, so that whoever tidies
-//! the store leaves it alone.
+//! Root filesystems: found by name beneath the configured directories, built on first use, and kept
+//! while they are in use. An image in use is locked, so that garbage collection of the store leaves
+//! it alone.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -18,34 +18,34 @@ use super::isolation::EMPTY;
 use super::plan_input;
 use super::workspace_mount::no_links;
 
-/// Where roots are built in our own root.
+/// The directory for built roots in our own root.
 const BUILT: &str = "/roots";
 
-/// How long one that nobody has is kept.
+/// How long an unused root is kept.
 const KEPT_UNUSED: Duration = Duration::from_mins(1);
 
-/// The longest list of layers: a line of 65 bytes for each.
+/// The longest list of layers: each takes a line of 65 bytes.
 const LIST_BYTES_AT_MOST: u64 = 65 * LAYERS_AT_MOST as u64;
 
-/// A root that was built. Whoever has it keeps it.
+/// A built root. It stays as long as a sandbox has it.
 pub(super) struct Prepared {
     pub built: Built,
-    /// Of an image: tells others that it is used.
+    /// Of an image: the lock that says it is in use.
     _lock: Option<OwnedFd>,
-    /// What it is made of, if it is another one with more names or places.
+    /// The root that this one adds names or mount points to.
     base: Option<Rc<Prepared>>,
 }
 
 pub(super) struct Roots {
-    /// Beneath which directories are found.
+    /// Directories beneath which roots are found.
     directories: Vec<OwnedFd>,
     /// The image store.
     images: Option<OwnedFd>,
     builder: Builder,
-    /// The host's own, which is always there.
+    /// The root of the host's own programs, which always exists.
     host: Rc<Prepared>,
     others: BTreeMap<Root, CachedRoot>,
-    /// Those that are others by now, and of which somebody may still have layers.
+    /// Roots whose directory was replaced, and of which sandboxes may still have layers.
     replaced: Vec<Root>,
     last_number: u32,
 }
@@ -57,7 +57,7 @@ struct CachedRoot {
     identity: Identity,
 }
 
-/// Tells one directory from another of the same name: the device and number of the topmost layer.
+/// Tells directories of the same name apart: device and inode of the topmost layer.
 type Identity = (u64, u64);
 
 fn identity_of(layers: &[OwnedFd]) -> io::Result<Identity> {
@@ -66,7 +66,7 @@ fn identity_of(layers: &[OwnedFd]) -> io::Result<Identity> {
 }
 
 impl Roots {
-    /// Builds the host's own.
+    /// Builds the root of the host's programs.
     pub(super) fn begin(
         host: BorrowedFd<'_>,
         directories: Vec<OwnedFd>,
@@ -81,12 +81,12 @@ impl Roots {
         Ok(Self { directories, images, builder, host, others, replaced, last_number: 0 })
     }
 
-    /// One that is built.
+    /// A root that is built already.
     pub(super) fn built_root(&self, root: &Root) -> &Prepared {
         self.others.get(root).map_or(&self.host, |kept| &kept.prepared)
     }
 
-    /// A root, built if it is not yet. `NotFound` if there is no such thing.
+    /// A root; builds it on first use. `NotFound` if there is no such root.
     pub(super) fn prepared(&mut self, wanted: &Root, now: Duration) -> io::Result<Rc<Prepared>> {
         if *wanted == Root::Host {
             return Ok(Rc::clone(&self.host));
@@ -115,7 +115,7 @@ impl Roots {
         Ok(prepared)
     }
 
-    /// One with more names, of another that is prepared for it.
+    /// A root with more names for the workspace, made of another root.
     fn aliased(
         &mut self,
         wanted: &Root,
@@ -130,7 +130,7 @@ impl Roots {
         self.derived(wanted, root, now, |base, place| root::with_aliases(base, place, names))
     }
 
-    /// One with places at which something is mounted.
+    /// A root with mount points, made of another root.
     fn with_mount_points(
         &mut self,
         wanted: &Root,
@@ -151,7 +151,7 @@ impl Roots {
         })
     }
 
-    /// One that is made of another, built anew if that has changed.
+    /// A root made of another one. It is built again if that one has changed.
     fn derived(
         &mut self,
         wanted: &Root,
@@ -186,7 +186,8 @@ impl Roots {
         Ok(prepared)
     }
 
-    /// A directory may be another one by now; an image is what it is. Sandboxes keep what they have.
+    /// A directory may have been replaced meanwhile; an image never changes. Sandboxes keep what
+    /// they have.
     fn forget_if_replaced(&mut self, wanted: &Root) -> io::Result<()> {
         let identity = match wanted {
             Root::Host | Root::Image(_) | Root::Aliased { .. } | Root::Pointed { .. } => None,
@@ -203,7 +204,7 @@ impl Roots {
         Ok(())
     }
 
-    /// Opens the layers of a root, the lowest first.
+    /// Opens the layers of a root, lowest first.
     fn layers_of(&self, wanted: &Root) -> io::Result<(Vec<OwnedFd>, Option<OwnedFd>)> {
         match wanted {
             Root::Host | Root::Aliased { .. } | Root::Pointed { .. } => {
@@ -231,7 +232,7 @@ impl Roots {
         }
     }
 
-    /// Lets go of what no sandbox has had for a while, and says what that was.
+    /// Drops roots that no sandbox has used for a while, and returns them.
     pub(super) fn tidy(&mut self, now: Duration) -> Vec<Root> {
         for kept in self.others.values_mut() {
             if Rc::strong_count(&kept.prepared) > 1 {
@@ -251,7 +252,7 @@ impl Roots {
         gone.into_iter().chain(std::mem::take(&mut self.replaced)).collect()
     }
 
-    /// Whether some are left that may have to be let go of.
+    /// Whether there are roots that may have to be dropped later.
     pub(super) fn has_others(&self) -> bool {
         !self.others.is_empty()
     }
@@ -263,7 +264,7 @@ impl Roots {
 }
 
 impl Prepared {
-    /// Layers of a sandbox's own over it.
+    /// A sandbox's own layers over it.
     pub(super) fn layers(&self) -> io::Result<Layers> {
         Layers::over(&self.built, EMPTY)
     }
@@ -284,13 +285,13 @@ fn remove_directory(place: &str) {
     let _ = unlinkat(CWD, place, rustix::fs::AtFlags::REMOVEDIR);
 }
 
-/// A directory beneath another, by a path without links.
+/// Opens a directory beneath another. No link is followed.
 fn directory(above: &OwnedFd, name: &str) -> io::Result<OwnedFd> {
     let flags = OFlags::DIRECTORY | OFlags::PATH | OFlags::CLOEXEC;
     Ok(openat2(above.as_fd(), name, flags, Mode::empty(), no_links())?)
 }
 
-/// The list of an image's layers, and the lock by which it is not removed.
+/// The list of an image's layers, and the lock that keeps the image from being removed.
 fn list_of(store: &OwnedFd, image: &ImageBytes) -> io::Result<(String, OwnedFd)> {
     let mut path = String::from("images/");
     for byte in image {
@@ -298,19 +299,19 @@ fn list_of(store: &OwnedFd, image: &ImageBytes) -> io::Result<(String, OwnedFd)>
         let _ = write!(path, "{byte:02x}");
     }
     path.push_str("/layers");
-    // Whatever is there, we are alone and must not wait for it.
+    // Non-blocking: this is the only thread and must not wait, whatever the file is.
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
     let file = openat2(store, path.as_str(), flags, Mode::empty(), no_links())?;
     if FileType::from_raw_mode(rustix::fs::fstat(&file)?.st_mode) != FileType::RegularFile {
         return Err(io::ErrorKind::InvalidData.into());
     }
     flock(&file, FlockOperation::NonBlockingLockShared)?;
-    // It may have been removed before it was locked.
+    // The image may have been removed before it was locked.
     if rustix::fs::fstat(&file)?.st_nlink == 0 {
         return Err(io::ErrorKind::NotFound.into());
     }
     let mut list = String::new();
-    // One byte more than there may be: half an image is none.
+    // One byte more than allowed, so that a longer list is noticed and refused.
     std::fs::File::from(file.try_clone()?)
         .take(LIST_BYTES_AT_MOST + 1)
         .read_to_string(&mut list)?;

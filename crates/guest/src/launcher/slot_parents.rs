@@ -1,7 +1,8 @@
-//! Seeds: where control groups are v1, a process cannot be born in a group but by a parent that is
-//! in it, and moving one holds up everyone who starts or ends a process, for up to 20 ms. So each
-//! slot has one small process that was moved into its groups once and does nothing but give birth
-//! to stems, as its siblings: the launcher is their parent. It lives as long as the launcher.
+//! Slot parents. With control groups v1, a process can start inside a group only if its parent is
+//! in that group, and moving a process delays every fork and exit on the machine, for up to 20 ms.
+//! So each slot has one small process that was moved into its groups once and only forks preforks.
+//! It forks them as its siblings, so the launcher is their parent. It lives as long as the
+//! launcher.
 
 use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
@@ -21,13 +22,13 @@ use super::start::Shared;
 use super::token;
 use super::watch::{Watch, Watched};
 
-/// A parent's word that it is in its groups.
+/// A slot parent's message that it is in its groups.
 pub(super) const JOINED: u8 = b'J';
 
-/// A root as it travels is surely shorter.
+/// The most bytes of an encoded root.
 const ROOT_BYTES_AT_MOST: usize = 4096;
 
-/// How long a birth may take before the parent counts as broken.
+/// How long a fork may take before the slot parent counts as broken.
 const FORK_TIMEOUT: Duration = Duration::from_secs(2);
 
 pub(super) struct SlotParent {
@@ -39,7 +40,7 @@ pub(super) struct SlotParent {
 }
 
 impl SlotParent {
-    /// Makes the parent of a slot. It says when it is joined.
+    /// Starts the parent of a slot. It reports when it has joined its groups.
     pub(super) fn start(shared: &Shared, watch: &Watch, slot: u32) -> io::Result<Self> {
         let (ours, theirs) = pair()?;
         let socket = watch.socket(ours, token::SLOT_PARENTS + u64::from(slot))?;
@@ -55,8 +56,8 @@ impl SlotParent {
         }
     }
 
-    /// Has it give birth to a prefork with this socket, and layers over this root: the parent knows
-    /// only the roots that there were when it was planted.
+    /// Lets it fork a prefork with this socket and with layers over this root: the slot parent
+    /// knows only the roots that existed when it was started.
     pub(super) fn fork_prefork(&self, socket: BorrowedFd<'_>, root: &Built) -> io::Result<Pid> {
         let bytes = postcard::to_allocvec(&encode(root)).map_err(io::Error::other)?;
         packet::send(&self.socket, &bytes, &[socket])?;
@@ -75,7 +76,7 @@ impl SlotParent {
     }
 }
 
-/// A root as it travels: its directory, its layers, and its parts with what they are made of.
+/// A root as it is sent: its directory, its layers, and its parts with their sources.
 type EncodedRoot<'a> = (&'a str, Vec<&'a str>, Vec<(&'a str, u8, &'a str)>);
 
 fn encode(root: &Built) -> EncodedRoot<'_> {
@@ -113,7 +114,7 @@ pub(super) fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
     Ok(socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?)
 }
 
-/// The parent itself. Returns when the launcher is gone.
+/// The process itself. Returns when the launcher is gone.
 fn run(context: &PreforkContext<'_>, socket: &OwnedFd) {
     if prefork::forget_launcher(context, socket).is_err() {
         return;
@@ -129,7 +130,8 @@ fn run(context: &PreforkContext<'_>, socket: &OwnedFd) {
     if packet::send(socket, &[JOINED], &[]).is_err() {
         return;
     }
-    // Not in there itself: what is frozen has to be woken for it, and it would be one more.
+    // The slot parent stays outside of this group: it would be frozen with it, and count as one
+    // more process.
     let Ok(cgroup_for_clone) = context.groups.cgroup_for_clone(context.slot) else { return };
     let cgroup_for_clone = cgroup_for_clone.as_ref().map(OwnedFd::as_fd);
     let mut buffer = [0; ROOT_BYTES_AT_MOST];
@@ -157,7 +159,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_root_arrives_as_it_was_sent() {
+    fn an_encoded_root_is_decoded_as_it_was() {
         let part = |at: &str, source| Part { at: at.to_owned(), source };
         let root = Built {
             directory: "/roots/3".to_owned(),

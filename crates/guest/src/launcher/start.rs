@@ -1,4 +1,5 @@
-//! Starting the launcher: its configuration, its lock, its control groups, its isolation.
+//! Starting the launcher: its configuration, its lock, its control groups, its isolation from the
+//! host.
 
 use std::collections::VecDeque;
 use std::fmt::Write as _;
@@ -30,29 +31,29 @@ use super::slots::Slots;
 use super::watch::Watch;
 use super::{Launcher, plan_input, rootless, token};
 
-/// Where the starter leaves the socket and the configuration.
+/// Descriptors at which our starter leaves the socket and the configuration.
 const HOST_SOCKET: i32 = 3;
 const CONFIGURATION: i32 = 4;
 
-/// How often the lock of the run is tried for, and how long to wait in between.
+/// How often to try for the lock of the run, and the pause between two tries.
 const LOCK_ATTEMPTS: u32 = 100;
 const LOCK_PAUSE: Duration = Duration::from_millis(10);
 
-/// What all parts of the launcher look at.
+/// What all parts of the launcher share.
 pub(super) struct Shared {
     pub config: LauncherConfig,
     pub groups: Groups,
     pub host_access: HostAccess,
     pub slots: Slots,
-    /// The limits that spares are made with: those of the last launch.
+    /// The limits that preforks are made with: those of the last launch.
     pub usual_limits: Limits,
-    /// The root that spares have layers over: that of the last launch.
+    /// The root that preforks have layers over: that of the last launch.
     pub usual_root: Root,
     pub filters: Filters,
     pub host_interest: epoll::EventFlags,
-    /// Whether the kernel counts the processes of each user namespace by themselves.
+    /// Whether the kernel counts processes per user namespace.
     processes_by_rlimit: bool,
-    /// Held as long as we live: tells others that this run is not over.
+    /// Held as long as we live: it shows others that this run has not ended.
     _lock: OwnedFd,
 }
 
@@ -80,10 +81,10 @@ impl Shared {
         plan_input::first_uid(&self.config, self.host_access.users, slot)
     }
 
-    /// Writes the limits of a slot unless they are written already.
+    /// Writes the limits of a slot, unless its groups have them already.
     pub(super) fn limit(&mut self, slot: u32, limits: Limits) -> io::Result<()> {
         if self.config.limits && self.slots.limits(slot) != Some(limits) {
-            // If it fails half way, nobody knows what is written.
+            // If it fails half way, the limits are unknown.
             self.slots.limits_unknown(slot);
             self.groups.limit(slot, limits)?;
             self.slots.limits_written(slot, limits);
@@ -95,11 +96,11 @@ impl Shared {
         Ok(())
     }
 
-    /// Gives a slot back whose processes are all gone, with its groups as good as new. Whether
-    /// something in it was killed for want of memory.
+    /// Returns a slot whose processes are all gone, with its groups as good as new. Whether the
+    /// kernel killed something in it because memory ran out.
     pub(super) fn release(&mut self, slot: u32) -> bool {
         self.groups.thaw(slot);
-        // Where it fails the next one is only slower.
+        // If this fails, the next sandbox only starts slower.
         if self.config.limits && self.groups.must_join() && self.groups.lift_cpu(slot).is_ok() {
             self.slots.cpu_lifted(slot, true);
         }
@@ -107,7 +108,7 @@ impl Shared {
         self.slots.release(slot, kills)
     }
 
-    /// Shows the users of a slot in the user namespace of a process.
+    /// Maps the users of a slot into the user namespace of a process.
     pub(super) fn map_users(&self, slot: u32, pid: Pid) -> io::Result<()> {
         let map = plan_input::user_map(self.host_access.users, self.first_uid(slot));
         let mut path = String::with_capacity(32);
@@ -132,7 +133,7 @@ impl Shared {
     }
 }
 
-/// The role of the launcher, from its first to its last moment.
+/// The role of the launcher, from start to end.
 pub(crate) fn main() -> ExitCode {
     let Ok(host) = sys::descriptors::take(HOST_SOCKET) else { return ExitCode::from(2) };
     match start(&host) {
@@ -210,7 +211,7 @@ fn start(host: &OwnedFd) -> Result<Started, isolation::Failed> {
 
     let nonblocking = rustix::io::ioctl_fionbio(host, true);
     isolation::step("make the host's socket non-blocking", nonblocking)?;
-    // A Ctrl-C at a terminal is for the program in the sandbox, not for us.
+    // A Ctrl-C at a terminal is meant for the program in the sandbox, not for the launcher.
     let _ = rustix::process::setsid();
     let signals = sys::signals::readable(&[Signal::CHILD, Signal::TERM, Signal::INT, Signal::HUP]);
     let signals = isolation::step("listen to signals", signals)?;
@@ -250,11 +251,11 @@ fn start(host: &OwnedFd) -> Result<Started, isolation::Failed> {
     Ok(Started { shared, watch, signals, features })
 }
 
-/// The system call filters that sandboxes have.
+/// The system call filters of sandboxes.
 pub(super) struct Filters {
-    /// That of most.
+    /// That of most sandboxes.
     pub usual: Program,
-    /// That of those that write to files of the host.
+    /// That of sandboxes that write to files of the host.
     pub lending: Program,
 }
 
@@ -272,7 +273,7 @@ impl Filters {
 
 fn read_configuration(settings: &OwnedFd) -> io::Result<LauncherConfig> {
     let mut file = std::fs::File::from(settings.try_clone()?);
-    // It may be read again by the one that we start inside a namespace.
+    // Read by position: the launcher that we start inside a namespace may read it again.
     file.seek(io::SeekFrom::Start(0))?;
     let mut bytes = Vec::new();
     file.read_to_end(&mut bytes)?;
@@ -283,8 +284,8 @@ fn read_configuration(settings: &OwnedFd) -> io::Result<LauncherConfig> {
     Ok(config)
 }
 
-/// Since Linux 5.14 the limit on a user's processes counts within each user namespace; before, it
-/// counted everything that the user has on the machine.
+/// Since Linux 5.14 the limit on a user's processes counts within each user namespace. Before, it
+/// counted all processes of that user on the machine.
 fn counts_by_namespace() -> bool {
     let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     jail::machine::parse::version(&release) >= Some((5, 14))
@@ -303,7 +304,7 @@ fn take_lock(config: &LauncherConfig) -> io::Result<OwnedFd> {
     for _ in 0..LOCK_ATTEMPTS {
         let file = openat(CWD, &path, flags, Mode::from_raw_mode(0o600))?;
         match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-            // Whoever cleans up in this moment takes it for one that a dead run left.
+            // A cleanup that runs in this moment may take our lock file for that of a dead run.
             Err(Errno::WOULDBLOCK) => std::thread::sleep(LOCK_PAUSE),
             Err(error) => return Err(error.into()),
             Ok(()) if fstat(&file)?.st_nlink > 0 => return Ok(file),
@@ -313,7 +314,7 @@ fn take_lock(config: &LauncherConfig) -> io::Result<OwnedFd> {
     Err(Errno::WOULDBLOCK.into())
 }
 
-/// What all sandboxes together may use: the machine, except for what keeps it usable.
+/// What all sandboxes together may use: the machine, minus what keeps it usable.
 fn node_caps() -> NodeCaps {
     let memory_bytes = memory_of_machine();
     let spared = (memory_bytes / 20).max(256 << 20);
@@ -329,7 +330,7 @@ fn memory_of_machine() -> u64 {
     info.totalram.saturating_mul(u64::from(info.mem_unit))
 }
 
-/// Empties the queue of signals. Whether one of them asks us to end.
+/// Reads all pending signals. Whether one of them asks us to end.
 pub(super) fn drain_signals(signals: &OwnedFd) -> bool {
     let mut asked = false;
     while let Some(signal) = sys::signals::next(signals) {

@@ -1,6 +1,7 @@
 //! Disk workspaces: a directory of the host, or the file system in an image, becomes the
-//! `/workspace` of a sandbox, with its users shown as the sandbox's own. It is found beneath the
-//! configured directory by its id alone, and no link is followed on the way.
+//! `/workspace` of a sandbox, and its files appear as owned by the sandbox's own users. The
+//! workspace is found beneath the configured directory by its id alone, and no link is followed on
+//! the way.
 
 use std::fmt::Write as _;
 use std::io;
@@ -19,7 +20,7 @@ use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use super::isolation::HostAccess;
 
-/// The name of a workspace's directory: its id, as ids are written.
+/// The name of a workspace's directory: its id as text.
 pub(super) fn name_of(workspace: &WorkspaceBytes) -> String {
     let mut name = String::with_capacity(36);
     for (index, byte) in workspace.iter().enumerate() {
@@ -32,7 +33,7 @@ pub(super) fn name_of(workspace: &WorkspaceBytes) -> String {
     name
 }
 
-/// A mount of the workspace for the sandbox of this process, not mounted anywhere yet.
+/// A mount of the workspace for the sandbox of this process. It is not attached anywhere yet.
 pub(super) fn mount_for(
     host_access: &HostAccess,
     workspace: &WorkspaceBytes,
@@ -48,7 +49,8 @@ pub(super) fn mount_for(
             open_tree(&directory, "", flags)?
         }
         Err(Errno::NOENT) => {
-            // Not blocking, should it be a pipe; no terminal of ours, should it be one.
+            // Non-blocking, in case it is a pipe; not our controlling terminal, in case it is a
+            // terminal.
             let flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::NOCTTY;
             let image = open_beneath(workspaces, &format!("{name}.img"), flags)?;
             let devices = host_access.devices.as_ref().ok_or(Errno::NODEV)?;
@@ -58,7 +60,8 @@ pub(super) fn mount_for(
     };
     let users = match host_access.users {
         Users::Ranges => Some(namespace_of(pid, "user")?),
-        // Files belong to whom programs are anyway, and only root may show them as another's.
+        // The programs' user owns the files anyway, and only root may show them as owned by another
+        // user.
         Users::Subordinate | Users::Alone => None,
     };
     let ids_of = users.as_ref().map(OwnedFd::as_fd);
@@ -71,19 +74,19 @@ fn open_beneath(directory: &OwnedFd, name: &str, flags: OFlags) -> Result<OwnedF
     openat2(directory, name, flags | OFlags::CLOEXEC, Mode::empty(), no_links())
 }
 
-/// Nothing leads out of a directory.
+/// No path may lead out of the directory.
 pub(super) fn no_links() -> ResolveFlags {
     ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS
 }
 
-/// Mounts it in a sandbox that runs already, over whatever is there.
+/// Mounts it in a sandbox that already runs, over whatever is there.
 pub(super) fn attach(host_access: &HostAccess, mount: OwnedFd, pid: Pid) -> io::Result<()> {
     let mounts = namespace_of(pid, "mnt")?;
     move_into_link_name_space(mounts.as_fd(), Some(LinkNameSpaceType::Mount))?;
     let mounted = mount_on(mount, CWD, WORKSPACE);
     let back = move_into_link_name_space(host_access.home.as_fd(), Some(LinkNameSpaceType::Mount));
     if back.is_err() {
-        // In there nothing that we do is safe any more, and our end takes every sandbox along.
+        // If we cannot come back, nothing is safe any more: end, which ends every sandbox.
         exit_now(1);
     }
     mounted

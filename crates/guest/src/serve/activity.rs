@@ -1,5 +1,5 @@
-//! What goes on in a channel: one of a few kinds of things, each of which knows what to do with
-//! what arrives on its lanes.
+//! What goes on in a channel: one of a few kinds of activity, each of which handles what arrives on
+//! its lanes.
 
 use super::dial::Dial;
 use super::end_all::EndAll;
@@ -20,22 +20,23 @@ pub(super) enum Activity {
     Program(Program),
     /// A connection inside.
     Dial(Dial),
-    /// A file goes out.
+    /// A file is sent to the host.
     ReadFile(FileReader),
-    /// A file comes in.
+    /// A file is received from the host.
     WriteFile(FileWriter),
     /// A directory is read.
     Listing(Listing),
     /// A tree of files is being removed.
     Removal(Removal),
-    /// A family of processes is being signalled. The guest does it: it knows the others.
+    /// A signal is sent to a family of processes. The guest does it, because it knows the other
+    /// programs.
     FamilySignal(FamilySignal),
-    /// Everything is being ended, by the guest too.
+    /// All processes are being ended. The guest does that too.
     EndAll(EndAll),
 }
 
 impl Activity {
-    /// Goes on with a part of it that can.
+    /// Continues a part that can go on.
     pub(super) fn step(&mut self, part: Part, io: &mut Io) -> Progress {
         match self {
             Self::Program(program) => program.step(part, io),

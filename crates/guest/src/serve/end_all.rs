@@ -1,6 +1,6 @@
-//! The end of a use: everything that runs besides the guest is ended, whoever started it and however
-//! it tried to get away, and all that the guest knew of it is forgotten. It must never be done where
-//! the guest is not the first process: everybody would be the whole machine then.
+//! The end of a use: every process besides the guest is killed, whatever started it and however it
+//! tried to get away, and the guest forgets all activities. It must never run where the guest is
+//! not the first process: it would kill the whole machine.
 
 use std::collections::BTreeMap;
 
@@ -16,27 +16,28 @@ use super::guest::{Guest, now_ms};
 use super::{ExitReason, Link, refuse};
 use crate::contained;
 
-/// How long everything may take to end. Killed processes go at once unless the kernel is stuck.
+/// How long it may take until every process has ended. Killed processes end at once unless the
+/// kernel is stuck.
 const TIMEOUT_MS: u64 = 2000;
 
-const AGAIN: &str = "begin another life";
+const AGAIN: &str = "start the guest again";
 
-/// Everything is being ended.
+/// All processes are being ended.
 #[derive(Debug)]
 pub(super) struct EndAll {
     until_ms: u64,
 }
 
 impl Guest {
-    /// Forgets all that goes on, and begins to end it.
+    /// Forgets all activities, and begins to end their processes.
     pub(super) fn end_all(&mut self, channel: u32) -> Result<EndAll, Fault> {
         self.refuse_if_not_alone()?;
         if self.end_all_channel.is_some() {
-            return Err(fault(FaultCode::Invalid, "everything is being ended already"));
+            return Err(fault(FaultCode::Invalid, "all processes are being ended already"));
         }
         for (other, activity) in std::mem::take(&mut self.activities) {
             drop(activity);
-            let over = fault(FaultCode::System, "this use of the sandbox is over");
+            let over = fault(FaultCode::System, "this use of the sandbox has ended");
             self.close_with(other, &Reply::Failed(over));
         }
         self.children = BTreeMap::new();
@@ -50,10 +51,10 @@ impl Guest {
         if self.settings.contained.is_some() && getpid().is_init() {
             return Ok(());
         }
-        Err(fault(FaultCode::Invalid, "this guest is not alone with its programs"))
+        Err(fault(FaultCode::Invalid, "this guest is not the first process of a container"))
     }
 
-    /// Goes on until nobody is left: those who are over are collected meanwhile, as always.
+    /// Continues until no process is left. Ended processes are collected meanwhile, as always.
     pub(super) fn continue_end_all(&mut self) {
         let Some(channel) = self.end_all_channel else { return };
         let Some(Activity::EndAll(end_all)) = self.activities.get(&channel) else {
@@ -63,20 +64,20 @@ impl Guest {
         let reply = match reap::kill_others() {
             Ok(true) if now_ms() < end_all.until_ms => return,
             Ok(true) => {
-                Reply::Failed(fault(FaultCode::System, "something is left that does not end"))
+                Reply::Failed(fault(FaultCode::System, "a process does not end after a kill"))
             }
             Ok(false) => Reply::Done,
-            Err(errno) => Reply::Failed(refused(errno, "cannot end everything")),
+            Err(errno) => Reply::Failed(refused(errno, "cannot end all processes")),
         };
         self.end_all_channel = None;
         self.finish_activity(channel, &reply);
     }
 
-    /// Begins another life. If that fails, this one is over too: there is no way back from the end
-    /// of a use.
+    /// Starts the guest again. If that fails, this guest ends too: there is no way back from the
+    /// end of a use.
     pub(super) fn begin_again(&mut self, channel: u32) -> Result<(), ExitReason> {
         let Some(connection) = self.io.connection.take_descriptor() else {
-            let missing = fault(FaultCode::Invalid, "a descriptor did not come along");
+            let missing = fault(FaultCode::Invalid, "the request came without its descriptor");
             self.close_with(channel, &Reply::Failed(missing));
             return Ok(());
         };

@@ -1,6 +1,5 @@
-//! The loop: wait, see what happened, do a little of everything that can go on, write what there
-//! is to say. It must never do more than one piece of work of one activity before it looks at the
-//! others.
+//! The main loop: wait, see what happened, continue everything that can go on, write the replies.
+//! It must never do more than one piece of work of one activity before it looks at the others.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -27,31 +26,31 @@ use super::scale::Scale;
 use super::stream::Progress;
 use super::{ExitReason, Link, Named as _, Settings};
 
-/// Events taken at once.
+/// Events read at once.
 const EVENTS_AT_ONCE: usize = 32;
 
-/// Pieces of work done between two looks at what happened.
+/// Pieces of work between two checks for events.
 const PIECES_AT_ONCE: usize = 16;
 
-/// Activities at once, however many descriptors there may be.
+/// The most activities, however many descriptors are allowed.
 const MAX_ACTIVITIES: u64 = 2048;
 
 /// Descriptors of the guest itself, and those on their way to a program.
 const SPARE_DESCRIPTORS: u64 = 320;
 
-/// The most descriptors an activity keeps open.
+/// The most descriptors that one activity keeps open.
 const DESCRIPTORS_EACH: u64 = 3;
 
-/// Buffers are given back when nothing has happened for this long.
+/// After this long without an event, buffers are given back.
 const QUIET_MS: i64 = 1000;
 
-/// What programs begin with.
+/// The umask of programs.
 const UMASK: u32 = 0o022;
 
 /// With less than this in its buffers, the guest has nothing worth giving back.
 const WARM_BYTES: usize = 16 * 1024;
 
-/// How often a family that is being killed is looked at again.
+/// How often the guest checks a family that is being killed.
 const ROUND_MS: i64 = 2;
 
 /// The guest.
@@ -59,24 +58,24 @@ const ROUND_MS: i64 = 2;
 pub(super) struct Guest {
     pub(super) io: Io,
     pub(super) settings: Settings,
-    /// What is bound to the sandbox.
+    /// The environment that is bound to the sandbox.
     pub(super) bound: Env,
     pub(super) activities: BTreeMap<u32, Activity>,
-    /// Which channel a child belongs to.
+    /// The channel of each child.
     pub(super) children: BTreeMap<i32, u32>,
-    /// Channels in which a family is being signalled.
+    /// Channels in which a signal is sent to a family.
     pub(super) family_signals: Vec<u32>,
-    /// The channel in which everything is being ended.
+    /// The channel of the request to end all processes.
     pub(super) end_all_channel: Option<u32>,
     pub(super) max_activities: usize,
     pub(super) scale: Option<Scale>,
-    /// There is memory to give back when it gets quiet.
+    /// There is memory to give back when the guest becomes idle.
     is_warm: bool,
     signals: OwnedFd,
 }
 
 impl Guest {
-    /// Says that it is ready, and makes itself so: whatever the host sends meanwhile waits.
+    /// Says `Ready`, and makes itself so: what the host sends meanwhile waits.
     pub(super) fn start(link: Link, settings: Settings) -> Result<Self, ExitReason> {
         let mut connection = Connection::new(link);
         connection.endpoint.send(GUEST_CHANNEL, &Reply::Ready { version: VERSION })?;
@@ -84,15 +83,16 @@ impl Guest {
         hold_null().named("/dev/null")?;
         let signals = reap::watch_children().named("watch children")?;
         if !getpid().is_init() {
-            // Orphans come to process 1 by themselves.
+            // Orphans become children of process 1 without this.
             set_child_subreaper(Some(getpid())).named("adopt orphans")?;
         }
         umask(Mode::from(UMASK));
         if let Some(identity) = settings.workload {
-            // Where it may not, it is that user already, or files say so themselves.
+            // Where this is not allowed, the guest already is that user, or file permissions report
+            // it.
             let _ = ids::use_files_as(identity.uid, identity.gid);
         }
-        // Without one, programs are not told of any.
+        // Without a scale file, programs get no variable for it.
         let scale = settings.scale.as_deref().and_then(|directory| Scale::start(directory).ok());
         let io = Io::new(connection)?;
         io.watch(&signals, Source::Children, EventFlags::IN).named("watch children")?;
@@ -113,7 +113,7 @@ impl Guest {
         })
     }
 
-    /// Serves until there is a reason not to.
+    /// Serves until there is a reason to end.
     pub(super) fn run(mut self) -> Result<Infallible, ExitReason> {
         let mut events: Vec<Event> = Vec::with_capacity(EVENTS_AT_ONCE);
         loop {
@@ -141,7 +141,7 @@ impl Guest {
         }
     }
 
-    /// How long to wait for something to happen.
+    /// How long to wait for an event.
     fn wait_timeout(&self) -> Option<Timespec> {
         let milliseconds = if !self.io.ready.is_empty() && self.io.connection.has_room() {
             0
@@ -193,7 +193,7 @@ impl Guest {
         }
     }
 
-    /// Deals with everything that came whole.
+    /// Handles everything that has fully arrived.
     fn arrived(&mut self) -> Result<(), ExitReason> {
         while let Some(incoming) = self.io.connection.endpoint.next() {
             match incoming {
@@ -218,7 +218,7 @@ impl Guest {
         Ok(())
     }
 
-    /// Lets an activity do something, and forgets it if that was its last.
+    /// Lets an activity do something, and forgets it if it has ended.
     pub(super) fn with(
         &mut self,
         channel: u32,
@@ -233,7 +233,7 @@ impl Guest {
         progress
     }
 
-    /// Gives everything that can go on a turn, as long as the host takes what comes of it.
+    /// Continues everything that can go on, as long as the host takes the output.
     fn go_on(&mut self) {
         for _ in 0..PIECES_AT_ONCE {
             if !self.io.connection.has_room() {
@@ -246,15 +246,15 @@ impl Guest {
         }
     }
 
-    /// Collects children. The first one is told to the host before anything else is done: it is
-    /// what somebody waits for, and most often the only one.
+    /// Collects children. The first one is reported to the host before anything else: a caller
+    /// waits for it, and most often it is the only one.
     fn reap_children(&mut self) -> Result<(), ExitReason> {
         if let Some(first) = reap::look().named("look for children")? {
             self.child_ended(first);
             self.io.flush()?;
             reap::collect(first.pid);
         }
-        // Before the last look: whoever ends after it gives notice again.
+        // Read before the last check: a child that ends after it sends another signal.
         let is_lease = reap::take_notices(&self.signals).named("read a signal")?;
         if is_lease && let Some(scale) = &mut self.scale {
             scale.on_requests(now_ms());
@@ -266,7 +266,7 @@ impl Guest {
         Ok(())
     }
 
-    /// Orphans are collected too, and told to nobody.
+    /// Orphans are collected too, without a report.
     fn child_ended(&mut self, reaped: Reaped) {
         let Some(channel) = self.children.remove(&reaped.pid) else { return };
         let exited = Exited {
@@ -290,7 +290,7 @@ impl Guest {
         });
     }
 
-    /// Looks at the scale file where it is time, and tells the host what is new.
+    /// Reads the scale file when it is time, and reports changes to the host.
     fn check_scale_file(&mut self) {
         let Some(scale) = &mut self.scale else { return };
         if scale.due_ms().is_none() {
@@ -303,7 +303,7 @@ impl Guest {
         }
     }
 
-    /// Goes on with families that are being signalled, where it is time.
+    /// Continues signals to families, where it is time.
     fn continue_family_signals(&mut self) {
         if self.family_signals.is_empty() {
             return;
@@ -344,8 +344,8 @@ impl Guest {
     }
 }
 
-/// Makes `/dev/null` of standard input, for programs that are given none, and sees that no
-/// descriptor that comes later can have one of the first three numbers.
+/// Makes standard input `/dev/null`, for programs that are given none, and makes sure that no later
+/// descriptor can be 0, 1 or 2.
 fn hold_null() -> Result<(), Errno> {
     let null = open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
     rustix::stdio::dup2_stdin(&null)?;

@@ -1,5 +1,4 @@
-//! What the host asks for: each request is answered at once, or begins an activity that answers
-//! later.
+//! The requests of the host: each is answered at once, or begins an activity that answers later.
 
 use guest_protocol::ProtocolError;
 use guest_protocol::look::Look;
@@ -17,19 +16,19 @@ use super::ready::Part;
 use super::scale::Scale;
 use super::{ExitReason, environment, look, ports, start};
 
-/// The highest number of a signal.
+/// The highest signal number.
 const MAX_SIGNAL: i32 = 64;
 
-/// What a request leads to.
+/// The outcome of a request.
 enum Answer {
-    /// It is answered.
+    /// The reply.
     Now(Reply),
-    /// It goes on, beginning with this part if there is one to begin with.
+    /// An activity that goes on, and the part to begin with, if any.
     Later(Activity, Option<Part>),
 }
 
 impl Guest {
-    /// Deals with a request. Only a second one on a channel is an error of the connection.
+    /// Handles a request. Only a second request on a channel is an error of the connection.
     pub(super) fn request(&mut self, channel: u32, request: Request) -> Result<(), ExitReason> {
         if self.activities.contains_key(&channel) {
             return Err(ProtocolError::BadMessage.into());
@@ -127,7 +126,7 @@ impl Guest {
             }
             Request::DialUnix { path } => {
                 self.room()?;
-                // Files are accessed as programs do, and so is a socket that is one.
+                // Files are accessed as the user of programs, and so is a Unix socket.
                 let path = start::absolute(workspace, &path);
                 let dial = Dial::start_unix(channel, &path, &mut self.io)?;
                 Ok(Answer::Later(Activity::Dial(dial), Some(Part::Output)))
@@ -145,17 +144,22 @@ impl Guest {
                 let end_all = self.end_all(channel)?;
                 Ok(Answer::Later(Activity::EndAll(end_all), None))
             }
-            Request::BeginAgain => Err(fault(FaultCode::Invalid, "it is no request like others")),
+            Request::BeginAgain => {
+                Err(fault(FaultCode::Invalid, "this request cannot be sent here"))
+            }
         }
     }
 
-    /// Everything that keeps descriptors open has a limit, or there would be none for pipes.
+    /// Everything that keeps descriptors open has a limit, or none would be left for pipes.
     fn room(&self) -> Result<(), Fault> {
         if self.activities.len() < self.max_activities {
             return Ok(());
         }
         let most = self.max_activities;
-        Err(fault(FaultCode::Limit, format!("more than {most} things at once in this sandbox")))
+        Err(fault(
+            FaultCode::Limit,
+            format!("the sandbox already has {most} programs, files and connections open"),
+        ))
     }
 
     fn spawn(&mut self, channel: u32, spawn: &Spawn) -> Result<Answer, Fault> {
@@ -206,7 +210,7 @@ impl Guest {
         tree: bool,
     ) -> Result<Answer, Fault> {
         if !(1..=MAX_SIGNAL).contains(&signal) {
-            return Err(fault(FaultCode::Invalid, format!("{signal} is no signal")));
+            return Err(fault(FaultCode::Invalid, format!("{signal} is not a signal")));
         }
         let leader = match self.activities.get(&process) {
             Some(Activity::Program(program)) => program.alive(),
@@ -250,7 +254,7 @@ impl Guest {
     }
 }
 
-/// What a kill that does not succeed is answered with.
+/// The answer to a kill that does not succeed.
 pub(super) fn still_there(left: usize) -> Fault {
     fault(FaultCode::System, format!("{left} processes would not end"))
 }

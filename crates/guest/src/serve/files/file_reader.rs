@@ -1,4 +1,4 @@
-//! A file on its way out, a piece at a time.
+//! Sends a file to the host, a piece at a time.
 
 use std::os::fd::OwnedFd;
 
@@ -11,7 +11,7 @@ use super::super::io::{Io, PIECE_BYTES};
 use super::super::stream::Progress;
 use super::{entry, kind_of, last_name, open, refuse_proc};
 
-/// A file on its way out.
+/// A file that is being sent.
 #[derive(Debug)]
 pub(in super::super) struct FileReader {
     channel: u32,
@@ -21,7 +21,7 @@ pub(in super::super) struct FileReader {
 }
 
 impl FileReader {
-    /// Opens it and says what it is.
+    /// Opens it and sends its description.
     pub(in super::super) fn start(
         channel: u32,
         path: &str,
@@ -30,9 +30,9 @@ impl FileReader {
         io: &mut Io,
     ) -> Result<Self, Fault> {
         if i64::try_from(offset).is_err() {
-            return Err(fault(FaultCode::Invalid, "no file is that long"));
+            return Err(fault(FaultCode::Invalid, "the offset is beyond the end of any file"));
         }
-        // Not blocking: a pipe would wait for somebody to write to it.
+        // Non-blocking: opening a pipe would wait for a writer.
         let file =
             open(path, OFlags::RDONLY | OFlags::NONBLOCK).map_err(|errno| refused(errno, path))?;
         refuse_proc(&file, path)?;
@@ -41,7 +41,7 @@ impl FileReader {
             EntryKind::File => {}
             EntryKind::Directory => return Err(refused(Errno::ISDIR, path)),
             EntryKind::Link | EntryKind::Other => {
-                return Err(fault(FaultCode::WrongKind, format!("{path}: it is not a file")));
+                return Err(fault(FaultCode::WrongKind, format!("{path} is not a file")));
             }
         }
         io.reply(channel, &Reply::Entry(entry(last_name(path), &found, None)));
@@ -72,13 +72,13 @@ impl FileReader {
             Err(Errno::INTR) => Progress::More,
             Err(errno) => {
                 endpoint.reset(self.channel, lane::MAIN);
-                io.fail(self.channel, refused(errno, "cannot read on"));
+                io.fail(self.channel, refused(errno, "cannot read the rest of the file"));
                 Progress::Over
             }
         }
     }
 
-    /// Nobody wants it any more.
+    /// The host wants nothing further of it.
     pub(in super::super) fn reset(&mut self, io: &mut Io) -> Progress {
         io.reply(self.channel, &Reply::Done);
         Progress::Over

@@ -1,5 +1,5 @@
-//! A file on its way in. It has a name of its own until it is whole, and then takes the one it was
-//! meant for; if it never becomes whole, nothing of it is left.
+//! Receives a file from the host. It has a temporary name until it is complete, then it gets its
+//! own. If it never becomes complete, nothing of it is left.
 
 use std::os::fd::OwnedFd;
 
@@ -16,32 +16,32 @@ use super::super::start::absolute;
 use super::super::stream::Progress;
 use super::{SETTABLE, entry, kind_of, make_all, open_directory_of, split};
 
-/// Permissions of a new file when nobody says otherwise.
+/// Default permissions of a new file.
 const FILE_MODE: u32 = 0o644;
 
 /// The smallest hole.
 const BLOCK_BYTES: usize = 4096;
 const ZEROS: [u8; BLOCK_BYTES] = [0; BLOCK_BYTES];
 
-/// As many links as the kernel itself would follow.
+/// The kernel's own maximum of links to follow.
 const MAX_LINKS: usize = 40;
 
-/// A file on its way in.
+/// A file that is being received.
 #[derive(Debug)]
 pub(in super::super) struct FileWriter {
     channel: u32,
     path: String,
     directory: OwnedFd,
-    /// Its name until it is whole; none when it is.
+    /// Its name until it is complete; `None` afterwards.
     temporary: Option<String>,
     file: OwnedFd,
-    /// How much of it came.
+    /// How many bytes came.
     bytes: u64,
     mode: u32,
 }
 
 impl FileWriter {
-    /// Makes it, under its first name.
+    /// Makes it, under its temporary name.
     pub(in super::super) fn start(
         channel: u32,
         path: String,
@@ -49,7 +49,7 @@ impl FileWriter {
         parents: bool,
     ) -> Result<Self, Fault> {
         if mode.is_some_and(|mode| mode & !SETTABLE != 0) {
-            return Err(fault(FaultCode::Invalid, "these are no permissions"));
+            return Err(fault(FaultCode::Invalid, "the permissions are not valid"));
         }
         if parents {
             make_all(split(&path)?.0)?;
@@ -58,7 +58,7 @@ impl FileWriter {
         let (directory, _) = open_directory_of(&path)?;
         let temporary = format!(".shoal-{}-{channel}.part", getpid().as_raw_nonzero());
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
-        // What has this name is left over from a guest that was killed.
+        // A file of this name was left by a guest that was killed.
         let _ = unlinkat(&directory, temporary.as_str(), AtFlags::empty());
         let file = openat(&directory, temporary.as_str(), flags, Mode::from(0o600))
             .map_err(|errno| refused(errno, &path))?;
@@ -66,7 +66,7 @@ impl FileWriter {
         Ok(Self { channel, path, directory, temporary: Some(temporary), file, bytes: 0, mode })
     }
 
-    /// More of it.
+    /// Takes more bytes.
     pub(in super::super) fn take(&mut self, lane: u8, bytes: &[u8], io: &mut Io) -> Progress {
         if lane != lane::MAIN {
             return Progress::Wait;
@@ -79,8 +79,8 @@ impl FileWriter {
         Progress::Wait
     }
 
-    /// Writes everything but whole blocks of zeros, which become holes: a file that had some takes
-    /// no more than before when it comes back.
+    /// Writes everything except whole blocks of zeros, which become holes: a sparse file takes no
+    /// more space than before when it comes back.
     fn write(&mut self, mut rest: &[u8]) -> Result<(), Errno> {
         while !rest.is_empty() {
             let to_block = BLOCK_BYTES - (self.bytes % BLOCK_BYTES as u64) as usize;
@@ -103,7 +103,7 @@ impl FileWriter {
         Ok(())
     }
 
-    /// That was all of it: it takes its name.
+    /// The file is complete: it gets its name.
     pub(in super::super) fn end(&mut self, lane: u8, io: &mut Io) -> Progress {
         if lane != lane::MAIN {
             return Progress::Wait;
@@ -129,9 +129,9 @@ impl FileWriter {
         Ok(Reply::Entry(entry(name.as_bytes(), &found, None)))
     }
 
-    /// The rest of it will not come.
+    /// The rest will not come.
     pub(in super::super) fn reset(&mut self, io: &mut Io) -> Progress {
-        io.fail(self.channel, fault(FaultCode::Invalid, "the file was given up"));
+        io.fail(self.channel, fault(FaultCode::Invalid, "the host gave up sending the file"));
         Progress::Over
     }
 }
@@ -144,8 +144,8 @@ impl Drop for FileWriter {
     }
 }
 
-/// How far the bytes at the beginning are all whole blocks of zeros, or none of them is. The next
-/// block begins after so many.
+/// How many bytes at the beginning are all whole blocks of zeros, or none of them. The next block
+/// begins after `to_block` bytes.
 fn run(bytes: &[u8], to_block: usize) -> (bool, usize) {
     let is_hole = |block: &[u8]| block.len() == BLOCK_BYTES && *block == ZEROS;
     let first = to_block.min(bytes.len());
@@ -155,8 +155,8 @@ fn run(bytes: &[u8], to_block: usize) -> (bool, usize) {
     (zeros, first + same.map(<[u8]>::len).sum::<usize>())
 }
 
-/// Where a path leads when its last name is a link, as writing to it would, and the permissions of
-/// what is there.
+/// The path that a write would reach when its last name is a link, and the permissions of the file
+/// there.
 fn follow(mut path: String) -> Result<(String, Option<u32>), Fault> {
     for _ in 0..MAX_LINKS {
         let (directory, name) = open_directory_of(&path)?;
@@ -175,7 +175,7 @@ fn follow(mut path: String) -> Result<(String, Option<u32>), Fault> {
                 path = absolute(split(&path)?.0, &target);
             }
             EntryKind::Other => {
-                return Err(fault(FaultCode::WrongKind, format!("{path}: it is not a file")));
+                return Err(fault(FaultCode::WrongKind, format!("{path} is not a file")));
             }
         }
     }

@@ -1,5 +1,5 @@
-//! What is said about a file: permissions and when it was written. They are changed as its owner
-//! would, and never through a link.
+//! File metadata: permissions and modification time. They are changed as the owner would, and never
+//! through a link.
 
 use guest_protocol::message::{EntryKind, Fault, FaultCode};
 use rustix::fs::{AtFlags, Mode, Timespec, Timestamps, UTIME_OMIT, chmodat, statat, utimensat};
@@ -7,10 +7,10 @@ use rustix::fs::{AtFlags, Mode, Timespec, Timestamps, UTIME_OMIT, chmodat, stata
 use super::super::fault::{fault, refused};
 use super::{SETTABLE, kind_of, open_directory_of};
 
-/// What is made in a directory belongs to its group.
+/// Files made in such a directory get its group.
 const SET_GROUP: u32 = 0o2000;
 
-/// Changes what is given.
+/// Changes the values that are given.
 pub(in super::super) fn set(
     path: &str,
     mode: Option<u32>,
@@ -25,7 +25,7 @@ pub(in super::super) fn set(
         EntryKind::Link => 0,
     };
     if mode.is_some_and(|mode| mode & !settable != 0) {
-        return Err(fault(FaultCode::Invalid, format!("{path}: it cannot have these permissions")));
+        return Err(fault(FaultCode::Invalid, format!("{path}: these permissions cannot be set")));
     }
     if let Some(mode) = mode.filter(|_| kind_of(&found) != EntryKind::Link) {
         chmodat(&directory, name, Mode::from(mode), AtFlags::empty()).map_err(explain)?;

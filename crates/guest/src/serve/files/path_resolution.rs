@@ -1,7 +1,6 @@
-//! Where paths lead. The kernel resolves them with one call, which keeps away from the links of `/proc`
-//! that lead anywhere; where it has no such call, as in gVisor, the same is done here, one name after
-//! the other, and every link that is followed is one that was read. It must never be laxer than the
-//! kernel is.
+//! Resolves paths. The kernel does it in one call that refuses the magic links of `/proc`. Where it
+//! has no such call, as in gVisor, the same is done here, one name after the other, and only links
+//! that were read are followed. It must never be laxer than the kernel.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
@@ -12,13 +11,13 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
-/// As many links as the kernel itself would follow.
+/// The kernel's own maximum of links to follow.
 const MAX_LINKS: usize = 40;
 
-/// The longest path the kernel takes.
+/// The kernel's maximum length of a path.
 const MAX_PATH_BYTES: usize = 4095;
 
-/// Opens what is at a path, following links but those of the kernel.
+/// Opens a path. Links are followed, except the kernel's magic links.
 pub(super) fn open(from: BorrowedFd<'_>, path: &str, flags: OFlags) -> Result<OwnedFd, Errno> {
     match openat2(from, path, flags, Mode::empty(), ResolveFlags::NO_MAGICLINKS) {
         Err(Errno::NOSYS) => step_by_step(from, path, flags),
@@ -26,7 +25,7 @@ pub(super) fn open(from: BorrowedFd<'_>, path: &str, flags: OFlags) -> Result<Ow
     }
 }
 
-/// Opens what is at a path beneath a directory, following no link at all.
+/// Opens a path beneath a directory. No link is followed.
 pub(in super::super) fn open_beneath(
     root: BorrowedFd<'_>,
     path: &[u8],
@@ -111,7 +110,7 @@ fn step_by_step(from: BorrowedFd<'_>, path: &str, flags: OFlags) -> Result<Owned
 
 const NOT_OPENED: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
-/// The names in a path. Behind a last slash there is one that stands for the directory before it.
+/// The names in a path. A trailing slash adds a name that stands for the directory before it.
 fn names_of(path: &[u8]) -> VecDeque<Vec<u8>> {
     let is_name = |name: &&[u8]| !matches!(*name, b"" | b".");
     let names = path.split(|byte| *byte == b'/');
@@ -130,7 +129,7 @@ mod tests {
 
     use super::*;
 
-    /// What was found, or why nothing was.
+    /// The identity of what was opened, or why opening failed.
     fn identity_of(opened: Result<OwnedFd, Errno>) -> Result<(u64, u64), Errno> {
         let found = fstat(&opened?)?;
         Ok((found.st_dev, found.st_ino))
@@ -162,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn every_path_leads_where_the_kernel_says() {
+    fn path_resolution_agrees_with_the_kernel() {
         let place = place("same");
         let from = openat(CWD, &place, ON_THE_WAY, Mode::empty()).unwrap();
         let absolute = |path: &str| format!("{}/{path}", place.display());
@@ -225,7 +224,7 @@ mod tests {
                 assert_eq!(ours, kernel, "{path} {flags:?}");
             }
         }
-        // Which links of its own the kernel refuses is not asked: none is followed.
+        // Which of its own links the kernel refuses does not matter here: none is followed.
         for path in ["/proc/self", "/proc/self/root", "/proc/self/cwd/x", "/proc/self/fd/0", "proc"]
         {
             assert_eq!(
@@ -238,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn beneath_a_directory_nothing_leads_out_of_it() {
+    fn path_resolution_never_leaves_its_directory() {
         let place = place("beneath");
         let root = openat(CWD, &place, ON_THE_WAY, Mode::empty()).unwrap();
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOFOLLOW | OFlags::CLOEXEC;

@@ -1,5 +1,6 @@
-//! What changes in a directory, or in a tree of them. Changes that nobody takes wait in the kernel,
-//! which keeps so many and then says that some are lost; no more than that is ever held here.
+//! Reports changes in a directory or a tree. Changes that the host does not read wait in the
+//! kernel, which keeps a limited number and then reports that some are lost. This module never
+//! holds more than that.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::mem::MaybeUninit;
@@ -15,16 +16,16 @@ use super::super::fault::{fault, refused};
 use super::super::files::{kind_of, refuse_proc};
 use super::record_writer::RecordWriter;
 
-/// Directories that are watched.
+/// The most directories that are watched.
 const MAX_WATCHES: usize = 8192;
 
-/// Paths of which was told before the kernel did.
+/// The most paths that were reported before the kernel reported them.
 const MAX_ANNOUNCED: usize = 4096;
 
 /// How long the second half of a move may take to come.
 const MOVE_TIMEOUT_MS: i64 = 10;
 
-/// What the kernel is asked to tell.
+/// The events to ask the kernel for.
 const WATCHED_EVENTS: WatchFlags = WatchFlags::ATTRIB
     .union(WatchFlags::CREATE)
     .union(WatchFlags::DELETE)
@@ -34,7 +35,7 @@ const WATCHED_EVENTS: WatchFlags = WatchFlags::ATTRIB
     .union(WatchFlags::MOVE_SELF)
     .union(WatchFlags::ONLYDIR);
 
-/// One event, as the kernel tells it.
+/// One event of the kernel.
 struct KernelEvent {
     watch: i32,
     flags: ReadFlags,
@@ -42,28 +43,28 @@ struct KernelEvent {
     name: Vec<u8>,
 }
 
-/// A watch at work.
+/// A running watch.
 struct DirectoryWatch<'a> {
     inotify: rustix::fd::OwnedFd,
     recursive: bool,
     root: i32,
     places: BTreeMap<i32, Vec<u8>>,
-    /// Came with a new directory, and may be told by the kernel once more.
+    /// Reported with a new directory; the kernel may report them again.
     announced: BTreeSet<Vec<u8>>,
-    /// A directory that went somewhere; where to may follow.
+    /// A directory that was moved; its new name may follow.
     moved: Option<(u32, Vec<u8>)>,
     last: Option<(Change, Vec<u8>)>,
     records: &'a mut RecordWriter,
 }
 
-/// Tells of changes until the directory is gone, or nobody listens.
+/// Reports changes until the directory is gone or the host is.
 pub(super) fn watch(path: &str, recursive: bool, records: &mut RecordWriter) -> Result<(), Fault> {
     let place = open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())
         .map_err(|errno| refused(errno, path))?;
     refuse_proc(&place, path)?;
     drop(place);
     let inotify = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)
-        .map_err(|errno| refused(errno, "cannot watch"))?;
+        .map_err(|errno| refused(errno, "cannot start the watch"))?;
     let mut watching = DirectoryWatch {
         inotify,
         recursive,
@@ -94,8 +95,8 @@ impl DirectoryWatch<'_> {
         Ok(watch)
     }
 
-    /// Watches everything beneath a directory, and tells of it if it is new. False if there is too
-    /// much of it. What went meanwhile, or may not be read, is left out.
+    /// Watches everything beneath a directory, and reports it if it is new. False if there are too
+    /// many directories. What is removed meanwhile or may not be read is left out.
     fn add_beneath(&mut self, path: Vec<u8>, is_new: bool) -> bool {
         let mut waiting = vec![path];
         while let Some(directory) = waiting.pop() {
@@ -135,7 +136,7 @@ impl DirectoryWatch<'_> {
                 }
                 continue;
             }
-            for one in told {
+            for one in events {
                 if !self.on_event(one) {
                     return;
                 }
@@ -143,7 +144,7 @@ impl DirectoryWatch<'_> {
         }
     }
 
-    /// Waits for the kernel to tell more. False when nobody listens any more.
+    /// Waits for more events. False when the host is gone.
     fn wait(&mut self) -> bool {
         let moment = Timespec { tv_sec: 0, tv_nsec: MOVE_TIMEOUT_MS * 1_000_000 };
         let patience = self.moved.is_some().then_some(&moment);
@@ -160,8 +161,8 @@ impl DirectoryWatch<'_> {
         !is_gone
     }
 
-    /// What the kernel has to tell. Once that is all, nothing that came with a new directory can be
-    /// told again.
+    /// Reads the events of the kernel. When there are none left, nothing that came with a new
+    /// directory can be reported again.
     fn read(&mut self) -> Result<Vec<KernelEvent>, Errno> {
         let mut buffer = [MaybeUninit::uninit(); 16 * 1024];
         let mut reader = Reader::new(&self.inotify, &mut buffer);
@@ -240,7 +241,7 @@ impl DirectoryWatch<'_> {
         true
     }
 
-    /// A directory is new here: it is watched, with what is in it already.
+    /// A directory is new: it is watched, with what it already contains.
     fn arrived(&mut self, path: Vec<u8>, is_directory: bool) {
         if !is_directory || !self.recursive {
             return;
@@ -255,7 +256,7 @@ impl DirectoryWatch<'_> {
         }
     }
 
-    /// Some changes are not known: neither are directories that came with them.
+    /// Some changes are lost, and with them perhaps new directories.
     fn lost(&mut self) {
         self.report(Change::Lost, Vec::new(), false);
         if self.recursive
@@ -273,7 +274,7 @@ impl DirectoryWatch<'_> {
         }
     }
 
-    /// What went somewhere that is not watched is not watched any more.
+    /// A directory that was moved out of the tree is not watched any more.
     fn forget_moved(&mut self) {
         let Some((_, from)) = self.moved.take() else { return };
         let gone: Vec<i32> = self
@@ -284,12 +285,12 @@ impl DirectoryWatch<'_> {
             .collect();
         for watch in gone {
             self.places.remove(&watch);
-            // Gone by itself is as good.
+            // An error means that the watch is gone already.
             let _ = inotify::remove_watch(&self.inotify, watch);
         }
     }
 
-    /// Once for what comes several times in a row.
+    /// Reports a change once if it comes several times in a row.
     fn report(&mut self, kind: Change, path: Vec<u8>, is_directory: bool) {
         let this = (kind, path);
         if self.last.as_ref() != Some(&this) {
@@ -300,13 +301,13 @@ impl DirectoryWatch<'_> {
     }
 }
 
-/// What is left of a place after a directory in which it is, or which it is.
+/// The rest of a path after a directory; `None` if the path is not beneath it.
 fn beneath<'a>(place: &'a [u8], directory: &[u8]) -> Option<&'a [u8]> {
     let rest = place.strip_prefix(directory)?;
     (rest.is_empty() || rest.starts_with(b"/")).then_some(rest)
 }
 
-/// Names in a directory, in their order, and what they are.
+/// The names in a directory, sorted, with their kinds.
 fn names_in(path: &[u8]) -> Vec<(Vec<u8>, EntryKind)> {
     let name = if path.is_empty() { b"/" } else { path };
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NONBLOCK | OFlags::CLOEXEC;
@@ -334,7 +335,7 @@ mod tests {
     use super::beneath;
 
     #[test]
-    fn places_are_beneath_directories_and_not_beneath_names_alike() {
+    fn watched_paths_are_beneath_directories_not_similar_names() {
         assert_eq!(beneath(b"/a/b", b"/a"), Some(&b"/b"[..]));
         assert_eq!(beneath(b"/a", b"/a"), Some(&b""[..]));
         assert_eq!(beneath(b"/ab", b"/a"), None);

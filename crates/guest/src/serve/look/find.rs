@@ -1,4 +1,4 @@
-//! Which files there are.
+//! Finds files by name and kind.
 
 use guest_protocol::look::{Sighting, Until, Which};
 use guest_protocol::message::{EntryKind, Fault, FaultCode};
@@ -8,7 +8,7 @@ use super::super::files::{PERMISSIONS, kind_of, milliseconds};
 use super::record_writer::RecordWriter;
 use super::walk::{Deadline, Walk};
 
-/// Tells of files beneath a directory.
+/// Reports the files beneath a directory.
 pub(super) fn find(
     path: &str,
     which: &Which,

@@ -1,14 +1,14 @@
-//! The way of a look to whoever asked. Nobody there is a reason to stop, not to fail.
+//! Sends the records of a look to the host. A host that is gone is a reason to stop, not to fail.
 
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 
 use guest_protocol::look::Sighting;
 use rustix::io::{Errno, write};
 
-/// Records are sent when there are so many bytes of them.
+/// Records are sent when they have this many bytes.
 const BATCH_BYTES: usize = 32 * 1024;
 
-/// What a look tells, on its way.
+/// Collects records and sends them.
 pub(super) struct RecordWriter {
     output: OwnedFd,
     bytes: Vec<u8>,
@@ -20,17 +20,17 @@ impl RecordWriter {
         Self { output, bytes: Vec::new(), is_closed: false }
     }
 
-    /// Where it goes.
+    /// The descriptor that records are sent to.
     pub(super) fn output(&self) -> BorrowedFd<'_> {
         self.output.as_fd()
     }
 
-    /// Whether nobody listens any more.
+    /// Whether the host is gone.
     pub(super) fn is_closed(&self) -> bool {
         self.is_closed
     }
 
-    /// Tells one thing, perhaps later.
+    /// Adds one record. It may be sent later.
     pub(super) fn write(&mut self, sighting: &Sighting) {
         sighting.write_to(&mut self.bytes);
         if self.bytes.len() >= BATCH_BYTES {
@@ -38,7 +38,7 @@ impl RecordWriter {
         }
     }
 
-    /// Tells what there is to tell.
+    /// Sends all records.
     pub(super) fn flush(&mut self) {
         let mut rest = &self.bytes[..];
         while !rest.is_empty() && !self.is_closed {

@@ -1,5 +1,5 @@
-//! One file that once had the name of the scale file, or has it now. Each goes to whoever opens it,
-//! alone if that can be arranged, so that no two writers write over each other.
+//! One file that has the name of the scale file, or once had it. Each goes to the program that
+//! opens it, alone if possible, so that no two writers overwrite each other.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -12,16 +12,16 @@ use rustix::io::{Errno, pread, pwrite};
 
 use super::operations::{MAX_BYTES, Operation, new_bytes, parse, waiting};
 
-/// More of the table of locks is not read.
+/// More of the kernel's table of locks is not read.
 const MAX_TABLE_BYTES: u64 = 256 * 1024;
 
-/// A place behind all contents that is there only as long as nobody has emptied the file.
+/// A block after all contents that exists only until a program truncates the file.
 const MARK_BYTES: u64 = 4096;
 
-/// The function of the kernel in which whoever opens a leased file waits.
+/// The kernel function in which a process waits that opens a leased file.
 const WAITS_IN: &str = "break_lease";
 
-/// Looks in a row at which one at most must be waiting.
+/// Checks in a row at which at most one process must be waiting.
 const LOOKS: u32 = 2;
 
 /// One file.
@@ -29,21 +29,21 @@ const LOOKS: u32 = 2;
 pub(super) struct LeasedFile {
     file: OwnedFd,
     inode: u64,
-    /// What it takes as long as nobody has emptied it; none if that cannot be told.
+    /// Its size in blocks until it is truncated; `None` if that cannot be used.
     marked_blocks: Option<i64>,
     was_emptied: bool,
-    /// What was taken in.
+    /// The contents that were read.
     seen: Vec<u8>,
-    /// What was there at the last look that took nothing in.
+    /// The contents at the last check that read nothing.
     settling: Option<Vec<u8>>,
-    /// Who was seen waiting for it, and with how many threads at once.
+    /// The processes that were seen waiting for it, with how many threads each.
     rivals: BTreeMap<i32, usize>,
-    /// How often no more than one waited for it, since the last time that more did.
+    /// How often at most one waited, since more did.
     looks_alone: u32,
 }
 
 impl LeasedFile {
-    /// Makes one, leases it, and gives it a name in place of whatever has that.
+    /// Makes a file, leases it, and gives it a name in place of whatever has that name.
     pub(super) fn publish(
         directory: &OwnedFd,
         new: &str,
@@ -74,17 +74,18 @@ impl LeasedFile {
         self.inode
     }
 
-    /// Whether somebody waits for it.
+    /// Whether a process waits for it.
     pub(super) fn is_requested(&self) -> bool {
         lease::is_requested(self.file.as_fd())
     }
 
-    /// Sees to it that one at most waits for it: the others begin anew, and find `next`, which must
-    /// have the name by now. Whether it is so yet.
+    /// Makes sure that at most one process waits for it: the others open the path again and find
+    /// `next`, which must already have the name. Whether that is achieved.
     ///
-    /// That one alone is in the table does not say so. While the table is read, whoever is about to
-    /// wait is kept from showing up in it, so one look is not enough; and whoever was woken because
-    /// another gave up is not in it either, so all that were seen must be seen again at the next one.
+    /// One entry in the table does not prove it. While the table is read, a process that is about
+    /// to wait cannot appear in it, so one check is not enough; and a process that was woken
+    /// because another gave up is not in it either, so all that were seen must be seen again at the
+    /// next check.
     pub(super) fn single_out(&mut self, next: &Self) -> bool {
         let Ok(table) = fs::File::open("/proc/locks") else { return true };
         let mut locks = String::new();
@@ -119,9 +120,9 @@ impl LeasedFile {
         self.looks_alone >= LOOKS
     }
 
-    /// Lets whoever waits for it go on, and find this value.
+    /// Lets the waiting process go on, and find this value.
     pub(super) fn hand_out(&mut self, value: u32) {
-        // Where there is no room, it shows what it showed before, or nothing.
+        // Without space, the file shows its old value or nothing.
         let _ = self.write(value);
         let marked = fallocate(&self.file, FallocateFlags::KEEP_SIZE, MARK_BYTES, MARK_BYTES)
             .and_then(|()| fstat(&self.file));
@@ -137,13 +138,13 @@ impl LeasedFile {
         Ok(())
     }
 
-    /// Whether nobody has it open any more.
+    /// Whether no process has it open any more.
     pub(super) fn is_closed(&self) -> bool {
         lease::take(self.file.as_fd()).is_ok()
     }
 
-    /// What was written since the last time. Of one that is still being written, only what is the
-    /// same as at the last look, unless all of it is wanted.
+    /// What was written since the last check. Of a file that is still open, only what is the same
+    /// as at the last check, unless `all` is set.
     pub(super) fn take_in(&mut self, all: bool) -> Vec<Operation> {
         let mut now = vec![0; MAX_BYTES];
         let (Ok(count), Ok(found)) = (pread(&self.file, &mut now, 0), fstat(&self.file)) else {
@@ -154,7 +155,7 @@ impl LeasedFile {
             self.settling = Some(now);
             return Vec::new();
         }
-        // Emptied, it is so for good: what is behind is gone.
+        // Truncated: the marker block is gone for good.
         if !self.was_emptied && self.is_emptied(found.st_blocks, &now) {
             self.was_emptied = true;
             self.seen.clear();
@@ -165,7 +166,7 @@ impl LeasedFile {
         found
     }
 
-    /// Without a mark it is guessed: whoever writes one sign over what is there leaves the rest.
+    /// Without the marker it is a guess: a program that overwrites one character leaves the rest.
     fn is_emptied(&self, blocks: i64, now: &[u8]) -> bool {
         match self.marked_blocks {
             Some(marked) => blocks < marked,
@@ -182,7 +183,7 @@ fn counted(pids: &[i32]) -> BTreeMap<i32, usize> {
     counted
 }
 
-/// Whether a process is there and not over.
+/// Whether a process exists and has not ended.
 fn is_there(pid: i32) -> bool {
     fs::read(format!("/proc/{pid}/stat")).is_ok_and(|stat| {
         let state = stat.iter().rposition(|&byte| byte == b')').and_then(|at| stat.get(at + 2));
@@ -190,7 +191,7 @@ fn is_there(pid: i32) -> bool {
     })
 }
 
-/// Threads of a process that wait for a lease; all of them where that is not told.
+/// Threads of a process that wait for a lease; all threads where the kernel does not show it.
 fn waiting_threads(pid: i32) -> Vec<i32> {
     let Ok(tasks) = fs::read_dir(format!("/proc/{pid}/task")) else { return Vec::new() };
     let thread = |task: fs::DirEntry| task.file_name().to_str()?.parse::<i32>().ok();

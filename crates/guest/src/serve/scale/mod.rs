@@ -1,10 +1,10 @@
-//! The scale file: programs write to it how much they want the sandbox to be kept awake, and read
-//! what keeps it so. It is a plain file to them. Whoever opens it waits for a moment, in the kernel,
-//! until the guest has taken in all that was written before, and gets a file of its own to write to;
-//! another has its name by then. So no write is lost, and a read sees every write before it.
+//! The scale file: programs write to it how much they want to keep the sandbox alive, and read what
+//! keeps it so. To them it is a plain file. A program that opens it waits for a moment, in the
+//! kernel, until the guest has read all earlier writes, and then has a file of its own; the name
+//! already belongs to a new file. So no write is lost, and a read sees every write before it.
 //!
-//! It must never wait for a program: one that keeps its file open is looked at now and then, and one
-//! that breaks the file breaks it for itself.
+//! The guest must never wait for a program: a file that a program keeps open is checked now and
+//! then, and a program that breaks the file breaks only its own.
 
 mod leased_file;
 mod operations;
@@ -21,21 +21,21 @@ use operations::Operation;
 /// Its name in its directory.
 const NAME: &str = "scale";
 
-/// The name of one that is being made.
+/// The name of a file that is being made.
 const NEW: &str = ".new";
 
-/// Files that programs have open. Of more, those opened first are forgotten.
+/// The most files that programs have open. With more, the oldest are forgotten.
 const MAX_HANDED_OUT: usize = 64;
 
-/// How soon one that was handed out is looked at, and how seldom after a while.
+/// The shortest and the longest pause between two checks of the files that were handed out.
 const SOONEST_MS: u64 = 1;
 const LATEST_MS: u64 = 128;
 
-/// How soon after one change the host is reported of another: every word to it may be stored.
+/// The shortest pause between two reports to the host: each may be stored.
 const REPORT_INTERVAL_MS: u64 = 50;
 
-/// How long several that wait for the same file are reported apart before they get it together. The
-/// kernel lets them have it after 45 seconds.
+/// How long the guest tries to give a file to one of several waiting programs alone. After 45
+/// seconds the kernel would let all of them have it.
 const SINGLE_OUT_MS: u64 = 1000;
 
 /// The scale file of a sandbox.
@@ -43,9 +43,9 @@ const SINGLE_OUT_MS: u64 = 1000;
 pub(super) struct Scale {
     directory: OwnedFd,
     path: String,
-    /// The one that has the name.
+    /// The file that has the name.
     current: Option<LeasedFile>,
-    /// One that is asked for, and since when.
+    /// A file that a program waits for, and since when.
     requested: Option<(LeasedFile, u64)>,
     handed_out: Vec<LeasedFile>,
     next_look_ms: u64,
@@ -53,17 +53,17 @@ pub(super) struct Scale {
     count: Count,
 }
 
-/// What was counted, and what the host knows of it.
+/// The counter, and what the host knows of it.
 #[derive(Debug, Default)]
 struct Count {
     scale: u32,
     processes: u32,
     reported_scale: u32,
-    /// Said, and not reported yet.
+    /// A write set the scale to a number and was not reported yet.
     drops: bool,
     reported: u64,
     acknowledged: u64,
-    /// What the host says of processes before it has acknowledged this is out of date.
+    /// Process counts of the host from before this report are out of date.
     last_drop: u64,
     next_report_ms: u64,
 }
@@ -88,13 +88,13 @@ impl Scale {
         Ok(scale)
     }
 
-    /// Where programs find it.
+    /// The path for programs.
     pub(super) fn path(&self) -> &str {
         &self.path
     }
 
     fn publish(&mut self) -> Result<(), Errno> {
-        // One that was not finished, or that somebody put there.
+        // A file that was not finished, or that a program put there.
         let _ = unlinkat(&self.directory, NEW, AtFlags::empty());
         let published = LeasedFile::publish(&self.directory, NEW, NAME, self.count.value());
         if published.is_err() {
@@ -104,7 +104,7 @@ impl Scale {
         Ok(())
     }
 
-    /// A program is about to start: it is to find the file, whatever others did to it.
+    /// Restores the file before a program starts, whatever other programs did to it.
     pub(super) fn restore(&mut self) {
         let found = statat(&self.directory, NAME, AtFlags::SYMLINK_NOFOLLOW);
         let is_ours = match (&self.current, &found) {
@@ -115,13 +115,13 @@ impl Scale {
             return;
         }
         if found.is_ok() {
-            // A directory is not replaced by a file. One with something in it stays.
+            // A rename cannot replace a directory. A non-empty directory stays.
             let _ = unlinkat(&self.directory, NAME, AtFlags::REMOVEDIR);
         }
         let _ = self.publish();
     }
 
-    /// When to look again.
+    /// When to check again.
     pub(super) fn due_ms(&self) -> Option<u64> {
         let look =
             (self.requested.is_some() || !self.handed_out.is_empty()).then_some(self.next_look_ms);
@@ -129,7 +129,7 @@ impl Scale {
         look.into_iter().chain(report).min()
     }
 
-    /// Somebody may have asked for the file: gives it out, if there is one alone who wants it.
+    /// Hands the file out if programs wait for it and one of them can have it alone.
     pub(super) fn on_requests(&mut self, now_ms: u64) {
         loop {
             if self.requested.is_none() {
@@ -137,8 +137,8 @@ impl Scale {
                     return;
                 };
                 self.requested = Some((current, now_ms));
-                // From here on, whoever comes finds another one. Without room for one, all that is
-                // lost is that several may get the same.
+                // From here on, other programs find a new file. Without room for one, several
+                // programs may get the same.
                 let _ = self.publish();
             }
             let Some((mut leased, since_ms)) = self.requested.take() else { return };
@@ -165,7 +165,7 @@ impl Scale {
         self.handed_out.push(leased);
     }
 
-    /// It is time to look at what was handed out.
+    /// Checks the files that were handed out, when it is time.
     pub(super) fn look_if_due(&mut self, now_ms: u64) {
         let is_open = self.requested.is_some() || !self.handed_out.is_empty();
         if !is_open || now_ms < self.next_look_ms {
@@ -178,13 +178,13 @@ impl Scale {
         }
         self.next_look_ms = now_ms + self.pause_ms;
         if self.current.is_none() {
-            // There was no room for one.
+            // There was no room for a new file.
             let _ = self.publish();
         }
         self.on_requests(now_ms);
     }
 
-    /// Takes in what was written. Whether anything was.
+    /// Reads what was written. Whether anything was.
     fn take_in(&mut self, all: bool) -> bool {
         let mut found = false;
         let Self { handed_out, count, .. } = self;
@@ -199,17 +199,18 @@ impl Scale {
         found
     }
 
-    /// What the host is to be reported, if it has acknowledged the last, and that was a while ago.
+    /// The next report to the host, if it has acknowledged the last one and that was long enough
+    /// ago.
     pub(super) fn next_report(&mut self, now_ms: u64) -> Option<Reply> {
         self.count.next_report(now_ms)
     }
 
-    /// The host has acknowledged.
+    /// The host has acknowledged a report.
     pub(super) fn acknowledged(&mut self, seq: u64) {
         self.count.acknowledged = self.count.acknowledged.max(seq.min(self.count.reported));
     }
 
-    /// The host says how many processes keep the sandbox awake.
+    /// Sets how many processes keep the sandbox alive, as the host counts them.
     pub(super) fn show_holds(&mut self, processes: u32, seen: u64) {
         if !self.count.drops && seen >= self.count.last_drop {
             self.count.processes = processes;
@@ -218,7 +219,7 @@ impl Scale {
 }
 
 impl Count {
-    /// What the file shows.
+    /// The number that the file shows.
     fn value(&self) -> u32 {
         self.scale.saturating_add(self.processes)
     }
@@ -235,7 +236,7 @@ impl Count {
         }
     }
 
-    /// Whether there is something to tell, and the host has acknowledged the last.
+    /// Whether there is something to report, and the host has acknowledged the last report.
     fn may_report(&self) -> bool {
         let is_new = self.drops || self.scale != self.reported_scale;
         is_new && self.acknowledged >= self.reported
@@ -261,7 +262,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_note_at_a_time_tells_all_there_is() {
+    fn one_scale_report_contains_all_changes() {
         let mut count = Count::default();
         assert_eq!(count.next_report(1000), None);
         count.apply(Operation::More(2));
@@ -277,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_dropped_stays_so_whatever_was_said_before() {
+    fn dropped_holds_stay_dropped_despite_older_counts() {
         let mut count = Count { processes: 3, ..Count::default() };
         count.apply(Operation::Exactly(1));
         assert_eq!(count.value(), 1);

@@ -1,21 +1,21 @@
-//! What is written to the scale file, as words: `+` and `-`, by one or by a number, and `=` a number.
-//! Everything else is passed over. Pure.
+//! What programs write to the scale file: `+` and `-`, by one or by a number, and `=` with a
+//! number. Everything else is ignored. Pure.
 
 /// More of a file is not read.
 pub(super) const MAX_BYTES: usize = 4096;
 
-/// One word.
+/// One operation on the counter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Operation {
-    /// So many more.
+    /// Adds this many.
     More(u32),
-    /// So many fewer.
+    /// Subtracts this many.
     Fewer(u32),
-    /// So many, and nothing else counts.
+    /// Sets the counter, and drops all other keep-alives.
     Exactly(u32),
 }
 
-/// The words of a text, in order. Numbers that are too large are as large as can be.
+/// The operations in a text, in order. A number that is too large becomes the maximum.
 pub(super) fn parse(text: &[u8]) -> Vec<Operation> {
     let mut words = Vec::new();
     let mut rest = text;
@@ -38,9 +38,9 @@ pub(super) fn parse(text: &[u8]) -> Vec<Operation> {
     words
 }
 
-/// What of a file is new since it was `seen`. `was_emptied`: it was empty in between, so that all of
-/// it is. Otherwise it was written over or behind what was there; over it, what is the same as
-/// before at the end is what was not written.
+/// The new bytes of a file since it was `seen`. `was_emptied`: it was truncated in between, so
+/// everything is new. Otherwise a program wrote over or after the old contents; after an overwrite,
+/// an unchanged end counts as not written.
 pub(super) fn new_bytes<'a>(seen: &[u8], now: &'a [u8], was_emptied: bool) -> &'a [u8] {
     if was_emptied {
         return now;
@@ -55,8 +55,8 @@ pub(super) fn new_bytes<'a>(seen: &[u8], now: &'a [u8], was_emptied: bool) -> &'
     &now[..differs.map_or(0, |last| last + 1)]
 }
 
-/// The process ids of those who wait for the lease on a file, as the kernel's table of locks tells.
-/// A line of the one they wait for comes before theirs, under the same number.
+/// The processes that wait for the lease on a file, from the kernel's table of locks. The line of
+/// the lease comes before theirs, under the same number.
 pub(super) fn waiting(locks: &str, inode: u64) -> Vec<i32> {
     let mut waiting = Vec::new();
     let mut number = None;
@@ -85,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn texts_are_words() {
+    fn scale_operations_are_parsed() {
         use Operation::{Exactly, Fewer, More};
         for (text, expected) in [
             ("", vec![]),
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_new_is_found_by_what_was_there() {
+    fn new_bytes_are_found_by_the_old_contents() {
         for (seen, now, was_emptied, expected) in [
             ("=3\n", "=3\n", false, ""),
             ("=3\n", "=3\n", true, "=3\n"),
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn those_who_wait_are_found_in_the_table() {
+    fn lease_waiters_are_found_in_the_lock_table() {
         let locks = "1: FLOCK  ADVISORY  WRITE 9 fe:00:7 0 EOF\n\
             2: LEASE  ACTIVE    WRITE 1 00:1b:70 0 EOF\n\
             3: LEASE  BREAKING  UNLCK 1 00:1b:7 0 EOF\n\

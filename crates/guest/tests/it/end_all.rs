@@ -1,5 +1,5 @@
-//! The end of a use and the beginning of the next, in the same process: nothing that ran is left,
-//! and the guest knows of nothing.
+//! The end of a use and the start of the next, in the same process: nothing that ran is left, and
+//! the guest has forgotten everything.
 
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::net::UnixStream;
@@ -9,7 +9,7 @@ use guest_protocol::message::{FaultCode, Reply, Request, VERSION, lane};
 use crate::container::on_stdin;
 use crate::host::{Host, shell};
 
-/// Hands over another connection, and gives the guest's first word on it.
+/// Hands over another connection, and returns the guest's first message on it.
 fn begin_again(host: &mut Host) -> Reply {
     let (ours, theirs) = UnixStream::pair().unwrap();
     let theirs = OwnedFd::from(theirs);
@@ -20,19 +20,19 @@ fn begin_again(host: &mut Host) -> Reply {
 
 const READY: Reply = Reply::Ready { version: VERSION };
 
-/// Programs that do not want to go, each of which says `up` and never ends by itself.
+/// Programs that try to stay, each of which prints `up` and never ends by itself.
 const STUBBORN: &[&str] = &[
     "trap '' HUP INT TERM QUIT; echo up; while :; do sleep 1; done",
     "(setsid sh -c 'trap \"\" TERM; while :; do sleep 1; done' &) ; echo up; exec sleep 1000",
     "(env -i setsid setsid sleep 1000 &); (sleep 1000 & sleep 1000 & kill -STOP $!); echo up; wait; sleep 1000",
     "i=0; while [ $i -lt 60 ]; do sleep 1000 & i=$((i + 1)); done; echo up; wait",
-    // It replaces itself for ever, and never is more than two.
+    // It replaces itself for ever, and is never more than two processes.
     "again() { (again) & exit; }; echo up; ulimit -u 200; f=$(mktemp); echo 'sleep 0.01; sh $0 & exit' > $f; sh $f & sleep 1000",
     "kill -STOP $$ & echo up; sleep 1000",
 ];
 
 #[test]
-fn nothing_is_left_of_a_use() {
+fn end_all_leaves_nothing_of_a_use() {
     let Some(mut host) = on_stdin() else { return };
     let env = [("SECRET", "of the first use")].into_iter().collect();
     assert_eq!(host.call(&Request::Claim { env }), Reply::Done);
@@ -68,7 +68,7 @@ fn nothing_is_left_of_a_use() {
 }
 
 #[test]
-fn another_life_inherits_one_descriptor() {
+fn a_restarted_guest_inherits_one_descriptor() {
     let Some(mut host) = on_stdin() else { return };
     let pid = std::fs::read_to_string(format!("/proc/{0}/task/{0}/children", host.guest.id()));
     let pid = pid.unwrap().trim().to_owned();
@@ -101,7 +101,7 @@ fn another_life_inherits_one_descriptor() {
 }
 
 #[test]
-fn whoever_is_not_alone_ends_nobody() {
+fn end_all_is_refused_outside_of_a_container() {
     let mut host = Host::start();
     assert_eq!(host.code(&Request::EndAll), FaultCode::Invalid);
     assert_eq!(host.code(&Request::BeginAgain), FaultCode::Invalid);
@@ -114,7 +114,7 @@ fn whoever_is_not_alone_ends_nobody() {
 }
 
 #[test]
-fn no_life_begins_beside_another() {
+fn a_guest_restarts_only_after_end_all() {
     let Some(mut host) = on_stdin() else { return };
     assert_eq!(host.code(&Request::BeginAgain), FaultCode::Invalid, "without a descriptor");
     host.run("(setsid sleep 1000 &)");
@@ -122,6 +122,6 @@ fn no_life_begins_beside_another() {
         Reply::SetupFailed { errno, .. } => assert_eq!(errno, 16),
         other => panic!("{other:?}"),
     }
-    // The end of a guest is that of its container.
+    // The end of a guest ends its container.
     assert_eq!(host.ended().code(), Some(4));
 }
