@@ -321,7 +321,7 @@ fn a_big_file_does_not_delay_other_requests() {
 #[test]
 fn files_of_other_users_are_denied() {
     if !is_root() {
-        super::host::skip("only root can become somebody else");
+        super::host::skip("only root can become another user");
         return;
     }
     let mut host = Host::start_with(&["1000", "1000"]);

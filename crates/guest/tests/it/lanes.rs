@@ -42,7 +42,7 @@ fn input_arrives_whole_and_ends() {
 }
 
 #[test]
-fn a_slow_reader_delays_no_other_program() {
+fn a_slow_reader_blocks_no_other() {
     let mut host = Host::start();
     let slow = host.ask(&shell("seq 1 1000000"));
     host.unread.insert((slow, lane::STDOUT));

@@ -83,7 +83,7 @@ fn an_invalid_link_is_refused_and_leaves_nothing() {
 #[test]
 fn a_link_is_made_only_where_the_user_may() {
     if !is_root() {
-        super::host::skip("only root can become somebody else");
+        super::host::skip("only root can become another user");
         return;
     }
     let mut host = Host::start_with(&["1000", "1000"]);

@@ -20,7 +20,7 @@ fn start() -> Option<Host> {
 #[test]
 fn the_guest_is_process_one_and_out_of_reach() {
     let Some(mut host) = start() else {
-        super::host::skip("not everybody can make namespaces");
+        super::host::skip("this user may not make namespaces");
         return;
     };
     assert_eq!(host.run("ps -o pid=,comm= -p 1").stdout.trim(), "1 guest");
@@ -39,7 +39,7 @@ fn the_guest_is_process_one_and_out_of_reach() {
 #[test]
 fn orphans_are_collected_and_trees_found() {
     let Some(mut host) = start() else {
-        super::host::skip("not everybody can make namespaces");
+        super::host::skip("this user may not make namespaces");
         return;
     };
     host.run("for i in 1 2 3 4 5 6; do (sh -c 'exit 3' &) ; done");
@@ -59,7 +59,7 @@ fn orphans_are_collected_and_trees_found() {
 #[test]
 fn no_program_outlives_the_guest() {
     let Some(mut host) = start() else {
-        super::host::skip("not everybody can make namespaces");
+        super::host::skip("this user may not make namespaces");
         return;
     };
     let channel = host.ask(&shell("readlink /proc/self/ns/pid; setsid sleep 1000 & wait"));

@@ -331,7 +331,7 @@ fn orphans_are_collected() {
 #[test]
 fn programs_run_as_the_user_they_should() {
     if !is_root() {
-        super::host::skip("only root can become somebody else");
+        super::host::skip("only root can become another user");
         return;
     }
     let mut host = Host::start_with(&["1000", "1000"]);

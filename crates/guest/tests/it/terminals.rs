@@ -103,7 +103,7 @@ fn a_shell_on_a_terminal_controls_its_jobs() {
         host.text(channel, lane::MAIN).contains("Stopped")
     });
     host.send(channel, lane::MAIN, b"jobs; kill %1; exit 12\n");
-    host.until("it is over", |host| {
+    host.until("the program has ended", |host| {
         if !host.has_reply(channel) {
             host.send(channel, lane::MAIN, b"exit 12\n");
         }

@@ -18,8 +18,8 @@ fn text(steps: &[Step]) -> String {
     steps.iter().map(|step| step.to_string() + "\n").collect()
 }
 
-/// Compares with a file beside this one. To accept a change on purpose, write what the failed
-/// test prints into the file.
+/// Compares with a file beside this one. To accept a change, write the output of the failed test
+/// into the file.
 #[track_caller]
 fn snapshot(name: &str, expected: &str, steps: &[Step]) {
     let found = text(steps);
@@ -67,7 +67,7 @@ fn plans_are_as_they_were_reviewed() {
     );
 }
 
-/// What must come in this order for these users.
+/// The steps that must come in this order for these users.
 fn argument(users: Users) -> Vec<Step> {
     let mut ordered = vec![Step::OpenProc, Step::TakeRoot, Step::EnterVoid];
     match users {
@@ -130,7 +130,7 @@ fn the_order_is_the_security_argument() {
 }
 
 #[test]
-fn what_is_shown_is_mounted_before_the_root_is_entered() {
+fn host_directories_are_mounted_before_the_root_is_entered() {
     let mut input = plan_input(Network::Spare, Workspace::Given, Users::Ranges);
     input.shown = vec!["data".to_owned(), "data/out".to_owned()];
     let steps = enter(&input);

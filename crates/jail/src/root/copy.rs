@@ -1,5 +1,5 @@
-//! Copying small files into a root that is being built: only what everyone may read, links as links,
-//! and never more than a budget allows. Nothing is ever followed.
+//! Copies small files into a root that is being built: only files that all users may read, links as
+//! links, and never more than a budget allows. No link is ever followed.
 
 use std::io::{self, Read as _, Write as _};
 use std::os::fd::BorrowedFd;
@@ -19,8 +19,8 @@ pub(super) fn write_file(
     std::fs::File::from(file).write_all(contents)
 }
 
-/// Copies what everyone may read, links as links, as long as the budget lasts. What does not exist
-/// or is not for everyone is left out.
+/// Copies what all users may read, links as links, as long as the budget lasts. A file that does
+/// not exist or is not readable for all is left out.
 pub(super) fn copy_beneath(
     from: BorrowedFd<'_>,
     to: BorrowedFd<'_>,
@@ -34,7 +34,7 @@ pub(super) fn copy_beneath(
     copy_one(from, to, path, budget)
 }
 
-/// The same for what has its directory already.
+/// The same for a path whose directory exists already.
 fn copy_one(
     from: BorrowedFd<'_>,
     to: BorrowedFd<'_>,
@@ -74,7 +74,7 @@ fn copy_one(
         | FileType::Unknown => Ok(()),
     };
     match copied {
-        // What we have written ourselves goes before the host's.
+        // A file that we wrote ourselves has priority over the host's.
         Ok(()) | Err(rustix::io::Errno::EXIST) => Ok(()),
         Err(other) => Err(other.into()),
     }

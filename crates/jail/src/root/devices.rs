@@ -1,5 +1,5 @@
-//! The device files that sandboxes have: those that every program expects, and that are harmless.
-//! Root makes them; anybody else cannot make device files and borrows the host's.
+//! The device files of sandboxes: the harmless ones that every program expects. Root makes them; an
+//! ordinary user cannot make device files and binds those of the host.
 
 use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd};
@@ -11,15 +11,15 @@ use super::{copy_of, memory, mount_on};
 use crate::etc;
 use crate::sys::mount::{Properties, set_properties};
 
-/// Where they are in the launcher's own root.
+/// Their directory in the launcher's own root.
 pub const DEVICES: &str = "/devices";
 
-/// Who builds roots.
+/// The privileges of the process that builds roots.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Builder {
     /// Root.
     Root,
-    /// Somebody who is root only in a user namespace of his own.
+    /// Root only in a user namespace of its own.
     Rootless,
 }
 
@@ -44,8 +44,8 @@ pub fn build_devices(host: BorrowedFd<'_>, builder: Builder) -> io::Result<()> {
             Builder::Rootless => {
                 super::copy::write_file(directory.as_fd(), name, b"", 0o666)?;
                 let copy = copy_of(host, format!("dev/{name}"), false)?;
-                // Nothing about the file itself can be changed through it; what is written goes to
-                // the device all the same.
+                // Read-only: nothing about the file itself can be changed through it, but writes
+                // still reach the device.
                 let read_only = Properties { read_only: true, ..Properties::default() };
                 set_properties(copy.as_fd(), read_only)?;
                 mount_on(copy, &directory, *name)?;

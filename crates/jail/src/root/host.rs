@@ -1,5 +1,5 @@
-//! The root made of the host's own programs: its `/usr`, read-only, and around it only what we
-//! write, or copy because programs do not work without it.
+//! The root made of the host's own programs: its `/usr`, read-only, and around it only files that
+//! we write, or copy because programs do not work without them.
 
 use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd};
@@ -44,7 +44,7 @@ pub fn build_from_host(
     Ok(Built { directory: directory.to_owned(), layers: vec![LAYER.to_owned()], parts })
 }
 
-/// What every root has.
+/// Directories, links and files of every root.
 pub(super) fn skeleton(root: BorrowedFd<'_>, directories: &[&str]) -> io::Result<()> {
     for name in directories {
         mkdirat(root, *name, Mode::from_raw_mode(0o755))?;
@@ -56,8 +56,8 @@ pub(super) fn skeleton(root: BorrowedFd<'_>, directories: &[&str]) -> io::Result
     write_file(root, etc::EMPTY_FILE, b"", 0o444)
 }
 
-/// Fills an empty directory with all of it that is not mounted, and returns the names at its top at
-/// which directories of the host belong.
+/// Fills an empty directory with everything that is not mounted, and returns the names at its top
+/// on which directories of the host are mounted.
 pub fn fill_from_host(host: BorrowedFd<'_>, root: BorrowedFd<'_>) -> io::Result<Vec<&'static str>> {
     skeleton(root, etc::DIRECTORIES)?;
     for (name, contents) in etc::written() {
@@ -76,8 +76,9 @@ pub fn fill_from_host(host: BorrowedFd<'_>, root: BorrowedFd<'_>) -> io::Result<
     Ok(mounted)
 }
 
-/// Shows a name of the host's top in the root: a link as a link, and a directory as an empty one for
-/// the host's to be mounted on, which is told. What does not exist is left out.
+/// Mirrors a name at the top of the host: a link as a link, and a directory as an empty one.
+/// Returns whether the host's directory has to be mounted on it. A name that does not exist is left
+/// out.
 fn mirror(host: BorrowedFd<'_>, root: BorrowedFd<'_>, name: &str) -> io::Result<bool> {
     let Ok(found) = statat(host, name, AtFlags::SYMLINK_NOFOLLOW) else { return Ok(false) };
     match FileType::from_raw_mode(found.st_mode) {

@@ -1,6 +1,6 @@
-//! A root made of layers that somebody brought: the tree of a directory, or the layers of an image.
-//! Our own layer lies on top of them. Whatever theirs has at the places that every sandbox has of
-//! its own, links included, is hidden by it, so nothing of theirs decides where we mount.
+//! A root made of the layers of an image, or of the tree of a directory. Our own layer lies on top.
+//! It hides whatever the other layers have at the paths that every sandbox has of its own, links
+//! included, so the contents of an image never decide where we mount.
 
 use std::io::{self, Read as _};
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
@@ -19,16 +19,16 @@ use crate::etc;
 use crate::plan::USER;
 use crate::sys::mount::{Properties, set_properties};
 
-/// As many as surely have names that fit.
+/// As many layers as surely have paths that fit.
 pub const LAYERS_AT_MOST: usize = 64;
 
 /// The name of our own layer.
 const OURS: &str = "s";
 
-/// What is read of a file that we add a line to.
+/// The most bytes read of a file that we add a line to.
 const ACCOUNTS_AT_MOST: u64 = 1 << 20;
 
-/// Builds it in a directory of the launcher's own root. `layers` are opened directories, the lowest
+/// Builds it in a directory of the launcher's own root. `layers` are opened directories, lowest
 /// first.
 pub fn build_from_layers(
     layers: &[OwnedFd],
@@ -56,7 +56,7 @@ pub fn build_from_layers(
     let at = place(OURS)?;
     mount_on(&ours, CWD, &at)?;
     let ours = openat(CWD, at.as_str(), OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
-    // By the copies on which no device works: opening one may be all that somebody wants.
+    // Read through copies on which devices do not work: opening a device may be an attack.
     let safe = names
         .iter()
         .map(|name| {
@@ -71,14 +71,14 @@ pub fn build_from_layers(
     Ok(Built { directory: directory.to_owned(), layers: names, parts: vec![devices(builder)] })
 }
 
-/// Fills an empty directory with our own layer: what is ours whatever theirs, the lowest first, say.
+/// Fills an empty directory with our own layer over these layers, lowest first.
 pub fn fill_over_layers(ours: BorrowedFd<'_>, layers: &[OwnedFd]) -> io::Result<()> {
     skeleton(ours, etc::OWN_DIRECTORIES)?;
     for (name, contents) in etc::written() {
         let contents = match name {
             "etc/passwd" | "etc/group" => with_user(found_in(layers, name)?, &contents),
             "etc/hosts" | "etc/resolv.conf" => contents,
-            // Theirs is as good as ours, and theirs.
+            // The file of the image is as good as ours.
             _ => continue,
         };
         write_file(ours, name, contents.as_bytes(), 0o644)?;
@@ -86,14 +86,14 @@ pub fn fill_over_layers(ours: BorrowedFd<'_>, layers: &[OwnedFd]) -> io::Result<
     Ok(())
 }
 
-/// The contents of a file as the layers show it; none if they do not, or if it is not a small file.
+/// The contents of a file as the layers show it; `None` if it is missing or not a small file.
 fn found_in(layers: &[OwnedFd], name: &str) -> io::Result<Option<String>> {
     for layer in layers.iter().rev() {
         let resolve =
             ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
         let Ok(found) = statat(layer, name, AtFlags::SYMLINK_NOFOLLOW) else { continue };
-        // What is no file hides what is beneath: a mark that it was removed is a device, and opening
-        // one may be all that somebody wants.
+        // Anything but a file hides the layers below: the mark of a removed file is a device, and
+        // opening a device may be an attack.
         if FileType::from_raw_mode(found.st_mode) != FileType::RegularFile {
             return Ok(None);
         }
@@ -112,7 +112,7 @@ fn found_in(layers: &[OwnedFd], name: &str) -> io::Result<Option<String>> {
     Ok(None)
 }
 
-/// Their users or groups, and that of programs if they do not have it.
+/// The users or groups of the image, plus the user of programs if it is missing.
 fn with_user(theirs: Option<String>, ours: &str) -> String {
     let Some(mut theirs) = theirs else { return ours.to_owned() };
     let user = USER.to_string();

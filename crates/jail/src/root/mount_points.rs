@@ -1,6 +1,6 @@
-//! Places at which something is mounted in a root that has no such file or directory: they are made
-//! in a layer of their own, over the root itself or over the part of it in which they are. Nothing
-//! that the root has is hidden or replaced, and no link of it is followed.
+//! Mount points in a root that has no such file or directory: they are made in a layer of their
+//! own, over the root itself or over the part of it that contains them. Nothing of the root is
+//! hidden or replaced, and no link of it is followed.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -18,20 +18,20 @@ use super::layers::Source;
 use super::{Built, Layers, Part, memory, mount_on};
 use crate::sys::mount::{Properties, set_properties};
 
-/// The beginning of the names of these layers.
+/// The prefix of the names of these layers.
 const LAYER: &str = "p";
 
-/// A point at which something is mounted.
+/// A mount point.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MountPoint<'a> {
-    /// Where, from the top of the root.
+    /// Its path relative to the root.
     pub at: &'a str,
-    /// Whether that is a directory, or else a file.
+    /// Whether it is a directory or a file.
     pub is_directory: bool,
 }
 
-/// The same root with these points, built in a directory beside its own. They are in the order of
-/// their paths. The root it is made of must be kept for as long. `empty` is an empty directory.
+/// The same root with these mount points, built in a directory beside its own. They are sorted by
+/// path. The original root must be kept as long. `empty` is an empty directory.
 pub fn with_mount_points(
     base: &Built,
     directory: &str,
@@ -43,7 +43,7 @@ pub fn with_mount_points(
     let mut outer: Option<&str> = None;
     for point in points {
         if outer.is_some_and(|outer| is_beneath(point.at, outer)) {
-            // It is in what is mounted there, and must be there already.
+            // It lies in an outer mount, which must already contain it.
             continue;
         }
         outer = Some(point.at);
@@ -72,7 +72,7 @@ pub fn with_mount_points(
         set_properties(layer.as_fd(), Properties { read_only: true, ..Properties::default() })?;
         match part {
             None => {
-                // Named from where those of the root are, because names must be short.
+                // Layer paths are relative to the layers of the root, because they must be short.
                 let last = directory.rsplit('/').next().unwrap_or(directory);
                 built.layers.insert(0, format!("../{last}/{LAYER}"));
             }
@@ -98,7 +98,7 @@ fn is_beneath(path: &str, above: &str) -> bool {
     path.strip_prefix(above).is_some_and(|rest| rest.starts_with('/'))
 }
 
-/// The innermost part that has a path.
+/// The innermost part that contains a path.
 fn holder(parts: &[Part], at: &str) -> Option<usize> {
     let holds = |part: &Part| part.at == at || is_beneath(at, &part.at);
     let held = parts.iter().enumerate().filter(|(_, part)| holds(part));
@@ -149,8 +149,8 @@ fn make_layer(at: &str) -> io::Result<OwnedFd> {
     Ok(openat(CWD, at, OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?)
 }
 
-/// Makes a path in a layer. Directories that the root has are there as the root has them: what is on
-/// top decides how they are seen.
+/// Makes a path in a layer. Directories that the root has get the same owner and permissions: the
+/// topmost layer decides how they appear.
 fn make(layer: BorrowedFd<'_>, path: &str, known: &[Stat], is_directory: bool) -> io::Result<()> {
     let names: Vec<&str> = path.split('/').collect();
     let mut so_far = String::new();
@@ -169,7 +169,7 @@ fn make(layer: BorrowedFd<'_>, path: &str, known: &[Stat], is_directory: bool) -
         }
         if let Some(theirs) = known.get(number) {
             let owner = (Uid::from_raw(theirs.st_uid), Gid::from_raw(theirs.st_gid));
-            // Whoever is not root makes what is his, and everybody may look into it as before.
+            // Without root, the owner cannot be set; all users may enter the directory as before.
             let _ = chownat(layer, so_far.as_str(), Some(owner.0), Some(owner.1), AtFlags::empty());
             let mode = Mode::from_raw_mode(theirs.st_mode & 0o7777);
             chmodat(layer, so_far.as_str(), mode, AtFlags::empty())?;
@@ -183,7 +183,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_innermost_part_holds_a_path() {
+    fn the_innermost_root_part_holds_a_path() {
         let part = |at: &str| Part { at: at.to_owned(), source: Source::Layer(at.to_owned()) };
         let parts = ["dev", "usr", "usr/local"].map(part);
         for (at, expected) in [
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_root_lacks_is_found_without_following_links() {
+    fn missing_mount_points_are_found_without_following_links() {
         let point = std::env::temp_dir().join(format!("jail-points-{}", std::process::id()));
         let _ = std::fs::remove_dir_all(&point);
         std::fs::create_dir_all(point.join("a/b")).unwrap();

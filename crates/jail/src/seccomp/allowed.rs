@@ -296,7 +296,7 @@ pub const GROUPS: &[Group] = &[
     },
     Group {
         name: "scheduling",
-        why: "One's own share; raising it above the limits takes a capability that nobody has.",
+        why: "One's own share; raising it above the limits takes a capability that no program has.",
         rule: ALLOWED,
         calls: calls![
             SYS_sched_yield,

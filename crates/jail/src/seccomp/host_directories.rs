@@ -1,6 +1,6 @@
-//! What is refused besides where a directory of the host is lent: files that make whoever runs them
-//! another user. Inside they have no effect; outside, where everybody may be able to get at the
-//! directory, they would make others of the host its owner.
+//! What is refused in addition where a sandbox has a directory of the host: set-user-id and
+//! set-group-id files. Inside they have no effect; on the host, where other users may reach the
+//! directory, they would run as its owner.
 
 use super::arguments::{Arguments, Clause, Test};
 use super::{Call, Group, Rule, Verdict, calls};
@@ -8,8 +8,8 @@ use super::{Call, Group, Rule, Verdict, calls};
 /// Both bits.
 const SET_ID: Test = Test::AnyOf(libc::S_ISUID | libc::S_ISGID);
 
-/// Flags without which the mode of an `open` means nothing. That of unnamed files has the bit of
-/// directories besides its own.
+/// Flags without which the mode of an `open` has no meaning. The flag of unnamed files also
+/// contains the flag of directories.
 const MAKES: u32 = (libc::O_CREAT | (libc::O_TMPFILE & !libc::O_DIRECTORY)) as u32;
 
 const SECOND: Arguments = Arguments {
@@ -43,7 +43,7 @@ const OPENAT: Arguments = Arguments {
 pub const GROUPS: &[Group] = &[
     Group {
         name: "modes of files, second argument",
-        why: "No file of a lent directory makes its user another one.",
+        why: "No file in a host directory may become set-user-id or set-group-id.",
         rule: Rule::Arguments(&SECOND),
         calls: calls![SYS_fchmod],
     },
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn only_modes_that_make_another_user_are_refused() {
+    fn the_host_directory_filter_refuses_only_set_id_modes() {
         let policy = Policy::lending();
         assert!(compile(&policy).is_ok());
         let create = u64::from(libc::O_CREAT.cast_unsigned());
@@ -113,7 +113,7 @@ mod tests {
             (libc::SYS_fchmodat, [3, 0, 0o1777, 0, 0, 0], Verdict::Allow),
             (libc::SYS_openat, [3, 0, create, 0o4755, 0, 0], Verdict::PERM),
             (libc::SYS_openat, [3, 0, unnamed, 0o4755, 0, 0], Verdict::PERM),
-            // Without making a file, whatever happens to be there is no mode.
+            // Without creating a file, the mode has no meaning.
             (libc::SYS_openat, [3, 0, 0, 0o7777, 0, 0], Verdict::Allow),
             (libc::SYS_openat, [3, 0, directory, 0o7777, 0, 0], Verdict::Allow),
             (libc::SYS_openat2, [3, 0, 0, 0, 0, 0], Verdict::NOSYS),

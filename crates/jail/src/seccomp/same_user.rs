@@ -1,7 +1,7 @@
-//! What programs are refused on top of everything else where they are the same user as the guest,
-//! who is process 1: the kernel would let them change its limits, its priority and where it runs,
-//! and the next user of the sandbox would have what they left. Leases are here too, because this is
-//! loaded instead of the filter that is about them alone.
+//! What programs are refused in addition where they run as the same user as the guest, which is
+//! process 1: the kernel would let them change its limits, its priority and its CPU affinity, and
+//! the next user of the sandbox would inherit that. Leases are here too, because this filter
+//! replaces the one that is about leases alone.
 
 use super::arguments::{Arguments, Clause, Test};
 use super::{Group, Rule, Verdict, calls};
@@ -29,7 +29,7 @@ const FIRST: Arguments = Arguments {
     otherwise: Verdict::Allow,
 };
 
-/// The second argument is a process, a group or a user; the guest leads the group of its number.
+/// The second argument is a process, a group or a user; the guest leads the group with its own id.
 const PRIORITY: Arguments = Arguments {
     clauses: &[
         Clause { argument: 0, test: Test::Is(PRIORITY_OF_USER), verdict: Verdict::PERM },
@@ -50,14 +50,14 @@ const IO_PRIORITY: Arguments = Arguments {
 pub const GROUPS: &[Group] = &[
     Group {
         name: "leases",
-        why: "Whoever starts a leased program waits for most of a minute, the guest with it.",
+        why: "Starting a leased program blocks for most of a minute, and the guest with it.",
         rule: Rule::Arguments(&LEASES),
         calls: calls![SYS_fcntl],
     },
     Group {
         name: "limits and scheduling of the guest",
         why: "A limit that was lowered stays so for the next user; a guest that never runs serves \
-              nobody.",
+              no request.",
         rule: Rule::Arguments(&FIRST),
         calls: calls![
             SYS_prlimit64,
@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_aimed_at_the_guest_is_refused() {
+    fn the_same_user_filter_refuses_only_calls_at_the_guest() {
         assert!(compile(&Policy::same_user_as_guest()).is_ok());
         let process = u64::from(libc::PRIO_PROCESS);
         let group = u64::from(libc::PRIO_PGRP);
