@@ -1,11 +1,10 @@
-//! Matches names with name_patterns_match: `*` is any text, `?` one byte, `[a-z]` one of these bytes and
+//! Matches names with patterns: `*` is any text, `?` one byte, `[a-z]` one of these bytes and
 //! `[!a-z]` one of the others, and a backslash makes the next byte literal. Every other byte is
 //! literal.
 
-/// Whether a name matches one of these name_patterns_match, or there are none.
-pub fn is_like_one(name_patterns_match: &[String], name: &[u8]) -> bool {
-    name_patterns_match.is_empty()
-        || name_patterns_match.iter().any(|pattern| is_like(pattern.as_bytes(), name))
+/// Whether a name matches one of these patterns, or there are none.
+pub fn is_like_one(patterns: &[String], name: &[u8]) -> bool {
+    patterns.is_empty() || patterns.iter().any(|pattern| is_like(pattern.as_bytes(), name))
 }
 
 /// Whether a name matches a pattern. Of several `*` only the last is tried again, so that no

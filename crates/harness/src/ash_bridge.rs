@@ -1,6 +1,6 @@
-//! Ash's bridge protocol: a Node program that listens on a Unix socket and speaks lines of JSON
-//! without ids. A query ends at `done` or `error`; after an error a `done` still comes, sometimes late,
-//! and must never end the next query.
+//! Ash's bridge protocol: a Node program that listens on a Unix socket and exchanges lines of JSON
+//! without ids. A query ends at `done` or `error`; after an error a `done` still comes, sometimes
+//! late, and must never end the next query.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,22 +16,22 @@ use crate::json::{ascii, checked_line};
 use crate::link::{HarnessEnd, HarnessEvent};
 use crate::protocol::{Meaning, Protocol};
 
-/// The longest line that a bridge may say.
+/// The longest line of a bridge.
 pub(crate) const LINE_BYTES_MAX: usize = 50 << 20;
 
-/// What a bridge writes to its output when it listens.
+/// The byte that a bridge writes to its output when it listens.
 pub(crate) const READY_BYTE: u8 = b'R';
 
-/// How long the `done` that follows an error is waited for, and how long a bridge must be silent
-/// after one that may be late to be believed that it was not.
+/// How long to wait for the `done` that follows an error, and how long a bridge must be silent
+/// after a `done` that may be late until it counts as the real one.
 const LATE_DONE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// What is passed on of the words of an error.
+/// The most characters of an error message that are passed on.
 const MESSAGE_CHARS_MAX: usize = 4096;
 
 const WORKSPACE: &str = "/workspace";
 
-/// What a query may say besides its prompt.
+/// The options of a query besides its prompt.
 const OPTIONS: &[&str] = &[
     "allowedTools",
     "betas",
@@ -48,13 +48,13 @@ const OPTIONS: &[&str] = &[
     "traceContext",
 ];
 
-/// Where the bridge of a sandbox listens. Names of sockets have to be short.
+/// The socket of a sandbox's bridge. Socket paths must be short.
 pub(crate) fn socket_path(binding: &Binding) -> String {
     let id = binding.sandbox.to_string();
     format!("/tmp/ash-{}.sock", id.rsplit('-').next().unwrap_or_default())
 }
 
-/// What a bridge reads from its environment.
+/// The environment of a bridge.
 pub(crate) fn environment(binding: &Binding, socket: &str) -> [(String, String); 5] {
     let pair = |name: &str, value: &str| (name.to_owned(), value.to_owned());
     [
@@ -84,25 +84,26 @@ struct Kind {
 }
 
 fn parse(text: &str) -> Result<Line<'_>, String> {
-    serde_json::from_str(text).map_err(|error| format!("a line is not what it should be: {error}"))
+    serde_json::from_str(text)
+        .map_err(|error| format!("a line of the bridge cannot be parsed: {error}"))
 }
 
-/// Whether the first line of a bridge says that it is ready.
+/// Checks that the first line of a bridge says that it is ready.
 pub(crate) fn check_ready(text: &str) -> Result<(), String> {
     match parse(text)?.ev.as_str() {
         "ready" => Ok(()),
-        other => Err(format!("its first event is {other:?} and not \"ready\"")),
+        other => Err(format!("the first event of the bridge is {other:?} and not \"ready\"")),
     }
 }
 
-/// What is waited for in silence.
+/// What the protocol waits for in silence.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Waiting {
     /// Nothing.
     No,
-    /// The `done` after an error, with which the turn will end.
+    /// The `done` after an error, which ends the turn.
     ForDone { failed: String },
-    /// Whether the `done` that came was an earlier query's.
+    /// Whether the `done` that came belongs to an earlier query.
     ForMore,
 }
 
@@ -113,7 +114,7 @@ pub(crate) struct AshBridge {
     /// How many `done` of earlier queries may still come.
     late_dones: u32,
     waiting: Waiting,
-    /// Whether the query has said anything yet.
+    /// Whether the query has sent anything yet.
     has_spoken: bool,
     result: Option<Arc<str>>,
 }
@@ -126,7 +127,7 @@ impl AshBridge {
     fn meaning(&mut self, text: &str) -> Result<Meaning, String> {
         let line = parse(text)?;
         if let Waiting::ForDone { failed } = &self.waiting {
-            // What the failed query still says is nobody's.
+            // Output of a query that failed belongs to no turn.
             if line.ev != "done" {
                 return Ok(Meaning::Nothing);
             }
@@ -154,13 +155,14 @@ impl AshBridge {
             }
             "done" => Ok(self.done()),
             "log" => Ok(line.text.map_or(Meaning::Nothing, Meaning::Log)),
-            // What a newer bridge may say besides is no harm.
+            // Other events of a newer bridge do no harm.
             _ => Ok(Meaning::Nothing),
         }
     }
 
     fn done(&mut self) -> Meaning {
-        // A query that gave its result is over; one that has not may be meant by an earlier `done`.
+        // A query that gave its result has ended; otherwise the `done` may belong to an earlier
+        // query.
         if self.late_dones > 0 && self.result.is_none() {
             self.late_dones -= 1;
             if self.has_spoken {
@@ -184,7 +186,7 @@ fn failure(failed: &str) -> HarnessEnd {
 
 fn object(text: &str, what: &str) -> Result<Map<String, Value>, HarnessError> {
     serde_json::from_str(text).map_err(|error| {
-        HarnessError::new(HarnessErrorCode::Input, format!("{what} is no JSON object: {error}"))
+        HarnessError::new(HarnessErrorCode::Input, format!("{what} is not a JSON object: {error}"))
     })
 }
 
@@ -196,7 +198,7 @@ fn query(session: SessionId, input: &str, config: Option<&str>) -> Result<String
         None => Map::new(),
     };
     let input: Value = serde_json::from_str(input)
-        .map_err(|error| bad(&format!("the input is no JSON: {error}")))?;
+        .map_err(|error| bad(&format!("the input is not JSON: {error}")))?;
     let prompt = match input {
         Value::String(_) | Value::Array(_) => input,
         Value::Object(mut fields) => {
@@ -217,7 +219,7 @@ fn query(session: SessionId, input: &str, config: Option<&str>) -> Result<String
             query[name] = value;
         }
     }
-    // The stock bridge reads chunks as text, wherever they are cut.
+    // The stock bridge decodes chunks as text, even if they cut a character.
     Ok(ascii(&query.to_string()))
 }
 
@@ -306,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn a_query_ends_with_its_last_result() {
+    fn a_bridge_query_ends_with_its_last_result() {
         let mut protocol = protocol();
         assert!(is_piece(&protocol.on_line(RESULT)));
         assert!(is_piece(&protocol.on_line(MESSAGE)));
@@ -321,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn the_done_after_an_error_is_waited_for() {
+    fn a_bridge_done_after_an_error_is_waited_for() {
         let mut protocol = protocol();
         assert_eq!(protocol.on_line(ERROR), Meaning::Nothing);
         assert_eq!(protocol.silence_timeout(), Some(LATE_DONE_TIMEOUT));
@@ -331,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn a_done_that_is_late_ends_nothing() {
+    fn a_late_bridge_done_ends_nothing() {
         // It comes between the two, before the next has spoken, or after.
         for before in [0, 1, 2] {
             let mut protocol = protocol();
@@ -361,16 +363,13 @@ mod tests {
     }
 
     #[test]
-    fn a_done_that_never_comes_is_not_waited_for_twice() {
+    fn a_missing_bridge_done_is_not_waited_for_twice() {
         let mut first = protocol();
         first.on_line(ERROR);
         first.on_silence();
         first.begin(TurnId::NIL, "\"hi\"", None).unwrap();
         first.on_line(RESULT);
-        assert!(
-            matches!(first.on_line(DONE), Meaning::Ended(_)),
-            "its result says that it is over"
-        );
+        assert!(matches!(first.on_line(DONE), Meaning::Ended(_)), "its result ended it");
         let mut second = protocol();
         second.on_line(ERROR);
         second.on_silence();
@@ -381,7 +380,7 @@ mod tests {
     }
 
     #[test]
-    fn queries_say_what_they_may() {
+    fn bridge_queries_contain_only_known_options() {
         let of = |input, config| {
             let query = query(SessionId::NIL, input, config).unwrap();
             serde_json::from_str::<Value>(&query).unwrap()
@@ -402,7 +401,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_that_make_no_sense_break_it() {
+    fn invalid_bridge_lines_break_the_protocol() {
         for line in ["x", "[]", "{}", r#"{"ev":1}"#, r#"{"ev":"message"}"#] {
             assert!(matches!(protocol().on_line(line), Meaning::Broken(_)), "{line}");
         }

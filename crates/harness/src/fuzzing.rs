@@ -1,5 +1,5 @@
-//! What becomes of made-up bytes that a harness might say, for those who make them up. No server
-//! has this, and it must never do more with a line than a turn does.
+//! Interprets arbitrary bytes as lines of a harness, for fuzzing. No server contains this, and it
+//! must never do more with a line than a turn does.
 
 use model::{SessionId, TurnId};
 use serde::de::IgnoredAny;
@@ -13,7 +13,7 @@ use crate::protocol::{Meaning, Protocol};
 /// Short, so that lines that are too long are tried too.
 const LINE_BYTES_MAX: usize = 1024;
 
-/// The language that is spoken.
+/// The protocols.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Protocols {
     /// Our own.
@@ -22,8 +22,8 @@ pub enum Protocols {
     Bridge,
 }
 
-/// Hears bytes in pieces of this size, gives a turn after each that has ended, and tells what was
-/// made of each line. A line `~` stands for silence, and one that begins with `!` is said while
+/// Interprets bytes in pieces of this size, gives a turn after each that has ended, and returns the
+/// meaning of each line. A line `~` stands for silence, and a line that begins with `!` comes while
 /// there is no turn. `@` is the id of the present turn, `#` that of the one before.
 ///
 /// # Panics
@@ -131,6 +131,6 @@ mod tests {
         let said = "{\"ev\":\"error\",\"error\":\"e\"}\n~\n{\"ev\":\"done\"}\n{\"ev\":\"log\",\"text\":\"t\"}\n";
         let whole = interpret(Protocols::Bridge, said.as_bytes(), 7);
         assert!(whole[1].starts_with("Ended") && whole[3].starts_with("Log"), "{whole:?}");
-        assert_eq!(whole[2], "Nothing", "a late end ends nobody else's turn");
+        assert_eq!(whole[2], "Nothing", "a late end does not end the next turn");
     }
 }

@@ -1,6 +1,6 @@
-//! A harness that somebody speaks with directly, line by line and both ways at once. Nothing is
-//! understood here: lines are passed on as they are. Nobody else could go on from where whoever held
-//! it stopped, so the program is killed when it is let go.
+//! A harness that a caller uses directly, line by line and both ways at once. Nothing is
+//! interpreted: lines are passed on as they are. No other caller could continue from where this one
+//! stopped, so the program is killed when the hold ends.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,43 +14,43 @@ use crate::lines::{Lines, TooLong};
 use crate::program::{End, Ended};
 use crate::program_turn::{Conversation, ProgramHarness};
 
-/// The longest line that is passed on, whatever the harness may say in turns.
+/// The longest line that is passed on, whatever the limit in turns.
 pub const HELD_LINE_BYTES_MAX: usize = 4 << 20;
 
 const READ_BYTES: usize = 32 * 1024;
 
-/// How long a program whose connection has ended may take to be over, and one that is over may take
-/// to be read to its end.
+/// How long a program may take to end after its connection has ended, and how long a program that
+/// has ended is still read.
 const EXIT_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// A harness that is held. Dropped, its program is killed with everything that descends from it.
+/// A held harness. When it is dropped, its program is killed with all its descendants.
 pub struct Held {
-    /// What it says.
+    /// What it sends.
     pub says: HeldOutput,
-    /// What it is told.
+    /// What it receives.
     pub hears: HeldInput,
 }
 
-/// What a harness that is held says.
+/// The output of a held harness.
 pub struct HeldOutput {
     reader: ReadHalf<Box<dyn Duplex>>,
     lines: Lines,
     scratch: Vec<u8>,
     end: End,
-    /// How the program ended, and how long it is still listened to.
+    /// How the program ended, and until when it is still read.
     died: Option<(Ended, Instant)>,
     _kill_on_drop: KillOnDrop,
 }
 
-/// What a harness that is held is told.
+/// The input of a held harness.
 pub struct HeldInput {
     writer: WriteHalf<Box<dyn Duplex>>,
-    /// What it was to be told before and has not taken yet.
+    /// Bytes of earlier lines that it has not taken yet.
     unsaid: Vec<u8>,
     _kill_on_drop: KillOnDrop,
 }
 
-/// Kills the program.
+/// Kills the program when it is dropped.
 struct KillOnDrop(Arc<ProgramHarness>);
 
 impl Drop for KillOnDrop {
@@ -77,13 +77,13 @@ impl Held {
 }
 
 impl HeldOutput {
-    /// The next line, or why there will be none. Dropping the wait loses nothing.
+    /// The next line, or why there is none. Dropping the wait loses nothing.
     pub async fn next(&mut self) -> Result<String, HarnessError> {
         loop {
             match self.lines.next() {
                 Ok(Some(line)) => {
                     return String::from_utf8(line).map_err(|_| {
-                        let cause = "a line of the harness is no text";
+                        let cause = "a line of the harness is not UTF-8";
                         HarnessError::new(HarnessErrorCode::Protocol, cause)
                     });
                 }
@@ -108,7 +108,7 @@ impl HeldOutput {
                     Ok(count @ 1..) => self.lines.push(&self.scratch[..count]),
                     Ok(0) | Err(_) => return Err(self.closed().await),
                 },
-                // What it had said before is still heard.
+                // What it sent before its end is still read.
                 ended = self.end.wait(), if died.is_none() => {
                     self.died = Some((ended, Instant::now() + EXIT_TIMEOUT));
                 }
@@ -117,13 +117,13 @@ impl HeldOutput {
         }
     }
 
-    /// Why nothing more will be said.
+    /// Why nothing more will come.
     async fn closed(&mut self) -> HarnessError {
         if let Some((ended, _)) = &self.died {
             return ended.clone().into_error();
         }
         let goes_on = |_| {
-            let cause = "the harness closed its connection and goes on";
+            let cause = "the harness closed its connection but still runs";
             HarnessError::new(HarnessErrorCode::Died, cause)
         };
         timeout(EXIT_TIMEOUT, self.end.wait()).await.map_or_else(goes_on, Ended::into_error)
@@ -131,12 +131,12 @@ impl HeldOutput {
 }
 
 impl HeldInput {
-    /// Tells it a line; done when it has taken it. One that listens no more is told nothing: its
-    /// end is told by what it says.
+    /// Sends it a line; returns when it has taken it. If it does not read any more, nothing is
+    /// sent: its output reports its end.
     pub async fn line(&mut self, line: &str) {
         self.unsaid.extend_from_slice(line.as_bytes());
         self.unsaid.push(b'\n');
-        // Of a wait that was dropped only the rest is said again.
+        // After a dropped wait, only the rest is sent again.
         while !self.unsaid.is_empty() {
             match self.writer.write(&self.unsaid).await {
                 Ok(count @ 1..) => drop(self.unsaid.drain(..count)),

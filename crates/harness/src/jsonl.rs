@@ -1,5 +1,5 @@
 //! Our own protocol, `docs/harness.md`: lines of JSON on a channel of the program's own. Each line
-//! names the turn it is about; a line about none that is known breaks the protocol.
+//! names its turn; a line about an unknown turn breaks the protocol.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -17,13 +17,13 @@ use crate::protocol::{Meaning, Protocol};
 /// The version of the protocol.
 const PROTOCOL: u64 = 1;
 
-/// The longest line that a harness may say.
+/// The longest line of a harness.
 pub(crate) const LINE_BYTES_MAX: usize = 4 << 20;
 
-/// What is passed on of the words of an error.
+/// The most characters of an error message that are passed on.
 const MESSAGE_CHARS_MAX: usize = 4096;
 
-/// How many turns that are over are remembered, so that what still comes of them is known for it.
+/// How many ended turns are remembered, so that their late lines are recognised.
 const PAST_TURNS_MAX: usize = 256;
 
 /// A line of the harness.
@@ -70,10 +70,10 @@ pub(crate) struct Jsonl {
     past: VecDeque<String>,
 }
 
-/// JSON of a caller that is to be part of a line.
+/// JSON of a caller that becomes part of a line.
 fn raw(text: &str, what: &str) -> Result<Box<RawValue>, HarnessError> {
     let bad = |cause: String| {
-        HarnessError::new(HarnessErrorCode::Input, format!("{what} is no JSON: {cause}"))
+        HarnessError::new(HarnessErrorCode::Input, format!("{what} is not JSON: {cause}"))
     };
     let text = one_line(text).map_err(bad)?;
     RawValue::from_string(text).map_err(|error| bad(error.to_string()))
@@ -84,21 +84,24 @@ fn line(said: &HostLine<'_>) -> Result<String, HarnessError> {
         .map_err(|error| HarnessError::new(HarnessErrorCode::Input, error.to_string()))
 }
 
-/// Whether the first line of a harness says that it is ready, or what is wrong with it.
+/// Checks that the first line of a harness says that it is ready.
 pub(crate) fn check_ready(text: &str) -> Result<(), String> {
     let line = parse(text)?;
     match (&*line.kind, line.protocol) {
         ("ready", Some(PROTOCOL)) => Ok(()),
         ("ready", Some(other)) => {
-            Err(format!("it speaks protocol {other}, and {PROTOCOL} is known here"))
+            Err(format!("the harness speaks protocol {other}, and only {PROTOCOL} is supported"))
         }
-        ("ready", None) => Err("its ready line names no protocol".to_owned()),
-        (kind, _) => Err(format!("its first line is of type {kind:?} and not \"ready\"")),
+        ("ready", None) => Err("the ready line of the harness names no protocol".to_owned()),
+        (kind, _) => {
+            Err(format!("the first line of the harness is of type {kind:?} and not \"ready\""))
+        }
     }
 }
 
 fn parse(text: &str) -> Result<Line<'_>, String> {
-    serde_json::from_str(text).map_err(|error| format!("a line is not what it should be: {error}"))
+    serde_json::from_str(text)
+        .map_err(|error| format!("a line of the harness cannot be parsed: {error}"))
 }
 
 impl Jsonl {
@@ -110,36 +113,36 @@ impl Jsonl {
         if !is_piece && !is_end {
             return match &*line.kind {
                 "bound" => Ok(Meaning::Nothing),
-                kind => Err(format!("a line of type {kind:?} has no meaning here")),
+                kind => Err(format!("a line of type {kind:?} is not allowed here")),
             };
         }
         let id = id()?;
         if id != self.turn || self.turn.is_empty() {
             let is_past = self.past.iter().any(|past| past == id);
             return match (is_past, is_piece) {
-                // Something may still have been on its way.
+                // A line may still have been on its way.
                 (true, true) => Ok(Meaning::Nothing),
                 (true, false) => Err(format!("turn {id} was ended twice")),
-                (false, _) => Err(format!("no turn {id:?} was given to it")),
+                (false, _) => Err(format!("the harness has no turn {id:?}")),
             };
         }
         of_the_turn(&line)
     }
 }
 
-/// What a line of the turn that it has means.
+/// The meaning of a line of the present turn.
 fn of_the_turn(line: &Line<'_>) -> Result<Meaning, String> {
     let data = line.data.map(checked_line).transpose()?;
     match &*line.kind {
         "event" => match data {
             Some(data) if is_object(&data) => Ok(Meaning::Event(HarnessEvent::Message(data))),
-            Some(_) | None => Err("the data of an event is no object".to_owned()),
+            Some(_) | None => Err("the data of an event is not an object".to_owned()),
         },
         "output" => {
             let stream = match line.stream.as_deref() {
                 None | Some("stdout") => Stream::Stdout,
                 Some("stderr") => Stream::Stderr,
-                Some(other) => return Err(format!("there is no output {other:?}")),
+                Some(other) => return Err(format!("{other:?} is not an output stream")),
             };
             let text = line.text.as_deref().ok_or("an output has no text")?.to_owned();
             Ok(Meaning::Event(HarnessEvent::Output { stream, text }))
@@ -243,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_of_the_turn_have_a_meaning() {
+    fn jsonl_lines_of_the_turn_have_a_meaning() {
         let message = |text: &str| Meaning::Event(HarnessEvent::Message(Arc::from(text)));
         let output = |stream, text: &str| {
             Meaning::Event(HarnessEvent::Output { stream, text: text.to_owned() })
@@ -271,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_that_make_no_sense_break_it() {
+    fn invalid_jsonl_lines_break_the_protocol() {
         for line in [
             "x".to_owned(),
             "[]".to_owned(),
@@ -291,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn what_still_comes_of_a_turn_that_is_over_does_not_matter() {
+    fn late_lines_of_an_ended_turn_are_ignored() {
         let mut protocol = protocol();
         let end = of_turn(r#""type":"result""#);
         assert!(matches!(protocol.on_line(&end), Meaning::Ended(_)));
@@ -302,9 +305,9 @@ mod tests {
         assert!(matches!(protocol.on_line(&end), Meaning::Broken(_)), "but not a second end");
     }
 
-    /// Whoever writes a harness reads which lines the host says: those, and no others.
+    /// Authors of harnesses read in the document which lines the host sends: those, and no others.
     #[test]
-    fn what_the_host_says_is_what_the_document_tells() {
+    fn host_lines_are_those_of_the_document() {
         let document = include_str!("../../../docs/harness.md");
         let told = document.lines().filter_map(|row| row.strip_prefix("| host | `{\"type\":\""));
         let told: Vec<_> = told.filter_map(|row| row.split('"').next()).collect();
@@ -335,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_said_is_one_line_whatever_is_in_it() {
+    fn a_host_line_is_one_line_whatever_it_contains() {
         let mut protocol = Jsonl::default();
         let said = protocol.begin(TURN, "{\n\"a\":\r\n\"b\\nc\"}", None).unwrap();
         assert!(!said.contains(['\r', '\n']), "{said}");
@@ -345,7 +348,7 @@ mod tests {
         assert!(protocol.begin(TURN, "1", Some("")).is_err());
     }
 
-    /// One thing that a harness may say.
+    /// One line that a harness may send.
     #[derive(Debug, Clone)]
     enum Step {
         Event(u32),
@@ -362,7 +365,7 @@ mod tests {
         proptest::collection::vec(step, 0..20)
     }
 
-    /// What is heard of these bytes when they come cut like this: the events, and how it ended.
+    /// The result of these bytes when they arrive cut like this: the events, and how it ended.
     fn heard_of(bytes: &[u8], cuts: &[usize]) -> (Vec<HarnessEvent>, Option<Meaning>) {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         runtime.block_on(async {
@@ -406,7 +409,7 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(200))]
 
         #[test]
-        fn a_turn_is_the_same_however_it_is_cut(
+        fn a_jsonl_turn_is_the_same_however_it_is_cut(
             steps in steps(), cuts in proptest::collection::vec(1_usize..60, 0..40),
         ) {
             let past = TurnId::from_u128(4);
@@ -434,7 +437,7 @@ mod tests {
         }
 
         #[test]
-        fn garbage_breaks_it_and_nothing_else(
+        fn garbage_breaks_the_jsonl_protocol_and_nothing_else(
             garbage in proptest::collection::vec(any::<u8>(), 1..2000),
             cuts in proptest::collection::vec(1_usize..200, 0..40),
         ) {

@@ -1,5 +1,5 @@
-//! What a program writes to its two outputs, as lines for whoever keeps them. It must never hold the
-//! program up: whoever takes lines may not wait, and lines that never end are cut.
+//! The two outputs of a program, as lines for its logs. It must never delay the program: a log may
+//! not wait, and lines that never end are cut.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -7,27 +7,27 @@ use runtime::ByteReader;
 use tokio::io::AsyncReadExt as _;
 use tokio::sync::oneshot;
 
-/// A longer line is told in pieces.
+/// A longer line is logged in pieces.
 const LINE_BYTES_MAX: usize = 64 * 1024;
 
-/// What is kept of the last line of errors.
+/// The most bytes kept of the last line of standard error.
 const LAST_ERROR_LINE_BYTES_MAX: usize = 1024;
 
 const READ_BYTES: usize = 16 * 1024;
 
-/// Where a line comes from.
+/// The source of a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LogStream {
-    /// The program's output.
+    /// The program's standard output.
     Stdout,
-    /// The program's errors.
+    /// The program's standard error.
     Stderr,
-    /// What is told about the program.
+    /// A line about the program.
     System,
 }
 
 impl LogStream {
-    /// The word used on the wire.
+    /// The word on the wire.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Stdout => "stdout",
@@ -43,7 +43,7 @@ pub trait Logs: Send + Sync {
     fn line(&self, stream: LogStream, text: &str);
 }
 
-/// The last line that a program wrote to its errors.
+/// The last line that a program wrote to standard error.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct LastErrorLine(Arc<Mutex<String>>);
 
@@ -69,7 +69,7 @@ pub(crate) struct Output {
     pub stream: LogStream,
     pub logs: Arc<dyn Logs>,
     pub last_error_line: LastErrorLine,
-    /// The byte that says that the program is ready, where it says so, and who waits for it.
+    /// The byte that says that the program is ready, if it has one, and who waits for it.
     pub ready: Option<(u8, oneshot::Sender<()>)>,
 }
 
@@ -116,7 +116,7 @@ impl Output {
         match (&self.ready, part) {
             (Some((byte, _)), [first, rest @ ..]) if byte == first => {
                 if let Some((_, told)) = self.ready.take() {
-                    // Whoever waited may have given up.
+                    // The receiver may have given up.
                     let _ = told.send(());
                 }
                 rest
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn lines_are_told_as_they_were_written() {
+    async fn log_lines_are_passed_on_as_written() {
         let (output, kept) = output(LogStream::Stderr);
         let last_error_line = output.last_error_line.clone();
         let text = "one\r\ntwo\n\nüber\nno end".as_bytes().to_vec();
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_line_without_end_is_cut() {
+    async fn a_log_line_without_end_is_cut() {
         let (output, kept) = output(LogStream::Stdout);
         let bytes = vec![b'x'; 3 * LINE_BYTES_MAX + 5];
         output.drain(Some(Box::new(std::io::Cursor::new(bytes)))).await;
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn the_byte_that_says_ready_is_taken_out_once() {
+    fn the_ready_byte_is_removed_once() {
         let (mut output, kept) = output(LogStream::Stdout);
         let (told, mut ready) = oneshot::channel();
         output.ready = Some((b'R', told));

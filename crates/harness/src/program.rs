@@ -1,5 +1,5 @@
-//! A program that answers turns, while it lives: its outputs go to the logs, its end is known to
-//! whoever asks, and dropped it is killed with everything that descends from it.
+//! A program that answers turns, while it runs: its outputs go to the logs, its end is known to all
+//! holders, and when it is dropped it is killed with all its descendants.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,7 +15,7 @@ use crate::error::{FailureCode, HarnessError, HarnessErrorCode, is_gone};
 use crate::link::HarnessEnd;
 use crate::logs::{LastErrorLine, LogStream, Logs, Output};
 
-/// How long the outputs of a program that is over may take to be read.
+/// How long the outputs of a program that has ended may take to be read.
 const DRAIN_TIMEOUT: Duration = Duration::from_millis(300);
 
 /// How long a kill may take.
@@ -24,13 +24,13 @@ const KILL_TIMEOUT: Duration = Duration::from_secs(5);
 /// How a program ended.
 #[derive(Debug, Clone)]
 pub(crate) enum Ended {
-    /// It exited, and this was the last line of its errors.
+    /// It exited, and this was its last line of standard error.
     Exited(Exit, String),
     /// It could not be started.
     NotStarted(RuntimeError),
-    /// Its sandbox is over.
+    /// Its sandbox has ended.
     Gone,
-    /// Whoever spoke with it went away in the middle, or trusts it no more.
+    /// Its user was dropped in the middle, or does not trust it any more.
     Abandoned,
 }
 
@@ -44,12 +44,12 @@ pub(crate) struct Program {
     logs: Arc<dyn Logs>,
 }
 
-/// What a program that was just started gives.
+/// A program that was just started.
 pub(crate) struct Started {
     pub program: Program,
-    /// The other end of its channel, if it was to have one.
+    /// The other end of its channel, if it has one.
     pub channel: Option<Box<dyn Duplex>>,
-    /// Told when it writes the byte that says that it is ready.
+    /// Completes when the program writes its ready byte.
     pub ready: oneshot::Receiver<()>,
 }
 
@@ -86,27 +86,27 @@ impl Program {
         End(self.ended.clone())
     }
 
-    /// The last line that it wrote to its errors.
+    /// The last line that it wrote to standard error.
     pub(crate) fn last_error_line(&self) -> LastErrorLine {
         self.last_error_line.clone()
     }
 
-    /// Tells something about it to whoever keeps its logs.
+    /// Writes a line about it to its logs.
     pub(crate) fn log(&self, text: &str) {
         self.logs.line(LogStream::System, text);
     }
 
-    /// Kills it with everything that descends from it. Done when nothing of it is left, or when
-    /// that takes too long for anybody to wait.
+    /// Kills it with all its descendants. Returns when nothing of it is left, or when that takes
+    /// too long.
     pub(crate) async fn kill(&self) {
-        // That it cannot be killed means that its sandbox is over, or soon will be.
+        // A failed kill means that its sandbox has ended, or soon will.
         let _ = timeout(KILL_TIMEOUT, self.handle.kill()).await;
     }
 
     /// Kills it without waiting.
     pub(crate) fn abandon(&self) {
         self.is_abandoned.store(true, Ordering::Relaxed);
-        // The process is dropped with its task, and takes all along.
+        // The process is dropped with its task, which kills all its descendants.
         self.task.abort();
     }
 }
@@ -122,7 +122,7 @@ impl Drop for Program {
 pub(crate) struct End(watch::Receiver<Option<Ended>>);
 
 impl End {
-    /// How it ended, once it has. One that was abandoned is over with its task.
+    /// How it ended, once it has. An abandoned program has ended with its task.
     pub(crate) async fn wait(&mut self) -> Ended {
         match self.0.wait_for(Option::is_some).await {
             Ok(ended) => ended.clone().unwrap_or(Ended::Abandoned),
@@ -173,7 +173,7 @@ async fn supervise(
 }
 
 impl Ended {
-    /// As the reason for which nothing can be done with it.
+    /// As the reason why it cannot be used.
     pub(crate) fn into_error(self) -> HarnessError {
         match self {
             Self::Exited(exit, last_error_line) => {
@@ -214,12 +214,12 @@ impl std::fmt::Display for Ended {
             }
             Self::NotStarted(error) => write!(f, "the harness could not be started: {error}"),
             Self::Gone => f.write_str("the sandbox is gone"),
-            Self::Abandoned => f.write_str("the harness was killed when its last turn went wrong"),
+            Self::Abandoned => f.write_str("the harness was killed because its last turn failed"),
         }
     }
 }
 
-/// The end of a turn that the program broke by what it said.
+/// The end of a turn in which the program broke its protocol.
 pub(crate) fn broken(code: HarnessErrorCode, message: impl Into<String>) -> HarnessEnd {
     HarnessEnd::Failed { code: FailureCode::Ours(code), message: message.into() }
 }

@@ -1,6 +1,6 @@
-//! Turns of a harness that is a program. Whoever speaks with it has borrowed its conversation, and
-//! gives it back in a state in which the next turn can begin; a conversation that is not given back
-//! is of no use to anybody, and its program is killed.
+//! Turns of a harness that is a program. A turn borrows the conversation with it, and gives it back
+//! in a state in which the next turn can begin; if a conversation is not given back, it cannot be
+//! used again, and its program is killed.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -16,11 +16,11 @@ use crate::link::{Cancelled, HarnessEnd, HarnessEvent};
 use crate::program::{End, Ended, Program, broken};
 use crate::protocol::{Meaning, Protocol};
 
-/// How long a harness may take to say that it is bound.
+/// How long a harness may take to confirm its binding.
 const BIND_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How long a harness whose connection has ended may take to be over, and one that is over may
-/// take to be read to its end.
+/// How long a harness may take to end after its connection has ended, and how long one that has
+/// ended is still read.
 const EXIT_TIMEOUT: Duration = Duration::from_millis(400);
 
 /// A harness that is a program.
@@ -29,7 +29,7 @@ pub(crate) struct ProgramHarness {
     conversation: Mutex<Option<Conversation>>,
 }
 
-/// A connection to a program, and the language that is spoken on it.
+/// A connection to a program, and the protocol on it.
 pub(crate) struct Conversation {
     pub connection: Connection,
     pub protocol: Box<dyn Protocol>,
@@ -80,7 +80,7 @@ impl ProgramHarness {
         }
     }
 
-    /// Tells it which session it works for.
+    /// Binds it to a session.
     pub(crate) async fn bind(self: &Arc<Self>, binding: &Binding) -> Result<(), HarnessError> {
         let mut borrowed = self.borrow().await?;
         let Some(line) = borrowed.protocol()?.bind(binding)? else {
@@ -100,7 +100,7 @@ impl ProgramHarness {
             }
         };
         let answered = timeout(BIND_TIMEOUT, answered).await.unwrap_or_else(|_| {
-            let cause = "the harness did not say in time that it is bound";
+            let cause = "the harness did not confirm its binding in time";
             Err(HarnessError::new(HarnessErrorCode::ReadyTimeout, cause))
         });
         match answered {
@@ -112,8 +112,8 @@ impl ProgramHarness {
         }
     }
 
-    /// That the connection is at its end is explained by how the program ended, if it has. One that
-    /// has not is killed.
+    /// Replaces the end of a connection by how the program ended, if it has. A program that has not
+    /// ended is killed.
     async fn explain(&self, error: HarnessError) -> HarnessError {
         let told = timeout(EXIT_TIMEOUT, self.program.end().wait()).await;
         self.program.kill().await;
@@ -126,10 +126,10 @@ impl ProgramHarness {
 }
 
 fn busy() -> HarnessError {
-    HarnessError::new(HarnessErrorCode::Busy, "the harness has a turn, or somebody holds it")
+    HarnessError::new(HarnessErrorCode::Busy, "the harness has a turn, or another caller holds it")
 }
 
-/// A conversation that is borrowed. Dropped, its program is killed.
+/// A borrowed conversation. When it is dropped, its program is killed.
 struct Borrowed {
     harness: Arc<ProgramHarness>,
     conversation: Option<Conversation>,
@@ -138,7 +138,10 @@ struct Borrowed {
 impl Borrowed {
     fn parts(&mut self) -> Result<&mut Conversation, HarnessError> {
         self.conversation.as_mut().ok_or_else(|| {
-            HarnessError::new(HarnessErrorCode::Busy, "the conversation was given back already")
+            HarnessError::new(
+                HarnessErrorCode::Busy,
+                "the conversation with the harness was given back already",
+            )
         })
     }
 
@@ -155,7 +158,7 @@ impl Borrowed {
         *self.harness.conversation() = conversation;
     }
 
-    /// Something that was heard while there is no turn.
+    /// A line that came while there is no turn.
     fn on_line_between_turns(&mut self, heard: Received) -> Result<(), HarnessError> {
         let line = understood(heard)?;
         match self.protocol()?.on_line_between_turns(&line) {
@@ -165,7 +168,7 @@ impl Borrowed {
                 Ok(())
             }
             Meaning::Broken(cause) => {
-                let plain = "the harness does not keep to its protocol";
+                let plain = "the harness broke its protocol";
                 Err(HarnessError::with_program_text(HarnessErrorCode::Protocol, plain, &cause))
             }
         }
@@ -180,12 +183,12 @@ impl Drop for Borrowed {
     }
 }
 
-/// The line that was heard, or why nothing can be understood.
+/// The line, or why nothing can be read.
 fn understood(heard: Received) -> Result<String, HarnessError> {
     let (code, cause) = match heard {
         Received::Line(line) => return Ok(line),
         Received::Garbage => {
-            (HarnessErrorCode::Protocol, "the harness said something that is no text")
+            (HarnessErrorCode::Protocol, "the harness sent a line that is not UTF-8")
         }
         Received::TooLong => (HarnessErrorCode::TooLarge, "a line of the harness is too long"),
         Received::End => (HarnessErrorCode::Died, "the harness closed its connection"),
@@ -193,17 +196,17 @@ fn understood(heard: Received) -> Result<String, HarnessError> {
     Err(HarnessError::new(code, cause))
 }
 
-/// A turn that a program has.
+/// A turn of a program.
 pub(crate) struct ProgramTurn {
-    /// Given back when the turn is over and the harness can be trusted.
+    /// Given back when the turn has ended and the harness can be trusted.
     borrowed: Option<Borrowed>,
     harness: Arc<ProgramHarness>,
     end: End,
-    /// How the program ended, and how long it is still listened to.
+    /// How the program ended, and until when it is still read.
     died: Option<(Ended, Instant)>,
     /// When silence has a meaning.
     silent_at: Option<Instant>,
-    /// How the turn ended, told when nothing of it runs.
+    /// How the turn ended, reported when nothing of it runs.
     over: Option<HarnessEnd>,
 }
 
@@ -222,7 +225,7 @@ impl ProgramTurn {
         config: Option<&str>,
     ) -> Result<Self, HarnessError> {
         let mut borrowed = harness.borrow().await?;
-        // What is wrong already is no fault of this turn's.
+        // Errors from before this turn are not its fault.
         while let Some(heard) = borrowed.connection()?.next_at_once().await {
             if let Err(error) = borrowed.on_line_between_turns(heard) {
                 return Err(harness.explain(error).await);
@@ -250,7 +253,7 @@ impl ProgramTurn {
             if let Some(end) = &self.over {
                 let end = end.clone();
                 match self.borrowed.take() {
-                    // It is given back before anybody hears of the end.
+                    // Given back before the caller learns of the end.
                     Some(borrowed) if self.died.is_none() && is_trusted(&end) => {
                         borrowed.give_back();
                     }
@@ -270,7 +273,7 @@ impl ProgramTurn {
         }
     }
 
-    /// Waits for something to happen. Nothing is changed here but by what has happened.
+    /// Waits for the next signal. Changes no state by itself.
     async fn notice(&mut self) -> TurnSignal {
         let deadline = match (&self.died, self.silent_at) {
             (Some((_, until)), _) => Some(*until),
@@ -296,11 +299,11 @@ impl ProgramTurn {
         }
     }
 
-    /// What is to be told of it.
+    /// The event for it, if there is one.
     async fn take_in(&mut self, signal: TurnSignal) -> Option<HarnessEvent> {
         let meaning = match signal {
             TurnSignal::Died(ended) => {
-                // What it had said before is still heard.
+                // What it sent before its end is still read.
                 self.died = Some((ended, Instant::now() + EXIT_TIMEOUT));
                 return None;
             }
@@ -343,7 +346,7 @@ impl ProgramTurn {
         }
     }
 
-    /// The connection is at its end: how the turn ends.
+    /// The connection has ended: how the turn ends.
     async fn closed(&mut self) -> HarnessEnd {
         if let Some((ended, _)) = &self.died {
             return ended.clone().into_end();
@@ -351,7 +354,7 @@ impl ProgramTurn {
         match timeout(EXIT_TIMEOUT, self.end.wait()).await {
             Ok(ended) => ended.into_end(),
             Err(_) => {
-                broken(HarnessErrorCode::Died, "the harness closed its connection and goes on")
+                broken(HarnessErrorCode::Died, "the harness closed its connection but still runs")
             }
         }
     }
@@ -386,7 +389,7 @@ impl ProgramTurn {
     }
 }
 
-/// Whether the harness goes on after such an end.
+/// Whether the harness can be used after such an end.
 fn is_trusted(end: &HarnessEnd) -> bool {
     match end {
         HarnessEnd::Completed { .. } => true,

@@ -1,5 +1,5 @@
-//! What a harness and its host say to each other, without saying it: a language turns turns into
-//! lines, and lines into what happened. No I/O, no clock.
+//! The protocol of a harness without I/O and without a clock: it turns turns into lines, and lines
+//! into what happened.
 
 use std::time::Duration;
 
@@ -9,24 +9,24 @@ use crate::binding::Binding;
 use crate::error::HarnessError;
 use crate::link::{HarnessEnd, HarnessEvent};
 
-/// What a line meant.
+/// The meaning of a line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Meaning {
     /// Nothing that matters now.
     Nothing,
-    /// A piece of the turn.
+    /// An event of the turn.
     Event(HarnessEvent),
     /// A line for the logs.
     Log(String),
-    /// The turn is over.
+    /// The turn has ended.
     Ended(HarnessEnd),
-    /// The harness is not to be trusted any more.
+    /// The harness broke its protocol and cannot be trusted any more.
     Broken(String),
 }
 
-/// The language of a harness, and how far the conversation got.
+/// The protocol of a harness, and the state of the conversation.
 pub(crate) trait Protocol: Send {
-    /// Begins a turn: what to say.
+    /// Begins a turn: the line to send.
     fn begin(
         &mut self,
         turn: TurnId,
@@ -34,24 +34,24 @@ pub(crate) trait Protocol: Send {
         config: Option<&str>,
     ) -> Result<String, HarnessError>;
 
-    /// What a line means during a turn.
+    /// The meaning of a line during a turn.
     fn on_line(&mut self, line: &str) -> Meaning;
 
-    /// What a line means while there is no turn. Only `Nothing`, `Log` and `Broken`.
+    /// The meaning of a line while there is no turn. Only `Nothing`, `Log` and `Broken`.
     fn on_line_between_turns(&mut self, line: &str) -> Meaning;
 
-    /// How long silence has a meaning from now on; none: it has none.
+    /// After how much silence to call `on_silence`; `None` if silence has no meaning.
     fn silence_timeout(&self) -> Option<Duration>;
 
-    /// What it means that nothing was heard for so long.
+    /// The meaning of that silence.
     fn on_silence(&mut self) -> Meaning;
 
-    /// What to say to stop the turn.
+    /// The line that stops the turn.
     fn cancel(&self) -> String;
 
-    /// What to say to bind it to a session; none if it takes no binding after its start.
+    /// The line that binds it to a session; `None` if it takes no binding after its start.
     fn bind(&self, binding: &Binding) -> Result<Option<String>, HarnessError>;
 
-    /// Whether a line says that it is bound.
+    /// Whether a line confirms the binding.
     fn is_bound(&self, line: &str) -> bool;
 }

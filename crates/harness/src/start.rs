@@ -1,4 +1,4 @@
-//! Starting what answers turns, and waiting until it does.
+//! Starts harnesses and waits until they are ready.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,26 +19,26 @@ use crate::program::{Program, Started};
 use crate::program_turn::{Conversation, ProgramHarness};
 use crate::shell::Shell;
 
-/// Where a program starts before a session has it: the workspace may still be replaced.
+/// The working directory before there is a session: the workspace may still be replaced.
 const UNBOUND_DIRECTORY: &str = "/";
 
-/// How long a bridge may take, however long others may.
+/// The longest time for a bridge, whatever the template allows.
 const BRIDGE_READY_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How often a socket is tried that is not there yet.
+/// The pause between two attempts to connect to a socket.
 const DIAL_PAUSE: Duration = Duration::from_millis(10);
 
-/// How long a program that ended before it was ready may take to be known for it.
+/// How long the end of a program that was never ready may take to be known.
 const EXIT_TIMEOUT: Duration = Duration::from_millis(400);
 
-/// For whom a harness is started.
+/// Whom a harness is started for.
 #[derive(Debug, Clone, Copy)]
 pub enum Whose<'a> {
-    /// Nobody yet: it is bound later, which not every kind can be.
+    /// No session yet: it is bound later, which not every kind supports.
     Nobodys,
-    /// A session: it is started with what is bound, and told so.
+    /// A session: it is started with the binding, and bound.
     Sessions(&'a Binding),
-    /// Somebody who speaks with it directly: it is started with what is bound, and told nothing.
+    /// A caller that uses it directly: it is started with the binding, but gets no message.
     Holders(&'a Binding),
 }
 
@@ -71,7 +71,7 @@ pub async fn start(
             Kind::Program(bridge(&*sandbox, program, binding, logs, ready_timeout).await?)
         }
         (Harness::AshBridge(_), None) => {
-            let cause = "a bridge is started for a session, and cannot be before";
+            let cause = "a bridge cannot be started before its session";
             return Err(HarnessError::new(HarnessErrorCode::NotStarted, cause));
         }
     };
@@ -105,7 +105,7 @@ async fn jsonl_program(
     }
     let Started { program, channel, .. } = Program::start(sandbox, spec, None, logs).await?;
     let Some(channel) = channel else {
-        let cause = "the runtime gave it no channel";
+        let cause = "the runtime gave the harness no channel";
         return Err(HarnessError::new(HarnessErrorCode::NotStarted, cause));
     };
     let mut connection = Connection::new(channel, jsonl::LINE_BYTES_MAX);
@@ -132,7 +132,7 @@ async fn bridge(
 ) -> Result<Arc<ProgramHarness>, HarnessError> {
     let deadline = Instant::now() + ready_timeout;
     let socket = ash_bridge::socket_path(binding);
-    // One that died there would be in the way of the next.
+    // The socket of a dead bridge would be in the way of the next one.
     let _ = sandbox.inside().remove(&socket, false).await;
     let mut env = binding.env.clone();
     env.extend(ash_bridge::environment(binding, &socket));
@@ -142,7 +142,7 @@ async fn bridge(
     let connected = async {
         let mut end = program.end();
         tokio::select! {
-            // Without a byte it may still be there: an output that is at its end says nothing.
+            // The bridge may run without its ready byte: an output that has ended says nothing.
             _ = ready => {}
             ended = end.wait() => return Err(ended.into_error()),
         }
@@ -157,7 +157,7 @@ async fn bridge(
     Ok(Arc::new(ProgramHarness::new(program, Conversation { connection, protocol })))
 }
 
-/// Connects to a socket, which may not be there at once.
+/// Connects to a socket, which may appear later.
 async fn dial(
     sandbox: &dyn Sandbox,
     path: &str,
@@ -176,14 +176,14 @@ async fn dial(
     }
 }
 
-/// The first line that a program says, or how it ended instead.
+/// The first line of a program, or how it ended instead.
 async fn first_line(
     program: &Program,
     connection: &mut Connection,
 ) -> Result<String, HarnessError> {
     match connection.next().await {
         Received::Line(line) => Ok(line),
-        Received::Garbage => Err(not_ready("its first line is no text")),
+        Received::Garbage => Err(not_ready("its first line is not UTF-8")),
         Received::TooLong => Err(not_ready("its first line is too long")),
         Received::End => match timeout(EXIT_TIMEOUT, program.end().wait()).await {
             Ok(ended) => Err(ended.into_error()),
@@ -196,7 +196,7 @@ fn not_ready(cause: &str) -> HarnessError {
     HarnessError::new(HarnessErrorCode::Protocol, format!("the harness is not ready: {cause}"))
 }
 
-/// The same, where what is wrong says what was said.
+/// The same, where the cause contains output of the program.
 fn not_ready_said(cause: &str) -> HarnessError {
     HarnessError::with_program_text(HarnessErrorCode::Protocol, "the harness is not ready", cause)
 }
@@ -207,7 +207,7 @@ async fn in_time<T>(
     what: impl Future<Output = Result<T, HarnessError>>,
 ) -> Result<T, HarnessError> {
     tokio::time::timeout_at(deadline, what).await.unwrap_or_else(|_| {
-        let cause = "the harness did not say in time that it is ready";
+        let cause = "the harness was not ready in time";
         Err(HarnessError::with_program_text(
             HarnessErrorCode::ReadyTimeout,
             cause,

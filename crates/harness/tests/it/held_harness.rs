@@ -1,4 +1,4 @@
-//! Harnesses that somebody speaks with directly, on the fake runtime.
+//! Harnesses that a caller holds, on the fake runtime.
 
 use harness::{HELD_LINE_BYTES_MAX, HarnessErrorCode, HarnessLink, Held, Logs, Whose};
 use model::template::Harness;
@@ -24,18 +24,18 @@ fn turn(script: &str) -> String {
 }
 
 #[tokio::test(start_paused = true)]
-async fn lines_go_both_ways_as_they_are() {
+async fn a_held_harness_passes_lines_both_ways_unchanged() {
     let (stage, bound) = (Stage::new().await, binding());
     let link = started(&stage, &jsonl(&["harness"]), Whose::Holders(&bound)).await;
     let mut held = link.hold().await.unwrap();
-    // It was started for whoever holds it, and was told nothing: not even whose it is.
+    // It was started for its holder and got no message, not even a binding.
     held.hears.line(&turn("env TOKEN; config")).await;
     assert_eq!(next(&mut held).await.unwrap()["data"], json!({ "value": "secret" }));
     assert_eq!(next(&mut held).await.unwrap()["data"], json!({ "config": null }));
     assert_eq!(next(&mut held).await.unwrap()["type"], "result");
     held.hears.line(r#"{"type":"bind","env":{"TOKEN":"other"},"config":1}"#).await;
     assert_eq!(next(&mut held).await.unwrap(), json!({ "type": "bound" }));
-    // What would end a turn, or a program that does not keep to its protocol, is just a line.
+    // A line that would end a turn or break the protocol is passed on like any other.
     held.hears.line(&turn("wrong_id; twice; twice")).await;
     for kind in ["event", "result", "result", "result"] {
         assert_eq!(next(&mut held).await.unwrap()["type"], kind);
@@ -43,7 +43,7 @@ async fn lines_go_both_ways_as_they_are() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_bridge_is_spoken_with_too() {
+async fn a_bridge_can_be_held() {
     let (stage, bound) = (Stage::new().await, binding());
     let link = started(&stage, &bridge(&["bridge"]), Whose::Holders(&bound)).await;
     let mut held = link.hold().await.unwrap();
@@ -57,7 +57,7 @@ async fn a_bridge_is_spoken_with_too() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_has_it_and_takes_it_along() {
+async fn a_harness_has_one_holder_and_ends_with_it() {
     let stage = Stage::new().await;
     let link = started(&stage, &jsonl(&["harness"]), Whose::Nobodys).await;
     let given = link.turn(turn_id(1), "\"hang\"", None).await.unwrap();
@@ -76,12 +76,12 @@ async fn one_has_it_and_takes_it_along() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn its_end_is_told_after_its_last_words() {
+async fn the_end_of_a_held_harness_follows_its_last_output() {
     for (script, expected) in [
         ("say a; die 3", (HarnessErrorCode::Died, "the harness exited with code 3")),
         (
             "say a; hang_up",
-            (HarnessErrorCode::Died, "the harness closed its connection and goes on"),
+            (HarnessErrorCode::Died, "the harness closed its connection but still runs"),
         ),
         ("log bye; say a; die 0", (HarnessErrorCode::Died, "the harness exited with code 0: bye")),
     ] {
@@ -92,13 +92,13 @@ async fn its_end_is_told_after_its_last_words() {
         assert_eq!(next(&mut held).await.unwrap()["data"], json!({ "text": "a" }));
         let (code, cause) = next(&mut held).await.unwrap_err();
         assert_eq!((code, &*cause), expected);
-        // To somebody who is gone anything may be said.
+        // Writing to a program that is gone does nothing.
         timeout(PATIENCE, held.hears.line("x")).await.expect("nobody waits for it");
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_line_that_is_too_long_ends_it() {
+async fn a_line_that_is_too_long_ends_a_held_harness() {
     let stage = Stage::new().await;
     let link = started(&stage, &jsonl(&["harness"]), Whose::Nobodys).await;
     let mut held = link.hold().await.unwrap();
@@ -109,7 +109,7 @@ async fn a_line_that_is_too_long_ends_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_sandbox_that_is_gone_is_told_as_such() {
+async fn a_held_harness_reports_that_its_sandbox_is_gone() {
     let stage = Stage::new().await;
     let link = started(&stage, &jsonl(&["harness"]), Whose::Nobodys).await;
     let mut held = link.hold().await.unwrap();
@@ -118,7 +118,7 @@ async fn a_sandbox_that_is_gone_is_told_as_such() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn waits_that_are_dropped_lose_nothing() {
+async fn dropped_waits_on_a_held_harness_lose_nothing() {
     let stage = Stage::new().await;
     let link = started(&stage, &jsonl(&["harness"]), Whose::Nobodys).await;
     let mut held = link.hold().await.unwrap();

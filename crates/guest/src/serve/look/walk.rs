@@ -17,7 +17,7 @@ use rustix::io::Errno;
 use rustix::time::{ClockId, clock_gettime};
 
 use super::super::fault::refused;
-use super::super::files::{kind_of, refuse_proc, resolving};
+use super::super::files::{kind_of, path_resolution, refuse_proc};
 
 /// The most names held at once, of all directories on the current path.
 pub(super) const MAX_NAMES: usize = 200_000;
