@@ -1,4 +1,4 @@
-//! Whatever a harness says, in whatever pieces, it is understood or refused: nothing panics, what is
+//! Whatever a harness sends, in whatever pieces, is understood or refused: nothing panics, what is
 //! passed on is JSON in one line, and the pieces make no difference.
 #![no_main]
 

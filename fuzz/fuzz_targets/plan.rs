@@ -1,5 +1,5 @@
-//! Whatever packet a launcher gets, it is refused, or becomes a plan that ends with the filter, comes
-//! in the order that is the security argument, and has users that are nobody of the host's own.
+//! Whatever packet a launcher gets, it is refused, or becomes a plan that ends with the filter, has
+//! the order that is the security argument, and has no users of the host.
 #![no_main]
 
 use guest_protocol::launcher::{LauncherConfig, NetworkMode, Root, Spec, ToLauncher};
@@ -46,7 +46,7 @@ fn check_users(config: &LauncherConfig) {
             for line in map.lines() {
                 let numbers: Vec<u32> = line.split(' ').map(|n| n.parse().unwrap()).collect();
                 assert_eq!(numbers.len(), 3, "{map}");
-                // Outside of a namespace of one's own nobody may be user 0.
+                // Outside of a user namespace of our own, user 0 is forbidden.
                 assert!(users != Users::Ranges || numbers[1] >= 65_536, "{map}");
             }
         }

@@ -1,10 +1,10 @@
-//! A layer of the store as an archive again: the same bytes for the same tree, wherever and whenever
-//! it is written. What overlayfs understands becomes the names that archives have for it. Nothing is
-//! ever read but what an import makes: anything else in a layer is an error.
+//! Writes a layer of the store as an archive again: the same bytes for the same tree, wherever and
+//! whenever it is written. Marks of overlayfs become the whiteout names of archives. Only what an
+//! import makes is read: anything else in a layer is an error.
 //!
-//! Owners are not kept in the store. All belongs to user 0, as whom nothing runs in a sandbox, so
-//! programs are among the others, as they are where layers are mounted. Times of directories and
-//! links are not kept either: they are 0.
+//! The store does not keep owners. Everything belongs to user 0, which no process in a sandbox is,
+//! so programs have the permissions of others, as they do where layers are mounted. Modification
+//! times of directories and links are not kept either: they are 0.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -23,30 +23,30 @@ use crate::unpack::{DIRECTORY, OPAQUE, OPAQUE_REST, RESOLVE, WHITEOUT};
 
 const FILE: OFlags =
     OFlags::RDONLY.union(OFlags::NOFOLLOW).union(OFlags::NONBLOCK).union(OFlags::CLOEXEC);
-/// How much of a file is on its way at once.
+/// How much of a file is in memory at once.
 const BUFFER_BYTES: usize = 64 << 10;
-/// Names that are remembered of files with several. Of more such files than these bytes name, each
-/// name becomes a file.
+/// How many bytes of names of hard links are remembered. Beyond that, each name becomes a file of
+/// its own.
 const LINKED_BYTES_MAX: usize = 64 << 20;
 
-/// How many bytes the archive of a layer has. Contents are not read for that.
+/// The size of a layer's archive. Contents are not read for that.
 pub(crate) fn measure(layer: &OwnedFd) -> Result<u64, ImageError> {
     pack(layer, Length(0)).map(|length| length.0)
 }
 
-/// Writes the archive of a layer, and says which one it is and how long.
+/// Writes the archive of a layer, and returns its digest and its size.
 pub(crate) fn write(layer: &OwnedFd, to: impl Write) -> Result<(Digest, u64), ImageError> {
     let buffer = vec![0; BUFFER_BYTES];
     let written = pack(layer, Written { to, hasher: Hasher::default(), bytes: 0, buffer })?;
     Ok((written.hasher.finish(), written.bytes))
 }
 
-/// Whoever was to get the archive did not.
+/// The receiver of the archive stopped reading it.
 pub(crate) fn not_taken(error: io::Error) -> ImageError {
     match error.downcast::<ImageError>() {
         Ok(ours) => ours,
         Err(error) => {
-            let cause = format!("the archive could not be passed on: {error}");
+            let cause = format!("the receiver of the archive stopped reading it: {error}");
             ImageError::new(ImageErrorCode::NotTaken, cause)
         }
     }
@@ -61,9 +61,9 @@ fn pack<T: Target>(layer: &OwnedFd, to: T) -> Result<T, ImageError> {
     Ok(packing.to)
 }
 
-/// Where an archive goes.
+/// The output of an archive.
 trait Target: Write {
-    /// Takes the contents of a file that has so many bytes.
+    /// Takes the contents of a file of this size.
     fn contents(
         &mut self,
         bytes: u64,
@@ -71,7 +71,7 @@ trait Target: Write {
     ) -> Result<(), ImageError>;
 }
 
-/// Nowhere: only its length is wanted.
+/// Counts only the length.
 struct Length(u64);
 
 impl Write for Length {
@@ -96,7 +96,7 @@ impl Target for Length {
     }
 }
 
-/// To somebody, hashed and counted on the way.
+/// Hashes and counts what is written.
 struct Written<W> {
     to: W,
     hasher: Hasher,
@@ -142,19 +142,19 @@ impl<W: Write> Target for Written<W> {
     }
 }
 
-/// Nobody may change a layer, and somebody did.
+/// A layer must never change, but it did.
 pub(crate) fn changed() -> ImageError {
     ImageError::new(ImageErrorCode::Store, "a layer was changed while it was read")
 }
 
 struct Packing<T: Target> {
     to: T,
-    /// Where a header is put together.
+    /// The buffer in which a header is assembled.
     header: Vec<u8>,
     linked: Linked,
 }
 
-/// What an entry is besides its path.
+/// The header of an entry besides its path.
 struct EntryHeader<'a> {
     kind: Kind,
     mode: u32,
@@ -234,7 +234,7 @@ impl<T: Target> Packing<T> {
         }
     }
 
-    /// Writes the header of an entry, and one before it for what does not fit.
+    /// Writes the header of an entry, and an extended one before it for what does not fit.
     fn head(&mut self, path: &[u8], about: &EntryHeader<'_>) -> Result<(), ImageError> {
         let written = tar_stream::Written {
             kind: about.kind,
@@ -253,7 +253,7 @@ impl<T: Target> Packing<T> {
     }
 }
 
-/// Files with several names, by what the kernel calls them, and the first name of each.
+/// Files with several names, by inode, and the first name of each.
 #[derive(Default)]
 struct Linked {
     names: BTreeMap<u64, Vec<u8>>,
@@ -303,7 +303,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn files_that_are_too_many_to_remember_become_files_of_their_own() {
+    fn hard_links_beyond_the_memory_limit_become_files() {
         let mut found = rustix::fs::stat(".").unwrap();
         let mut linked = Linked::default();
         let mut of = |linked: &mut Linked, inode, path: &[u8]| {

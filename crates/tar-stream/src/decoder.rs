@@ -1,5 +1,5 @@
-//! An archive block by block, without I/O. The caller gives one block after another until
-//! there is an entry, goes past its contents and their padding, and gives the next block.
+//! Decodes an archive block by block, without I/O. The caller gives one block after another until
+//! there is an entry, skips its contents and their padding, and gives the next block.
 
 use crate::error::TarError;
 use crate::header::{self, Header};
@@ -9,37 +9,37 @@ use crate::{BLOCK, Entry, Kind, padding};
 
 /// Names, attributes and remarks of one entry are kept in memory, so together they are bounded.
 const EXTENSION_BYTES_MAX: u64 = 1 << 20;
-/// And so are the headers that come before the one of an entry itself.
+/// The most extension headers before the header of an entry itself.
 const EXTENSION_HEADERS_MAX: u32 = 16;
-/// No file is larger, and sums of a few such sizes fit.
+/// No file is larger, and sums of a few such sizes do not overflow.
 const SIZE_MAX: u64 = i64::MAX as u64;
 
-/// How much an archive may be.
+/// Bounds of an archive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Bounds {
-    /// Headers, those that say something about the next one included.
+    /// Headers, extension headers included.
     pub headers: u64,
-    /// Bytes of contents that are stored, of all entries together.
+    /// Stored bytes of contents, of all entries together.
     pub bytes: u64,
 }
 
 impl Bounds {
-    /// No bounds besides those of the format: for archives whose reader counts for itself.
+    /// No bounds besides those of the format: for a caller that counts itself.
     pub const NONE: Self = Self { headers: u64::MAX, bytes: u64::MAX };
 }
 
-/// What a block was.
+/// The result of a block.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Step {
-    /// A part of something: the next block has more of it.
+    /// A part of something: the next block continues it.
     More,
-    /// The last that says something about an entry. Its contents follow, if it has any.
+    /// The last header of an entry. Its contents follow, if it has any.
     Entry(Box<Entry>),
     /// The end of the archive.
     End,
 }
 
-/// An archive as it is taken apart.
+/// The decoder of an archive.
 #[derive(Debug)]
 pub struct Decoder {
     left: Bounds,
@@ -47,7 +47,7 @@ pub struct Decoder {
     state: State,
 }
 
-/// What came before an entry and says something about it.
+/// Extension headers before an entry.
 #[derive(Debug, Default)]
 struct Extensions {
     headers: u32,
@@ -61,19 +61,19 @@ struct Extensions {
 #[derive(Debug)]
 enum State {
     Headers,
-    /// Text about the next entry, by the letter of its header, and how much of it is missing.
+    /// Text about the next entry, by the type of its header, and how many bytes are missing.
     Text {
         letter: u8,
         text: Vec<u8>,
         missing: u64,
     },
-    /// The map of a file with holes that goes on behind the header.
+    /// The sparse map that continues after the header.
     HeaderMap {
         header: Header,
         real_size: u64,
         regions: Vec<Region>,
     },
-    /// The map of a file with holes that stands before its contents.
+    /// The sparse map before the contents.
     DataMap {
         header: Header,
         real_size: u64,
@@ -83,7 +83,7 @@ enum State {
 }
 
 impl Decoder {
-    /// Of an archive within these bounds.
+    /// For an archive within these bounds.
     pub fn new(bounds: Bounds) -> Self {
         Self { left: bounds, extensions: Extensions::default(), state: State::Headers }
     }
@@ -116,7 +116,7 @@ impl Decoder {
         }
     }
 
-    /// There are no more blocks: right only where nothing was begun.
+    /// The archive has ended: an error unless it ended between two entries.
     pub fn end(&self) -> Result<(), TarError> {
         match self.state {
             State::Headers if self.extensions.headers == 0 => Ok(()),
@@ -133,16 +133,16 @@ impl Decoder {
             return Ok(Step::End);
         };
         let Some(left) = self.left.headers.checked_sub(1) else {
-            return Err(TarError::TooLarge("it has more entries than allowed".into()));
+            return Err(TarError::TooLarge("the archive has more entries than allowed".into()));
         };
         self.left.headers = left;
         match header.letter {
             letter @ (b'x' | b'X' | b'L' | b'K' | b'g' | b'V') => {
                 self.announced(letter, header.size)
             }
-            b'M' => {
-                Err(TarError::Unsupported("it is one of several volumes; make one archive of them"))
-            }
+            b'M' => Err(TarError::Unsupported(
+                "the archive is one of several volumes; make one archive of them",
+            )),
             b'S' => {
                 let (real_size, regions, more) = from_header(block)?;
                 if more {
@@ -155,15 +155,15 @@ impl Decoder {
         }
     }
 
-    /// Text about the next entry follows.
+    /// A header announces text about the next entry.
     fn announced(&mut self, letter: u8, size: u64) -> Result<Step, TarError> {
         self.extensions.headers += 1;
         if self.extensions.headers > EXTENSION_HEADERS_MAX {
-            return Err(TarError::TooLarge("too many headers of one entry".into()));
+            return Err(TarError::TooLarge("an entry has too many headers".into()));
         }
         self.extensions.bytes = self.extensions.bytes.saturating_add(size);
         if self.extensions.bytes > EXTENSION_BYTES_MAX {
-            return Err(TarError::TooLarge("a name or a remark is too long".into()));
+            return Err(TarError::TooLarge("a name or a comment is too long".into()));
         }
         self.text(letter, Vec::new(), size)
     }
@@ -177,18 +177,18 @@ impl Decoder {
             b'L' => self.extensions.long_path = Some(header::text(&text).to_vec()),
             b'K' => self.extensions.long_target = Some(header::text(&text).to_vec()),
             b'x' | b'X' => self.extensions.pax.get_or_insert_default().read(&text)?,
-            // What is said about all entries is remarks, and a label is about none.
+            // Global headers contain only comments, and a label is about no entry.
             _ => {}
         }
         Ok(Step::More)
     }
 
-    /// An entry whose header has no map of holes.
+    /// An entry whose header has no sparse map.
     fn plain(&mut self, header: Header) -> Result<Step, TarError> {
         let pax = self.extensions.pax.get_or_insert_default();
         let kind = Kind::of_letter(header.letter);
         let stored = match kind {
-            // These have no contents, whatever is said of their size; a dump of names has.
+            // These have no contents, whatever their size field says; a dump of names has.
             Kind::Directory if header.letter != b'D' => 0,
             Kind::Symlink | Kind::Hardlink | Kind::Device | Kind::Fifo => 0,
             Kind::File | Kind::Directory | Kind::Other(_) => pax.size.unwrap_or(header.size),
@@ -228,14 +228,14 @@ impl Decoder {
     ) -> Result<Step, TarError> {
         check_size(stored)?;
         let Some(left) = self.left.bytes.checked_sub(stored) else {
-            return Err(TarError::TooLarge("it has more bytes than allowed".into()));
+            return Err(TarError::TooLarge("the archive has more bytes than allowed".into()));
         };
         self.left.bytes = left;
         let Extensions { long_path, long_target, pax, .. } = std::mem::take(&mut self.extensions);
         let pax = pax.unwrap_or_default();
         let path = pax.sparse.name.or(pax.path).or(long_path).unwrap_or(header.path);
         let mut kind = Kind::of_letter(header.letter);
-        // Before there was a mark for directories, a slash was it.
+        // Before there was a type for directories, a trailing slash marked them.
         if kind == Kind::File && path.ends_with(b"/") {
             kind = Kind::Directory;
         }

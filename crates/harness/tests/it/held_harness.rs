@@ -93,7 +93,7 @@ async fn the_end_of_a_held_harness_follows_its_last_output() {
         let (code, cause) = next(&mut held).await.unwrap_err();
         assert_eq!((code, &*cause), expected);
         // Writing to a program that is gone does nothing.
-        timeout(PATIENCE, held.hears.line("x")).await.expect("nobody waits for it");
+        timeout(PATIENCE, held.hears.line("x")).await.expect("the write does not wait");
     }
 }
 

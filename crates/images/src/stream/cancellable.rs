@@ -1,4 +1,5 @@
-//! A reader that ends when it is called off, so that no source and no archive keeps anybody for good.
+//! A reader that fails when it is cancelled, so that no source and no archive blocks an import for
+//! good.
 
 use std::io::{self, Read};
 use std::sync::Arc;
@@ -6,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::error::{ImageError, ImageErrorCode};
 
-/// Reads until somebody says that it is enough.
+/// Reads until it is cancelled.
 pub(crate) struct Cancellable<R> {
     reader: R,
     called_off: Arc<AtomicBool>,
@@ -21,7 +22,7 @@ impl<R: Read> Cancellable<R> {
 impl<R: Read> Read for Cancellable<R> {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         if self.called_off.load(Ordering::Relaxed) {
-            let cause = "the import was called off";
+            let cause = "the import was cancelled";
             return Err(ImageError::new(ImageErrorCode::Cancelled, cause).into());
         }
         self.reader.read(into)

@@ -1,7 +1,7 @@
-//! Headers of archives have sums that nobody guesses: here they are put right.
+//! Corrects the checksums of archive headers, which a fuzzer would never guess.
 
-/// The same archive with the right sums.
-pub(crate) fn with_sums(bytes: &[u8]) -> Vec<u8> {
+/// The same archive with correct checksums.
+pub(crate) fn with_checksums(bytes: &[u8]) -> Vec<u8> {
     let mut bytes = bytes.to_vec();
     for block in bytes.chunks_exact_mut(512) {
         if block[257..262] != *b"ustar" {

@@ -1,4 +1,4 @@
-//! A directory of a test's own, which goes with it.
+//! A temporary directory of a test, which is removed with it.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
@@ -7,9 +7,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 static NEXT: AtomicU32 = AtomicU32::new(0);
 
-pub(crate) struct Place(PathBuf);
+pub(crate) struct TempDirectory(PathBuf);
 
-impl Place {
+impl TempDirectory {
     pub(crate) fn new() -> Self {
         let n = NEXT.fetch_add(1, Ordering::Relaxed);
         let path = std::env::temp_dir().join(format!("shoal-images-{}-{n}", std::process::id()));
@@ -34,13 +34,13 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for TempDirectory {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(&self.0);
     }
 }
 
-/// All that is beneath a directory, one line each: kind, permissions, size, contents.
+/// Everything beneath a directory, one line each: kind, permissions, size, contents.
 pub(crate) fn tree(path: &Path) -> Vec<String> {
     let mut lines = Vec::new();
     walk(path, path, &mut lines);
