@@ -182,10 +182,10 @@ impl From<HarnessError> for Refusal {
             | HarnessErrorCode::Protocol
             | HarnessErrorCode::TooLarge => ErrorCode::HarnessFailed,
         };
-        let told = Self::new(code, error.cause);
+        let refusal = Self::new(code, error.cause);
         // An ordered end is reported as such; a harness that ended without one has died.
         let died = code == ErrorCode::SandboxGone;
-        if died { told.because(TerminatedReason::Crash) } else { told }
+        if died { refusal.because(TerminatedReason::Crash) } else { refusal }
     }
 }
 

@@ -309,8 +309,8 @@ mod tests {
     #[test]
     fn host_lines_are_those_of_the_document() {
         let document = include_str!("../../../docs/harness.md");
-        let told = document.lines().filter_map(|row| row.strip_prefix("| host | `{\"type\":\""));
-        let told: Vec<_> = told.filter_map(|row| row.split('"').next()).collect();
+        let documented = document.lines().filter_map(|row| row.strip_prefix("| host | `{\"type\":\""));
+        let documented: Vec<_> = documented.filter_map(|row| row.split('"').next()).collect();
         let binding = Binding {
             session: model::SessionId::NIL,
             sandbox: model::SandboxId::NIL,
@@ -326,7 +326,7 @@ mod tests {
             let line: serde_json::Value = serde_json::from_str(&line).unwrap();
             line["type"].as_str().unwrap().to_owned()
         });
-        assert_eq!(told, said);
+        assert_eq!(documented, said);
     }
 
     #[test]

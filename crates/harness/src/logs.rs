@@ -115,9 +115,9 @@ impl Output {
     fn without_ready_byte<'a>(&mut self, part: &'a [u8]) -> &'a [u8] {
         match (&self.ready, part) {
             (Some((byte, _)), [first, rest @ ..]) if byte == first => {
-                if let Some((_, told)) = self.ready.take() {
+                if let Some((_, waiter)) = self.ready.take() {
                     // The receiver may have given up.
-                    let _ = told.send(());
+                    let _ = waiter.send(());
                 }
                 rest
             }
@@ -171,15 +171,15 @@ mod tests {
         output.drain(Some(Box::new(std::io::Cursor::new(bytes)))).await;
         let kept = kept.0.lock().unwrap();
         assert!(kept.iter().all(|line| line.len() <= LINE_BYTES_MAX + 8));
-        let told: usize = kept.iter().map(|line| line.len() - "stdout: ".len()).sum();
-        assert_eq!(told, 3 * LINE_BYTES_MAX + 5);
+        let logged: usize = kept.iter().map(|line| line.len() - "stdout: ".len()).sum();
+        assert_eq!(logged, 3 * LINE_BYTES_MAX + 5);
     }
 
     #[test]
     fn the_ready_byte_is_removed_once() {
         let (mut output, kept) = output(LogStream::Stdout);
-        let (told, mut ready) = oneshot::channel();
-        output.ready = Some((b'R', told));
+        let (waiter, mut ready) = oneshot::channel();
+        output.ready = Some((b'R', waiter));
         let mut line = Vec::new();
         output.take(b"a warning: R\n", &mut line);
         assert!(ready.try_recv().is_err());

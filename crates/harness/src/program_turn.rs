@@ -115,9 +115,9 @@ impl ProgramHarness {
     /// Replaces the end of a connection by how the program ended, if it has. A program that has not
     /// ended is killed.
     async fn explain(&self, error: HarnessError) -> HarnessError {
-        let told = timeout(EXIT_TIMEOUT, self.program.end().wait()).await;
+        let ended = timeout(EXIT_TIMEOUT, self.program.end().wait()).await;
         self.program.kill().await;
-        match (told, error.code) {
+        match (ended, error.code) {
             (Ok(ended), HarnessErrorCode::Died) => ended.into_error(),
             (Ok(Ended::Gone), _) => HarnessError::sandbox_gone(),
             (Ok(_) | Err(_), _) => error,

@@ -176,9 +176,9 @@ impl ShellTurn {
     ) -> Cancelled {
         let until = Instant::now() + grace;
         let handle = self.process.handle();
-        let asked = timeout_at(until, handle.signal_tree(SIGTERM)).await;
+        let signalled = timeout_at(until, handle.signal_tree(SIGTERM)).await;
         let mut ended = None;
-        while ended.is_none() && matches!(asked, Ok(Ok(()))) {
+        while ended.is_none() && matches!(signalled, Ok(Ok(()))) {
             match timeout_at(until, self.next()).await {
                 Ok(HarnessEvent::Ended(end)) => ended = Some(end),
                 Ok(event) => take(event),

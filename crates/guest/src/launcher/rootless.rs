@@ -86,8 +86,8 @@ fn argument_for(reason: AloneBecause) -> &'static CStr {
 
 /// Why there are no subordinate users: the argument from our first start.
 pub(super) fn alone_because() -> Option<AloneBecause> {
-    let told = std::env::args().nth(3)?;
-    REASONS.iter().find(|(_, word)| word.to_bytes() == told.as_bytes()).map(|(reason, _)| *reason)
+    let argument = std::env::args().nth(3)?;
+    REASONS.iter().find(|(_, word)| word.to_bytes() == argument.as_bytes()).map(|(reason, _)| *reason)
 }
 
 /// Subordinate users and groups of the current user.
@@ -178,11 +178,11 @@ fn with_ranges(ranges: &Ranges, own: (u32, u32)) -> io::Result<()> {
             drop(reader);
             let made = namespaces::make(&[Namespace::User]);
             // Without this byte the child does nothing.
-            let told = if made.is_ok() { (&writer).write_all(b"M") } else { Ok(()) };
+            let signalled = if made.is_ok() { (&writer).write_all(b"M") } else { Ok(()) };
             drop(writer);
             let ended = waitpid(Some(child), WaitOptions::empty())?;
             made?;
-            told?;
+            signalled?;
             match ended {
                 Some((_, status)) if status.exit_status() == Some(0) => become_first(),
                 Some(_) | None => Err(io::ErrorKind::PermissionDenied.into()),

@@ -332,9 +332,9 @@ fn memory_of_machine() -> u64 {
 
 /// Reads all pending signals. Whether one of them asks us to end.
 pub(super) fn drain_signals(signals: &OwnedFd) -> bool {
-    let mut asked = false;
+    let mut should_end = false;
     while let Some(signal) = sys::signals::next(signals) {
-        asked |= signal != Signal::CHILD;
+        should_end |= signal != Signal::CHILD;
     }
-    asked
+    should_end
 }

@@ -222,8 +222,8 @@ impl Store {
     }
 }
 
-/// Only the owner may enter, even if another user made the directory: files that are world-writable by the
-/// permissions of an archive would be writable for every user of the host.
+/// Only the owner may enter, even if another user made the directory: files that are
+/// world-writable by the permissions of an archive would be writable for every user of the host.
 fn keep_to_owner(path: &Path) -> io::Result<()> {
     let directory = fs::File::open(path)?;
     let mut permissions = directory.metadata()?.permissions();

@@ -1,7 +1,7 @@
 //! Calls that every sandbox may make, whatever their arguments: what shells, interpreters,
 //! compilers, virtual machines and browsers need, and the guest itself, which lives under the same
-//! filter. A call belongs here if it acts on what the caller owns anyway; what it may own is decided
-//! elsewhere, by namespaces, uids and limits.
+//! filter. A call belongs here if it acts on what the caller owns anyway; namespaces, uids and
+//! limits decide what it may own.
 
 use super::{Call, Group, Rule, Verdict, calls};
 

@@ -5,13 +5,13 @@
 //!
 //! What a call gets:
 //!
-//! | call | answer |
+//! | call | verdict |
 //! |---|---|
-//! | in an allowed group | it is made |
-//! | in a group with a look at its arguments | as the clause says that fits first |
+//! | in an allowed group | the kernel makes it |
+//! | in a group with clauses | that of the first clause that matches its arguments |
 //! | in a refused group | `EPERM`, or what the group says |
-//! | in no group, or not known to any kernel | `ENOSYS`, so that programs fall back to older calls |
-//! | of another architecture, or of x32 | the process is killed: nothing honest does this |
+//! | in no group, or in no kernel | `ENOSYS`, so that programs fall back to older calls |
+//! | of another architecture, or of x32 | the process is killed: no honest program does this |
 
 pub mod allowed;
 pub mod arguments;

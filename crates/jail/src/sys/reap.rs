@@ -46,7 +46,7 @@ pub fn watch_children() -> Result<OwnedFd, Errno> {
     unsafe { libc::sigaddset(&raw mut blocked, libc::SIGCHLD) };
     // SAFETY: as above.
     unsafe { libc::sigaddset(&raw mut blocked, super::lease::SIGNAL) };
-    let told = blocked;
+    let watched = blocked;
     // SAFETY: `blocked` is an initialised set.
     unsafe { libc::sigaddset(&raw mut blocked, libc::SIGPIPE) };
     // SAFETY: reads one set, and changes the mask of this thread only.
@@ -56,7 +56,7 @@ pub fn watch_children() -> Result<OwnedFd, Errno> {
     }
     // SAFETY: reads one set, and makes a new descriptor.
     let raw =
-        unsafe { libc::signalfd(-1, &raw const told, libc::SFD_NONBLOCK | libc::SFD_CLOEXEC) };
+        unsafe { libc::signalfd(-1, &raw const watched, libc::SFD_NONBLOCK | libc::SFD_CLOEXEC) };
     if raw < 0 {
         return Err(last_errno());
     }
