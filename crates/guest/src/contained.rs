@@ -36,20 +36,20 @@ fn named<T>(step: &'static str, result: Result<T, impl Into<io::Error>>) -> Resu
 
 /// Whether the guest starts for the first time in this process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Life {
+pub(crate) enum StartKind {
     /// The first start.
     First,
     /// A restart in the same process: the filter is loaded already.
-    Next,
+    Restart,
 }
 
 /// The role from start to end. `link` is `stdin` (a socket), `stdio` (two pipes), `unix:PATH` or
 /// `fd:NUMBER`.
-pub(crate) fn main(link: &str, life: Life) -> ExitCode {
+pub(crate) fn main(link: &str, kind: StartKind) -> ExitCode {
     let _ = rustix::thread::set_name(c"shoal-guest");
     // Without a connection there is no host to report to.
     let Ok(link) = open_link(link) else { return ExitCode::from(2) };
-    match settle(&link, life) {
+    match settle(&link, kind) {
         Ok(filter) => {
             let settings = Settings {
                 workload: None,
@@ -68,25 +68,25 @@ pub(crate) fn main(link: &str, life: Life) -> ExitCode {
 
 /// Does to this process what must be done before anything else runs. Returns the filter for
 /// programs.
-fn settle(link: &Link, life: Life) -> Result<Program, Failed> {
+fn settle(link: &Link, kind: StartKind) -> Result<Program, Failed> {
     named("become undumpable", set_dumpable_behavior(DumpableBehavior::NotDumpable))?;
     named("no new privileges", set_no_new_privs(true))?;
     // Leave the working directory of the container, so that it is not kept busy.
     named("go to the root", chdir("/"))?;
     named("/dev/null", hold_null())?;
     named("close what was inherited", keep_only(link))?;
-    named("load system call filter", confine(life))?;
+    named("load system call filter", confine(kind))?;
     named("compile the filter", compile(&Policy::same_user_as_guest()).map_err(io::Error::other))
 }
 
 /// A filter can never be removed, and each loaded filter makes every system call slower.
-fn confine(life: Life) -> io::Result<()> {
-    match life {
-        Life::First => {
+fn confine(kind: StartKind) -> io::Result<()> {
+    match kind {
+        StartKind::First => {
             let filter = compile(&Policy::sandbox()).map_err(io::Error::other)?;
             sys::filter::load(filter.instructions())
         }
-        Life::Next => match secure_computing_mode()? {
+        StartKind::Restart => match secure_computing_mode()? {
             SecureComputingMode::Filter => Ok(()),
             SecureComputingMode::Disabled | SecureComputingMode::Strict => {
                 Err(io::ErrorKind::PermissionDenied.into())
@@ -96,14 +96,14 @@ fn confine(life: Life) -> io::Result<()> {
 }
 
 /// Starts the guest again with this connection. Returns only on failure.
-pub(crate) fn again(connection: &OwnedFd) -> io::Error {
+pub(crate) fn restart(connection: &OwnedFd) -> io::Error {
     if let Err(error) = sys::descriptors::inherit_only(connection.as_fd()) {
         return error;
     }
     let Ok(link) = CString::new(format!("fd:{}", connection.as_raw_fd())) else {
         return io::ErrorKind::InvalidInput.into();
     };
-    sys::exec::again(&[c"shoal-guest", c"contained", &link, c"again"])
+    sys::exec::exec_self(&[c"shoal-guest", c"contained", &link, c"again"])
 }
 
 /// The standard streams from the runtime are the connection, or must not be used.

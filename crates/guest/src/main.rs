@@ -14,7 +14,7 @@ mod serve;
 use std::os::fd::AsFd as _;
 use std::process::ExitCode;
 
-use contained::Life;
+use contained::StartKind;
 use serve::{Identity, Link, Settings, serve};
 
 fn main() -> ExitCode {
@@ -23,8 +23,8 @@ fn main() -> ExitCode {
     match arguments[..] {
         ["launcher", ..] => launcher::main(),
         ["keeper"] => keeper::main(),
-        ["contained", link] => contained::main(link, Life::First),
-        ["contained", link, "again"] => contained::main(link, Life::Next),
+        ["contained", link] => contained::main(link, StartKind::First),
+        ["contained", link, "again"] => contained::main(link, StartKind::Restart),
         ["serve", workspace] => serve_standard_input(workspace, None, None),
         ["serve", workspace, "scale", scale] => serve_standard_input(workspace, None, Some(scale)),
         ["serve", workspace, uid, gid] => match (uid.parse(), gid.parse()) {

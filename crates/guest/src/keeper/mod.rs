@@ -131,7 +131,9 @@ impl Keeper {
     ) -> Result<FromKeeper, Refusal> {
         let ToKeeper { ticket, ask, ref places } = *request;
         let handle = descriptors.into_iter().next();
-        let handle = handle.ok_or_else(|| refusal(KeeperRefusalCode::Gone, "no handle came", 0))?;
+        let handle = handle.ok_or_else(|| {
+            refusal(KeeperRefusalCode::Gone, "the request has no process handle", 0)
+        })?;
         if places.len() > MAX_PLACES {
             return Err(refusal(KeeperRefusalCode::Foreign, "too many writable mounts", 0));
         }

@@ -36,7 +36,7 @@ pub(super) struct OwnNamespaces {
 impl OwnNamespaces {
     pub(super) fn open() -> Result<Self, Refusal> {
         let powerless = |why: &str| refusal(KeeperRefusalCode::Powerless, why, 0);
-        let sets = capabilities(None).named("look at our capabilities")?;
+        let sets = capabilities(None).named("read our capabilities")?;
         let needed = CapabilitySet::SYS_ADMIN
             | CapabilitySet::SYS_CHROOT
             | CapabilitySet::SYS_PTRACE
@@ -46,9 +46,9 @@ impl OwnNamespaces {
         }
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let proc = openat(CWD, "/proc", flags, Mode::empty()).named("open /proc")?;
-        let own = readlinkat(&proc, "self", Vec::new()).named("look at /proc")?;
+        let own = readlinkat(&proc, "self", Vec::new()).named("inspect /proc")?;
         let is_ours = own.to_bytes() == getpid().as_raw_nonzero().to_string().as_bytes();
-        if fstatfs(&proc).named("look at /proc")?.f_type != PROC_MAGIC || !is_ours {
+        if fstatfs(&proc).named("inspect /proc")?.f_type != PROC_MAGIC || !is_ours {
             return Err(powerless("/proc does not show the processes of this machine"));
         }
         let names = names(&proc, "self")?;
@@ -113,7 +113,7 @@ pub(super) fn names(proc: &OwnedFd, process: &str) -> Result<[String; OWN.len()]
     let mut names = [const { String::new() }; OWN.len()];
     for (name, kind) in names.iter_mut().zip(OWN) {
         let path = format!("{process}/ns/{kind}");
-        let found = readlinkat(proc, path, Vec::new()).named("look at namespaces")?;
+        let found = readlinkat(proc, path, Vec::new()).named("read namespaces")?;
         *name = found.to_string_lossy().into_owned();
     }
     Ok(names)

@@ -86,7 +86,7 @@ impl Process {
     /// The user that may read its memory: root alone, if it is not dumpable.
     pub(super) fn owner(&self) -> Result<u32, Refusal> {
         let about = statat(&self.directory, "environ", AtFlags::SYMLINK_NOFOLLOW);
-        Ok(about.named("look at a process")?.st_uid)
+        Ok(about.named("inspect a process")?.st_uid)
     }
 
     /// Its root. Everything inside is opened beneath it.
@@ -104,10 +104,13 @@ impl Process {
     /// Refuses if the container has any process besides this one, or if this one has more than one
     /// thread.
     pub(super) fn check_alone(&self) -> Result<(), Refusal> {
-        let proc = open_beneath(&self.root()?, "/proc", OFlags::RDONLY).named("open its /proc")?;
-        let is_proc = fstatfs(&proc).named("look at its /proc")?.f_type == PROC_MAGIC;
-        let first = readlinkat(&proc, "1/ns/pid", Vec::new()).named("look at its /proc")?;
-        let about = read(&proc, "1/stat").named("look at its /proc")?;
+        let proc = open_beneath(&self.root()?, "/proc", OFlags::RDONLY)
+            .named("open the /proc of a container")?;
+        let is_proc =
+            fstatfs(&proc).named("inspect the /proc of a container")?.f_type == PROC_MAGIC;
+        let first =
+            readlinkat(&proc, "1/ns/pid", Vec::new()).named("inspect the /proc of a container")?;
+        let about = read(&proc, "1/stat").named("inspect the /proc of a container")?;
         // Compared by start time, because the process ids differ: inside it is 1, with parent 0.
         let started = |stat: &str| stat.rsplit(')').next().map(|rest| field(rest, 20));
         let is_same = started(&about) == started(&self.read("stat")?);
@@ -147,14 +150,14 @@ fn check_alive(handle: &OwnedFd) -> Result<(), Refusal> {
     match poll(&mut [PollFd::new(handle, PollFlags::IN)], Some(&now)) {
         Ok(0) => Ok(()),
         Ok(_) => Err(gone()),
-        Err(errno) => Err(errno).named("ask whether a process lives"),
+        Err(errno) => Err(errno).named("check whether a process lives"),
     }
 }
 
 /// The process id of a handle.
 fn number_of(namespaces: &OwnNamespaces, handle: &OwnedFd) -> Result<Pid, Refusal> {
     let name = format!("self/fdinfo/{}", handle.as_raw_fd());
-    let about = read(&namespaces.proc, &name).named("look at a handle")?;
+    let about = read(&namespaces.proc, &name).named("inspect a process handle")?;
     let number = about.lines().find_map(|line| line.strip_prefix("Pid:"));
     let number = number.ok_or_else(|| foreign("the descriptor is not a process handle"))?.trim();
     // It is -1 for a process that has ended, and 0 for one that cannot be seen from here.
@@ -183,8 +186,8 @@ fn read(directory: &OwnedFd, name: &str) -> Result<String, Errno> {
 /// The names in a directory that are numbers.
 fn numbers(directory: &OwnedFd) -> Result<Vec<i32>, Refusal> {
     let mut found = Vec::new();
-    for entry in Dir::read_from(directory).named("look for processes")? {
-        let entry = entry.named("look for processes")?;
+    for entry in Dir::read_from(directory).named("list processes")? {
+        let entry = entry.named("list processes")?;
         found.extend(entry.file_name().to_str().ok().and_then(|name| name.parse::<i32>().ok()));
     }
     Ok(found)

@@ -104,7 +104,7 @@ pub(super) fn close_all(namespaces: &OwnNamespaces, process: &Process) -> Result
         return Ok(());
     }
     let socket = namespaces.within(process, ThreadNameSpaceType::NETWORK, open)?;
-    let socket = socket.named("ask for the sockets of a container")?;
+    let socket = socket.named("list the sockets of a container")?;
     for family in FAMILIES {
         // What the kernel does not forget, the proof finds.
         let _ = forget(&socket, family);

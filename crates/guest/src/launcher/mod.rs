@@ -149,7 +149,12 @@ impl Launcher {
                 Some(connection) => {
                     self.accept(PendingLaunch { ticket, spec, connection, opened: Vec::new() });
                 }
-                None => self.refuse(ticket, RefusalCode::System, "no connection came along", 0),
+                None => self.refuse(
+                    ticket,
+                    RefusalCode::System,
+                    "receive the connection of the guest",
+                    0,
+                ),
             },
             ToLauncher::Attach { ticket, instance, workspace } => {
                 let Some(pid) = self.sandboxes.pid_of(&instance) else {
@@ -166,7 +171,12 @@ impl Launcher {
             ToLauncher::Kill { ticket, instance } => {
                 let waits = self.launches.iter().position(|one| one.spec.instance == instance);
                 if let Some(launch) = waits.and_then(|at| self.launches.remove(at)) {
-                    self.refuse(launch.ticket, RefusalCode::Unknown, "begin: it was killed", 0);
+                    self.refuse(
+                        launch.ticket,
+                        RefusalCode::Unknown,
+                        "begin launch (the sandbox was killed)",
+                        0,
+                    );
                 }
                 match self.sandboxes.kill(&instance, ticket) {
                     // On v1, frozen processes do not even die.
@@ -214,9 +224,9 @@ impl Launcher {
             let code = if unknown { RefusalCode::UnknownRoot } else { RefusalCode::System };
             let errno = error.raw_os_error().unwrap_or(0);
             let step = if error.kind() == io::ErrorKind::AlreadyExists {
-                "give the workspace a name that the root has already"
+                "make a workspace alias (the root already has a file of that name)"
             } else if matches!(spec.root, Root::Pointed { .. }) {
-                "make places in the root for what is mounted in it"
+                "make mount points in the root"
             } else {
                 "build the root filesystem"
             };

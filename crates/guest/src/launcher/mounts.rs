@@ -59,7 +59,7 @@ pub(super) fn open(
         .iter()
         .map(|mount| {
             open_one(host_access, mount).map_err(|error| MountRefusal {
-                step: format!("find what is shown at /{}", mount.at),
+                step: format!("find the host path for the mount at /{}", mount.at),
                 errno: error.raw_os_error().unwrap_or(0),
             })
         })

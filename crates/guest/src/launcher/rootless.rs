@@ -65,7 +65,7 @@ pub(super) fn enter(wanted: Option<u32>) -> io::Error {
         Err(reason) => (alone(own), [ALONE, argument_for(reason)]),
     };
     match entered {
-        Ok(()) => exec::again(&[c"shoal-launcher", c"launcher", words[0], words[1]]),
+        Ok(()) => exec::exec_self(&[c"shoal-launcher", c"launcher", words[0], words[1]]),
         Err(error) => error,
     }
 }
@@ -87,7 +87,10 @@ fn argument_for(reason: AloneBecause) -> &'static CStr {
 /// Why there are no subordinate users: the argument from our first start.
 pub(super) fn alone_because() -> Option<AloneBecause> {
     let argument = std::env::args().nth(3)?;
-    REASONS.iter().find(|(_, word)| word.to_bytes() == argument.as_bytes()).map(|(reason, _)| *reason)
+    REASONS
+        .iter()
+        .find(|(_, word)| word.to_bytes() == argument.as_bytes())
+        .map(|(reason, _)| *reason)
 }
 
 /// Subordinate users and groups of the current user.

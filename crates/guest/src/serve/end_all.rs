@@ -20,7 +20,7 @@ use crate::contained;
 /// kernel is stuck.
 const TIMEOUT_MS: u64 = 2000;
 
-const AGAIN: &str = "start the guest again";
+const RESTART: &str = "start the guest again";
 
 /// All processes are being ended.
 #[derive(Debug)]
@@ -87,12 +87,12 @@ impl Guest {
         }
         let is_cleared = self.activities.is_empty() && reap::has_others() == Ok(false);
         let errno = if is_cleared {
-            let failed = contained::again(&connection);
+            let failed = contained::restart(&connection);
             Errno::from_io_error(&failed).unwrap_or(Errno::INVAL)
         } else {
             Errno::BUSY
         };
-        refuse(&Link::Socket(connection), AGAIN.to_owned(), errno.raw_os_error());
-        Err(ExitReason::System { step: AGAIN, errno })
+        refuse(&Link::Socket(connection), RESTART.to_owned(), errno.raw_os_error());
+        Err(ExitReason::System { step: RESTART, errno })
     }
 }

@@ -71,23 +71,12 @@ impl Guest {
             }
             Request::Resize { process, size } => self.resize(process, size).map(done),
             Request::ReadFile { path, offset, length } => {
-                self.room()?;
-                let path = start::absolute(workspace, &path);
-                let reading = FileReader::start(channel, &path, offset, length, &mut self.io)?;
-                Ok(Answer::Later(Activity::ReadFile(reading), Some(Part::Output)))
+                self.read_file(channel, &path, offset, length)
             }
             Request::WriteFile { path, mode, parents } => {
-                self.room()?;
-                let path = start::absolute(workspace, &path);
-                let writing = FileWriter::start(channel, path, mode, parents)?;
-                Ok(Answer::Later(Activity::WriteFile(writing), None))
+                self.write_file(channel, &path, mode, parents)
             }
-            Request::List { path, after, limit } => {
-                self.room()?;
-                let path = start::absolute(workspace, &path);
-                let listing = Listing::start(channel, &path, after, limit)?;
-                Ok(Answer::Later(Activity::Listing(listing), Some(Part::Work)))
-            }
+            Request::List { path, after, limit } => self.list(channel, &path, after, limit),
             Request::Stat { path } => {
                 let path = start::absolute(workspace, &path);
                 files::stat(&path).map(|entry| Answer::Now(Reply::Entry(entry)))
@@ -99,19 +88,8 @@ impl Guest {
                 let from = start::absolute(workspace, &from);
                 files::rename(&from, &start::absolute(workspace, &to), overwrite).map(done)
             }
-            Request::Remove { path, recursive } => {
-                self.room()?;
-                let path = start::absolute(workspace, &path);
-                Ok(match removal::start(channel, path, recursive)? {
-                    None => Answer::Now(Reply::Done),
-                    Some(removal) => Answer::Later(Activity::Removal(removal), Some(Part::Work)),
-                })
-            }
-            Request::Dial { port } => {
-                self.room()?;
-                let dial = Dial::start(channel, port, &mut self.io)?;
-                Ok(Answer::Later(Activity::Dial(dial), Some(Part::Input)))
-            }
+            Request::Remove { path, recursive } => self.remove(channel, &path, recursive),
+            Request::Dial { port } => self.dial(channel, port),
             Request::Ports => Ok(Answer::Now(Reply::Ports(ports::listening()))),
             Request::Processes => Ok(Answer::Now(self.processes())),
             Request::MakeLink { path, target } => {
@@ -124,13 +102,7 @@ impl Guest {
             Request::SetAbout { path, mode, modified_ms } => {
                 metadata::set(&start::absolute(workspace, &path), mode, modified_ms).map(done)
             }
-            Request::DialUnix { path } => {
-                self.room()?;
-                // Files are accessed as the user of programs, and so is a Unix socket.
-                let path = start::absolute(workspace, &path);
-                let dial = Dial::start_unix(channel, &path, &mut self.io)?;
-                Ok(Answer::Later(Activity::Dial(dial), Some(Part::Output)))
-            }
+            Request::DialUnix { path } => self.dial_unix(channel, &path),
             Request::Look { look, output } => self.look(channel, &look, output),
             Request::ScaleHeard { seq } => {
                 self.scale.iter_mut().for_each(|scale| scale.acknowledged(seq));
@@ -150,8 +122,70 @@ impl Guest {
         }
     }
 
+    fn read_file(
+        &mut self,
+        channel: u32,
+        path: &str,
+        offset: u64,
+        length: Option<u64>,
+    ) -> Result<Answer, Fault> {
+        self.check_activity_limit()?;
+        let path = start::absolute(&self.settings.workspace, path);
+        let reading = FileReader::start(channel, &path, offset, length, &mut self.io)?;
+        Ok(Answer::Later(Activity::ReadFile(reading), Some(Part::Output)))
+    }
+
+    fn write_file(
+        &self,
+        channel: u32,
+        path: &str,
+        mode: Option<u32>,
+        parents: bool,
+    ) -> Result<Answer, Fault> {
+        self.check_activity_limit()?;
+        let path = start::absolute(&self.settings.workspace, path);
+        let writing = FileWriter::start(channel, path, mode, parents)?;
+        Ok(Answer::Later(Activity::WriteFile(writing), None))
+    }
+
+    fn list(
+        &self,
+        channel: u32,
+        path: &str,
+        after: Option<Vec<u8>>,
+        limit: u32,
+    ) -> Result<Answer, Fault> {
+        self.check_activity_limit()?;
+        let path = start::absolute(&self.settings.workspace, path);
+        let listing = Listing::start(channel, &path, after, limit)?;
+        Ok(Answer::Later(Activity::Listing(listing), Some(Part::Work)))
+    }
+
+    fn remove(&self, channel: u32, path: &str, recursive: bool) -> Result<Answer, Fault> {
+        self.check_activity_limit()?;
+        let path = start::absolute(&self.settings.workspace, path);
+        Ok(match removal::start(channel, path, recursive)? {
+            None => Answer::Now(Reply::Done),
+            Some(removal) => Answer::Later(Activity::Removal(removal), Some(Part::Work)),
+        })
+    }
+
+    fn dial(&mut self, channel: u32, port: u16) -> Result<Answer, Fault> {
+        self.check_activity_limit()?;
+        let dial = Dial::start(channel, port, &mut self.io)?;
+        Ok(Answer::Later(Activity::Dial(dial), Some(Part::Input)))
+    }
+
+    fn dial_unix(&mut self, channel: u32, path: &str) -> Result<Answer, Fault> {
+        self.check_activity_limit()?;
+        // Files are accessed as the user of programs, and so is a Unix socket.
+        let path = start::absolute(&self.settings.workspace, path);
+        let dial = Dial::start_unix(channel, &path, &mut self.io)?;
+        Ok(Answer::Later(Activity::Dial(dial), Some(Part::Output)))
+    }
+
     /// Everything that keeps descriptors open has a limit, or none would be left for pipes.
-    fn room(&self) -> Result<(), Fault> {
+    fn check_activity_limit(&self) -> Result<(), Fault> {
         if self.activities.len() < self.max_activities {
             return Ok(());
         }
@@ -163,8 +197,8 @@ impl Guest {
     }
 
     fn spawn(&mut self, channel: u32, spawn: &Spawn) -> Result<Answer, Fault> {
-        let room = self.room();
-        let program = match room {
+        let allowed = self.check_activity_limit();
+        let program = match allowed {
             Ok(()) => {
                 let Self { bound, settings, scale, io, .. } = self;
                 if let Some(scale) = scale {
@@ -187,8 +221,8 @@ impl Guest {
     }
 
     fn look(&mut self, channel: u32, look: &Look, output: Pipe) -> Result<Answer, Fault> {
-        let room = self.room();
-        let program = match room {
+        let allowed = self.check_activity_limit();
+        let program = match allowed {
             Ok(()) => {
                 let Self { settings, children, io, .. } = self;
                 look::start(channel, look, output, settings, children, io)?
@@ -256,5 +290,5 @@ impl Guest {
 
 /// The answer to a kill that does not succeed.
 pub(super) fn still_there(left: usize) -> Fault {
-    fault(FaultCode::System, format!("{left} processes would not end"))
+    fault(FaultCode::System, format!("{left} processes did not end after a kill"))
 }

@@ -138,7 +138,7 @@ fn candidates(name: &str, path: &str) -> Result<Vec<CString>, Fault> {
         return Ok(vec![text(name)?]);
     }
     if name.is_empty() {
-        return Err(fault(FaultCode::NotFound, "no such program: its name is empty"));
+        return Err(fault(FaultCode::NotFound, "no such program: the name is empty"));
     }
     let place = |directory: &str| match directory {
         "" => text(format!("./{name}")),

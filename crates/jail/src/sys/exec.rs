@@ -73,7 +73,7 @@ pub fn start(
 
 /// Executes the program of this process again, in this process, with an empty environment and the
 /// descriptors that are not close-on-exec. Returns only on failure.
-pub fn again(arguments: &[&CStr]) -> io::Error {
+pub fn exec_self(arguments: &[&CStr]) -> io::Error {
     let ends = [ptr::null()];
     let argv: Vec<*const c_char> =
         arguments.iter().map(|argument| argument.as_ptr()).chain(ends).collect();
