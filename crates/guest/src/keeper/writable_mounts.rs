@@ -24,7 +24,7 @@ const PAGE_BYTES: u64 = 4096;
 /// About what a file costs the kernel besides its contents.
 const FILE_BYTES: u64 = 1024;
 
-/// Old mounts hold much memory from one part in this many of what fits into all of them.
+/// Old mounts hold much memory if they use one part in this many of their total size.
 const MUCH: u64 = 4;
 
 /// Files that the guest itself keeps in the directory of the scale file, and their maximum size.
@@ -111,7 +111,7 @@ fn put(mount: &OwnedFd, target: &OwnedFd) -> Result<(), Errno> {
 fn open_old(root: &OwnedFd, place: &Place) -> Result<OwnedFd, Refusal> {
     let old = open_beneath(root, &place.path, OFlags::PATH).named(&place.path)?;
     let identity = |directory| fstat(directory).map(|found| (found.st_dev, found.st_ino));
-    if identity(&old).named(&place.path)? == identity(root).named("look at the root")? {
+    if identity(&old).named(&place.path)? == identity(root).named("inspect the root")? {
         return Err(foreign("the root is not a writable mount"));
     }
     if !is_mount(&old)? || fstatfs(&old).named(&place.path)?.f_type != MEMORY_MAGIC {

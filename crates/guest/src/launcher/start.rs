@@ -273,7 +273,7 @@ impl Filters {
 
 fn read_configuration(settings: &OwnedFd) -> io::Result<LauncherConfig> {
     let mut file = std::fs::File::from(settings.try_clone()?);
-    // Read by position: the launcher that we start inside a namespace may read it again.
+    // From the start: the launcher before the user namespace may have read it already.
     file.seek(io::SeekFrom::Start(0))?;
     let mut bytes = Vec::new();
     file.read_to_end(&mut bytes)?;

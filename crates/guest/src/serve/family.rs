@@ -45,7 +45,7 @@ struct Process {
 pub(super) struct FamilySignal {
     /// The channel of the program.
     process: u32,
-    /// Its session, as long as it has members: until then its number cannot be used again.
+    /// Its session. While it has members, its number cannot be used again.
     session: Option<i32>,
     signal: i32,
     rounds: u32,
