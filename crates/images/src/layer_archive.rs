@@ -37,7 +37,7 @@ pub(crate) fn measure(layer: &OwnedFd) -> Result<u64, ImageError> {
 /// Writes the archive of a layer, and returns its digest and its size.
 pub(crate) fn write(layer: &OwnedFd, to: impl Write) -> Result<(Digest, u64), ImageError> {
     let buffer = vec![0; BUFFER_BYTES];
-    let written = pack(layer, Written { to, hasher: Hasher::default(), bytes: 0, buffer })?;
+    let written = pack(layer, HashedOutput { to, hasher: Hasher::default(), bytes: 0, buffer })?;
     Ok((written.hasher.finish(), written.bytes))
 }
 
@@ -97,14 +97,14 @@ impl Target for Length {
 }
 
 /// Hashes and counts what is written.
-struct Written<W> {
+struct HashedOutput<W> {
     to: W,
     hasher: Hasher,
     bytes: u64,
     buffer: Vec<u8>,
 }
 
-impl<W: Write> Write for Written<W> {
+impl<W: Write> Write for HashedOutput<W> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let count = self.to.write(bytes)?;
         self.hasher.update(&bytes[..count]);
@@ -117,7 +117,7 @@ impl<W: Write> Write for Written<W> {
     }
 }
 
-impl<W: Write> Target for Written<W> {
+impl<W: Write> Target for HashedOutput<W> {
     fn contents(
         &mut self,
         bytes: u64,

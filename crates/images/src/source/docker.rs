@@ -45,7 +45,7 @@ pub(super) fn read(
     let (Some(image), None) = (saved.next(), saved.next()) else {
         return Err(not_one(wanted.reference, &known));
     };
-    let written: Written = files.read_json(&image.config, named_by(&image.config))?;
+    let written: ConfigFile = files.read_json(&image.config, named_by(&image.config))?;
     let (config, plain) = written.check()?;
     let layers = image.layers.unwrap_or_default();
     if layers.len() != plain.len() {

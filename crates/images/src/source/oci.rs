@@ -122,7 +122,7 @@ pub(super) fn read(
     let (path, digest) = image.path()?;
     let manifest: Manifest = files.read_json(&path, Some(digest))?;
     let (path, digest) = manifest.config.path()?;
-    let written: Written = files.read_json(&path, Some(digest))?;
+    let written: ConfigFile = files.read_json(&path, Some(digest))?;
     let (config, plain) = written.check()?;
     if manifest.layers.len() != plain.len() {
         return Err(ImageError::broken("the image does not describe all its layers"));
