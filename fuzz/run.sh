@@ -48,7 +48,7 @@ in_a_place_of_its_own() {
         mount -t proc proc "$FUZZ_ROOT/proc"
         touch "$FUZZ_ROOT/dev/null"
         mount --bind /dev/null "$FUZZ_ROOT/dev/null"
-        echo "nobody reads this" >"$FUZZ_ROOT/secret"
+        echo "only root may read this" >"$FUZZ_ROOT/secret"
         chmod 600 "$FUZZ_ROOT/secret"
         chown 65534:65534 "$FUZZ_ROOT/workspace"
         for _ in corpus found smaller; do

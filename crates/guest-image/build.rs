@@ -1,5 +1,5 @@
-//! Builds the guest as a static binary and packs it for the library, so that a plain `cargo build` of
-//! anything that needs it is all there is to do.
+//! Builds the guest as a static binary and compresses it for the library, so that a plain `cargo
+//! build` of any crate that needs it is enough.
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use std::{env, fs};
 use flate2::Compression;
 use flate2::write::DeflateEncoder;
 
-/// What the guest is made of. Cargo does not tell a build script about a nested build's sources.
+/// The sources of the guest. Cargo does not tell a build script about a nested build's sources.
 const SOURCES: &[&str] = &["crates/guest", "crates/jail", "crates/guest-protocol", "Cargo.lock"];
 
 /// Settings of the outer build that would leak into the nested one and break or block it.
@@ -66,7 +66,7 @@ fn main() {
     pack(&binary, &out.join("guest.deflate"));
 }
 
-/// More than half of a program is what a packer finds.
+/// Compresses the binary to less than half its size.
 fn pack(binary: &Path, packed: &Path) {
     let bytes = fs::read(binary).expect("the guest was built");
     let mut encoder = DeflateEncoder::new(Vec::new(), Compression::best());

@@ -1,5 +1,5 @@
-//! Whatever archive is uploaded, in whatever pieces: it is answered without a mistake of the server,
-//! and nothing is written outside of the directory it was sent to.
+//! Whatever archive is uploaded, in whatever pieces: the server answers without an internal error,
+//! and nothing is written outside of the target directory.
 #![no_main]
 
 use std::cell::OnceCell;
@@ -18,10 +18,10 @@ use store::Retention;
 use store::memory::MemoryStore;
 use tower::ServiceExt as _;
 
-#[path = "sums.rs"]
-mod sums;
+#[path = "checksums.rs"]
+mod checksums;
 
-/// What an answer may have.
+/// The most bytes of an answer.
 const ANSWER_BYTES: usize = 1 << 20;
 
 /// A server with one sandbox that is checked out.
@@ -30,7 +30,7 @@ struct Server {
     router: Router,
     key: String,
     sandbox: String,
-    /// Kept for as long as there are requests.
+    /// Kept as long as there are requests.
     _engine: Engine,
 }
 
@@ -92,7 +92,7 @@ thread_local! {
 
 fuzz_target!(|input: (u8, bool, &[u8])| {
     let (piece_bytes, is_mended, bytes) = input;
-    let bytes = if is_mended { sums::with_sums(bytes) } else { bytes.to_vec() };
+    let bytes = if is_mended { checksums::with_checksums(bytes) } else { bytes.to_vec() };
     SERVER.with(|server| {
         let server = server.get_or_init(Server::start);
         let pieces: Vec<Result<Bytes, std::io::Error>> = bytes

@@ -1,5 +1,5 @@
-//! Whatever arrives, in whatever pieces, an endpoint neither panics nor holds more than it may, and
-//! the pieces make no difference.
+//! Whatever arrives, in whatever pieces, an endpoint neither panics nor holds more memory than
+//! allowed, and the pieces make no difference.
 #![no_main]
 
 use guest_protocol::endpoint::Endpoint;
@@ -8,7 +8,7 @@ use guest_protocol::message::Request;
 use guest_protocol::{Incoming, ProtocolError};
 use libfuzzer_sys::fuzz_target;
 
-/// Feeds everything in pieces of this size, and says what came of it.
+/// Feeds everything in pieces of this size, and returns the result.
 fn fed(
     mut endpoint: Endpoint,
     bytes: &[u8],

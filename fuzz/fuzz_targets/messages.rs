@@ -1,4 +1,5 @@
-//! No bytes make a message that panics, and one that was read is written as it was meant.
+//! No bytes make a message that panics, and a message that was read is written with the same
+//! meaning.
 #![no_main]
 
 use std::fmt::Debug;

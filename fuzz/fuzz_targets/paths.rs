@@ -1,6 +1,6 @@
-//! The guest, asked for files by any path, among links that lead anywhere: each request is answered,
-//! nothing of `/proc` is shown, nothing outside of where its user may write is changed, and what was
-//! made can be removed again.
+//! File requests to the guest with arbitrary paths and links: each request is answered, nothing of
+//! `/proc` is shown, nothing outside of where its user may write is changed, and what was made can
+//! be removed again.
 #![no_main]
 #![allow(dead_code, reason = "the guest is more than its files")]
 
@@ -16,12 +16,12 @@ use libfuzzer_sys::fuzz_target;
 
 #[path = "../../crates/guest/src/contained.rs"]
 mod contained;
-#[path = "place.rs"]
-mod place;
+#[path = "fuzz_root.rs"]
+mod fuzz_root;
 #[path = "../../crates/guest/src/serve/mod.rs"]
 mod serve;
 
-const NOBODY: u32 = 65_534;
+const UNPRIVILEGED: u32 = 65_534;
 const OPERATIONS_AT_MOST: usize = 24;
 
 /// A part of a path.
@@ -140,9 +140,9 @@ impl Host {
             scale: None,
             contained: None,
         };
-        // Only the guest is another user: what is found is written down by us.
+        // Only the guest's thread is another user: this thread writes findings as root.
         std::thread::spawn(move || {
-            become_nobody();
+            drop_privileges();
             let reason = serve::serve(serve::Link::Socket(theirs.into()), settings);
             panic!("the guest has ended: {reason}");
         });
@@ -152,7 +152,7 @@ impl Host {
         host
     }
 
-    /// Has something done and returns the last word about it, with the bytes that came.
+    /// Sends a request and returns the last reply, with the bytes that came.
     fn ask(&mut self, request: &Request, bytes: Option<&[u8]>) -> (Reply, Vec<u8>) {
         self.channel += 1;
         let channel = self.channel;
@@ -167,7 +167,7 @@ impl Host {
         heard
     }
 
-    /// Reads until the last word on a channel, which is the first one where there is only one.
+    /// Reads until the last reply on a channel, which is the first one if there is only one.
     fn hear(&mut self, wanted: u32, is_only_one: bool) -> (Reply, Vec<u8>) {
         let mut data = Vec::new();
         let mut buffer = [0; 8192];
@@ -176,7 +176,7 @@ impl Host {
             while let Some(incoming) = self.endpoint.next() {
                 match incoming {
                     Incoming::Message { channel, payload } => {
-                        assert_eq!(channel, wanted, "it speaks unasked");
+                        assert_eq!(channel, wanted, "a reply without a request");
                         let reply = decode(&payload).expect("it is a reply");
                         let is_last = matches!(reply, Reply::Done | Reply::Failed(_));
                         if is_only_one || is_last {
@@ -192,7 +192,7 @@ impl Host {
             }
             self.flush();
             let length = match self.stream.read(&mut buffer) {
-                // libFuzzer looks at its clock.
+                // libFuzzer uses a timer signal.
                 Err(error) if error.kind() == ErrorKind::Interrupted => continue,
                 read => read.expect("the guest is there"),
             };
@@ -209,14 +209,15 @@ impl Host {
 }
 
 /// For the thread that calls it.
-fn become_nobody() {
+fn drop_privileges() {
     rustix::thread::set_thread_groups(&[]).expect("no groups");
-    let (user, group) = (rustix::fs::Uid::from_raw(NOBODY), rustix::fs::Gid::from_raw(NOBODY));
+    let (user, group) =
+        (rustix::fs::Uid::from_raw(UNPRIVILEGED), rustix::fs::Gid::from_raw(UNPRIVILEGED));
     rustix::thread::set_thread_res_gid(group, group, group).expect("another group");
     rustix::thread::set_thread_res_uid(user, user, user).expect("another user");
 }
 
-/// Whether a path leads into `/proc` whatever else there is. The name `/proc` itself is in the root.
+/// Whether a path always leads into `/proc`. The name `/proc` itself is in the root.
 fn is_in_proc(path: &str) -> bool {
     let parts: Vec<&str> =
         path.split('/').filter(|part| !part.is_empty() && *part != ".").collect();
@@ -224,7 +225,7 @@ fn is_in_proc(path: &str) -> bool {
 }
 
 fn check(operation: &Operation, reply: &Reply, data: &[u8]) {
-    let secret = place::SECRET.as_bytes();
+    let secret = fuzz_root::SECRET.as_bytes();
     assert!(!data.windows(secret.len()).any(|part| part == secret), "{operation:?}");
     let (Operation::Stat(path)
     | Operation::Read { path, .. }
@@ -246,13 +247,13 @@ static HOST: OnceLock<Mutex<Host>> = OnceLock::new();
 
 fuzz_target!(
     init: {
-        // Before anything is read: what there is to read lies in the new root.
-        if place::enter() {
+        // Before anything is read: the input lies in the new root.
+        if fuzz_root::enter() {
             let _ = HOST.set(Mutex::new(Host::start()));
         }
     },
     |operations: Vec<Operation>| {
-        let mut host = HOST.get().expect("it was started").lock().expect("nobody else has it");
+        let mut host = HOST.get().expect("it was started").lock().expect("the lock is free");
         for operation in operations.iter().take(OPERATIONS_AT_MOST) {
             let (request, bytes) = operation.request();
             let (reply, data) = host.ask(&request, bytes.map(|all| &all[..all.len().min(2048)]));

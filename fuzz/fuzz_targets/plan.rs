@@ -1,13 +1,13 @@
-//! Whatever packet a launcher gets, it is refused, or becomes a plan that ends with the filter, comes
-//! in the order that is the security argument, and has users that are nobody of the host's own.
+//! Whatever packet a launcher gets, it is refused, or becomes a plan that ends with the filter, has
+//! the order that is the security argument, and has no users of the host.
 #![no_main]
 
 use guest_protocol::launcher::{LauncherConfig, NetworkMode, Root, Spec, ToLauncher};
-use jail::plan::{self, Step, Users, Wish};
+use jail::plan::{self, PlanInput, Step, Users};
 use libfuzzer_sys::fuzz_target;
 
-#[path = "../../crates/guest/src/launcher/asked.rs"]
-mod asked;
+#[path = "../../crates/guest/src/launcher/plan_input.rs"]
+mod plan_input;
 
 const ALL_USERS: [Users; 3] = [Users::Ranges, Users::Subordinate, Users::Alone];
 const ALL_MODES: [NetworkMode; 3] = [NetworkMode::Spare, NetworkMode::Fresh, NetworkMode::Shared];
@@ -23,12 +23,12 @@ fuzz_target!(|bytes: &[u8]| {
         check_plans(&spec);
     }
     for line in String::from_utf8_lossy(bytes).lines() {
-        assert!(!asked::is_digest(line) || asked::is_beneath(line), "{line:?}");
+        assert!(!plan_input::is_digest(line) || plan_input::is_beneath(line), "{line:?}");
     }
 });
 
 fn check_users(config: &LauncherConfig) {
-    if !asked::is_sound(config) {
+    if !plan_input::is_sound(config) {
         return;
     }
     assert!(!config.run.contains(['/', '.']), "its name leads elsewhere");
@@ -37,16 +37,16 @@ fn check_users(config: &LauncherConfig) {
         if slot >= config.slots {
             continue;
         }
-        let first = asked::first_uid(config, Users::Ranges, slot);
+        let first = plan_input::first_uid(config, Users::Ranges, slot);
         assert!(first > before || slot <= 1, "slots share users");
         before = first.checked_add(65_535).expect("all of them are numbers of users");
         assert!(first >= 65_536 && before < u32::MAX - 1, "{first} to {before}");
         for users in ALL_USERS {
-            let map = asked::user_map(users, asked::first_uid(config, users, slot));
+            let map = plan_input::user_map(users, plan_input::first_uid(config, users, slot));
             for line in map.lines() {
                 let numbers: Vec<u32> = line.split(' ').map(|n| n.parse().unwrap()).collect();
                 assert_eq!(numbers.len(), 3, "{map}");
-                // Outside of a namespace of one's own nobody may be user 0.
+                // Outside of a user namespace of our own, user 0 is forbidden.
                 assert!(users != Users::Ranges || numbers[1] >= 65_536, "{map}");
             }
         }
@@ -55,26 +55,26 @@ fn check_users(config: &LauncherConfig) {
 
 fn check_plans(spec: &Spec) {
     if let Root::Directory(name) = &spec.root
-        && asked::is_beneath(name)
+        && plan_input::is_beneath(name)
     {
         assert!(!name.starts_with('/') && !name.split('/').any(|part| part == ".."), "{name:?}");
     }
-    let limits = asked::limits(spec);
+    let limits = plan_input::limits(spec);
     assert_eq!(limits.pids, spec.limits.pids);
     for users in ALL_USERS {
         for mode in ALL_MODES {
             for counted in [false, true] {
-                check(&asked::wish(spec, mode, users, counted));
+                check(&plan_input::for_spec(spec, mode, users, counted));
             }
         }
     }
 }
 
-fn check(wish: &Wish) {
-    assert!(wish.hostname.len() <= 64, "the kernel takes no longer name");
-    assert!(wish.hostname.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-'));
-    let mut steps = plan::prepare(true, wish.network, wish.users);
-    steps.extend(plan::enter(wish));
+fn check(input: &PlanInput) {
+    assert!(input.hostname.len() <= 64, "the kernel takes no longer name");
+    assert!(input.hostname.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-'));
+    let mut steps = plan::prepare(true, input.network, input.users);
+    steps.extend(plan::enter(input));
     let at = |wanted: &Step| steps.iter().position(|step| step == wanted);
     assert_eq!(steps.last(), Some(&Step::LoadFilter));
     let namespace = at(&Step::NewUserNamespace).expect("a user namespace");

@@ -1,5 +1,5 @@
-//! Whatever a layer of an image says, it becomes files, directories, links and whiteouts in its own
-//! directory and nowhere else, without any power that it did not get from us.
+//! Whatever a layer of an image contains, it becomes files, directories, links and whiteouts in its
+//! own directory and nowhere else, without any privilege that it did not get from us.
 #![no_main]
 
 use std::fs::{self, File};
@@ -9,15 +9,15 @@ use std::path::Path;
 use images::unpack::{Limits, unpack};
 use libfuzzer_sys::fuzz_target;
 
-#[path = "place.rs"]
-mod place;
-#[path = "sums.rs"]
-mod sums;
+#[path = "checksums.rs"]
+mod checksums;
+#[path = "fuzz_root.rs"]
+mod fuzz_root;
 
 const LAYER: &str = "/workspace/layer";
 const LIMITS: Limits = Limits { max_bytes: 1 << 20, max_entries: 256, path_bytes: 1024, depth: 32 };
 
-/// What is beside the layer, and in the root.
+/// The files beside the layer and in the root.
 fn around() -> Vec<String> {
     let mut names: Vec<String> = ["/", "/workspace", "/dev"]
         .into_iter()
@@ -49,11 +49,11 @@ fn check(directory: &Path, bytes: &mut u64) {
 
 fuzz_target!(
     init: {
-        place::enter();
+        fuzz_root::enter();
     },
     |input: (bool, &[u8])| {
         let (is_mended, bytes) = input;
-        let bytes = if is_mended { sums::with_sums(bytes) } else { bytes.to_vec() };
+        let bytes = if is_mended { checksums::with_checksums(bytes) } else { bytes.to_vec() };
         fs::create_dir(LAYER).expect("there is none");
         let before = around();
         let unpacked = {
@@ -67,7 +67,7 @@ fuzz_target!(
             assert!(written <= LIMITS.max_bytes, "{written}");
         }
         assert_eq!(around(), before, "something is elsewhere");
-        assert_eq!(fs::read_to_string("/secret").expect("it is there"), place::SECRET);
+        assert_eq!(fs::read_to_string("/secret").expect("it is there"), fuzz_root::SECRET);
         fs::remove_dir_all(LAYER).expect("it can be removed");
     }
 );

@@ -1,5 +1,5 @@
-//! The guest binary as bytes, and as a file in memory that can be executed and never changed: what
-//! runs as every sandbox's first process cannot be overwritten through `/proc`.
+//! The guest binary as bytes, and as a file in memory that can be executed and never changed: the
+//! program of every sandbox's first process cannot be overwritten through `/proc`.
 
 use std::io::{self, Read as _, Write as _};
 use std::os::fd::OwnedFd;
@@ -7,10 +7,10 @@ use std::os::fd::OwnedFd;
 use flate2::read::DeflateDecoder;
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
 
-/// The binary as it is shipped. Another binary has other bytes here.
+/// The compressed binary. Another binary has other bytes here.
 pub static PACKED: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/guest.deflate"));
 
-/// The static binary, for whatever root filesystem.
+/// The static binary, for any root filesystem.
 pub fn bytes() -> io::Result<Vec<u8>> {
     let size: usize = env!("GUEST_BYTES").parse().map_err(io::Error::other)?;
     let mut bytes = Vec::with_capacity(size);
@@ -21,12 +21,12 @@ pub fn bytes() -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// A sealed, executable file in memory with the binary in it.
+/// A sealed, executable file in memory with the binary.
 pub fn memfd() -> io::Result<OwnedFd> {
     sealed("shoal-guest", &bytes()?)
 }
 
-/// A file in memory with these contents, which nobody can change any more.
+/// A sealed file in memory with these contents, which no process can change.
 pub fn sealed(name: &str, contents: &[u8]) -> io::Result<OwnedFd> {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     let mut file = std::fs::File::from(memfd_create(name, flags)?);

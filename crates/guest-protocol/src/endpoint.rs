@@ -1,6 +1,6 @@
-//! One side of a connection, without the connection: bytes that arrived go in and become messages
-//! and data; messages and data become bytes to write. It must never wait, and never hold memory
-//! while nothing is under way: thousands of these are idle at once.
+//! One side of a connection, without I/O: received bytes become messages and data; messages and
+//! data become bytes to write. It must never wait, and never hold memory while idle: thousands of
+//! endpoints are idle at once.
 
 use std::collections::VecDeque;
 
@@ -18,10 +18,10 @@ use crate::window::{Lane, LaneName};
 /// How many channels the host may have open at once.
 pub const MAX_CHANNELS: usize = 4096;
 
-/// Room for channels that an endpoint keeps when the last one closes.
+/// Capacity for channels that an endpoint keeps when the last one closes.
 const KEPT_CHANNELS: usize = 4;
 
-/// Sent bytes are moved out of the way when they are at least this many.
+/// Sent bytes are removed from the buffer when they are at least this many.
 const COMPACT_BYTES: usize = 64 * 1024;
 
 /// Something that arrived.
@@ -34,7 +34,7 @@ pub enum Incoming {
         /// Its bytes.
         payload: Vec<u8>,
     },
-    /// Bytes of a lane. Whoever has dealt with them says so with [`Endpoint::consumed`].
+    /// Bytes of a lane. After handling them, the receiver calls [`Endpoint::consumed`].
     Data {
         /// Its channel.
         channel: u32,
@@ -43,14 +43,14 @@ pub enum Incoming {
         /// The bytes.
         bytes: Vec<u8>,
     },
-    /// The other side sends no more on this lane.
+    /// The other side has ended its direction of this lane.
     End {
         /// Its channel.
         channel: u32,
         /// Its lane.
         lane: u8,
     },
-    /// The other side has abandoned this lane: it sends no more, and reads no more.
+    /// The other side has abandoned this lane: it neither sends nor reads any further.
     Reset {
         /// Its channel.
         channel: u32,
@@ -87,7 +87,7 @@ impl Incoming {
     }
 }
 
-/// Who opens channels.
+/// Which side opens channels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Opener {
     Here,
@@ -96,8 +96,8 @@ enum Opener {
 
 /// One side of a connection.
 ///
-/// A channel is open from its first message until [`Endpoint::close`]. Frames for a channel that
-/// is closed are dropped; frames for one that never was open break the protocol.
+/// A channel is open from its first message until [`Endpoint::close`]. Frames for a closed channel
+/// are dropped; frames for a channel that was never open break the protocol.
 #[derive(Debug)]
 pub struct Endpoint {
     opener: Opener,
@@ -106,7 +106,7 @@ pub struct Endpoint {
     incoming: VecDeque<Incoming>,
     outgoing: Vec<u8>,
     sent_bytes: usize,
-    /// In the order of their numbers.
+    /// Sorted by number.
     channels: Vec<(u32, [Lane; LANES])>,
     highest_channel: u32,
 }
@@ -118,13 +118,13 @@ impl Default for Endpoint {
 }
 
 impl Endpoint {
-    /// The side that opens channels: the host. The other side may speak on those only, and on
+    /// The side that opens channels: the host. The other side may use those only, and
     /// [`GUEST_CHANNEL`].
     pub fn new() -> Self {
         Self::with(Opener::Here)
     }
 
-    /// The side on which channels are opened by the other: the guest.
+    /// The side that accepts channels: the guest.
     pub fn accepting() -> Self {
         Self::with(Opener::There)
     }
@@ -142,8 +142,8 @@ impl Endpoint {
         }
     }
 
-    /// Takes bytes that arrived, split anywhere. An error is final, and the same from then on;
-    /// what arrived whole before it can still be taken with `next`.
+    /// Takes received bytes, split anywhere. An error is final and returned again by later calls;
+    /// what arrived completely before it can still be taken with `next`.
     pub fn feed(&mut self, bytes: &[u8]) -> Result<(), ProtocolError> {
         if let Some(error) = self.broken {
             return Err(error);
@@ -201,7 +201,7 @@ impl Endpoint {
         }
         let Some(state) = self.lane_mut(channel, lane) else { return Ok(()) };
         if state.is_abandoned() {
-            // The other side may not know yet, or says in its turn that it has.
+            // The other side may not know yet, or abandons the lane too.
             return Ok(());
         }
         let incoming = match header.kind {
@@ -244,7 +244,7 @@ impl Endpoint {
         None
     }
 
-    /// Not wanted any more: what belongs to a channel or lane that was given up meanwhile.
+    /// False for what belongs to a channel or lane that was abandoned meanwhile.
     fn is_wanted(&self, incoming: &Incoming) -> bool {
         let channel = incoming.channel();
         let Some(place) = self.place(channel) else { return channel == GUEST_CHANNEL };
@@ -258,8 +258,8 @@ impl Endpoint {
         }
     }
 
-    /// Queues a message. The first on a channel opens it, where this side is the one that may. An
-    /// error, and nothing queued, if it is longer than a message may be.
+    /// Queues a message. The first on a channel opens it, if this side opens channels. If the
+    /// message is too long, returns an error and queues nothing.
     pub fn send<M: Serialize>(&mut self, channel: u32, message: &M) -> Result<(), ProtocolError> {
         let start = self.outgoing.len();
         self.outgoing.extend_from_slice(&[0; HEADER_BYTES]);
@@ -280,14 +280,14 @@ impl Endpoint {
         Ok(())
     }
 
-    /// How much may be sent on a lane now.
+    /// How many bytes may be sent on a lane now.
     pub fn window(&self, channel: u32, lane: u8) -> usize {
         self.place(channel)
             .and_then(|place| self.channels[place].1.get(usize::from(lane)))
             .map_or(0, Lane::window)
     }
 
-    /// Queues data, as much as the window allows, and says how much that was.
+    /// Queues as much data as the window allows, and returns how much that was.
     pub fn send_data(&mut self, channel: u32, lane: u8, bytes: &[u8]) -> usize {
         let taken = bytes.len().min(self.window(channel, lane));
         let Some(state) = self.lane_mut(channel, lane) else { return 0 };
@@ -298,7 +298,7 @@ impl Endpoint {
         taken
     }
 
-    /// Says that this side sends no more on a lane.
+    /// Ends this side's direction of a lane.
     pub fn end(&mut self, channel: u32, lane: u8) {
         if let Some(state) = self.lane_mut(channel, lane)
             && !state.end_sent
@@ -321,8 +321,8 @@ impl Endpoint {
         }
     }
 
-    /// Says that data that arrived has been dealt with, so that more may come. Credit goes back
-    /// when half a window has gathered.
+    /// Says that received data was handled, so that more may come. Credit goes back when half a
+    /// window has gathered.
     pub fn consumed(&mut self, channel: u32, lane: u8, bytes: usize) {
         if let Some(state) = self.lane_mut(channel, lane)
             && let Some(credit) = state.consumed(bytes)
@@ -346,7 +346,7 @@ impl Endpoint {
         self.channels.len()
     }
 
-    /// How much memory the buffers of this side hold now. None when nothing is under way.
+    /// How much memory the buffers of this side hold. None while idle.
     pub fn held_bytes(&self) -> usize {
         let waiting: usize = self.incoming.iter().map(Incoming::held_bytes).sum();
         waiting
@@ -361,7 +361,7 @@ impl Endpoint {
         &self.outgoing[self.sent_bytes..]
     }
 
-    /// Says that the first `bytes` of [`Endpoint::outgoing`] have been written.
+    /// Says that the first `bytes` of [`Endpoint::outgoing`] were written.
     pub fn sent(&mut self, bytes: usize) {
         self.sent_bytes = self.outgoing.len().min(self.sent_bytes + bytes);
         if self.sent_bytes == self.outgoing.len() {
@@ -396,7 +396,7 @@ impl Endpoint {
     }
 }
 
-/// Lets a message be encoded behind what is queued already.
+/// Encodes a message directly behind the queued bytes.
 struct Tail<'a>(&'a mut Vec<u8>);
 
 impl Extend<u8> for Tail<'_> {
@@ -405,7 +405,7 @@ impl Extend<u8> for Tail<'_> {
     }
 }
 
-/// Reads a message. All of the payload must belong to it.
+/// Decodes a message, which must use the whole payload.
 pub fn decode<M: DeserializeOwned>(payload: &[u8]) -> Result<M, ProtocolError> {
     match postcard::take_from_bytes(payload) {
         Ok((message, [])) => Ok(message),

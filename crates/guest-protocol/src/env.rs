@@ -1,5 +1,5 @@
-//! Names and values for the environment of programs. Values are often secrets: they travel and
-//! they are handed over, but they must never be printed.
+//! Names and values for the environment of programs. Values are often secrets: they are sent to
+//! programs, but must never be printed.
 
 use std::fmt;
 
@@ -34,7 +34,7 @@ mod tests {
     use crate::message::Request;
 
     #[test]
-    fn values_are_not_printed() {
+    fn environment_values_are_not_printed() {
         let env: Env = [("TOKEN", "hunter2"), ("MODE", "fast")].into_iter().collect();
         let request = Request::Claim { env };
         for text in [format!("{request:?}"), format!("{request:#?}")] {

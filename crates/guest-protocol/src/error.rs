@@ -1,18 +1,18 @@
-//! How the other side can break the protocol. Each is final: a connection on which it happened is
-//! closed, because nothing that follows can be trusted.
+//! How the other side can break the protocol. Each error is final: the connection is closed,
+//! because nothing that follows can be trusted.
 
 use thiserror::Error;
 
 /// What was wrong.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum ProtocolError {
-    /// The length of a frame does not even cover its own header.
+    /// The length of a frame does not even cover its header.
     #[error("a frame says it is {length_bytes} bytes long, which is less than its header")]
     ShortFrame {
-        /// What it says.
+        /// The length.
         length_bytes: u32,
     },
-    /// A number that is no kind of frame.
+    /// A number that is not a kind of frame.
     #[error("{kind} is no kind of frame")]
     UnknownKind {
         /// The number.
@@ -32,11 +32,11 @@ pub enum ProtocolError {
         /// Its size.
         message_bytes: usize,
     },
-    /// A payload is not the message it should be.
+    /// A payload is not the expected message.
     #[error("a message cannot be understood")]
     BadMessage,
-    /// A frame on a channel that nobody opened.
-    #[error("a frame on channel {channel}, which nobody opened")]
+    /// A frame on a channel that was never opened.
+    #[error("a frame on channel {channel}, which was never opened")]
     UnknownChannel {
         /// The channel.
         channel: u32,
@@ -55,7 +55,7 @@ pub enum ProtocolError {
         /// How many there may be.
         limit: usize,
     },
-    /// More data than there was credit for.
+    /// More data than the credit allows.
     #[error("{excess_bytes} bytes more than allowed on lane {lane} of channel {channel}")]
     WindowExceeded {
         /// The channel.

@@ -1,5 +1,5 @@
 //! Frames as bytes: how one is written, and a decoder that takes bytes as they come, split
-//! anywhere. It must never hold more than one frame, nor believe a length before it has checked it.
+//! anywhere. It must never hold more than one frame, nor trust a length before checking it.
 //!
 //! ```text
 //! length u32 LE, of all that follows | channel u32 LE | kind u8 | lane u8 | payload
@@ -16,7 +16,7 @@ pub const MAX_DATA_BYTES: usize = 64 * 1024;
 /// The most payload a message frame may have.
 pub const MAX_MESSAGE_BYTES: usize = 1024 * 1024;
 
-/// The part of the header that the length counts.
+/// The part of the header that the length includes.
 const COUNTED_HEADER_BYTES: usize = 6;
 
 /// What a frame is.
@@ -29,7 +29,7 @@ pub enum Kind {
     Data = 1,
     /// That many more bytes may be sent on a lane.
     Credit = 2,
-    /// No more data in this direction of a lane.
+    /// The end of this direction of a lane.
     End = 3,
     /// A lane is abandoned, in both directions.
     Reset = 4,
@@ -58,7 +58,7 @@ impl Kind {
     }
 }
 
-/// What stands before a payload.
+/// The fields before a payload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Header {
     /// Which channel.
@@ -72,7 +72,7 @@ pub struct Header {
 }
 
 impl Header {
-    /// As it travels.
+    /// As bytes.
     pub fn to_bytes(self) -> [u8; HEADER_BYTES] {
         let mut bytes = [0; HEADER_BYTES];
         let length = (self.payload_bytes + COUNTED_HEADER_BYTES) as u32;
@@ -83,7 +83,7 @@ impl Header {
         bytes
     }
 
-    /// Reads one and refuses what may not be.
+    /// Decodes a header, and refuses an invalid one.
     pub fn from_bytes(bytes: &[u8; HEADER_BYTES]) -> Result<Self, ProtocolError> {
         let [l0, l1, l2, l3, c0, c1, c2, c3, kind, lane] = *bytes;
         let length_bytes = u32::from_le_bytes([l0, l1, l2, l3]);
@@ -103,7 +103,7 @@ impl Header {
     }
 }
 
-/// Puts frames together from bytes as they come. Between frames it holds no memory.
+/// Assembles frames from bytes as they come. Between frames it holds no memory.
 #[derive(Debug, Default)]
 pub struct Decoder {
     header: [u8; HEADER_BYTES],
@@ -112,12 +112,12 @@ pub struct Decoder {
     payload: Vec<u8>,
 }
 
-/// A payload that was whole in what arrived, or one that had to be put together.
+/// A payload that arrived in one piece, or that was assembled.
 #[derive(Debug)]
 pub enum Payload<'a> {
-    /// Still where it arrived.
+    /// Still in the received bytes.
     Borrowed(&'a [u8]),
-    /// Put together from pieces.
+    /// Assembled from pieces.
     Owned(Vec<u8>),
 }
 
@@ -130,7 +130,7 @@ impl Payload<'_> {
         }
     }
 
-    /// The bytes, copied only if they have to be.
+    /// The bytes, copied only if necessary.
     pub fn into_vec(self) -> Vec<u8> {
         match self {
             Self::Borrowed(bytes) => bytes.to_vec(),
@@ -140,8 +140,8 @@ impl Payload<'_> {
 }
 
 impl Decoder {
-    /// Takes the next frame from `bytes`, and from what came before, and advances `bytes` past what
-    /// it used. `None`: all of it was used, and the frame is not whole yet.
+    /// Takes the next frame from `bytes` and from what came before, and advances `bytes` past what
+    /// it used. `None`: all bytes were used, and the frame is not complete yet.
     pub fn next<'a>(
         &mut self,
         bytes: &mut &'a [u8],

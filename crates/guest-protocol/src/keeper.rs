@@ -1,111 +1,112 @@
-//! What the host and its keeper say to each other: one packet each way for each thing. The keeper
-//! is told of a container by a handle of its first process, which comes along with every request,
-//! because a number may mean another process by the time it is read.
+//! The messages between the host and its keeper: one packet each way per request. Every request
+//! carries a handle of the container's first process, because a process id may mean another process
+//! by the time it is read.
 
 use serde::{Deserialize, Serialize};
 
 /// The most bytes a packet may have.
 pub const MAX_PACKET_BYTES: usize = 64 * 1024;
 
-/// The most places a container may have.
+/// The most writable mounts of a container.
 pub const MAX_PLACES: usize = 16;
 
-/// To the keeper. One descriptor comes along: the handle of the container's first process.
+/// To the keeper. One descriptor comes with it: the handle of the container's first process.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ToKeeper {
-    /// Named by the answer. Not 0.
+    /// Repeated in the answer. Not 0.
     pub ticket: u64,
-    /// What is to be done.
+    /// What to do.
     pub ask: Ask,
-    /// Everything in the container that programs can write to.
+    /// All writable mounts of the container.
     pub places: Vec<Place>,
 }
 
 /// What the keeper can do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Ask {
-    /// Tell what is to be the same after every use. Answered with `Seen`.
+    /// Report the state that must be the same after every use. Answered with `Seen`.
     Look,
-    /// Put something fresh and empty into each place, and remove what programs can leave in memory
-    /// that they share. Answered with `Renewed`.
+    /// Replace each writable mount by an empty one, and remove the objects that programs can leave
+    /// in shared memory. Answered with `Renewed`.
     Renew,
-    /// Make sure that nothing of a use is left, and tell what is to be the same after it. Answered
-    /// with `Seen`.
+    /// Check that nothing of a use is left, and report the state that must be the same after it.
+    /// Answered with `Seen`.
     Prove,
 }
 
-/// A place that programs can write to: a file system in memory of its own.
+/// A writable mount: a tmpfs of its own.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Place {
-    /// Where it is mounted, as the container sees it.
+    /// Its path in the container.
     pub path: String,
-    /// How much fits.
+    /// Its size.
     pub bytes: u64,
-    /// Permissions of its top.
+    /// The permissions of its top directory.
     pub mode: u32,
-    /// Whose its top is, as the container sees it: a user, and the group of the same number.
+    /// The owner of its top directory, as an id in the container: a user, and the group of the same
+    /// number.
     pub uid: u32,
-    /// Whether programs cannot be run from there.
+    /// Whether programs cannot be run from it.
     pub no_programs: bool,
 }
 
 /// From the keeper.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum FromKeeper {
-    /// It listens.
+    /// The keeper is ready.
     Up,
-    /// `Look` or `Prove` are done.
+    /// `Look` or `Prove` succeeded.
     Seen {
-        /// Of the request.
+        /// That of the request.
         ticket: u64,
-        /// What is to be the same after every use, always in the same order.
+        /// The state that must be the same after every use, always in the same order.
         facts: Vec<Fact>,
     },
-    /// `Renew` is done.
+    /// `Renew` succeeded.
     Renewed {
-        /// Of the request.
+        /// That of the request.
         ticket: u64,
     },
-    /// It could not be done, or is not so. With ticket 0: it cannot work here at all.
+    /// The request failed, or the proof did. With ticket 0: the keeper cannot work here at all.
     Refused {
-        /// Of the request.
+        /// That of the request.
         ticket: u64,
         /// Why.
         refusal: KeeperRefusal,
     },
 }
 
-/// Something that is to be the same after every use.
+/// One part of the state that must be the same after every use.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Fact {
-    /// What it is about.
+    /// Its name.
     pub name: String,
-    /// How it is.
+    /// Its value.
     pub value: String,
 }
 
-/// Why the keeper did not do something.
+/// Why the keeper refused a request.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KeeperRefusal {
-    /// What kind of reason.
+    /// The kind of reason.
     pub code: KeeperRefusalCode,
-    /// What was being done, or what was found.
+    /// The step that failed, or what was found.
     pub step: String,
-    /// What the kernel said, 0 if it was not asked.
+    /// The kernel's error number, 0 if there is none.
     pub errno: i32,
 }
 
 /// Kinds of reasons.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum KeeperRefusalCode {
-    /// The process is over.
+    /// The process has ended.
     Gone,
-    /// It is not the first process of a container that has its namespaces for itself, or the places
-    /// are not as they were said to be.
+    /// It is not the first process of a container with namespaces of its own, or its mounts are not
+    /// as described.
     Foreign,
     /// Something of a use is left.
     Left,
-    /// The keeper may not do what it is for.
+    /// The keeper lacks privileges.
     Powerless,
     /// The kernel refused a step.
     System,

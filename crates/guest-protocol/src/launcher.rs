@@ -1,64 +1,63 @@
-//! What a runtime and the launcher say to each other: one message per packet of a sequenced
-//! packet socket. The host names what it wants made; it never names a path of the host or a uid. What
-//! of the host is to be seen inside it names by the number of a configured directory and a path
-//! beneath it.
+//! The messages between a runtime and the launcher: one message per packet of a sequenced packet
+//! socket. The host names what it wants made; it never sends a path of the host or a uid. A file or
+//! directory of the host is named by the number of a configured directory and a path beneath it.
 
 use serde::{Deserialize, Serialize};
 
 /// The most bytes a packet may have.
 pub const MAX_PACKET_BYTES: usize = 32 * 1024;
 
-/// Names a launched thing. The bytes of the instance id.
+/// An instance. The bytes of its id.
 pub type InstanceBytes = [u8; 16];
 
-/// Names a disk workspace. The bytes of the workspace id.
+/// A disk workspace. The bytes of its id.
 pub type WorkspaceBytes = [u8; 16];
 
-/// Names an image. The bytes of its id.
+/// An image. The bytes of its id.
 pub type ImageBytes = [u8; 32];
 
-/// What the launcher is told once, at its start, through a sealed memory file.
+/// The configuration of the launcher, passed once at its start through a sealed memory file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LauncherConfig {
-    /// Names this run of the launcher: labels everything it makes. Letters, digits and dashes.
+    /// The name of this run of the launcher, which labels everything it makes. Letters, digits and
+    /// dashes.
     pub run: String,
     /// First host uid of the first slot. Slot n owns 65,536 uids from `uid_base + n * 65536`.
     pub uid_base: u32,
     /// How many sandboxes may live at once.
     pub slots: u32,
-    /// How many spares are kept ready.
+    /// How many preforks are kept ready.
     pub spares: u32,
-    /// How network namespaces come about.
+    /// How sandboxes get network namespaces.
     pub network: NetworkMode,
-    /// Directories beneath which root filesystems are found by name; the first that has it counts.
+    /// Directories beneath which root filesystems are found by name; the first match counts.
     pub directories: Vec<String>,
     /// The image store, if there is one.
     pub images: Option<String>,
     /// Where disk workspaces are, if there are any: a directory per workspace, named by its id.
     pub workspaces: Option<String>,
-    /// Directories elsewhere that are workspaces for this run. Only where there is no directory of
-    /// workspaces.
+    /// Directories elsewhere that are workspaces for this run. Only if `workspaces` is not set.
     pub lent: Vec<(WorkspaceBytes, String)>,
-    /// Directories of which sandboxes may be shown something, without links in their names.
+    /// Directories of the host that sandboxes may see, without links in their paths.
     pub mounts: Vec<String>,
-    /// Directory of lock files, one per run: `shoal clean` tells by them which runs are over.
+    /// The directory of lock files, one per run: `shoal clean` sees by them which runs have ended.
     pub run_directory: String,
-    /// Whether the limits of cgroups are applied. Off only to measure their price.
+    /// Whether cgroup limits are applied. Off only to measure their cost.
     pub limits: bool,
-    /// Whom to become first, if started as root: the user and group of this number.
+    /// The user and group to become first, if started as root.
     pub user: Option<u32>,
-    /// Whether subordinate users are used where somebody who is not root has some.
+    /// Whether to use subordinate users in rootless mode, if there are any.
     pub subordinate_users: bool,
 }
 
-/// How network namespaces come about.
+/// How sandboxes get network namespaces.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum NetworkMode {
-    /// Each spare has one already.
+    /// Each prefork has one already.
     Spare,
-    /// Made when a sandbox is.
+    /// Made with the sandbox.
     Fresh,
-    /// All sandboxes share one that has nothing but loopback. Only to measure the price of the others.
+    /// All sandboxes share one that has only loopback. Only to measure the cost of the others.
     Shared,
 }
 
@@ -71,75 +70,76 @@ pub enum Root {
     Directory(String),
     /// An image of the store.
     Image(ImageBytes),
-    /// Another one, with more names at its top that lead to the workspace.
+    /// Another root, with more names at its top that lead to the workspace.
     Aliased {
-        /// Which. Not such a one itself.
+        /// That root. Not `Aliased` itself.
         root: Box<Root>,
-        /// Each a single name, in their order.
+        /// Each a single name, sorted.
         names: Vec<String>,
     },
-    /// Another one, with places at which something is mounted. The launcher makes it out of the
-    /// mounts of a spec; nobody asks for it.
+    /// Another root, with mount points. Only the launcher makes it, from the mounts of a spec;
+    /// hosts never send it.
     Pointed {
-        /// Which. Not such a one itself.
+        /// That root. Not `Pointed` itself.
         root: Box<Root>,
-        /// The places, in the order of their paths.
+        /// The mount points, sorted by path.
         points: Vec<Point>,
     },
 }
 
-/// A place in a root at which something is mounted.
+/// A mount point in a root.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Point {
-    /// Where, from the top of the root.
+    /// Its path relative to the root.
     pub at: String,
-    /// Whether that is a directory, or else a file.
+    /// Whether it is a directory or a file.
     pub is_directory: bool,
 }
 
-/// Something of the host that is seen inside.
+/// A file or directory of the host that a sandbox sees.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Mount {
-    /// In which of the configured directories it is, by its number.
+    /// The number of the configured directory.
     pub directory: u32,
-    /// Its path from there; empty for the directory itself.
+    /// Its path beneath that directory; empty for the directory itself.
     pub path: String,
-    /// Where it is seen, from the top of the root.
+    /// Its path in the sandbox, relative to the root.
     pub at: String,
-    /// Whether nobody inside can change it.
+    /// Whether programs inside cannot change it.
     pub read_only: bool,
 }
 
 /// To the launcher.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ToLauncher {
-    /// Make a sandbox. One descriptor comes along: the guest's end of its connection. The guest
+    /// Make a sandbox. One descriptor comes with it: the guest's end of its connection. The guest
     /// itself says on it when it is ready.
     Launch {
-        /// Named by the answer.
+        /// Repeated in the answer.
         ticket: u64,
         /// What to make.
         spec: Spec,
     },
     /// Mount a disk workspace on `/workspace` of a sandbox that was made without one.
     Attach {
-        /// Named by the answer.
+        /// Repeated in the answer.
         ticket: u64,
         /// Which.
         instance: InstanceBytes,
-        /// What to mount. Its directory exists already.
+        /// The workspace to mount. Its directory exists already.
         workspace: WorkspaceBytes,
     },
-    /// Kill a sandbox and remove everything that was made for it. That it does not exist is fine.
+    /// Kill a sandbox and remove everything that was made for it. A sandbox that does not exist is
+    /// fine.
     Kill {
-        /// Named by the answer.
+        /// Repeated in the answer.
         ticket: u64,
         /// Which.
         instance: InstanceBytes,
     },
-    /// Tell which sandboxes exist.
+    /// List all sandboxes.
     List {
-        /// Named by the answer.
+        /// Repeated in the answer.
         ticket: u64,
     },
 }
@@ -147,19 +147,19 @@ pub enum ToLauncher {
 /// A sandbox to make.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Spec {
-    /// Its label.
+    /// Its id.
     pub instance: InstanceBytes,
-    /// What `/` is made of.
+    /// Its root filesystem.
     pub root: Root,
-    /// What it may use.
+    /// Its limits.
     pub limits: SandboxLimits,
     /// What `/workspace` is.
     pub workspace: Workspace,
-    /// What of the host is seen inside, in the order of the paths inside.
+    /// Files and directories of the host that it sees, sorted by path.
     pub mounts: Vec<Mount>,
 }
 
-/// What a sandbox may use in all.
+/// The limits of a sandbox.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SandboxLimits {
     /// Memory, everything counted, without swap.
@@ -168,9 +168,9 @@ pub struct SandboxLimits {
     pub cpu_milli: u32,
     /// Processes and threads.
     pub pids: u32,
-    /// What `/workspace` may hold while it is in memory.
+    /// The size of `/workspace` while it is in memory.
     pub workspace_bytes: u64,
-    /// What `/tmp` and `/dev/shm` may hold, together.
+    /// The size of `/tmp` and `/dev/shm` together.
     pub scratch_bytes: u64,
 }
 
@@ -188,52 +188,52 @@ pub enum Workspace {
 pub enum FromLauncher {
     /// The launcher is configured and listens.
     Up {
-        /// What it can do on this machine.
+        /// The features of this machine.
         features: LauncherFeatures,
     },
-    /// A sandbox has a process. Whether it becomes ready the guest says.
+    /// A sandbox has a process. The guest says when it is ready.
     Launched {
-        /// Of the request.
+        /// That of the request.
         ticket: u64,
-        /// Its process as the host sees it.
+        /// Its process id on the host.
         pid: u32,
-        /// Where its control group files are, for reading and freezing.
+        /// The paths of its control groups, for reading and freezing.
         cgroup: CgroupPaths,
     },
-    /// `Attach`, `Kill` are done.
+    /// `Attach` or `Kill` succeeded.
     Done {
-        /// Of the request.
+        /// That of the request.
         ticket: u64,
     },
-    /// It could not be done; nothing of it is left.
+    /// The request failed; nothing of it is left.
     Refused {
-        /// Of the request.
+        /// That of the request.
         ticket: u64,
         /// Why.
         refusal: LaunchRefusal,
     },
     /// Part of the answer to `List`.
     Listed {
-        /// Of the request.
+        /// That of the request.
         ticket: u64,
         /// Some of them.
         instances: Vec<InstanceBytes>,
         /// Whether more packets of this answer follow.
         more: bool,
     },
-    /// A sandbox is over and everything that was made for it is gone. Told once for each that was
-    /// launched, also after `Kill`.
+    /// A sandbox has ended and everything that was made for it is gone. Sent once for each launched
+    /// sandbox, also after `Kill`.
     Died {
         /// Which.
         instance: InstanceBytes,
         /// How its first process ended.
         status: crate::message::ExitStatus,
-        /// Whether the kernel killed something in it for want of memory.
+        /// Whether the kernel killed a process in it because memory ran out.
         out_of_memory: bool,
     },
 }
 
-/// What the launcher can do on this machine.
+/// The features of the launcher on this machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LauncherFeatures {
     /// Memory limits are enforced.
@@ -246,64 +246,66 @@ pub struct LauncherFeatures {
     pub freeze: bool,
     /// Disk workspaces can be attached.
     pub disk_workspaces: bool,
-    /// Whose the users of sandboxes are.
+    /// Which users sandboxes have.
     pub users: Users,
     /// Why guests have no users of their own, if they have none.
     pub alone_because: Option<AloneBecause>,
 }
 
-/// Why somebody who is not root has no subordinate users to give to guests.
+/// Why a launcher in rootless mode has no subordinate users for guests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum AloneBecause {
-    /// It was wished so.
+    /// The configuration says so.
     Wanted,
-    /// `newuidmap` or `newgidmap` is not there.
+    /// `newuidmap` or `newgidmap` is missing.
     NoPrograms,
-    /// `/etc/subuid` or `/etc/subgid` gives him none.
+    /// `/etc/subuid` or `/etc/subgid` gives the user none.
     NoRange,
-    /// They give him fewer than there may be sandboxes.
+    /// They give the user fewer than there may be sandboxes.
     RangeTooShort,
-    /// The programs refused to map them.
+    /// `newuidmap` or `newgidmap` refused to map them.
     MappingRefused,
 }
 
-/// Whose the users of sandboxes are on the host.
+/// Which users of the host sandboxes have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Users {
     /// Each sandbox has a range of its own: the launcher is root.
     Ranges,
-    /// Programs are whoever started the launcher, each guest has a subordinate user of its own.
+    /// Programs run as the user that started the launcher; each guest has a subordinate user of its
+    /// own.
     Subordinate,
-    /// Programs and guests alike are whoever started the launcher.
+    /// Programs and guests run as the user that started the launcher.
     Alone,
 }
 
-/// Files of a sandbox's control groups, as absolute paths on the host; none where there is no such thing.
+/// Paths of a sandbox's control groups on the host; `None` where there is no such group.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CgroupPaths {
-    /// The directory that freezes: with `cgroup.freeze` and `cgroup.events` (v2) or `freezer.state` (v1).
+    /// The directory that freezes: with `cgroup.freeze` and `cgroup.events` (v2) or `freezer.state`
+    /// (v1).
     pub freezer: Option<String>,
     /// The directory with `memory.events` (v2) or `memory.oom_control` (v1).
     pub memory: Option<String>,
-    /// What the counter of kills in there says at the start: groups are used again.
+    /// The value of its kill counter at the start: groups are used again.
     pub out_of_memory_kills: u64,
 }
 
-/// Why the launcher did not do something.
+/// Why the launcher refused a request.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LaunchRefusal {
-    /// What kind of reason.
+    /// The kind of reason.
     pub code: RefusalCode,
-    /// Which step, in words.
+    /// The step that failed, in words.
     pub step: String,
-    /// What the kernel said, 0 if it was not asked.
+    /// The kernel's error number, 0 if there is none.
     pub errno: i32,
 }
 
 /// Kinds of reasons.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum RefusalCode {
-    /// All slots are taken.
+    /// All slots are in use.
     Full,
     /// No such root filesystem.
     UnknownRoot,

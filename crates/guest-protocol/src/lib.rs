@@ -1,5 +1,5 @@
-//! The words between the engine's side and the inside of a sandbox: frames, messages, and streams
-//! with flow control, without any I/O. It must never know tokio, because it is linked into the guest.
+//! The messages between the host and the inside of a sandbox: frames, messages, and streams with
+//! flow control, without any I/O. It must never use tokio, because it is linked into the guest.
 
 pub mod endpoint;
 pub mod env;

@@ -1,6 +1,6 @@
-//! What a look around inside a sandbox asks for, and what it tells. A look is a process of its own:
-//! what it sees travels on a pipe or lane as records, each behind its length, so that it may be long
-//! and be given up at any byte. Whoever reads them must believe no length before it was checked.
+//! A look is a query about a sandbox: find, search, watch, sockets. It runs in a process of its
+//! own, and its results are records on a pipe or lane, each behind its length, so that there may be
+//! many and the host may stop at any byte. A reader must trust no length before checking it.
 
 use serde::{Deserialize, Serialize};
 
@@ -8,34 +8,34 @@ use crate::decode;
 use crate::error::ProtocolError;
 use crate::message::{EntryKind, Fault};
 
-/// The most bytes a record may have: two paths and a line.
+/// The most bytes of a record: two paths and a line.
 pub const MAX_RECORD_BYTES: usize = 16 * 1024;
 
-/// The most of a line that is told.
+/// The most bytes of a line in a record.
 pub const MAX_LINE_BYTES: usize = 1024;
 
-/// What is before a record.
+/// The length before a record.
 const LENGTH_BYTES: usize = 4;
 
-/// What to look for.
+/// The query.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Look {
-    /// Files. Tells of `File`s, then `Over`.
+    /// Files. Sends `File`s, then `Over`.
     Find {
-        /// Beneath which directory.
+        /// The directory to search.
         path: String,
-        /// Which of them.
+        /// Which files.
         which: Which,
         /// Only these kinds; all if empty.
         kinds: Vec<EntryKind>,
         /// How far down; 1 is the directory itself.
         max_depth: Option<u32>,
-        /// When to be done.
+        /// When to stop.
         until: Until,
     },
-    /// A text. Tells of `Match`es, then `Over`.
+    /// A text. Sends `Match`es, then `Over`.
     Search {
-        /// Beneath which directory, or in which file.
+        /// The directory or file to search.
         path: String,
         /// The text.
         text: String,
@@ -43,51 +43,51 @@ pub enum Look {
         case_sensitive: bool,
         /// In which files.
         which: Which,
-        /// When to be done.
+        /// When to stop.
         until: Until,
     },
-    /// Changes. Tells that it is `Armed`, then of `Change`s, then `Over` if there can be no more.
+    /// Changes. Sends `Armed`, then `Change`s, then `Over` when nothing can change any further.
     Watch {
-        /// Of which directory.
+        /// The directory.
         path: String,
-        /// And of those beneath it.
+        /// Whether to include the directories beneath it.
         recursive: bool,
     },
-    /// Sockets of a program and of what descends from it. Tells of `Socket`s, then `Over`.
+    /// Sockets of a program and its descendants. Sends `Socket`s, then `Over`.
     Sockets {
         /// Its process id.
         pid: u32,
     },
 }
 
-/// Which files are looked at.
+/// Which files are included.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Which {
-    /// Only those whose last name is like one of these; all if empty.
+    /// Only those whose last name matches one of these patterns; all if empty.
     pub names: Vec<String>,
-    /// Directories of these names are passed over.
+    /// Directories of these names are skipped.
     pub exclude_directories: Vec<String>,
-    /// What begins with a dot is passed over.
+    /// Names that begin with a dot are skipped.
     pub exclude_hidden: bool,
 }
 
-/// When a look is done though there may be more.
+/// When a look stops although there may be more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Until {
-    /// After so many.
+    /// After this many results.
     pub results: u32,
-    /// After so long.
+    /// After this time.
     pub time_ms: u32,
 }
 
-/// What a look tells.
+/// A record of a look.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Sighting {
     /// A watch misses nothing from here on.
     Armed,
     /// A file.
     File {
-        /// From the directory that is looked in.
+        /// Relative to the searched directory.
         path: Vec<u8>,
         /// What it is.
         kind: EntryKind,
@@ -100,7 +100,7 @@ pub enum Sighting {
     },
     /// A line with the text in it.
     Match {
-        /// The file, from the directory that is looked in; empty if that is the file.
+        /// The file, relative to the searched directory; empty if that is the file.
         path: Vec<u8>,
         /// From 1.
         line: u64,
@@ -111,63 +111,63 @@ pub enum Sighting {
     },
     /// A socket.
     Socket {
-        /// Whose.
+        /// The process that holds it.
         pid: u32,
-        /// The name of that program.
+        /// The name of its program.
         program: String,
-        /// The table it is in: `tcp`, `tcp6`, `udp` or `udp6`.
+        /// Its table: `tcp`, `tcp6`, `udp` or `udp6`.
         protocol: String,
-        /// Its own address.
+        /// Its local address.
         local_address: String,
-        /// Its own port.
+        /// Its local port.
         local_port: u16,
-        /// The other end's address.
+        /// The remote address.
         remote_address: String,
-        /// The other end's port.
+        /// The remote port.
         remote_port: u16,
         /// `LISTEN`, `ESTABLISHED` and so on.
         state: String,
     },
     /// Something changed.
     Change {
-        /// What.
+        /// The kind of change.
         kind: Change,
         /// The whole path.
         path: Vec<u8>,
         /// Whether it is a directory.
         is_directory: bool,
     },
-    /// That was all.
+    /// The last record.
     Over {
         /// Whether there is more, or may be.
         truncated: bool,
-        /// Of files: directories that could not be read. Of a text: files that were looked into.
+        /// For files: directories that could not be read. For a text: files that were searched.
         count: u64,
     },
-    /// It could not be done.
+    /// The look failed.
     Failed(Fault),
 }
 
-/// What changed.
+/// The kind of a change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Change {
-    /// It is there now.
+    /// It was created.
     Created,
-    /// Its contents.
+    /// Its contents changed.
     Written,
-    /// It is gone.
+    /// It was removed.
     Removed,
-    /// It has another name now. Where that is watched too, it is told of as created.
+    /// It was renamed. If the new name is watched too, it is also reported as created.
     Renamed,
-    /// Its permissions, or when it was written.
+    /// Its permissions or its modification time changed.
     About,
-    /// Some changes are not told of.
+    /// Some changes are lost.
     Lost,
 }
 
 impl Sighting {
-    /// Adds it to bytes on their way out, behind its length. One that is too long is left out: no
-    /// path or line that exists makes one.
+    /// Appends it to bytes to send, behind its length. A record that is too long is left out: no
+    /// existing path or line makes one.
     pub fn write_to(&self, bytes: &mut Vec<u8>) {
         let Ok(record) = postcard::to_allocvec(self) else { return };
         if record.len() <= MAX_RECORD_BYTES {
@@ -177,7 +177,7 @@ impl Sighting {
     }
 }
 
-/// Takes records out of bytes as they come. Holds one record at most, and what was read with it.
+/// Takes records out of bytes as they come. Holds at most one record and what was read with it.
 #[derive(Debug, Default)]
 pub struct Sightings {
     bytes: Vec<u8>,
@@ -185,14 +185,14 @@ pub struct Sightings {
 }
 
 impl Sightings {
-    /// Bytes that came.
+    /// Takes received bytes.
     pub fn feed(&mut self, bytes: &[u8]) {
         self.bytes.drain(..self.taken);
         self.taken = 0;
         self.bytes.extend_from_slice(bytes);
     }
 
-    /// The next record that is whole.
+    /// The next complete record.
     pub fn take(&mut self) -> Result<Option<Sighting>, ProtocolError> {
         let rest = &self.bytes[self.taken..];
         let Some((length, rest)) = rest.split_first_chunk::<LENGTH_BYTES>() else {
@@ -208,7 +208,7 @@ impl Sightings {
         Ok(Some(sighting))
     }
 
-    /// Whether it ended in the middle of a record.
+    /// Whether the bytes end in the middle of a record.
     pub fn is_cut(&self) -> bool {
         self.taken < self.bytes.len()
     }
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn records_are_read_however_they_are_cut() {
+    fn look_records_are_read_however_they_are_cut() {
         let mut bytes = Vec::new();
         for one in sightings() {
             one.write_to(&mut bytes);
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_record_is_refused_before_it_is_held() {
+    fn an_oversized_look_record_is_refused_before_it_is_held() {
         let mut read = Sightings::default();
         read.feed(&u32::MAX.to_le_bytes());
         assert_eq!(

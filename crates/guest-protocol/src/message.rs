@@ -1,32 +1,32 @@
-//! What host and guest say to each other on a channel. The host opens a channel with one
-//! [`Request`]; the guest answers on it with [`Reply`]s, the last of which ends it. Bytes of
-//! programs and files never travel in here but as data on a lane of the channel, so that output
-//! can never be mistaken for a message.
+//! The messages between host and guest on a channel. The host opens a channel with one [`Request`];
+//! the guest answers on it with [`Reply`]s, the last of which ends it. Bytes of programs and files
+//! are never part of a message but data on a lane of the channel, so that output can never be
+//! mistaken for a message.
 
 use serde::{Deserialize, Serialize};
 
 use crate::env::Env;
 use crate::look::Look;
 
-/// The version of these messages, said by the guest in [`Reply::Ready`].
+/// The version of these messages, sent by the guest in [`Reply::Ready`].
 pub const VERSION: u16 = 6;
 
-/// The longest target of a link, as the kernel has it.
+/// The kernel's maximum length of a link target.
 pub const MAX_LINK_TARGET_BYTES: usize = 4095;
 
-/// The longest name of a Unix socket, as the kernel has it.
+/// The kernel's maximum length of a Unix socket path.
 pub const MAX_SOCKET_PATH_BYTES: usize = 107;
 
-/// The descriptor at which a program that is given a channel finds it.
+/// The descriptor at which a program finds its channel.
 pub const CHANNEL_DESCRIPTOR: i32 = 3;
 
-/// The channel on which the guest speaks unasked: ready, or why it could not become so.
+/// The channel for messages of the guest without a request: ready, or why it could not become so.
 pub const GUEST_CHANNEL: u32 = 0;
 
-/// Lane of a channel: which of its byte streams.
+/// Lane of a channel: one of its byte streams.
 pub mod lane {
-    /// Towards a program's stdin; or its terminal or channel, or the bytes of a file or connection,
-    /// either way.
+    /// To a program's stdin; or its terminal or channel, or the bytes of a file or connection, in
+    /// both directions.
     pub const MAIN: u8 = 0;
     /// A program's stdout.
     pub const STDOUT: u8 = 1;
@@ -41,22 +41,22 @@ pub mod lane {
 pub enum Request {
     /// Answer at once. Replied with `Done`.
     Ping,
-    /// Replace what is bound to the sandbox: the environment of every program started from now
-    /// on, beneath what `Spawn` itself says. Replied with `Done`.
+    /// Replace the environment that is bound to the sandbox: that of every program started from now
+    /// on; `Spawn` can override it. Replied with `Done`.
     Claim {
         /// Names and values.
         env: Env,
     },
-    /// Start a program. Replied with `Started` if asked for, then `Exited`; or `Failed`.
+    /// Start a program. Replied with `Started` if requested, then `Exited`; or `Failed`.
     Spawn(Box<Spawn>),
-    /// Signal a program. Replied with `Done`; that it is over already is done too.
+    /// Signal a program. Replied with `Done`, also if the program has ended already.
     Signal {
         /// The channel that started it.
         process: u32,
         /// Which signal.
         signal: i32,
-        /// Everything that descends from it too, and when the signal is a kill, be done only when
-        /// nothing of it is left.
+        /// Whether to signal everything that descends from it too. A kill is then done only when no
+        /// process of it is left.
         tree: bool,
     },
     /// Change the size of a program's terminal. Replied with `Done`.
@@ -68,42 +68,42 @@ pub enum Request {
     },
     /// Send a file on the main lane. Replied with `Entry` first, then data, end, `Done`.
     ReadFile {
-        /// Which.
+        /// The path.
         path: String,
-        /// From which byte.
+        /// The first byte.
         offset: u64,
         /// At most this many bytes; all if not given.
         length: Option<u64>,
     },
-    /// Write a file from the main lane, to its end. Nobody sees half of it: it takes its name
-    /// when it is whole. Replied with `Entry`.
+    /// Write a file from the main lane, to its end. It gets its name when it is complete, so no
+    /// program sees half of it. Replied with `Entry`.
     WriteFile {
-        /// Which.
+        /// The path.
         path: String,
-        /// Its permissions; those of the file it replaces, or 0644, if not given.
+        /// Its permissions; if not given, those of the file it replaces, or 0644.
         mode: Option<u32>,
-        /// Make directories above it that are missing.
+        /// Whether to make missing directories above it.
         parents: bool,
     },
-    /// List a directory in the order of names. Replied with `Entries`.
+    /// List a directory, sorted by name. Replied with `Entries`.
     List {
-        /// Which.
+        /// The path.
         path: String,
-        /// Only names after this one, in the order of their bytes.
+        /// Only names after this one, sorted by their bytes.
         after: Option<Vec<u8>>,
         /// At most this many.
         limit: u32,
     },
     /// Describe one file without following a last link. Replied with `Entry`.
     Stat {
-        /// Which.
+        /// The path.
         path: String,
     },
-    /// Make a directory. Replied with `Done`; that it exists is done too if `parents`.
+    /// Make a directory. Replied with `Done`, also if it exists and `parents` is set.
     MakeDirectory {
-        /// Which.
+        /// The path.
         path: String,
-        /// Make those above it that are missing.
+        /// Whether to make missing directories above it.
         parents: bool,
     },
     /// Rename a file or directory. Replied with `Done`.
@@ -112,14 +112,14 @@ pub enum Request {
         from: String,
         /// To.
         to: String,
-        /// Replace what is there.
+        /// Whether to replace an existing file.
         overwrite: bool,
     },
     /// Remove a file or directory. Replied with `Done`.
     Remove {
-        /// Which.
+        /// The path.
         path: String,
-        /// Everything beneath it too.
+        /// Whether to remove everything beneath it too.
         recursive: bool,
     },
     /// Connect to a port inside; then both directions are data on the main lane. Replied with
@@ -128,100 +128,99 @@ pub enum Request {
         /// On the sandbox's loopback.
         port: u16,
     },
-    /// Which ports are listened on inside. Replied with `Ports`.
+    /// List the ports that programs listen on. Replied with `Ports`.
     Ports,
-    /// Which programs the host has started that are still alive. Replied with `Processes`.
+    /// List the live programs that the host started. Replied with `Processes`.
     Processes,
-    /// Make a symbolic link, and directories above it that are missing. Nothing needs to be where
-    /// it points. Replied with `Done`; whatever has the name already is left as it is.
+    /// Make a symbolic link, and missing directories above it. Its target need not exist. Replied
+    /// with `Done`; an existing file of that name is left as it is.
     MakeLink {
-        /// Which.
+        /// The path of the link.
         path: String,
-        /// Where it points, as it is written into the link. Not empty, and at most
-        /// [`MAX_LINK_TARGET_BYTES`].
+        /// Its target, stored as given. Not empty, and at most [`MAX_LINK_TARGET_BYTES`].
         target: String,
     },
-    /// Connect to a Unix socket inside, as programs would; then it is as with `Dial`.
+    /// Connect to a Unix socket inside, as programs would; then as with `Dial`.
     DialUnix {
-        /// Which, at most [`MAX_SOCKET_PATH_BYTES`] long.
+        /// Its path, at most [`MAX_SOCKET_PATH_BYTES`] long.
         path: String,
     },
-    /// Give a file another name, a hard link, and make directories above it that are missing.
-    /// Replied with `Done`; whatever has the name already is left as it is.
+    /// Make a hard link to a file, and missing directories above it. Replied with `Done`; an
+    /// existing file of that name is left as it is.
     LinkFile {
         /// The new name.
         path: String,
-        /// A name that it has. A link is not followed.
+        /// An existing name of the file. A link is not followed.
         target: String,
     },
-    /// Change what is said about a file or directory. A last link is not followed, and has no
+    /// Change the metadata of a file or directory. A last link is not followed, and has no
     /// permissions of its own. Replied with `Done`.
     SetAbout {
-        /// Which.
+        /// The path.
         path: String,
-        /// Its permissions; as they are if not given.
+        /// Its permissions; unchanged if not given.
         mode: Option<u32>,
-        /// When it was last written, in milliseconds since 1970; as it is if not given.
+        /// Its modification time in milliseconds since 1970; unchanged if not given.
         modified_ms: Option<i64>,
     },
-    /// Look around as a program would: in a process of its own, which a `Signal` ends like any other.
-    /// Replied with `Exited`, or `Failed`.
+    /// Run a query as a program would: in a process of its own, which a `Signal` ends like any
+    /// other. Replied with `Exited`, or `Failed`.
     Look {
-        /// What for.
+        /// The query.
         look: Box<Look>,
-        /// Where what it sees goes: a descriptor that came along, or the lane of standard output.
+        /// Where its records go: a descriptor that came with the request, or the lane of standard
+        /// output.
         output: Pipe,
     },
-    /// A [`Reply::Scale`] was heard: the next may follow. Replied with `Done`.
+    /// Acknowledges a [`Reply::Scale`]: the next may follow. Replied with `Done`.
     ScaleHeard {
-        /// Which.
+        /// Its number.
         seq: u64,
     },
-    /// So many processes keep the sandbox awake besides what was written to the scale file. Replied
-    /// with `Done`.
+    /// How many processes keep the sandbox alive besides the scale file. Replied with `Done`.
     ShowHolds {
-        /// How many.
+        /// The number of processes.
         processes: u32,
         /// The last [`Reply::Scale`] that was counted in; 0 if none was.
         seen: u64,
     },
-    /// End everything that runs besides the guest, whoever started it, and forget all that goes on:
-    /// whatever was asked for and not answered is `Failed`. Only of a guest that is alone with its
-    /// programs, in a container. Replied with `Done` when nothing is left, or `Failed`.
+    /// Kill every process besides the guest, whatever started it, and forget all activities: every
+    /// unanswered request is `Failed`. Only for a guest that is the first process of a container.
+    /// Replied with `Done` when no process is left, or `Failed`.
     EndAll,
-    /// Begin a new life, of which one descriptor that comes along is the connection: nothing that
-    /// the guest knew remains. Only after `EndAll`. There is no answer here; the new connection says
-    /// `Ready`, or why not.
+    /// Start the guest again with a new connection, a descriptor that comes with the request; the
+    /// guest forgets everything. Only after `EndAll`. There is no reply here; the new connection
+    /// gets `Ready`, or why not.
     BeginAgain,
 }
 
 /// A program to start.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Spawn {
-    /// What to run.
+    /// The program.
     pub command: Command,
-    /// Names and values on top of what is bound to the sandbox.
+    /// Environment variables in addition to those bound to the sandbox.
     pub env: Env,
-    /// Where it starts; `/workspace` if not given.
+    /// Its working directory; `/workspace` if not given.
     pub cwd: Option<String>,
-    /// Where its bytes go.
+    /// Its standard streams.
     pub stdio: Stdio,
-    /// What it may use at most.
+    /// Its limits.
     pub limits: ProcessLimits,
-    /// Say `Started` as soon as it runs.
+    /// Whether to send `Started` as soon as it runs.
     pub announce: bool,
 }
 
-/// What to run.
+/// The program of a command.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Command {
-    /// A program and its arguments; the program is looked for in `PATH`.
+    /// A program and its arguments; the program is searched in `PATH`.
     Argv(Vec<String>),
     /// A line for the shell.
     Shell(String),
 }
 
-/// Where the bytes of a program go.
+/// The standard streams of a program.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Stdio {
     /// Three descriptors.
@@ -235,8 +234,8 @@ pub enum Stdio {
     },
     /// A terminal, carried on the main lane in both directions.
     Terminal(TerminalSize),
-    /// No input, and one descriptor more: a stream of bytes of its own, carried on the main lane in
-    /// both directions.
+    /// No standard input, and one more descriptor: a byte stream of its own, carried on the main
+    /// lane in both directions.
     Channel {
         /// Standard output.
         stdout: Pipe,
@@ -250,7 +249,7 @@ pub enum Stdio {
 pub enum Pipe {
     /// `/dev/null`.
     Null,
-    /// A descriptor that came along with the request, in the order stdin, stdout, stderr.
+    /// A descriptor that came with the request, in the order stdin, stdout, stderr.
     Passed,
     /// A lane of the channel.
     Lane,
@@ -265,7 +264,7 @@ pub struct TerminalSize {
     pub columns: u16,
 }
 
-/// What one program may use at most, where it is less than the sandbox may.
+/// Limits of one program, where they are below those of the sandbox.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProcessLimits {
     /// Seconds of processor time.
@@ -286,45 +285,45 @@ pub enum Reply {
         /// The version of this protocol.
         version: u16,
     },
-    /// The sandbox could not be made. Only on the guest's own channel, and its last word.
+    /// The sandbox could not be made. Only on the guest's own channel, and its last message.
     SetupFailed {
-        /// Which step, in words.
+        /// The step that failed, in words.
         step: String,
-        /// What the kernel said.
+        /// The kernel's error number.
         errno: i32,
     },
-    /// It is done.
+    /// The request succeeded.
     Done,
-    /// It runs.
+    /// The program runs, or the connection is made.
     Started {
         /// Its process id inside, if it is a program.
         pid: Option<u32>,
     },
-    /// A program is over.
+    /// A program has ended.
     Exited(Exited),
     /// One file.
     Entry(Entry),
     /// Files of a directory.
     Entries {
-        /// In the order of their names.
+        /// Sorted by name.
         entries: Vec<Entry>,
         /// Whether there are more.
         more: bool,
     },
-    /// Ports that are listened on.
+    /// Ports that programs listen on.
     Ports(Vec<Port>),
-    /// Programs that are alive.
+    /// Live programs.
     Processes(Vec<RunningProcess>),
-    /// It could not be done.
+    /// The request failed.
     Failed(Fault),
     /// Programs wrote to the scale file. Only on the guest's own channel, and not again before
     /// [`Request::ScaleHeard`].
     Scale {
-        /// Counts these, from 1.
+        /// The number of this report, from 1.
         seq: u64,
-        /// What they want now.
+        /// The new value of the counter.
         scale: u32,
-        /// Whether they said that nothing else is to keep the sandbox awake either.
+        /// Whether the programs said that nothing else keeps the sandbox alive either.
         drops: bool,
     },
 }
@@ -351,7 +350,7 @@ pub enum ExitStatus {
     Signal(i32),
 }
 
-/// A program the host started.
+/// A program that the host started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RunningProcess {
     /// The channel that started it.
@@ -360,7 +359,7 @@ pub struct RunningProcess {
     pub pid: u32,
 }
 
-/// A port that is listened on.
+/// A port that a program listens on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Port {
     /// Its number.
@@ -372,7 +371,7 @@ pub struct Port {
 /// One file as it is described to the host.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Entry {
-    /// Its last name. Bytes, because file names are.
+    /// Its last name, as bytes.
     pub name: Vec<u8>,
     /// What it is.
     pub kind: EntryKind,
@@ -382,9 +381,9 @@ pub struct Entry {
     pub mode: u32,
     /// When it was last written, in milliseconds since 1970.
     pub modified_ms: i64,
-    /// Where a link points.
+    /// The target of a link.
     pub target: Option<Vec<u8>>,
-    /// The number by which a file that has more than one name is known in its file system.
+    /// The inode of a file with more than one name.
     pub shared: Option<u64>,
 }
 
@@ -401,12 +400,12 @@ pub enum EntryKind {
     Other,
 }
 
-/// Why something could not be done.
+/// Why a request failed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Fault {
-    /// What kind of problem.
+    /// The kind of problem.
     pub code: FaultCode,
-    /// What the kernel said, 0 if it was not asked.
+    /// The kernel's error number, 0 if there is none.
     pub errno: i32,
     /// For people.
     pub message: String,
@@ -415,18 +414,18 @@ pub struct Fault {
 /// Kinds of problems that a caller can act on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum FaultCode {
-    /// The request makes no sense.
+    /// The request is invalid.
     Invalid,
     /// No such file, program, process or port.
     NotFound,
-    /// It is there already.
+    /// It exists already.
     Exists,
     /// Not allowed.
     Denied,
-    /// It is not of the kind that was expected: a directory where a file should be, say.
+    /// The file is of another kind than expected, for example a directory instead of a file.
     WrongKind,
     /// A limit of the sandbox is reached: space, processes, memory, descriptors.
     Limit,
-    /// Anything else the kernel may say.
+    /// Any other error of the kernel.
     System,
 }

@@ -1,12 +1,13 @@
-//! Names that are like a pattern: `*` is anything, `?` one byte, `[a-z]` one of these and `[!a-z]`
-//! one of the others, and a backslash takes its meaning from what follows. Everything else is itself.
+//! Matches names with patterns: `*` is any text, `?` one byte, `[a-z]` one of these bytes and
+//! `[!a-z]` one of the others, and a backslash makes the next byte literal. Every other byte is
+//! literal.
 
-/// Whether a name is like one of these, or there are none.
+/// Whether a name matches one of these patterns, or there are none.
 pub fn is_like_one(patterns: &[String], name: &[u8]) -> bool {
     patterns.is_empty() || patterns.iter().any(|pattern| is_like(pattern.as_bytes(), name))
 }
 
-/// Whether a name is like a pattern. Of several `*` only the last is ever tried again, so that no
+/// Whether a name matches a pattern. Of several `*` only the last is tried again, so that no
 /// pattern takes longer than the product of both lengths.
 fn is_like(pattern: &[u8], name: &[u8]) -> bool {
     let (mut at, mut read) = (0, 0);
@@ -33,12 +34,12 @@ fn is_like(pattern: &[u8], name: &[u8]) -> bool {
     }
 }
 
-/// How much of a pattern stands for this byte, if its beginning does.
+/// How many bytes of a pattern match this byte at its beginning.
 fn one(pattern: &[u8], byte: u8) -> Option<usize> {
     match pattern {
         [b'?', ..] => Some(1),
         [b'\\', quoted, ..] => (*quoted == byte).then_some(2),
-        // A bracket that is never closed is itself.
+        // A bracket that is never closed is literal.
         [b'[', rest @ ..] => match set(rest, byte) {
             Some((has, length)) => has.then_some(length + 1),
             None => (byte == b'[').then_some(1),
@@ -48,7 +49,7 @@ fn one(pattern: &[u8], byte: u8) -> Option<usize> {
     }
 }
 
-/// Whether a set, from after its bracket on, has this byte, and how long it is.
+/// Whether a set, after its bracket, contains this byte, and how long it is.
 fn set(rest: &[u8], byte: u8) -> Option<(bool, usize)> {
     let negated = matches!(rest.first(), Some(b'!' | b'^'));
     let first = usize::from(negated);
@@ -75,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn patterns() {
+    fn name_patterns_match() {
         for (pattern, name, expected) in [
             ("", "", true),
             ("", "a", false),
@@ -117,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn none_is_all() {
+    fn no_pattern_matches_every_name() {
         assert!(is_like_one(&[], b"\xff"));
         assert!(!is_like_one(&["a".to_owned()], b"b"));
     }

@@ -3,13 +3,13 @@
 
 use crate::error::ProtocolError;
 
-/// How much may be sent on a lane, in each direction, before any credit comes back.
+/// How much may be sent on a lane, per direction, before credit comes back.
 pub const INITIAL_WINDOW_BYTES: u32 = 256 * 1024;
 
-/// Credit goes back in pieces of at least this size, so that it costs few frames.
+/// Credit is given back in pieces of at least this size, so that it costs few frames.
 const CREDIT_BATCH_BYTES: u32 = INITIAL_WINDOW_BYTES / 2;
 
-/// What a lane's error needs to name it.
+/// Names a lane in errors.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct LaneName {
     pub(crate) channel: u32,
@@ -29,9 +29,9 @@ pub(crate) struct Lane {
     pub(crate) end_sent: bool,
     /// Nothing more may arrive.
     end_arrived: bool,
-    /// Abandoned from here: whatever arrives is dropped.
+    /// Abandoned by this side: what arrives is dropped.
     pub(crate) reset_sent: bool,
-    /// Abandoned from there.
+    /// Abandoned by the other side.
     pub(crate) reset_arrived: bool,
 }
 
@@ -55,12 +55,12 @@ impl Lane {
         if self.end_sent || self.is_abandoned() { 0 } else { self.to_send as usize }
     }
 
-    /// Takes from the window what is being sent.
+    /// Takes bytes that are being sent from the window.
     pub(crate) fn send(&mut self, bytes: usize) {
         self.to_send -= bytes as u32;
     }
 
-    /// Credit came. Whether the lane can be written again after it could not.
+    /// Credit came. Returns whether the lane can be written again after it could not.
     pub(crate) fn credit(
         &mut self,
         name: LaneName,
@@ -90,7 +90,7 @@ impl Lane {
         Ok(())
     }
 
-    /// The other side's last word arrived.
+    /// The end of the other side arrived.
     pub(crate) fn ended(&mut self, name: LaneName) -> Result<(), ProtocolError> {
         let LaneName { channel, lane } = name;
         if self.end_arrived {
@@ -100,7 +100,7 @@ impl Lane {
         Ok(())
     }
 
-    /// Data was consumed. How much credit is to be given back now, if any.
+    /// Data was consumed. Returns the credit to give back now, if any.
     pub(crate) fn consumed(&mut self, bytes: usize) -> Option<u32> {
         let held = INITIAL_WINDOW_BYTES - self.to_arrive - self.consumed;
         self.consumed += held.min(u32::try_from(bytes).unwrap_or(u32::MAX));

@@ -1,5 +1,5 @@
-//! What sandboxes are measured against: starting a program with nothing around it, from a process
-//! as small as ours. Used by `bench` only.
+//! The baseline for benchmarks: starting a program with nothing around it, from a process as small
+//! as ours. Only `bench` uses it.
 
 use std::io::{Read as _, Write as _};
 use std::process::{Command, ExitCode, Stdio};

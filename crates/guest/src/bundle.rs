@@ -1,8 +1,8 @@
-//! What is to be done for a container that an OCI runtime makes, before it does: filling the layer
-//! that is ours in its root, mounting its root where the runtime expects it, and making a network that
-//! has loopback and nothing else, which not every runtime does. Each is a process of its own that ends
-//! with it, or goes on as the runtime: none of it can be done in a server, whose threads share one
-//! working directory and one mask of permissions.
+//! The steps before an OCI runtime makes a container: filling our own layer of its root, mounting
+//! its root where the runtime expects it, and making a network namespace with loopback only, which
+//! not every runtime does. Each step is a process of its own, which ends or goes on as the runtime.
+//! A server cannot do these steps itself, because its threads share one working directory and one
+//! umask.
 
 use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
@@ -15,10 +15,10 @@ use jail::sys::loopback;
 use jail::sys::namespaces::{self, Namespace};
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat2};
 
-/// What cannot be done is told by this and by words.
+/// The exit code of a failed step. The reason is on standard error.
 const FAILED: u8 = 70;
 
-/// Does what is asked for.
+/// Carries out the step that the arguments name.
 pub(crate) fn main(arguments: &[&str]) -> ExitCode {
     rustix::process::umask(Mode::empty());
     let done = match arguments {
@@ -31,7 +31,7 @@ pub(crate) fn main(arguments: &[&str]) -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             let text = format!("{}: {error}\n", arguments.first().unwrap_or(&""));
-            // If nobody hears it, there is nobody to tell.
+            // Without standard error there is no other place for the reason.
             let _ = rustix::io::write(rustix::stdio::stderr(), text.as_bytes());
             ExitCode::from(FAILED)
         }
@@ -55,12 +55,12 @@ fn opened(path: &str) -> io::Result<OwnedFd> {
     Ok(openat2(CWD, path, flags, Mode::empty(), resolve)?)
 }
 
-/// Never.
+/// A type without values.
 enum Never {}
 
 /// What is to be done before the runtime begins.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Wanted {
+struct Preparation {
     root: BundleRoot,
     network: bool,
 }
@@ -79,10 +79,10 @@ fn start(arguments: &[&str]) -> io::Result<Never> {
 }
 
 /// `BUNDLE [layer PATH]... [part AT PATH]... [without PATH]... [network] -- PROGRAM ARGUMENT...`
-fn parse<'a>(arguments: &'a [&'a str]) -> Option<(Wanted, &'a [&'a str])> {
+fn parse<'a>(arguments: &'a [&'a str]) -> Option<(Preparation, &'a [&'a str])> {
     let (bundle, mut rest) = arguments.split_first()?;
     let bundle = Path::new(bundle);
-    let mut wanted = Wanted::default();
+    let mut wanted = Preparation::default();
     wanted.root.gathered = bundle.join("layers");
     wanted.root.root = bundle.join("rootfs");
     loop {
@@ -116,7 +116,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_say_what_is_mounted_and_what_is_started() {
+    fn bundle_arguments_are_parsed() {
         let line = "/b layer /top layer /own part usr /usr without /x network -- /bin/runc run";
         let words: Vec<&str> = line.split(' ').collect();
         let (wanted, program) = parse(&words).unwrap();
@@ -127,7 +127,7 @@ mod tests {
             parts: vec![("usr".into(), "/usr".into())],
             without: vec!["/x".into()],
         };
-        let expected = Wanted { root, network: true };
+        let expected = Preparation { root, network: true };
         assert_eq!((wanted, program), (expected, &["/bin/runc", "run"][..]));
         for line in
             ["", "/b", "/b --", "/b -- /bin/runc", "/b layer", "/b layer /x", "/b what -- x"]

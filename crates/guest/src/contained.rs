@@ -1,8 +1,8 @@
-//! The guest as the first process of a container that somebody else has made. What native sandboxes
-//! have behind them when their guest begins it does to itself: nobody may look into it, nothing it
-//! starts can gain privileges, and the same filter holds for it and for all programs. These are the
-//! same user as it is, so they load a second filter, which keeps their hands off it. It must never
-//! serve if one of these steps fails.
+//! The guest as the first process of a container that an external runtime made. It does to itself
+//! what the launcher does to native sandboxes: no process may look into it, nothing it starts can
+//! gain privileges, and the same filter holds for it and for all programs. Programs run as the same
+//! user as the guest, so they load a second filter that protects the guest. It must never serve if
+//! one of these steps fails.
 
 use std::ffi::CString;
 use std::io;
@@ -21,7 +21,7 @@ use rustix::thread::{SecureComputingMode, secure_computing_mode, set_no_new_priv
 
 use crate::serve::{Link, Settings, refuse, serve};
 
-/// Nothing that is kept has one of the first three numbers: those are `/dev/null`.
+/// Descriptors that stay open are never 0, 1 or 2: those three are `/dev/null`.
 const FIRST_FREE: i32 = 3;
 
 /// A step that could not be done.
@@ -34,22 +34,22 @@ fn named<T>(step: &'static str, result: Result<T, impl Into<io::Error>>) -> Resu
     result.map_err(|source| Failed { step, source: source.into() })
 }
 
-/// Which of its lives a guest begins.
+/// Whether the guest starts for the first time in this process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Life {
-    /// The first.
+pub(crate) enum StartKind {
+    /// The first start.
     First,
-    /// Another, in the same process: what holds for ever holds already.
-    Next,
+    /// A restart in the same process: the filter is loaded already.
+    Restart,
 }
 
-/// The role, from its first to its last moment. `link` is `stdin` (a socket), `stdio` (two pipes),
-/// `unix:PATH` or `fd:NUMBER`.
-pub(crate) fn main(link: &str, life: Life) -> ExitCode {
+/// The role from start to end. `link` is `stdin` (a socket), `stdio` (two pipes), `unix:PATH` or
+/// `fd:NUMBER`.
+pub(crate) fn main(link: &str, kind: StartKind) -> ExitCode {
     let _ = rustix::thread::set_name(c"shoal-guest");
-    // Before there is a connection, there is nobody to tell.
+    // Without a connection there is no host to report to.
     let Ok(link) = open_link(link) else { return ExitCode::from(2) };
-    match settle(&link, life) {
+    match settle(&link, kind) {
         Ok(filter) => {
             let settings = Settings {
                 workload: None,
@@ -66,27 +66,27 @@ pub(crate) fn main(link: &str, life: Life) -> ExitCode {
     }
 }
 
-/// Does to this process what has to be done before anything else runs; gives the filter for
+/// Does to this process what must be done before anything else runs. Returns the filter for
 /// programs.
-fn settle(link: &Link, life: Life) -> Result<Program, Failed> {
+fn settle(link: &Link, kind: StartKind) -> Result<Program, Failed> {
     named("become undumpable", set_dumpable_behavior(DumpableBehavior::NotDumpable))?;
     named("no new privileges", set_no_new_privs(true))?;
-    // Whatever the container began in is not to be kept busy.
+    // Leave the working directory of the container, so that it is not kept busy.
     named("go to the root", chdir("/"))?;
     named("/dev/null", hold_null())?;
     named("close what was inherited", keep_only(link))?;
-    named("load system call filter", confine(life))?;
-    named("compile the filter", compile(&Policy::beside_guest()).map_err(io::Error::other))
+    named("load system call filter", confine(kind))?;
+    named("compile the filter", compile(&Policy::same_user_as_guest()).map_err(io::Error::other))
 }
 
-/// A filter is never taken off, and each that is loaded makes every call slower.
-fn confine(life: Life) -> io::Result<()> {
-    match life {
-        Life::First => {
+/// A filter can never be removed, and each loaded filter makes every system call slower.
+fn confine(kind: StartKind) -> io::Result<()> {
+    match kind {
+        StartKind::First => {
             let filter = compile(&Policy::sandbox()).map_err(io::Error::other)?;
             sys::filter::load(filter.instructions())
         }
-        Life::Next => match secure_computing_mode()? {
+        StartKind::Restart => match secure_computing_mode()? {
             SecureComputingMode::Filter => Ok(()),
             SecureComputingMode::Disabled | SecureComputingMode::Strict => {
                 Err(io::ErrorKind::PermissionDenied.into())
@@ -95,18 +95,18 @@ fn confine(life: Life) -> io::Result<()> {
     }
 }
 
-/// Begins another life with this connection. Returns only if that failed.
-pub(crate) fn again(connection: &OwnedFd) -> io::Error {
+/// Starts the guest again with this connection. Returns only on failure.
+pub(crate) fn restart(connection: &OwnedFd) -> io::Error {
     if let Err(error) = sys::descriptors::inherit_only(connection.as_fd()) {
         return error;
     }
     let Ok(link) = CString::new(format!("fd:{}", connection.as_raw_fd())) else {
         return io::ErrorKind::InvalidInput.into();
     };
-    sys::exec::again(&[c"shoal-guest", c"contained", &link, c"again"])
+    sys::exec::exec_self(&[c"shoal-guest", c"contained", &link, c"again"])
 }
 
-/// What the runtime gave us as standard streams is the connection, or nobody's business.
+/// The standard streams from the runtime are the connection, or must not be used.
 fn hold_null() -> io::Result<()> {
     let null = open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
     dup2_stdin(&null)?;
@@ -114,7 +114,7 @@ fn hold_null() -> io::Result<()> {
     Ok(dup2_stderr(&null)?)
 }
 
-/// Whoever started us may have left more open than it meant to.
+/// The process that started us may have left more descriptors open than it meant to.
 fn keep_only(link: &Link) -> io::Result<()> {
     let mut kept = vec![stdin(), stdout(), stderr()];
     match link {

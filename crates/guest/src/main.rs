@@ -1,8 +1,8 @@
-//! One small static binary in a few roles, chosen by its first argument. As **launcher** it is
+//! One small static binary with several roles, chosen by its first argument. The **launcher** is
 //! privileged and makes sandboxes from specs. Its children become the **guest**, the first process
-//! of a sandbox, without another exec; in a container that somebody else makes, the guest is
-//! started as such, and the **keeper** looks after it from outside. It must never grow threads: all
-//! roles copy or share their memory with children.
+//! of a sandbox, without another exec. In a container that an external runtime made, the guest is
+//! started directly, and the **keeper** wipes and proves the container from outside. The binary
+//! must never start threads: every role copies its memory to children or shares it with them.
 
 mod bare;
 mod bundle;
@@ -14,7 +14,7 @@ mod serve;
 use std::os::fd::AsFd as _;
 use std::process::ExitCode;
 
-use contained::Life;
+use contained::StartKind;
 use serve::{Identity, Link, Settings, serve};
 
 fn main() -> ExitCode {
@@ -23,8 +23,8 @@ fn main() -> ExitCode {
     match arguments[..] {
         ["launcher", ..] => launcher::main(),
         ["keeper"] => keeper::main(),
-        ["contained", link] => contained::main(link, Life::First),
-        ["contained", link, "again"] => contained::main(link, Life::Next),
+        ["contained", link] => contained::main(link, StartKind::First),
+        ["contained", link, "again"] => contained::main(link, StartKind::Restart),
         ["serve", workspace] => serve_standard_input(workspace, None, None),
         ["serve", workspace, "scale", scale] => serve_standard_input(workspace, None, Some(scale)),
         ["serve", workspace, uid, gid] => match (uid.parse(), gid.parse()) {
@@ -40,7 +40,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// The guest where someone else made the place: its connection is standard input.
+/// The guest outside of a sandbox of ours: its connection is standard input.
 fn serve_standard_input(
     workspace: &str,
     workload: Option<Identity>,

@@ -1,6 +1,6 @@
-//! Ash's bridge protocol: a Node program that listens on a Unix socket and speaks lines of JSON
-//! without ids. A query ends at `done` or `error`; after an error a `done` still comes, sometimes late,
-//! and must never end the next query.
+//! Ash's bridge protocol: a Node program that listens on a Unix socket and exchanges lines of JSON
+//! without ids. A query ends at `done` or `error`; after an error a `done` still comes, sometimes
+//! late, and must never end the next query.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,26 +12,26 @@ use serde_json::{Map, Value, json};
 
 use crate::binding::Binding;
 use crate::error::{FailureCode, HarnessError, HarnessErrorCode};
-use crate::json::{ascii, passed_on};
+use crate::json::{ascii, checked_line};
 use crate::link::{HarnessEnd, HarnessEvent};
-use crate::speech::{Meaning, Speech};
+use crate::protocol::{Meaning, Protocol};
 
-/// The longest line that a bridge may say.
+/// The longest line of a bridge.
 pub(crate) const LINE_BYTES_MAX: usize = 50 << 20;
 
-/// What a bridge writes to its output when it listens.
+/// The byte that a bridge writes to its output when it listens.
 pub(crate) const READY_BYTE: u8 = b'R';
 
-/// How long the `done` that follows an error is waited for, and how long a bridge must be silent
-/// after one that may be late to be believed that it was not.
-const LATE_DONE: Duration = Duration::from_secs(1);
+/// How long to wait for the `done` that follows an error, and how long a bridge must be silent
+/// after a `done` that may be late until it counts as the real one.
+const LATE_DONE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// What is passed on of the words of an error.
+/// The most characters of an error message that are passed on.
 const MESSAGE_CHARS_MAX: usize = 4096;
 
 const WORKSPACE: &str = "/workspace";
 
-/// What a query may say besides its prompt.
+/// The options of a query besides its prompt.
 const OPTIONS: &[&str] = &[
     "allowedTools",
     "betas",
@@ -48,13 +48,13 @@ const OPTIONS: &[&str] = &[
     "traceContext",
 ];
 
-/// Where the bridge of a sandbox listens. Names of sockets have to be short.
+/// The socket of a sandbox's bridge. Socket paths must be short.
 pub(crate) fn socket_path(binding: &Binding) -> String {
     let id = binding.sandbox.to_string();
     format!("/tmp/ash-{}.sock", id.rsplit('-').next().unwrap_or_default())
 }
 
-/// What a bridge reads from its environment.
+/// The environment of a bridge.
 pub(crate) fn environment(binding: &Binding, socket: &str) -> [(String, String); 5] {
     let pair = |name: &str, value: &str| (name.to_owned(), value.to_owned());
     [
@@ -84,25 +84,26 @@ struct Kind {
 }
 
 fn parse(text: &str) -> Result<Line<'_>, String> {
-    serde_json::from_str(text).map_err(|error| format!("a line is not what it should be: {error}"))
+    serde_json::from_str(text)
+        .map_err(|error| format!("a line of the bridge cannot be parsed: {error}"))
 }
 
-/// Whether the first line of a bridge says that it is ready.
+/// Checks that the first line of a bridge says that it is ready.
 pub(crate) fn check_ready(text: &str) -> Result<(), String> {
     match parse(text)?.ev.as_str() {
         "ready" => Ok(()),
-        other => Err(format!("its first event is {other:?} and not \"ready\"")),
+        other => Err(format!("the first event of the bridge is {other:?} and not \"ready\"")),
     }
 }
 
-/// What is waited for in silence.
+/// What the protocol waits for in silence.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Waiting {
     /// Nothing.
     No,
-    /// The `done` after an error, with which the turn will end.
+    /// The `done` after an error, which ends the turn.
     ForDone { failed: String },
-    /// Whether the `done` that came was an earlier query's.
+    /// Whether the `done` that came belongs to an earlier query.
     ForMore,
 }
 
@@ -113,7 +114,7 @@ pub(crate) struct AshBridge {
     /// How many `done` of earlier queries may still come.
     late_dones: u32,
     waiting: Waiting,
-    /// Whether the query has said anything yet.
+    /// Whether the query has sent anything yet.
     has_spoken: bool,
     result: Option<Arc<str>>,
 }
@@ -126,7 +127,7 @@ impl AshBridge {
     fn meaning(&mut self, text: &str) -> Result<Meaning, String> {
         let line = parse(text)?;
         if let Waiting::ForDone { failed } = &self.waiting {
-            // What the failed query still says is nobody's.
+            // Output of a query that failed belongs to no turn.
             if line.ev != "done" {
                 return Ok(Meaning::Nothing);
             }
@@ -137,7 +138,7 @@ impl AshBridge {
         match line.ev.as_str() {
             "message" => {
                 let data = line.data.ok_or("a message has no data")?;
-                let data = passed_on(data)?;
+                let data = checked_line(data)?;
                 self.waiting = Waiting::No;
                 self.has_spoken = true;
                 if serde_json::from_str::<Kind>(&data)
@@ -154,13 +155,14 @@ impl AshBridge {
             }
             "done" => Ok(self.done()),
             "log" => Ok(line.text.map_or(Meaning::Nothing, Meaning::Log)),
-            // What a newer bridge may say besides is no harm.
+            // Other events of a newer bridge do no harm.
             _ => Ok(Meaning::Nothing),
         }
     }
 
     fn done(&mut self) -> Meaning {
-        // A query that gave its result is over; one that has not may be meant by an earlier `done`.
+        // A query that gave its result has ended; otherwise the `done` may belong to an earlier
+        // query.
         if self.late_dones > 0 && self.result.is_none() {
             self.late_dones -= 1;
             if self.has_spoken {
@@ -184,7 +186,7 @@ fn failure(failed: &str) -> HarnessEnd {
 
 fn object(text: &str, what: &str) -> Result<Map<String, Value>, HarnessError> {
     serde_json::from_str(text).map_err(|error| {
-        HarnessError::new(HarnessErrorCode::Input, format!("{what} is no JSON object: {error}"))
+        HarnessError::new(HarnessErrorCode::Input, format!("{what} is not a JSON object: {error}"))
     })
 }
 
@@ -196,7 +198,7 @@ fn query(session: SessionId, input: &str, config: Option<&str>) -> Result<String
         None => Map::new(),
     };
     let input: Value = serde_json::from_str(input)
-        .map_err(|error| bad(&format!("the input is no JSON: {error}")))?;
+        .map_err(|error| bad(&format!("the input is not JSON: {error}")))?;
     let prompt = match input {
         Value::String(_) | Value::Array(_) => input,
         Value::Object(mut fields) => {
@@ -217,11 +219,11 @@ fn query(session: SessionId, input: &str, config: Option<&str>) -> Result<String
             query[name] = value;
         }
     }
-    // The stock bridge reads chunks as text, wherever they are cut.
+    // The stock bridge decodes chunks as text, even if they cut a character.
     Ok(ascii(&query.to_string()))
 }
 
-impl Speech for AshBridge {
+impl Protocol for AshBridge {
     fn begin(
         &mut self,
         _: TurnId,
@@ -235,11 +237,11 @@ impl Speech for AshBridge {
         Ok(query)
     }
 
-    fn hear(&mut self, line: &str) -> Meaning {
+    fn on_line(&mut self, line: &str) -> Meaning {
         self.meaning(line).unwrap_or_else(Meaning::Broken)
     }
 
-    fn overhear(&mut self, line: &str) -> Meaning {
+    fn on_line_between_turns(&mut self, line: &str) -> Meaning {
         match parse(line) {
             Ok(line) if line.ev == "done" => {
                 self.late_dones = self.late_dones.saturating_sub(1);
@@ -251,14 +253,14 @@ impl Speech for AshBridge {
         }
     }
 
-    fn patience(&self) -> Option<Duration> {
+    fn silence_timeout(&self) -> Option<Duration> {
         match self.waiting {
             Waiting::No => None,
-            Waiting::ForDone { .. } | Waiting::ForMore => Some(LATE_DONE),
+            Waiting::ForDone { .. } | Waiting::ForMore => Some(LATE_DONE_TIMEOUT),
         }
     }
 
-    fn silence(&mut self) -> Meaning {
+    fn on_silence(&mut self) -> Meaning {
         match std::mem::replace(&mut self.waiting, Waiting::No) {
             Waiting::No => Meaning::Nothing,
             Waiting::ForDone { failed } => {
@@ -291,10 +293,10 @@ mod tests {
     const MESSAGE: &str = r#"{"ev":"message","data":{"type":"assistant"}}"#;
     const RESULT: &str = r#"{"ev":"message","data":{"type":"result","n":1}}"#;
 
-    fn speech() -> AshBridge {
-        let mut speech = AshBridge::new(SessionId::NIL);
-        speech.begin(TurnId::NIL, "\"hi\"", None).unwrap();
-        speech
+    fn protocol() -> AshBridge {
+        let mut protocol = AshBridge::new(SessionId::NIL);
+        protocol.begin(TurnId::NIL, "\"hi\"", None).unwrap();
+        protocol
     }
 
     fn completed(result: Option<&str>) -> Meaning {
@@ -306,75 +308,79 @@ mod tests {
     }
 
     #[test]
-    fn a_query_ends_with_its_last_result() {
-        let mut speech = speech();
-        assert!(is_piece(&speech.hear(RESULT)));
-        assert!(is_piece(&speech.hear(MESSAGE)));
-        assert_eq!(speech.hear(r#"{"ev":"log","level":"info","text":"t","ts":"x"}"#), {
+    fn a_bridge_query_ends_with_its_last_result() {
+        let mut protocol = protocol();
+        assert!(is_piece(&protocol.on_line(RESULT)));
+        assert!(is_piece(&protocol.on_line(MESSAGE)));
+        assert_eq!(protocol.on_line(r#"{"ev":"log","level":"info","text":"t","ts":"x"}"#), {
             Meaning::Log("t".to_owned())
         });
-        assert_eq!(speech.hear(r#"{"ev":"exec_result","exitCode":0}"#), Meaning::Nothing);
-        assert_eq!(speech.patience(), None);
-        assert_eq!(speech.hear(DONE), completed(Some(r#"{"type":"result","n":1}"#)));
-        speech.begin(TurnId::NIL, "\"hi\"", None).unwrap();
-        assert_eq!(speech.hear(DONE), completed(None), "an old result is not the next one's");
+        assert_eq!(protocol.on_line(r#"{"ev":"exec_result","exitCode":0}"#), Meaning::Nothing);
+        assert_eq!(protocol.silence_timeout(), None);
+        assert_eq!(protocol.on_line(DONE), completed(Some(r#"{"type":"result","n":1}"#)));
+        protocol.begin(TurnId::NIL, "\"hi\"", None).unwrap();
+        assert_eq!(protocol.on_line(DONE), completed(None), "an old result is not the next one's");
     }
 
     #[test]
-    fn the_done_after_an_error_is_waited_for() {
-        let mut speech = speech();
-        assert_eq!(speech.hear(ERROR), Meaning::Nothing);
-        assert_eq!(speech.patience(), Some(LATE_DONE));
-        assert_eq!(speech.hear(MESSAGE), Meaning::Nothing);
-        assert_eq!(speech.hear(DONE), Meaning::Ended(failure("no")));
-        assert_eq!((speech.patience(), speech.late_dones), (None, 0));
+    fn a_bridge_done_after_an_error_is_waited_for() {
+        let mut protocol = protocol();
+        assert_eq!(protocol.on_line(ERROR), Meaning::Nothing);
+        assert_eq!(protocol.silence_timeout(), Some(LATE_DONE_TIMEOUT));
+        assert_eq!(protocol.on_line(MESSAGE), Meaning::Nothing);
+        assert_eq!(protocol.on_line(DONE), Meaning::Ended(failure("no")));
+        assert_eq!((protocol.silence_timeout(), protocol.late_dones), (None, 0));
     }
 
     #[test]
-    fn a_done_that_is_late_ends_nothing() {
+    fn a_late_bridge_done_ends_nothing() {
         // It comes between the two, before the next has spoken, or after.
         for before in [0, 1, 2] {
-            let mut speech = speech();
-            speech.hear(ERROR);
-            assert_eq!(speech.silence(), Meaning::Ended(failure("no")));
+            let mut protocol = protocol();
+            protocol.on_line(ERROR);
+            assert_eq!(protocol.on_silence(), Meaning::Ended(failure("no")));
             if before == 0 {
-                assert_eq!(speech.overhear(DONE), Meaning::Nothing);
+                assert_eq!(protocol.on_line_between_turns(DONE), Meaning::Nothing);
             }
-            speech.begin(TurnId::NIL, "\"hi\"", None).unwrap();
+            protocol.begin(TurnId::NIL, "\"hi\"", None).unwrap();
             if before == 1 {
-                assert_eq!(speech.hear(DONE), Meaning::Nothing);
-                assert_eq!(speech.patience(), None, "the next may think for as long as it likes");
+                assert_eq!(protocol.on_line(DONE), Meaning::Nothing);
+                assert_eq!(
+                    protocol.silence_timeout(),
+                    None,
+                    "the next may think for as long as it likes"
+                );
             }
-            assert!(is_piece(&speech.hear(MESSAGE)));
+            assert!(is_piece(&protocol.on_line(MESSAGE)));
             if before == 2 {
-                assert_eq!(speech.hear(DONE), Meaning::Nothing);
-                assert_eq!(speech.patience(), Some(LATE_DONE));
-                assert!(is_piece(&speech.hear(MESSAGE)), "it was not the end");
-                assert_eq!(speech.patience(), None);
+                assert_eq!(protocol.on_line(DONE), Meaning::Nothing);
+                assert_eq!(protocol.silence_timeout(), Some(LATE_DONE_TIMEOUT));
+                assert!(is_piece(&protocol.on_line(MESSAGE)), "it was not the end");
+                assert_eq!(protocol.silence_timeout(), None);
             }
-            assert_eq!(speech.hear(DONE), completed(None), "{before}");
+            assert_eq!(protocol.on_line(DONE), completed(None), "{before}");
         }
     }
 
     #[test]
-    fn a_done_that_never_comes_is_not_waited_for_twice() {
-        let mut first = speech();
-        first.hear(ERROR);
-        first.silence();
+    fn a_missing_bridge_done_is_not_waited_for_twice() {
+        let mut first = protocol();
+        first.on_line(ERROR);
+        first.on_silence();
         first.begin(TurnId::NIL, "\"hi\"", None).unwrap();
-        first.hear(RESULT);
-        assert!(matches!(first.hear(DONE), Meaning::Ended(_)), "its result says that it is over");
-        let mut second = speech();
-        second.hear(ERROR);
-        second.silence();
+        first.on_line(RESULT);
+        assert!(matches!(first.on_line(DONE), Meaning::Ended(_)), "its result ended it");
+        let mut second = protocol();
+        second.on_line(ERROR);
+        second.on_silence();
         second.begin(TurnId::NIL, "\"hi\"", None).unwrap();
-        second.hear(MESSAGE);
-        assert_eq!(second.hear(DONE), Meaning::Nothing);
-        assert_eq!(second.silence(), completed(None), "nothing more came");
+        second.on_line(MESSAGE);
+        assert_eq!(second.on_line(DONE), Meaning::Nothing);
+        assert_eq!(second.on_silence(), completed(None), "nothing more came");
     }
 
     #[test]
-    fn queries_say_what_they_may() {
+    fn bridge_queries_contain_only_known_options() {
         let of = |input, config| {
             let query = query(SessionId::NIL, input, config).unwrap();
             serde_json::from_str::<Value>(&query).unwrap()
@@ -395,9 +401,9 @@ mod tests {
     }
 
     #[test]
-    fn lines_that_make_no_sense_break_it() {
+    fn invalid_bridge_lines_break_the_protocol() {
         for line in ["x", "[]", "{}", r#"{"ev":1}"#, r#"{"ev":"message"}"#] {
-            assert!(matches!(speech().hear(line), Meaning::Broken(_)), "{line}");
+            assert!(matches!(protocol().on_line(line), Meaning::Broken(_)), "{line}");
         }
         assert!(check_ready(r#"{"ev":"ready"}"#).is_ok());
         assert!(check_ready(DONE).is_err());

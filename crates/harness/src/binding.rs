@@ -1,4 +1,4 @@
-//! What a harness is told about the session that it works for.
+//! What a harness learns about its session.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use model::{Generation, SandboxId, SessionId};
 
-/// The session that a harness works for.
+/// The session of a harness.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Binding {
     /// Which.
@@ -42,7 +42,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn secrets_are_never_printed() {
+    fn secrets_of_a_binding_are_never_printed() {
         let binding = Binding {
             session: SessionId::NIL,
             sandbox: SandboxId::NIL,

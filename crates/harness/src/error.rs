@@ -1,6 +1,6 @@
 //! Why a harness could not be started or given a turn, and why a turn failed. Codes never change
-//! their meaning; the words are for people, and carry neither environments nor configurations. What
-//! the program itself said is for its session alone, and never part of what the server is told.
+//! their meaning; causes are for people, and contain neither environments nor configurations.
+//! Output of the program is for its session alone, and never part of a log of the server.
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,44 +10,44 @@ use runtime::{RuntimeError, RuntimeErrorCode};
 
 use crate::link::HarnessEnd;
 
-/// What the harness may call an error, at most.
+/// The longest error code of a harness.
 const CODE_BYTES_MAX: usize = 64;
 
 error_codes! {
-    /// Why something could not be done with a harness.
+    /// Why a call to a harness failed.
     pub enum HarnessErrorCode {
     }
-    /// It was not ready in time.
+    /// The harness was not ready in time.
     ReadyTimeout, "harness_ready_timeout";
-    /// It could not be started.
+    /// The harness could not be started.
     NotStarted, "harness_not_started";
-    /// It has ended.
+    /// The harness has ended.
     Died, "harness_died";
-    /// It ran out of memory.
+    /// The sandbox ran out of memory.
     OutOfMemory, "oom";
-    /// It does not keep to its protocol.
+    /// The harness broke its protocol.
     Protocol, "harness_protocol";
-    /// It said more at once than is allowed.
+    /// The harness sent more at once than allowed.
     TooLarge, "harness_too_large";
-    /// It has a turn already.
+    /// The harness has a turn already.
     Busy, "harness_busy";
-    /// The turn's input is nothing that this harness takes.
+    /// This harness does not take such an input.
     Input, "harness_input";
-    /// The sandbox is over.
+    /// The sandbox has ended.
     SandboxGone, "sandbox_gone";
 }
 
-/// Why a turn failed: a word of ours, or the harness's own.
+/// Why a turn failed: a code of ours, or the harness's own.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum FailureCode {
-    /// Something of ours.
+    /// A code of ours.
     Ours(HarnessErrorCode),
-    /// The harness said so, and perhaps how it calls it.
+    /// The harness reported an error, perhaps with a code.
     Said(Option<Arc<str>>),
 }
 
 impl FailureCode {
-    /// The word used on the wire.
+    /// The word on the wire.
     pub fn as_str(&self) -> &str {
         match self {
             Self::Ours(code) => code.as_str(),
@@ -56,7 +56,7 @@ impl FailureCode {
         }
     }
 
-    /// What a harness calls its error, if it can be a code.
+    /// The code of a harness, if it is valid.
     pub(crate) fn said(word: Option<&str>) -> Self {
         let is_plain =
             |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-' | b'.');
@@ -75,13 +75,13 @@ impl fmt::Display for FailureCode {
 /// Why a harness could not be started, bound or given a turn.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HarnessError {
-    /// What to branch on.
+    /// The code to branch on.
     pub code: HarnessErrorCode,
-    /// What happened, in our words and perhaps the program's.
+    /// What happened, perhaps with output of the program.
     pub cause: String,
-    /// The same without the words of the program, where there are some.
+    /// The cause without the output of the program, if there is some.
     plain: Option<String>,
-    /// What the runtime said, if it was the runtime.
+    /// The error of the runtime, if it was the runtime.
     runtime: Option<RuntimeError>,
 }
 
@@ -90,8 +90,8 @@ impl HarnessError {
         Self { code, cause: cause.into(), plain: None, runtime: None }
     }
 
-    /// With what the program said about it.
-    pub(crate) fn with_words(
+    /// With output of the program.
+    pub(crate) fn with_program_text(
         code: HarnessErrorCode,
         plain: impl Into<String>,
         words: &str,
@@ -103,12 +103,12 @@ impl HarnessError {
         Self { code, cause: format!("{plain}: {words}"), plain: Some(plain), runtime: None }
     }
 
-    /// The sandbox is over.
+    /// The sandbox has ended.
     pub fn sandbox_gone() -> Self {
         Self::new(HarnessErrorCode::SandboxGone, "the sandbox is gone")
     }
 
-    /// How a turn ends that could not begin because of this.
+    /// The end of a turn that could not begin because of this.
     pub fn into_end(self) -> HarnessEnd {
         if self.code == HarnessErrorCode::SandboxGone {
             return HarnessEnd::SandboxGone;
@@ -116,8 +116,8 @@ impl HarnessError {
         HarnessEnd::Failed { code: FailureCode::Ours(self.code), message: self.cause }
     }
 
-    /// The same as a failure to launch a sandbox that was to have this harness. That is told in logs
-    /// and events, where nothing that a program said may ever be.
+    /// This error as a failure to launch a sandbox with this harness. Launch failures are in logs
+    /// and events, which must never contain output of a program.
     pub fn into_runtime_error(self) -> RuntimeError {
         if let Some(error) = self.runtime {
             return error;
@@ -137,7 +137,7 @@ impl HarnessError {
     }
 }
 
-/// Whether an error says that the sandbox is over.
+/// Whether an error says that the sandbox has ended.
 pub(crate) fn is_gone(code: RuntimeErrorCode) -> bool {
     matches!(
         code,
@@ -182,10 +182,10 @@ impl From<HarnessError> for Refusal {
             | HarnessErrorCode::Protocol
             | HarnessErrorCode::TooLarge => ErrorCode::HarnessFailed,
         };
-        let told = Self::new(code, error.cause);
-        // Whoever ends one in order says so; one that is over without that has died.
+        let refusal = Self::new(code, error.cause);
+        // An ordered end is reported as such; a harness that ended without one has died.
         let died = code == ErrorCode::SandboxGone;
-        if died { told.because(TerminatedReason::Crash) } else { told }
+        if died { refusal.because(TerminatedReason::Crash) } else { refusal }
     }
 }
 
@@ -194,7 +194,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_are_unique() {
+    fn harness_error_codes_are_unique() {
         let mut words: Vec<_> = HarnessErrorCode::ALL.iter().map(|code| code.as_str()).collect();
         words.sort_unstable();
         words.dedup();
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn a_harness_names_its_errors_only_with_plain_words() {
+    fn harness_error_codes_are_plain_words() {
         for (word, expected) in [
             (Some("rate_limited"), "rate_limited"),
             (Some("E-1.b"), "E-1.b"),
@@ -217,18 +217,18 @@ mod tests {
     }
 
     #[test]
-    fn what_a_program_said_is_for_its_session_alone() {
-        let error = HarnessError::with_words(HarnessErrorCode::Died, "it exited", "hunter2");
+    fn program_output_in_errors_is_for_its_session_alone() {
+        let error = HarnessError::with_program_text(HarnessErrorCode::Died, "it exited", "hunter2");
         assert_eq!(Refusal::from(error.clone()).cause, "it exited: hunter2");
         let HarnessEnd::Failed { message, .. } = error.clone().into_end() else { panic!("failed") };
         assert_eq!(message, "it exited: hunter2");
         assert_eq!(error.into_runtime_error().cause, "it exited");
-        let silent = HarnessError::with_words(HarnessErrorCode::Died, "it exited", "");
+        let silent = HarnessError::with_program_text(HarnessErrorCode::Died, "it exited", "");
         assert_eq!((&*silent.cause, &silent.plain), ("it exited", &None));
     }
 
     #[test]
-    fn that_the_sandbox_is_gone_is_never_a_failure_of_the_harness() {
+    fn a_gone_sandbox_is_never_a_harness_failure() {
         let gone = RuntimeError::new(RuntimeErrorCode::OutOfMemory, "exec", "it ended");
         let error = HarnessError::from(gone.clone());
         assert_eq!(error.clone().into_end(), HarnessEnd::SandboxGone);

@@ -1,5 +1,5 @@
-//! JSON from and for the other side: passed on as it is where that is safe, in one line always. It
-//! must never let through what would break a line protocol or another's parser.
+//! JSON from and to the other side: passed on unchanged where that is safe, and always in one line.
+//! It must never let through what would break a line protocol or another parser.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use serde_json::value::RawValue;
 const DEPTH_MAX: usize = 100;
 
 /// A value of the other side as text in one line, or what is wrong with it.
-pub(crate) fn passed_on(raw: &RawValue) -> Result<Arc<str>, String> {
+pub(crate) fn checked_line(raw: &RawValue) -> Result<Arc<str>, String> {
     let text = raw.get();
     if is_deeper_than(DEPTH_MAX, text) {
         return Err(format!("a value is nested deeper than {DEPTH_MAX}"));
@@ -31,7 +31,7 @@ pub(crate) fn one_line(text: &str) -> Result<String, String> {
     Ok(value.to_string())
 }
 
-/// The same JSON in plain ASCII, for those who take text apart between the bytes of a character.
+/// The same JSON in plain ASCII, for programs that decode chunks without regard to characters.
 pub(crate) fn ascii(text: &str) -> String {
     let mut plain = String::with_capacity(text.len());
     for character in text.chars() {
@@ -48,7 +48,7 @@ pub(crate) fn ascii(text: &str) -> String {
     plain
 }
 
-/// Whether it is an object. The text is known to be JSON.
+/// Whether it is an object. The text must be valid JSON.
 pub(crate) fn is_object(text: &str) -> bool {
     text.trim_start().starts_with('{')
 }
@@ -83,18 +83,18 @@ mod tests {
     }
 
     #[test]
-    fn values_stay_as_they_are_but_for_ends_of_lines() {
+    fn json_values_stay_unchanged_but_for_line_ends() {
         for (text, expected) in [
             ("{\"n\": 1.0000000000000000000001}", "{\"n\": 1.0000000000000000000001}"),
             ("{\"a\":\r\n[1,\n2]}", "{\"a\":[1,2]}"),
             ("\"a\\nb\"", "\"a\\nb\""),
         ] {
-            assert_eq!(&*passed_on(&raw(text)).unwrap(), expected);
+            assert_eq!(&*checked_line(&raw(text)).unwrap(), expected);
         }
     }
 
     #[test]
-    fn plain_text_means_the_same() {
+    fn ascii_json_means_the_same() {
         for text in ["\"a\"", "\"äöü €\"", "{\"😀\":[\"\\u00e4\\n\"]}"] {
             let plain = ascii(text);
             assert!(plain.is_ascii(), "{plain}");
@@ -105,11 +105,11 @@ mod tests {
     }
 
     #[test]
-    fn nesting_has_an_end() {
+    fn json_nesting_is_bounded() {
         let nested = |depth| format!("{}1{}", "[".repeat(depth), "]".repeat(depth));
-        assert!(passed_on(&raw(&nested(100))).is_ok());
-        assert!(passed_on(&raw(&nested(101))).is_err());
+        assert!(checked_line(&raw(&nested(100))).is_ok());
+        assert!(checked_line(&raw(&nested(101))).is_err());
         let brackets = format!("{{\"a\":\"{}\\\"{}\"}}", "[".repeat(500), "{".repeat(500));
-        assert!(passed_on(&raw(&brackets)).is_ok(), "text is not nesting");
+        assert!(checked_line(&raw(&brackets)).is_ok(), "text is not nesting");
     }
 }

@@ -1,5 +1,5 @@
 //! Our own protocol, `docs/harness.md`: lines of JSON on a channel of the program's own. Each line
-//! names the turn it is about; a line about none that is known breaks the protocol.
+//! names its turn; a line about an unknown turn breaks the protocol.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -10,20 +10,20 @@ use serde_json::value::RawValue;
 
 use crate::binding::Binding;
 use crate::error::{FailureCode, HarnessError, HarnessErrorCode};
-use crate::json::{is_object, one_line, passed_on};
+use crate::json::{checked_line, is_object, one_line};
 use crate::link::{HarnessEnd, HarnessEvent, Stream};
-use crate::speech::{Meaning, Speech};
+use crate::protocol::{Meaning, Protocol};
 
 /// The version of the protocol.
 const PROTOCOL: u64 = 1;
 
-/// The longest line that a harness may say.
+/// The longest line of a harness.
 pub(crate) const LINE_BYTES_MAX: usize = 4 << 20;
 
-/// What is passed on of the words of an error.
+/// The most characters of an error message that are passed on.
 const MESSAGE_CHARS_MAX: usize = 4096;
 
-/// How many turns that are over are remembered, so that what still comes of them is known for it.
+/// How many ended turns are remembered, so that their late lines are recognised.
 const PAST_TURNS_MAX: usize = 256;
 
 /// A line of the harness.
@@ -44,7 +44,7 @@ struct Line<'a> {
 /// A line of the host.
 #[derive(Debug, Serialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
-enum Said<'a> {
+enum HostLine<'a> {
     Bind {
         session_id: String,
         sandbox_id: String,
@@ -70,35 +70,38 @@ pub(crate) struct Jsonl {
     past: VecDeque<String>,
 }
 
-/// JSON of a caller that is to be part of a line.
+/// JSON of a caller that becomes part of a line.
 fn raw(text: &str, what: &str) -> Result<Box<RawValue>, HarnessError> {
     let bad = |cause: String| {
-        HarnessError::new(HarnessErrorCode::Input, format!("{what} is no JSON: {cause}"))
+        HarnessError::new(HarnessErrorCode::Input, format!("{what} is not JSON: {cause}"))
     };
     let text = one_line(text).map_err(bad)?;
     RawValue::from_string(text).map_err(|error| bad(error.to_string()))
 }
 
-fn line(said: &Said<'_>) -> Result<String, HarnessError> {
+fn line(said: &HostLine<'_>) -> Result<String, HarnessError> {
     serde_json::to_string(said)
         .map_err(|error| HarnessError::new(HarnessErrorCode::Input, error.to_string()))
 }
 
-/// Whether the first line of a harness says that it is ready, or what is wrong with it.
+/// Checks that the first line of a harness says that it is ready.
 pub(crate) fn check_ready(text: &str) -> Result<(), String> {
     let line = parse(text)?;
     match (&*line.kind, line.protocol) {
         ("ready", Some(PROTOCOL)) => Ok(()),
         ("ready", Some(other)) => {
-            Err(format!("it speaks protocol {other}, and {PROTOCOL} is known here"))
+            Err(format!("the harness speaks protocol {other}, and only {PROTOCOL} is supported"))
         }
-        ("ready", None) => Err("its ready line names no protocol".to_owned()),
-        (kind, _) => Err(format!("its first line is of type {kind:?} and not \"ready\"")),
+        ("ready", None) => Err("the ready line of the harness names no protocol".to_owned()),
+        (kind, _) => {
+            Err(format!("the first line of the harness is of type {kind:?} and not \"ready\""))
+        }
     }
 }
 
 fn parse(text: &str) -> Result<Line<'_>, String> {
-    serde_json::from_str(text).map_err(|error| format!("a line is not what it should be: {error}"))
+    serde_json::from_str(text)
+        .map_err(|error| format!("a line of the harness cannot be parsed: {error}"))
 }
 
 impl Jsonl {
@@ -110,36 +113,36 @@ impl Jsonl {
         if !is_piece && !is_end {
             return match &*line.kind {
                 "bound" => Ok(Meaning::Nothing),
-                kind => Err(format!("a line of type {kind:?} has no meaning here")),
+                kind => Err(format!("a line of type {kind:?} is not allowed here")),
             };
         }
         let id = id()?;
         if id != self.turn || self.turn.is_empty() {
             let is_past = self.past.iter().any(|past| past == id);
             return match (is_past, is_piece) {
-                // Something may still have been on its way.
+                // A line may still have been on its way.
                 (true, true) => Ok(Meaning::Nothing),
                 (true, false) => Err(format!("turn {id} was ended twice")),
-                (false, _) => Err(format!("no turn {id:?} was given to it")),
+                (false, _) => Err(format!("the harness has no turn {id:?}")),
             };
         }
         of_the_turn(&line)
     }
 }
 
-/// What a line of the turn that it has means.
+/// The meaning of a line of the present turn.
 fn of_the_turn(line: &Line<'_>) -> Result<Meaning, String> {
-    let data = line.data.map(passed_on).transpose()?;
+    let data = line.data.map(checked_line).transpose()?;
     match &*line.kind {
         "event" => match data {
             Some(data) if is_object(&data) => Ok(Meaning::Event(HarnessEvent::Message(data))),
-            Some(_) | None => Err("the data of an event is no object".to_owned()),
+            Some(_) | None => Err("the data of an event is not an object".to_owned()),
         },
         "output" => {
             let stream = match line.stream.as_deref() {
                 None | Some("stdout") => Stream::Stdout,
                 Some("stderr") => Stream::Stderr,
-                Some(other) => return Err(format!("there is no output {other:?}")),
+                Some(other) => return Err(format!("{other:?} is not an output stream")),
             };
             let text = line.text.as_deref().ok_or("an output has no text")?.to_owned();
             Ok(Meaning::Event(HarnessEvent::Output { stream, text }))
@@ -155,7 +158,7 @@ fn of_the_turn(line: &Line<'_>) -> Result<Meaning, String> {
     }
 }
 
-impl Speech for Jsonl {
+impl Protocol for Jsonl {
     fn begin(
         &mut self,
         turn: TurnId,
@@ -164,13 +167,16 @@ impl Speech for Jsonl {
     ) -> Result<String, HarnessError> {
         let input = raw(input, "the input")?;
         let config = config.map(|config| raw(config, "the configuration")).transpose()?;
-        let said =
-            line(&Said::Turn { id: turn.to_string(), input: &input, config: config.as_deref() })?;
+        let said = line(&HostLine::Turn {
+            id: turn.to_string(),
+            input: &input,
+            config: config.as_deref(),
+        })?;
         self.turn = turn.to_string();
         Ok(said)
     }
 
-    fn hear(&mut self, line: &str) -> Meaning {
+    fn on_line(&mut self, line: &str) -> Meaning {
         let meaning = self.meaning(line).unwrap_or_else(Meaning::Broken);
         if matches!(meaning, Meaning::Ended(_)) {
             if self.past.len() >= PAST_TURNS_MAX {
@@ -181,26 +187,26 @@ impl Speech for Jsonl {
         meaning
     }
 
-    fn overhear(&mut self, line: &str) -> Meaning {
+    fn on_line_between_turns(&mut self, line: &str) -> Meaning {
         self.meaning(line).unwrap_or_else(Meaning::Broken)
     }
 
-    fn patience(&self) -> Option<Duration> {
+    fn silence_timeout(&self) -> Option<Duration> {
         None
     }
 
-    fn silence(&mut self) -> Meaning {
+    fn on_silence(&mut self) -> Meaning {
         Meaning::Nothing
     }
 
     fn cancel(&self) -> String {
-        line(&Said::Cancel { id: self.turn.clone() }).unwrap_or_default()
+        line(&HostLine::Cancel { id: self.turn.clone() }).unwrap_or_default()
     }
 
     fn bind(&self, binding: &Binding) -> Result<Option<String>, HarnessError> {
         let config = binding.config.as_deref();
         let config = config.map(|config| raw(config, "the configuration")).transpose()?;
-        line(&Said::Bind {
+        line(&HostLine::Bind {
             session_id: binding.session.to_string(),
             sandbox_id: binding.sandbox.to_string(),
             generation: binding.generation.0,
@@ -219,7 +225,7 @@ impl Speech for Jsonl {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::connection::{Connection, Heard};
+    use crate::connection::{Connection, Received};
     use proptest::prelude::*;
     use serde_json::json;
     use std::sync::Arc;
@@ -227,12 +233,12 @@ mod tests {
 
     const TURN: TurnId = TurnId::from_u128(5);
 
-    fn speech() -> Jsonl {
-        let mut speech = Jsonl::default();
-        let said = speech.begin(TURN, "\"hi\"", Some("{}")).unwrap();
+    fn protocol() -> Jsonl {
+        let mut protocol = Jsonl::default();
+        let said = protocol.begin(TURN, "\"hi\"", Some("{}")).unwrap();
         let expected = format!(r#"{{"type":"turn","id":"{TURN}","input":"hi","config":{{}}}}"#);
         assert_eq!(said, expected);
-        speech
+        protocol
     }
 
     fn of_turn(rest: &str) -> String {
@@ -240,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_of_the_turn_have_a_meaning() {
+    fn jsonl_lines_of_the_turn_have_a_meaning() {
         let message = |text: &str| Meaning::Event(HarnessEvent::Message(Arc::from(text)));
         let output = |stream, text: &str| {
             Meaning::Event(HarnessEvent::Output { stream, text: text.to_owned() })
@@ -262,13 +268,13 @@ mod tests {
             (r#""type":"error","message":"m","code":"c""#, failed(Some("c"), "m")),
             (r#""type":"error""#, failed(None, "the harness gave no reason")),
         ] {
-            assert_eq!(speech().hear(&of_turn(rest)), meaning, "{rest}");
+            assert_eq!(protocol().on_line(&of_turn(rest)), meaning, "{rest}");
         }
-        assert_eq!(speech().hear(r#"{"type":"bound"}"#), Meaning::Nothing);
+        assert_eq!(protocol().on_line(r#"{"type":"bound"}"#), Meaning::Nothing);
     }
 
     #[test]
-    fn lines_that_make_no_sense_break_it() {
+    fn invalid_jsonl_lines_break_the_protocol() {
         for line in [
             "x".to_owned(),
             "[]".to_owned(),
@@ -283,28 +289,28 @@ mod tests {
             of_turn(r#""type":"output","stream":"x","text":"y""#),
             of_turn(&format!(r#""type":"result","data":{}{}"#, "[".repeat(200), "]".repeat(200))),
         ] {
-            assert!(matches!(speech().hear(&line), Meaning::Broken(_)), "{line}");
+            assert!(matches!(protocol().on_line(&line), Meaning::Broken(_)), "{line}");
         }
     }
 
     #[test]
-    fn what_still_comes_of_a_turn_that_is_over_does_not_matter() {
-        let mut speech = speech();
+    fn late_lines_of_an_ended_turn_are_ignored() {
+        let mut protocol = protocol();
         let end = of_turn(r#""type":"result""#);
-        assert!(matches!(speech.hear(&end), Meaning::Ended(_)));
+        assert!(matches!(protocol.on_line(&end), Meaning::Ended(_)));
         let event = of_turn(r#""type":"event","data":{}"#);
-        assert_eq!(speech.overhear(&event), Meaning::Nothing);
-        speech.begin(TurnId::from_u128(6), "1", None).unwrap();
-        assert_eq!(speech.hear(&event), Meaning::Nothing);
-        assert!(matches!(speech.hear(&end), Meaning::Broken(_)), "but not a second end");
+        assert_eq!(protocol.on_line_between_turns(&event), Meaning::Nothing);
+        protocol.begin(TurnId::from_u128(6), "1", None).unwrap();
+        assert_eq!(protocol.on_line(&event), Meaning::Nothing);
+        assert!(matches!(protocol.on_line(&end), Meaning::Broken(_)), "but not a second end");
     }
 
-    /// Whoever writes a harness reads which lines the host says: those, and no others.
+    /// Authors of harnesses read in the document which lines the host sends: those, and no others.
     #[test]
-    fn what_the_host_says_is_what_the_document_tells() {
+    fn host_lines_are_those_of_the_document() {
         let document = include_str!("../../../docs/harness.md");
-        let told = document.lines().filter_map(|row| row.strip_prefix("| host | `{\"type\":\""));
-        let told: Vec<_> = told.filter_map(|row| row.split('"').next()).collect();
+        let documented = document.lines().filter_map(|row| row.strip_prefix("| host | `{\"type\":\""));
+        let documented: Vec<_> = documented.filter_map(|row| row.split('"').next()).collect();
         let binding = Binding {
             session: model::SessionId::NIL,
             sandbox: model::SandboxId::NIL,
@@ -313,14 +319,14 @@ mod tests {
             env: BTreeMap::new(),
             config: None,
         };
-        let mut speech = Jsonl::default();
-        let bind = speech.bind(&binding).unwrap().unwrap();
-        let turn = speech.begin(TURN, "1", None).unwrap();
-        let said = [bind, turn, speech.cancel()].map(|line| {
+        let mut protocol = Jsonl::default();
+        let bind = protocol.bind(&binding).unwrap().unwrap();
+        let turn = protocol.begin(TURN, "1", None).unwrap();
+        let said = [bind, turn, protocol.cancel()].map(|line| {
             let line: serde_json::Value = serde_json::from_str(&line).unwrap();
             line["type"].as_str().unwrap().to_owned()
         });
-        assert_eq!(told, said);
+        assert_eq!(documented, said);
     }
 
     #[test]
@@ -332,17 +338,17 @@ mod tests {
     }
 
     #[test]
-    fn what_is_said_is_one_line_whatever_is_in_it() {
-        let mut speech = Jsonl::default();
-        let said = speech.begin(TURN, "{\n\"a\":\r\n\"b\\nc\"}", None).unwrap();
+    fn a_host_line_is_one_line_whatever_it_contains() {
+        let mut protocol = Jsonl::default();
+        let said = protocol.begin(TURN, "{\n\"a\":\r\n\"b\\nc\"}", None).unwrap();
         assert!(!said.contains(['\r', '\n']), "{said}");
         assert!(said.contains(r#""input":{"a":"b\nc"}"#), "{said}");
-        assert!(speech.begin(TURN, "{", None).is_err());
-        assert!(speech.begin(TURN, "1} {", None).is_err());
-        assert!(speech.begin(TURN, "1", Some("")).is_err());
+        assert!(protocol.begin(TURN, "{", None).is_err());
+        assert!(protocol.begin(TURN, "1} {", None).is_err());
+        assert!(protocol.begin(TURN, "1", Some("")).is_err());
     }
 
-    /// One thing that a harness may say.
+    /// One line that a harness may send.
     #[derive(Debug, Clone)]
     enum Step {
         Event(u32),
@@ -359,17 +365,17 @@ mod tests {
         proptest::collection::vec(step, 0..20)
     }
 
-    /// What is heard of these bytes when they come cut like this: the events, and how it ended.
+    /// The result of these bytes when they arrive cut like this: the events, and how it ended.
     fn heard_of(bytes: &[u8], cuts: &[usize]) -> (Vec<HarnessEvent>, Option<Meaning>) {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         runtime.block_on(async {
             let (ours, mut theirs) = tokio::io::duplex(1 << 20);
             let mut connection = Connection::new(Box::new(ours), 1000);
-            let mut speech = Jsonl::default();
+            let mut protocol = Jsonl::default();
             let past = TurnId::from_u128(4);
-            speech.begin(past, "1", None).unwrap();
-            speech.hear(&format!(r#"{{"type":"result","id":"{past}"}}"#));
-            speech.begin(TURN, "1", None).unwrap();
+            protocol.begin(past, "1", None).unwrap();
+            protocol.on_line(&format!(r#"{{"type":"result","id":"{past}"}}"#));
+            protocol.begin(TURN, "1", None).unwrap();
             let mut events = Vec::new();
             let mut rest = bytes;
             for &size in cuts.iter().chain(std::iter::repeat(&usize::MAX)) {
@@ -377,8 +383,8 @@ mod tests {
                 theirs.write_all(now).await.unwrap();
                 while let Some(heard) = connection.next_at_once().await {
                     let meaning = match heard {
-                        Heard::Line(line) => speech.hear(&line),
-                        Heard::Garbage | Heard::TooLong | Heard::End => {
+                        Received::Line(line) => protocol.on_line(&line),
+                        Received::Garbage | Received::TooLong | Received::End => {
                             Meaning::Broken("no line".to_owned())
                         }
                     };
@@ -403,7 +409,7 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(200))]
 
         #[test]
-        fn a_turn_is_the_same_however_it_is_cut(
+        fn a_jsonl_turn_is_the_same_however_it_is_cut(
             steps in steps(), cuts in proptest::collection::vec(1_usize..60, 0..40),
         ) {
             let past = TurnId::from_u128(4);
@@ -431,7 +437,7 @@ mod tests {
         }
 
         #[test]
-        fn garbage_breaks_it_and_nothing_else(
+        fn garbage_breaks_the_jsonl_protocol_and_nothing_else(
             garbage in proptest::collection::vec(any::<u8>(), 1..2000),
             cuts in proptest::collection::vec(1_usize..200, 0..40),
         ) {

@@ -1,36 +1,36 @@
-//! Speaks with the program in a sandbox that answers turns: starts it, gives it turns one at a time,
-//! passes on what it says, stops it.
+//! Uses the program in a sandbox that answers turns: starts it, gives it one turn at a time, passes
+//! on its output, stops it.
 //!
 //! Three kinds: the shell (a turn is a command line, nothing has to be started), our own JSON lines
-//! on a channel of the program's own, and Ash's bridge protocol on a Unix socket. What comes from the
-//! inside is a stranger's: every line has a limit, every wait an end, and a program that does not keep
-//! to its protocol is killed. Nothing here decides what becomes of a turn; it says what happened.
-//! Futures may be dropped at any await: a turn that is given up takes what it runs along.
+//! on a channel of the program's own, and Ash's bridge protocol on a Unix socket. What comes from
+//! inside is not trusted: every line has a limit, every wait an end, and a program that breaks its
+//! protocol is killed. Nothing here decides about a turn; it reports what happened. Futures may be
+//! dropped at any await: a dropped turn kills what it runs.
 
 mod ash_bridge;
 mod binding;
 mod connection;
 mod error;
-mod held;
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing;
+mod held_harness;
 mod json;
 mod jsonl;
 mod lines;
 mod link;
 mod logs;
-#[cfg(feature = "made-up")]
-pub mod made_up;
 mod program;
 mod program_turn;
+mod protocol;
 #[cfg(feature = "scripted")]
 pub mod scripted;
 mod shell;
-mod speech;
 mod start;
 mod text;
 
 pub use binding::Binding;
 pub use error::{FailureCode, HarnessError, HarnessErrorCode};
-pub use held::{HELD_LINE_BYTES_MAX, Held, HeldInput, HeldOutput};
+pub use held_harness::{HELD_LINE_BYTES_MAX, Held, HeldInput, HeldOutput};
 pub use link::{Cancelled, HarnessEnd, HarnessEvent, HarnessLink, Stream, Turn};
 pub use logs::{LogStream, Logs};
 pub use start::{Whose, start};

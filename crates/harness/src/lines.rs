@@ -1,14 +1,14 @@
-//! Bytes that become lines as they come, split anywhere. It must never hold more than one line and
+//! Splits bytes into lines as they come, in any pieces. It must never hold more than one line and
 //! one chunk, whatever the other side sends.
 
-/// What is kept of the buffer when it is empty.
+/// The capacity that an empty buffer keeps.
 const KEPT_BYTES: usize = 64 * 1024;
 
 /// A line that is longer than allowed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct TooLong;
 
-/// Puts lines together.
+/// Assembles lines.
 #[derive(Debug)]
 pub(crate) struct Lines {
     buffer: Vec<u8>,
@@ -20,7 +20,7 @@ pub(crate) struct Lines {
 }
 
 impl Lines {
-    /// For lines of at most so many bytes, without their end.
+    /// For lines of at most this many bytes, without their end.
     pub(crate) fn new(line_bytes_max: usize) -> Self {
         Self { buffer: Vec::new(), start: 0, searched: 0, line_bytes_max }
     }
@@ -31,7 +31,7 @@ impl Lines {
         self
     }
 
-    /// Bytes came.
+    /// Takes received bytes.
     pub(crate) fn push(&mut self, bytes: &[u8]) {
         self.buffer.drain(..self.start);
         self.searched -= self.start;
@@ -39,7 +39,7 @@ impl Lines {
         self.buffer.extend_from_slice(bytes);
     }
 
-    /// The next whole line that is not empty. After a line that is too long there is none.
+    /// The next complete line that is not empty. After a line that is too long there is none.
     pub(crate) fn next(&mut self) -> Result<Option<Vec<u8>>, TooLong> {
         while let Some(found) = memchr::memchr(b'\n', &self.buffer[self.searched..]) {
             let end = self.searched + found;
@@ -125,7 +125,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn chunks_make_no_difference(
+        fn line_chunks_make_no_difference(
             bytes in proptest::collection::vec(prop_oneof![Just(b'\n'), Just(b'\r'), any::<u8>()], 0..300),
             sizes in proptest::collection::vec(1_usize..40, 1..20),
             max in 1_usize..64,

@@ -1,5 +1,5 @@
-//! A harness as its users hold it: given turns, bound, dropped. Which kind it is makes no difference
-//! from here on.
+//! A harness as callers use it: given turns, bound, dropped. Its kind makes no difference from here
+//! on.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,21 +8,21 @@ use model::TurnId;
 
 use crate::binding::Binding;
 use crate::error::{FailureCode, HarnessError, HarnessErrorCode};
-use crate::held::Held;
-use crate::program_turn::{ProgramTurn, Talker};
+use crate::held_harness::Held;
+use crate::program_turn::{ProgramHarness, ProgramTurn};
 use crate::shell::{Shell, ShellTurn};
 
 /// One of the two outputs of a turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stream {
-    /// What it says.
+    /// Standard output.
     Stdout,
-    /// What it says about errors.
+    /// Standard error.
     Stderr,
 }
 
 impl Stream {
-    /// The word used on the wire.
+    /// The word on the wire.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Stdout => "stdout",
@@ -31,7 +31,7 @@ impl Stream {
     }
 }
 
-/// What happens in a turn.
+/// An event of a turn.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum HarnessEvent {
     /// Text that was written.
@@ -41,61 +41,61 @@ pub enum HarnessEvent {
         /// What.
         text: String,
     },
-    /// Something that the harness says, as JSON in one line.
+    /// A message of the harness, as JSON in one line.
     Message(Arc<str>),
-    /// It is over; the last event.
+    /// The turn has ended; the last event.
     Ended(HarnessEnd),
 }
 
 /// How a turn ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum HarnessEnd {
-    /// The harness is done with it.
+    /// The harness has completed it.
     Completed {
-        /// What it gave as the result, as JSON in one line.
+        /// Its result, as JSON in one line.
         result: Option<Arc<str>>,
     },
-    /// The harness said that it failed, died, broke its protocol or said too much.
+    /// The harness reported an error, died, broke its protocol or sent too much.
     Failed {
         /// Why, for branching.
         code: FailureCode,
         /// Why, for people.
         message: String,
     },
-    /// The sandbox is over.
+    /// The sandbox has ended.
     SandboxGone,
 }
 
-/// What came of a cancel. In each case nothing of the turn runs any more.
+/// The outcome of a cancel. In each case nothing of the turn runs any more.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Cancelled {
-    /// It ended by itself, and the harness can be given the next turn.
+    /// The turn ended by itself, and the harness can take the next one.
     Ended(HarnessEnd),
     /// It was killed. A harness with a program has to be started again.
     Killed,
-    /// The sandbox is over.
+    /// The sandbox has ended.
     SandboxGone,
 }
 
-/// A harness in a sandbox. When the last one is dropped, its program is killed: nobody asks it to
+/// A harness in a sandbox. When the last one is dropped, its program is killed: it is not asked to
 /// end, since it may be killed with its sandbox at any time.
 #[derive(Clone)]
 pub struct HarnessLink(pub(crate) Arc<Kind>);
 
 pub(crate) enum Kind {
     Shell(Shell),
-    Program(Arc<Talker>),
+    Program(Arc<ProgramHarness>),
 }
 
 impl HarnessLink {
-    /// Tells it which session it works for from now on.
+    /// Binds it to a session from now on.
     pub async fn bind(&self, binding: &Binding) -> Result<(), HarnessError> {
         match &*self.0 {
             Kind::Shell(shell) => {
                 shell.bind(binding);
                 Ok(())
             }
-            Kind::Program(talker) => talker.bind(binding).await,
+            Kind::Program(harness) => harness.bind(binding).await,
         }
     }
 
@@ -109,38 +109,38 @@ impl HarnessLink {
         match &*self.0 {
             Kind::Shell(shell) => {
                 let begun = shell.turn(input).await?;
-                Ok(Doing::Shell(Box::new(begun)))
+                Ok(TurnKind::Shell(Box::new(begun)))
             }
-            Kind::Program(talker) => {
-                let begun = ProgramTurn::begin(talker, turn, input, config).await?;
-                Ok(Doing::Program(Box::new(begun)))
+            Kind::Program(harness) => {
+                let begun = ProgramTurn::begin(harness, turn, input, config).await?;
+                Ok(TurnKind::Program(Box::new(begun)))
             }
         }
         .map(Turn)
     }
 
-    /// Gives it to somebody who speaks with its program directly. Whoever has it keeps it: when it is
-    /// let go, the program is killed.
+    /// Gives its program to a caller that uses it directly. When the hold is dropped, the program
+    /// is killed.
     pub async fn hold(&self) -> Result<Held, HarnessError> {
         match &*self.0 {
             Kind::Shell(_) => {
-                let cause = "the shell is no program to speak with";
+                let cause = "the shell harness has no program to hold";
                 Err(HarnessError::new(HarnessErrorCode::NotStarted, cause))
             }
-            Kind::Program(talker) => talker.hold().await,
+            Kind::Program(harness) => harness.hold().await,
         }
     }
 
-    /// Whether it is there to be given turns, as far as is known.
+    /// Whether it can take turns, as far as is known.
     pub fn is_alive(&self) -> bool {
         match &*self.0 {
             Kind::Shell(shell) => shell.is_alive(),
-            Kind::Program(talker) => talker.is_alive(),
+            Kind::Program(harness) => harness.is_alive(),
         }
     }
 }
 
-/// All go from task to task.
+/// All are sent between tasks.
 const _: () = {
     const fn travels<T: Send>() {}
     travels::<HarnessLink>();
@@ -148,39 +148,39 @@ const _: () = {
     travels::<Held>();
 };
 
-/// A turn that a harness has. Dropped before its end, what it runs is killed; a harness with a
-/// program has to be started again then.
-pub struct Turn(Doing);
+/// A turn of a harness. If it is dropped before its end, what it runs is killed; a harness with a
+/// program then has to be started again.
+pub struct Turn(TurnKind);
 
-enum Doing {
+enum TurnKind {
     Shell(Box<ShellTurn>),
     Program(Box<ProgramTurn>),
 }
 
 impl Turn {
-    /// What happens next. Dropping the wait loses nothing. After the end nothing more may be asked.
+    /// The next event. Dropping the wait loses nothing. Must not be called after the end.
     pub async fn next(&mut self) -> HarnessEvent {
         match &mut self.0 {
-            Doing::Shell(turn) => turn.next().await,
-            Doing::Program(turn) => turn.next().await,
+            TurnKind::Shell(turn) => turn.next().await,
+            TurnKind::Program(turn) => turn.next().await,
         }
     }
 
-    /// Asks it to stop; what is left after the grace is killed with its whole tree. Done when
+    /// Asks it to stop; what is left after the grace is killed with its whole tree. Returns when
     /// nothing of it runs.
     pub async fn cancel(&mut self, grace: Duration) -> Cancelled {
         self.cancel_into(grace, |_| {}).await
     }
 
-    /// The same; what it says until then is passed on.
+    /// The same, but passes on its events until then.
     pub async fn cancel_into(
         &mut self,
         grace: Duration,
         mut take: impl FnMut(HarnessEvent) + Send,
     ) -> Cancelled {
         match &mut self.0 {
-            Doing::Shell(turn) => turn.cancel(grace, &mut take).await,
-            Doing::Program(turn) => turn.cancel(grace, &mut take).await,
+            TurnKind::Shell(turn) => turn.cancel(grace, &mut take).await,
+            TurnKind::Program(turn) => turn.cancel(grace, &mut take).await,
         }
     }
 }

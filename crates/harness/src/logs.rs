@@ -1,5 +1,5 @@
-//! What a program writes to its two outputs, as lines for whoever keeps them. It must never hold the
-//! program up: whoever takes lines may not wait, and lines that never end are cut.
+//! The two outputs of a program, as lines for its logs. It must never delay the program: a log may
+//! not wait, and lines that never end are cut.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -7,27 +7,27 @@ use runtime::ByteReader;
 use tokio::io::AsyncReadExt as _;
 use tokio::sync::oneshot;
 
-/// A longer line is told in pieces.
+/// A longer line is logged in pieces.
 const LINE_BYTES_MAX: usize = 64 * 1024;
 
-/// What is kept of the last line of errors.
-const LAST_WORDS_BYTES_MAX: usize = 1024;
+/// The most bytes kept of the last line of standard error.
+const LAST_ERROR_LINE_BYTES_MAX: usize = 1024;
 
 const READ_BYTES: usize = 16 * 1024;
 
-/// Where a line comes from.
+/// The source of a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LogStream {
-    /// The program's output.
+    /// The program's standard output.
     Stdout,
-    /// The program's errors.
+    /// The program's standard error.
     Stderr,
-    /// What is told about the program.
+    /// A line about the program.
     System,
 }
 
 impl LogStream {
-    /// The word used on the wire.
+    /// The word on the wire.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Stdout => "stdout",
@@ -43,11 +43,11 @@ pub trait Logs: Send + Sync {
     fn line(&self, stream: LogStream, text: &str);
 }
 
-/// The last line that a program wrote to its errors.
+/// The last line that a program wrote to standard error.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct LastWords(Arc<Mutex<String>>);
+pub(crate) struct LastErrorLine(Arc<Mutex<String>>);
 
-impl LastWords {
+impl LastErrorLine {
     pub(crate) fn get(&self) -> String {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -55,7 +55,7 @@ impl LastWords {
     fn set(&self, line: &str) {
         let line = line.trim();
         if !line.is_empty() {
-            let mut end = line.len().min(LAST_WORDS_BYTES_MAX);
+            let mut end = line.len().min(LAST_ERROR_LINE_BYTES_MAX);
             while !line.is_char_boundary(end) {
                 end -= 1;
             }
@@ -68,8 +68,8 @@ impl LastWords {
 pub(crate) struct Output {
     pub stream: LogStream,
     pub logs: Arc<dyn Logs>,
-    pub last_words: LastWords,
-    /// The byte that says that the program is ready, where it says so, and who waits for it.
+    pub last_error_line: LastErrorLine,
+    /// The byte that says that the program is ready, if it has one, and who waits for it.
     pub ready: Option<(u8, oneshot::Sender<()>)>,
 }
 
@@ -115,9 +115,9 @@ impl Output {
     fn without_ready_byte<'a>(&mut self, part: &'a [u8]) -> &'a [u8] {
         match (&self.ready, part) {
             (Some((byte, _)), [first, rest @ ..]) if byte == first => {
-                if let Some((_, told)) = self.ready.take() {
-                    // Whoever waited may have given up.
-                    let _ = told.send(());
+                if let Some((_, waiter)) = self.ready.take() {
+                    // The receiver may have given up.
+                    let _ = waiter.send(());
                 }
                 rest
             }
@@ -128,7 +128,7 @@ impl Output {
     fn tell(&self, line: &[u8]) {
         let text = String::from_utf8_lossy(line);
         if self.stream == LogStream::Stderr {
-            self.last_words.set(&text);
+            self.last_error_line.set(&text);
         }
         self.logs.line(self.stream, text.trim_end_matches('\r'));
     }
@@ -150,36 +150,36 @@ mod tests {
     fn output(stream: LogStream) -> (Output, Arc<Kept>) {
         let kept = Arc::new(Kept::default());
         let logs: Arc<dyn Logs> = Arc::clone(&kept) as _;
-        (Output { stream, logs, last_words: LastWords::default(), ready: None }, kept)
+        (Output { stream, logs, last_error_line: LastErrorLine::default(), ready: None }, kept)
     }
 
     #[tokio::test]
-    async fn lines_are_told_as_they_were_written() {
+    async fn log_lines_are_passed_on_as_written() {
         let (output, kept) = output(LogStream::Stderr);
-        let last_words = output.last_words.clone();
+        let last_error_line = output.last_error_line.clone();
         let text = "one\r\ntwo\n\nüber\nno end".as_bytes().to_vec();
         output.drain(Some(Box::new(std::io::Cursor::new(text)))).await;
         let expected = ["stderr: one", "stderr: two", "stderr: ", "stderr: über", "stderr: no end"];
         assert_eq!(*kept.0.lock().unwrap(), expected);
-        assert_eq!(last_words.get(), "no end");
+        assert_eq!(last_error_line.get(), "no end");
     }
 
     #[tokio::test]
-    async fn a_line_without_end_is_cut() {
+    async fn a_log_line_without_end_is_cut() {
         let (output, kept) = output(LogStream::Stdout);
         let bytes = vec![b'x'; 3 * LINE_BYTES_MAX + 5];
         output.drain(Some(Box::new(std::io::Cursor::new(bytes)))).await;
         let kept = kept.0.lock().unwrap();
         assert!(kept.iter().all(|line| line.len() <= LINE_BYTES_MAX + 8));
-        let told: usize = kept.iter().map(|line| line.len() - "stdout: ".len()).sum();
-        assert_eq!(told, 3 * LINE_BYTES_MAX + 5);
+        let logged: usize = kept.iter().map(|line| line.len() - "stdout: ".len()).sum();
+        assert_eq!(logged, 3 * LINE_BYTES_MAX + 5);
     }
 
     #[test]
-    fn the_byte_that_says_ready_is_taken_out_once() {
+    fn the_ready_byte_is_removed_once() {
         let (mut output, kept) = output(LogStream::Stdout);
-        let (told, mut ready) = oneshot::channel();
-        output.ready = Some((b'R', told));
+        let (waiter, mut ready) = oneshot::channel();
+        output.ready = Some((b'R', waiter));
         let mut line = Vec::new();
         output.take(b"a warning: R\n", &mut line);
         assert!(ready.try_recv().is_err());

@@ -1,5 +1,5 @@
-//! A program that answers turns, while it lives: its outputs go to the logs, its end is known to
-//! whoever asks, and dropped it is killed with everything that descends from it.
+//! A program that answers turns, while it runs: its outputs go to the logs, its end is known to all
+//! holders, and when it is dropped it is killed with all its descendants.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,24 +13,24 @@ use tokio::time::timeout;
 
 use crate::error::{FailureCode, HarnessError, HarnessErrorCode, is_gone};
 use crate::link::HarnessEnd;
-use crate::logs::{LastWords, LogStream, Logs, Output};
+use crate::logs::{LastErrorLine, LogStream, Logs, Output};
 
-/// How long the outputs of a program that is over may take to be read.
-const REST: Duration = Duration::from_millis(300);
+/// How long the outputs of a program that has ended may take to be read.
+const DRAIN_TIMEOUT: Duration = Duration::from_millis(300);
 
 /// How long a kill may take.
-const KILL: Duration = Duration::from_secs(5);
+const KILL_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// How a program ended.
 #[derive(Debug, Clone)]
 pub(crate) enum Ended {
-    /// It exited, and this was the last line of its errors.
+    /// It exited, and this was its last line of standard error.
     Exited(Exit, String),
     /// It could not be started.
     NotStarted(RuntimeError),
-    /// Its sandbox is over.
+    /// Its sandbox has ended.
     Gone,
-    /// Whoever spoke with it went away in the middle, or trusts it no more.
+    /// Its user was dropped in the middle, or does not trust it any more.
     Abandoned,
 }
 
@@ -40,16 +40,16 @@ pub(crate) struct Program {
     ended: watch::Receiver<Option<Ended>>,
     task: JoinHandle<()>,
     is_abandoned: AtomicBool,
-    last_words: LastWords,
+    last_error_line: LastErrorLine,
     logs: Arc<dyn Logs>,
 }
 
-/// What a program that was just started gives.
+/// A program that was just started.
 pub(crate) struct Started {
     pub program: Program,
-    /// The other end of its channel, if it was to have one.
+    /// The other end of its channel, if it has one.
     pub channel: Option<Box<dyn Duplex>>,
-    /// Told when it writes the byte that says that it is ready.
+    /// Completes when the program writes its ready byte.
     pub ready: oneshot::Receiver<()>,
 }
 
@@ -67,12 +67,12 @@ impl Program {
         let channel = process.channel.take();
         let handle = process.handle();
         let ready_byte = ready_byte.map(|byte| (byte, tell_ready));
-        let last_words = LastWords::default();
+        let last_error_line = LastErrorLine::default();
         let watched =
-            watch_over(process, ready_byte, Arc::clone(&logs), last_words.clone(), tell_ended);
+            supervise(process, ready_byte, Arc::clone(&logs), last_error_line.clone(), tell_ended);
         let task = tasks::spawn(watched);
         let is_abandoned = AtomicBool::new(false);
-        let program = Self { handle, ended, task, is_abandoned, last_words, logs };
+        let program = Self { handle, ended, task, is_abandoned, last_error_line, logs };
         Ok(Started { program, channel, ready })
     }
 
@@ -86,27 +86,27 @@ impl Program {
         End(self.ended.clone())
     }
 
-    /// The last line that it wrote to its errors.
-    pub(crate) fn last_words(&self) -> LastWords {
-        self.last_words.clone()
+    /// The last line that it wrote to standard error.
+    pub(crate) fn last_error_line(&self) -> LastErrorLine {
+        self.last_error_line.clone()
     }
 
-    /// Tells something about it to whoever keeps its logs.
+    /// Writes a line about it to its logs.
     pub(crate) fn log(&self, text: &str) {
         self.logs.line(LogStream::System, text);
     }
 
-    /// Kills it with everything that descends from it. Done when nothing of it is left, or when
-    /// that takes too long for anybody to wait.
+    /// Kills it with all its descendants. Returns when nothing of it is left, or when that takes
+    /// too long.
     pub(crate) async fn kill(&self) {
-        // That it cannot be killed means that its sandbox is over, or soon will be.
-        let _ = timeout(KILL, self.handle.kill()).await;
+        // A failed kill means that its sandbox has ended, or soon will.
+        let _ = timeout(KILL_TIMEOUT, self.handle.kill()).await;
     }
 
     /// Kills it without waiting.
     pub(crate) fn abandon(&self) {
         self.is_abandoned.store(true, Ordering::Relaxed);
-        // The process is dropped with its task, and takes all along.
+        // The process is dropped with its task, which kills all its descendants.
         self.task.abort();
     }
 }
@@ -122,7 +122,7 @@ impl Drop for Program {
 pub(crate) struct End(watch::Receiver<Option<Ended>>);
 
 impl End {
-    /// How it ended, once it has. One that was abandoned is over with its task.
+    /// How it ended, once it has. An abandoned program has ended with its task.
     pub(crate) async fn wait(&mut self) -> Ended {
         match self.0.wait_for(Option::is_some).await {
             Ok(ended) => ended.clone().unwrap_or(Ended::Abandoned),
@@ -132,17 +132,17 @@ impl End {
 }
 
 /// Reads the outputs of a program and waits for its end.
-async fn watch_over(
+async fn supervise(
     mut process: Process,
     ready: Option<(u8, oneshot::Sender<()>)>,
     logs: Arc<dyn Logs>,
-    last_words: LastWords,
+    last_error_line: LastErrorLine,
     ended: watch::Sender<Option<Ended>>,
 ) {
     let output = |stream, ready| Output {
         stream,
         logs: Arc::clone(&logs),
-        last_words: last_words.clone(),
+        last_error_line: last_error_line.clone(),
         ready,
     };
     let (out, err) = (process.stdout.take(), process.stderr.take());
@@ -161,10 +161,10 @@ async fn watch_over(
         }
     };
     if !are_drained {
-        let _ = timeout(REST, outputs).await;
+        let _ = timeout(DRAIN_TIMEOUT, outputs).await;
     }
     let how = match exit {
-        Ok(exit) => Ended::Exited(exit, last_words.get()),
+        Ok(exit) => Ended::Exited(exit, last_error_line.get()),
         Err(error) if is_gone(error.code) => Ended::Gone,
         Err(error) => Ended::NotStarted(error),
     };
@@ -173,17 +173,17 @@ async fn watch_over(
 }
 
 impl Ended {
-    /// As the reason for which nothing can be done with it.
+    /// As the reason why it cannot be used.
     pub(crate) fn into_error(self) -> HarnessError {
         match self {
-            Self::Exited(exit, last_words) => {
+            Self::Exited(exit, last_error_line) => {
                 let code = if exit.out_of_memory {
                     HarnessErrorCode::OutOfMemory
                 } else {
                     HarnessErrorCode::Died
                 };
                 let exited = Self::Exited(exit, String::new());
-                HarnessError::with_words(code, exited.to_string(), &last_words)
+                HarnessError::with_program_text(code, exited.to_string(), &last_error_line)
             }
             Self::Abandoned => HarnessError::new(HarnessErrorCode::Died, self.to_string()),
             Self::NotStarted(error) => error.into(),
@@ -200,7 +200,7 @@ impl Ended {
 impl std::fmt::Display for Ended {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Self::Exited(exit, last_words) => {
+            Self::Exited(exit, last_error_line) => {
                 match exit.status {
                     ExitStatus::Code(code) => write!(f, "the harness exited with code {code}")?,
                     ExitStatus::Signal(signal) => {
@@ -210,16 +210,16 @@ impl std::fmt::Display for Ended {
                 if exit.out_of_memory {
                     f.write_str(", because the sandbox ran out of memory")?;
                 }
-                if last_words.is_empty() { Ok(()) } else { write!(f, ": {last_words}") }
+                if last_error_line.is_empty() { Ok(()) } else { write!(f, ": {last_error_line}") }
             }
             Self::NotStarted(error) => write!(f, "the harness could not be started: {error}"),
             Self::Gone => f.write_str("the sandbox is gone"),
-            Self::Abandoned => f.write_str("the harness was killed when its last turn went wrong"),
+            Self::Abandoned => f.write_str("the harness was killed because its last turn failed"),
         }
     }
 }
 
-/// The end of a turn that the program broke by what it said.
+/// The end of a turn in which the program broke its protocol.
 pub(crate) fn broken(code: HarnessErrorCode, message: impl Into<String>) -> HarnessEnd {
     HarnessEnd::Failed { code: FailureCode::Ours(code), message: message.into() }
 }

@@ -1,6 +1,6 @@
-//! Turns of a harness that is a program. Whoever speaks with it has borrowed its conversation, and
-//! gives it back in a state in which the next turn can begin; a conversation that is not given back
-//! is of no use to anybody, and its program is killed.
+//! Turns of a harness that is a program. A turn borrows the conversation with it, and gives it back
+//! in a state in which the next turn can begin; if a conversation is not given back, it cannot be
+//! used again, and its program is killed.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -9,33 +9,33 @@ use model::TurnId;
 use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 
 use crate::binding::Binding;
-use crate::connection::{Connection, Heard};
+use crate::connection::{Connection, Received};
 use crate::error::{HarnessError, HarnessErrorCode};
-use crate::held::Held;
+use crate::held_harness::Held;
 use crate::link::{Cancelled, HarnessEnd, HarnessEvent};
 use crate::program::{End, Ended, Program, broken};
-use crate::speech::{Meaning, Speech};
+use crate::protocol::{Meaning, Protocol};
 
-/// How long a harness may take to say that it is bound.
-const BOUND: Duration = Duration::from_secs(10);
+/// How long a harness may take to confirm its binding.
+const BIND_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How long a harness whose connection has ended may take to be over, and one that is over may
-/// take to be read to its end.
-const DEATH: Duration = Duration::from_millis(400);
+/// How long a harness may take to end after its connection has ended, and how long one that has
+/// ended is still read.
+const EXIT_TIMEOUT: Duration = Duration::from_millis(400);
 
 /// A harness that is a program.
-pub(crate) struct Talker {
+pub(crate) struct ProgramHarness {
     program: Program,
     conversation: Mutex<Option<Conversation>>,
 }
 
-/// A connection to a program, and the language that is spoken on it.
+/// A connection to a program, and the protocol on it.
 pub(crate) struct Conversation {
     pub connection: Connection,
-    pub speech: Box<dyn Speech>,
+    pub protocol: Box<dyn Protocol>,
 }
 
-impl Talker {
+impl ProgramHarness {
     pub(crate) fn new(program: Program, conversation: Conversation) -> Self {
         Self { program, conversation: Mutex::new(Some(conversation)) }
     }
@@ -74,16 +74,16 @@ impl Talker {
         }
         match self.conversation().take() {
             Some(conversation) => {
-                Ok(Borrowed { talker: Arc::clone(self), conversation: Some(conversation) })
+                Ok(Borrowed { harness: Arc::clone(self), conversation: Some(conversation) })
             }
             None => Err(busy()),
         }
     }
 
-    /// Tells it which session it works for.
+    /// Binds it to a session.
     pub(crate) async fn bind(self: &Arc<Self>, binding: &Binding) -> Result<(), HarnessError> {
         let mut borrowed = self.borrow().await?;
-        let Some(line) = borrowed.speech()?.bind(binding)? else {
+        let Some(line) = borrowed.protocol()?.bind(binding)? else {
             borrowed.give_back();
             return Ok(());
         };
@@ -91,16 +91,16 @@ impl Talker {
         let answered = async {
             loop {
                 let heard = borrowed.connection()?.next().await;
-                if let Heard::Line(line) = &heard
-                    && borrowed.speech()?.is_bound(line)
+                if let Received::Line(line) = &heard
+                    && borrowed.protocol()?.is_bound(line)
                 {
                     return Ok(());
                 }
-                borrowed.overhear(heard)?;
+                borrowed.on_line_between_turns(heard)?;
             }
         };
-        let answered = timeout(BOUND, answered).await.unwrap_or_else(|_| {
-            let cause = "the harness did not say in time that it is bound";
+        let answered = timeout(BIND_TIMEOUT, answered).await.unwrap_or_else(|_| {
+            let cause = "the harness did not confirm its binding in time";
             Err(HarnessError::new(HarnessErrorCode::ReadyTimeout, cause))
         });
         match answered {
@@ -112,12 +112,12 @@ impl Talker {
         }
     }
 
-    /// That the connection is at its end is explained by how the program ended, if it has. One that
-    /// has not is killed.
+    /// Replaces the end of a connection by how the program ended, if it has. A program that has not
+    /// ended is killed.
     async fn explain(&self, error: HarnessError) -> HarnessError {
-        let told = timeout(DEATH, self.program.end().wait()).await;
+        let ended = timeout(EXIT_TIMEOUT, self.program.end().wait()).await;
         self.program.kill().await;
-        match (told, error.code) {
+        match (ended, error.code) {
             (Ok(ended), HarnessErrorCode::Died) => ended.into_error(),
             (Ok(Ended::Gone), _) => HarnessError::sandbox_gone(),
             (Ok(_) | Err(_), _) => error,
@@ -126,19 +126,22 @@ impl Talker {
 }
 
 fn busy() -> HarnessError {
-    HarnessError::new(HarnessErrorCode::Busy, "the harness has a turn, or somebody holds it")
+    HarnessError::new(HarnessErrorCode::Busy, "the harness has a turn, or another caller holds it")
 }
 
-/// A conversation that is borrowed. Dropped, its program is killed.
+/// A borrowed conversation. When it is dropped, its program is killed.
 struct Borrowed {
-    talker: Arc<Talker>,
+    harness: Arc<ProgramHarness>,
     conversation: Option<Conversation>,
 }
 
 impl Borrowed {
     fn parts(&mut self) -> Result<&mut Conversation, HarnessError> {
         self.conversation.as_mut().ok_or_else(|| {
-            HarnessError::new(HarnessErrorCode::Busy, "the conversation was given back already")
+            HarnessError::new(
+                HarnessErrorCode::Busy,
+                "the conversation with the harness was given back already",
+            )
         })
     }
 
@@ -146,27 +149,27 @@ impl Borrowed {
         self.parts().map(|parts| &mut parts.connection)
     }
 
-    fn speech(&mut self) -> Result<&mut Box<dyn Speech>, HarnessError> {
-        self.parts().map(|parts| &mut parts.speech)
+    fn protocol(&mut self) -> Result<&mut Box<dyn Protocol>, HarnessError> {
+        self.parts().map(|parts| &mut parts.protocol)
     }
 
     fn give_back(mut self) {
         let conversation = self.conversation.take();
-        *self.talker.conversation() = conversation;
+        *self.harness.conversation() = conversation;
     }
 
-    /// Something that was heard while there is no turn.
-    fn overhear(&mut self, heard: Heard) -> Result<(), HarnessError> {
+    /// A line that came while there is no turn.
+    fn on_line_between_turns(&mut self, heard: Received) -> Result<(), HarnessError> {
         let line = understood(heard)?;
-        match self.speech()?.overhear(&line) {
+        match self.protocol()?.on_line_between_turns(&line) {
             Meaning::Nothing | Meaning::Event(_) | Meaning::Ended(_) => Ok(()),
             Meaning::Log(text) => {
-                self.talker.program.log(&text);
+                self.harness.program.log(&text);
                 Ok(())
             }
             Meaning::Broken(cause) => {
-                let plain = "the harness does not keep to its protocol";
-                Err(HarnessError::with_words(HarnessErrorCode::Protocol, plain, &cause))
+                let plain = "the harness broke its protocol";
+                Err(HarnessError::with_program_text(HarnessErrorCode::Protocol, plain, &cause))
             }
         }
     }
@@ -175,60 +178,60 @@ impl Borrowed {
 impl Drop for Borrowed {
     fn drop(&mut self) {
         if self.conversation.is_some() {
-            self.talker.program.abandon();
+            self.harness.program.abandon();
         }
     }
 }
 
-/// The line that was heard, or why nothing can be understood.
-fn understood(heard: Heard) -> Result<String, HarnessError> {
+/// The line, or why nothing can be read.
+fn understood(heard: Received) -> Result<String, HarnessError> {
     let (code, cause) = match heard {
-        Heard::Line(line) => return Ok(line),
-        Heard::Garbage => {
-            (HarnessErrorCode::Protocol, "the harness said something that is no text")
+        Received::Line(line) => return Ok(line),
+        Received::Garbage => {
+            (HarnessErrorCode::Protocol, "the harness sent a line that is not UTF-8")
         }
-        Heard::TooLong => (HarnessErrorCode::TooLarge, "a line of the harness is too long"),
-        Heard::End => (HarnessErrorCode::Died, "the harness closed its connection"),
+        Received::TooLong => (HarnessErrorCode::TooLarge, "a line of the harness is too long"),
+        Received::End => (HarnessErrorCode::Died, "the harness closed its connection"),
     };
     Err(HarnessError::new(code, cause))
 }
 
-/// A turn that a program has.
+/// A turn of a program.
 pub(crate) struct ProgramTurn {
-    /// Given back when the turn is over and the harness can be trusted.
+    /// Given back when the turn has ended and the harness can be trusted.
     borrowed: Option<Borrowed>,
-    talker: Arc<Talker>,
+    harness: Arc<ProgramHarness>,
     end: End,
-    /// How the program ended, and how long it is still listened to.
+    /// How the program ended, and until when it is still read.
     died: Option<(Ended, Instant)>,
     /// When silence has a meaning.
     silent_at: Option<Instant>,
-    /// How the turn ended, told when nothing of it runs.
+    /// How the turn ended, reported when nothing of it runs.
     over: Option<HarnessEnd>,
 }
 
-/// What is noticed in a turn.
-enum Noticed {
-    Heard(Heard),
+/// What can happen during a turn.
+enum TurnSignal {
+    Received(Received),
     Died(Ended),
     Late,
 }
 
 impl ProgramTurn {
     pub(crate) async fn begin(
-        talker: &Arc<Talker>,
+        harness: &Arc<ProgramHarness>,
         turn: TurnId,
         input: &str,
         config: Option<&str>,
     ) -> Result<Self, HarnessError> {
-        let mut borrowed = talker.borrow().await?;
-        // What is wrong already is no fault of this turn's.
+        let mut borrowed = harness.borrow().await?;
+        // Errors from before this turn are not its fault.
         while let Some(heard) = borrowed.connection()?.next_at_once().await {
-            if let Err(error) = borrowed.overhear(heard) {
-                return Err(talker.explain(error).await);
+            if let Err(error) = borrowed.on_line_between_turns(heard) {
+                return Err(harness.explain(error).await);
             }
         }
-        match borrowed.speech()?.begin(turn, input, config) {
+        match borrowed.protocol()?.begin(turn, input, config) {
             Ok(line) => borrowed.connection()?.say(&line).await,
             Err(error) => {
                 borrowed.give_back();
@@ -237,8 +240,8 @@ impl ProgramTurn {
         }
         Ok(Self {
             borrowed: Some(borrowed),
-            talker: Arc::clone(talker),
-            end: talker.program.end(),
+            harness: Arc::clone(harness),
+            end: harness.program.end(),
             died: None,
             silent_at: None,
             over: None,
@@ -250,28 +253,28 @@ impl ProgramTurn {
             if let Some(end) = &self.over {
                 let end = end.clone();
                 match self.borrowed.take() {
-                    // It is given back before anybody hears of the end.
+                    // Given back before the caller learns of the end.
                     Some(borrowed) if self.died.is_none() && is_trusted(&end) => {
                         borrowed.give_back();
                     }
                     Some(borrowed) => {
                         self.borrowed = Some(borrowed);
-                        self.talker.program.kill().await;
+                        self.harness.program.kill().await;
                         self.borrowed = None;
                     }
                     None => {}
                 }
                 return HarnessEvent::Ended(end);
             }
-            let noticed = self.notice().await;
-            if let Some(event) = self.take_in(noticed).await {
+            let signal = self.notice().await;
+            if let Some(event) = self.take_in(signal).await {
                 return event;
             }
         }
     }
 
-    /// Waits for something to happen. Nothing is changed here but by what has happened.
-    async fn notice(&mut self) -> Noticed {
+    /// Waits for the next signal. Changes no state by itself.
+    async fn notice(&mut self) -> TurnSignal {
         let deadline = match (&self.died, self.silent_at) {
             (Some((_, until)), _) => Some(*until),
             (None, silent_at) => silent_at,
@@ -285,44 +288,44 @@ impl ProgramTurn {
         let heard = async {
             match self.borrowed.as_mut().and_then(|borrowed| borrowed.conversation.as_mut()) {
                 Some(conversation) => conversation.connection.next().await,
-                None => Heard::End,
+                None => Received::End,
             }
         };
         tokio::select! {
             biased;
-            heard = heard => Noticed::Heard(heard),
-            ended = self.end.wait(), if self.died.is_none() => Noticed::Died(ended),
-            () = late => Noticed::Late,
+            heard = heard => TurnSignal::Received(heard),
+            ended = self.end.wait(), if self.died.is_none() => TurnSignal::Died(ended),
+            () = late => TurnSignal::Late,
         }
     }
 
-    /// What is to be told of it.
-    async fn take_in(&mut self, noticed: Noticed) -> Option<HarnessEvent> {
-        let meaning = match noticed {
-            Noticed::Died(ended) => {
-                // What it had said before is still heard.
-                self.died = Some((ended, Instant::now() + DEATH));
+    /// The event for it, if there is one.
+    async fn take_in(&mut self, signal: TurnSignal) -> Option<HarnessEvent> {
+        let meaning = match signal {
+            TurnSignal::Died(ended) => {
+                // What it sent before its end is still read.
+                self.died = Some((ended, Instant::now() + EXIT_TIMEOUT));
                 return None;
             }
-            Noticed::Late => match &self.died {
+            TurnSignal::Late => match &self.died {
                 Some((ended, _)) => Meaning::Ended(ended.clone().into_end()),
-                None => self.speech(|speech| speech.silence()),
+                None => self.with_protocol(|protocol| protocol.on_silence()),
             },
-            Noticed::Heard(Heard::End) => Meaning::Ended(self.closed().await),
-            Noticed::Heard(heard) => match understood(heard) {
-                Ok(line) => self.speech(|speech| speech.hear(&line)),
+            TurnSignal::Received(Received::End) => Meaning::Ended(self.closed().await),
+            TurnSignal::Received(heard) => match understood(heard) {
+                Ok(line) => self.with_protocol(|protocol| protocol.on_line(&line)),
                 Err(error) => Meaning::Ended(broken(error.code, error.cause)),
             },
         };
         let patience = self.borrowed.as_mut().and_then(|borrowed| {
-            borrowed.conversation.as_ref().and_then(|parts| parts.speech.patience())
+            borrowed.conversation.as_ref().and_then(|parts| parts.protocol.silence_timeout())
         });
         self.silent_at = patience.map(|patience| Instant::now() + patience);
         match meaning {
             Meaning::Nothing => None,
             Meaning::Event(event) => Some(event),
             Meaning::Log(text) => {
-                self.talker.program.log(&text);
+                self.harness.program.log(&text);
                 None
             }
             Meaning::Ended(end) => {
@@ -336,22 +339,22 @@ impl ProgramTurn {
         }
     }
 
-    fn speech(&mut self, act: impl FnOnce(&mut dyn Speech) -> Meaning) -> Meaning {
+    fn with_protocol(&mut self, act: impl FnOnce(&mut dyn Protocol) -> Meaning) -> Meaning {
         match self.borrowed.as_mut().and_then(|borrowed| borrowed.conversation.as_mut()) {
-            Some(parts) => act(&mut *parts.speech),
+            Some(parts) => act(&mut *parts.protocol),
             None => Meaning::Nothing,
         }
     }
 
-    /// The connection is at its end: how the turn ends.
+    /// The connection has ended: how the turn ends.
     async fn closed(&mut self) -> HarnessEnd {
         if let Some((ended, _)) = &self.died {
             return ended.clone().into_end();
         }
-        match timeout(DEATH, self.end.wait()).await {
+        match timeout(EXIT_TIMEOUT, self.end.wait()).await {
             Ok(ended) => ended.into_end(),
             Err(_) => {
-                broken(HarnessErrorCode::Died, "the harness closed its connection and goes on")
+                broken(HarnessErrorCode::Died, "the harness closed its connection but still runs")
             }
         }
     }
@@ -365,20 +368,20 @@ impl ProgramTurn {
         if let Some(borrowed) = &mut self.borrowed
             && let Some(parts) = &mut borrowed.conversation
         {
-            let line = parts.speech.cancel();
+            let line = parts.protocol.cancel();
             parts.connection.say(&line).await;
         }
         loop {
             match timeout_at(until, self.next()).await {
                 Ok(HarnessEvent::Ended(HarnessEnd::SandboxGone)) => return Cancelled::SandboxGone,
-                Ok(HarnessEvent::Ended(_)) if !self.talker.is_alive() => return Cancelled::Killed,
+                Ok(HarnessEvent::Ended(_)) if !self.harness.is_alive() => return Cancelled::Killed,
                 Ok(HarnessEvent::Ended(end)) => return Cancelled::Ended(end),
                 Ok(event) => take(event),
                 Err(_) => break,
             }
         }
-        self.talker.program.kill().await;
-        let gone = timeout(DEATH, self.end.wait()).await;
+        self.harness.program.kill().await;
+        let gone = timeout(EXIT_TIMEOUT, self.end.wait()).await;
         match gone {
             Ok(Ended::Gone) => Cancelled::SandboxGone,
             Ok(_) | Err(_) => Cancelled::Killed,
@@ -386,7 +389,7 @@ impl ProgramTurn {
     }
 }
 
-/// Whether the harness goes on after such an end.
+/// Whether the harness can be used after such an end.
 fn is_trusted(end: &HarnessEnd) -> bool {
     match end {
         HarnessEnd::Completed { .. } => true,

@@ -1,5 +1,5 @@
-//! Harnesses for the fake runtime that do what a turn tells them, so that tests can see every way in
-//! which a turn may go. A turn is a text of steps, each `word argument`, divided by `;`:
+//! Harnesses for the fake runtime that do what a turn says, so that tests can see every way in
+//! which a turn may go. A turn is a text of steps, each `word argument`, separated by `;`:
 //!
 //! | step | what it does |
 //! |---|---|
@@ -29,7 +29,7 @@ use tokio::io::{
     AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, DuplexStream, Lines, ReadHalf, WriteHalf,
 };
 
-/// Where turns are counted.
+/// The file that counts turns.
 const TURNS: &str = "/workspace/turns";
 
 /// A harness that speaks our JSON lines.
@@ -42,9 +42,9 @@ pub struct ScriptedBridge;
 
 /// How a turn went on.
 enum Next {
-    /// It is over, and was told to be.
+    /// The turn has ended as requested.
     Over,
-    /// So is the program.
+    /// The program has ended too.
     Exit(ExitStatus),
 }
 
@@ -67,7 +67,7 @@ impl Script {
 
     async fn write(&mut self, line: &str) {
         if let Some(writer) = &mut self.writer {
-            // Nobody may be there any more.
+            // The other side may be gone.
             let _ = writer.write_all(format!("{line}\n").as_bytes()).await;
         }
     }
@@ -84,7 +84,7 @@ impl Script {
         }
     }
 
-    /// Waits, unless it is told to stop.
+    /// Waits, unless it is asked to stop.
     async fn pause(&mut self, time: Option<Duration>) -> bool {
         let waited = async {
             match time {
@@ -127,7 +127,7 @@ impl Script {
                     let before = self.inside.read(TURNS).unwrap_or_default();
                     let count: u64 = String::from_utf8_lossy(&before).trim().parse().unwrap_or(0);
                     let after = (count + 1).to_string();
-                    // Without files there is nothing to count with, and the test sees it.
+                    // Without files there is nothing to count with, and the test sees that.
                     let _ = self.inside.write(TURNS, after.as_bytes());
                     self.tell(id, json!({ "turns": count + 1 })).await;
                 }
@@ -201,8 +201,8 @@ impl Script {
         Next::Over
     }
 
-    /// The next thing it is told.
-    async fn heard(&mut self) -> Option<Value> {
+    /// The next request.
+    async fn next_request(&mut self) -> Option<Value> {
         let line = self.lines.next_line().await.ok()??;
         Some(serde_json::from_str(&line).unwrap_or_default())
     }
@@ -219,7 +219,7 @@ impl FakeProgram for ScriptedJsonl {
         let Some(channel) = inside.channel.take() else { return ExitStatus::Code(2) };
         let mut script = Script::new(inside, channel, false);
         script.say(json!({ "type": "ready", "protocol": 1 })).await;
-        while let Some(line) = script.heard().await {
+        while let Some(line) = script.next_request().await {
             match line["type"].as_str() {
                 Some("bind") => {
                     let bound = line["env"].as_object().into_iter().flatten();
@@ -254,7 +254,7 @@ impl FakeProgram for ScriptedBridge {
         let Some(stream) = listener.accept().await else { return ExitStatus::Code(1) };
         let mut script = Script::new(inside, stream, true);
         script.say(json!({ "ev": "ready" })).await;
-        while let Some(line) = script.heard().await {
+        while let Some(line) = script.next_request().await {
             if line["cmd"].as_str() == Some("query") {
                 script.config = line.clone();
                 let text = text_of(&line["prompt"]);

@@ -1,6 +1,6 @@
-//! The harness that is none: a turn is a command line. Its output is passed on as it comes, its exit
-//! is the result. What it leaves running in the background stays, as with any command, unless the
-//! turn is cancelled or given up.
+//! The harness without a program: a turn is a command line. Its output is passed on as it comes,
+//! its exit is the result. What it leaves running in the background stays, as with any command,
+//! unless the turn is cancelled or dropped.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -24,7 +24,7 @@ const READ_BYTES: usize = 32 * 1024;
 const SIGTERM: i32 = 15;
 
 /// How long a kill may take.
-const KILL: Duration = Duration::from_secs(5);
+const KILL_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A turn as a command line.
 #[derive(Debug, PartialEq, Eq, Deserialize)]
@@ -123,13 +123,13 @@ impl Output {
         Self { stream, reader, chunk: vec![0; READ_BYTES], text: TextStream::default() }
     }
 
-    /// The next text. Never at the end: see `is_over`.
+    /// The next text. Never returns at the end: see `has_ended`.
     async fn next(&mut self) -> String {
         loop {
             let Some(reader) = &mut self.reader else { return std::future::pending().await };
             let text = match reader.read(&mut self.chunk).await {
                 Ok(count) if count > 0 => self.text.push(&self.chunk[..count]),
-                // Why it broke is told by the program's end.
+                // The program's end says why reading failed.
                 Ok(_) | Err(_) => {
                     self.reader = None;
                     self.text.finish()
@@ -141,7 +141,7 @@ impl Output {
         }
     }
 
-    fn is_over(&self) -> bool {
+    fn has_ended(&self) -> bool {
         self.reader.is_none()
     }
 }
@@ -150,8 +150,8 @@ impl ShellTurn {
     pub(crate) async fn next(&mut self) -> HarnessEvent {
         loop {
             if let Some(exit) = &self.exit
-                && self.stdout.is_over()
-                && self.stderr.is_over()
+                && self.stdout.has_ended()
+                && self.stderr.has_ended()
             {
                 return HarnessEvent::Ended(end_of(exit));
             }
@@ -176,17 +176,17 @@ impl ShellTurn {
     ) -> Cancelled {
         let until = Instant::now() + grace;
         let handle = self.process.handle();
-        let asked = timeout_at(until, handle.signal_tree(SIGTERM)).await;
+        let signalled = timeout_at(until, handle.signal_tree(SIGTERM)).await;
         let mut ended = None;
-        while ended.is_none() && matches!(asked, Ok(Ok(()))) {
+        while ended.is_none() && matches!(signalled, Ok(Ok(()))) {
             match timeout_at(until, self.next()).await {
                 Ok(HarnessEvent::Ended(end)) => ended = Some(end),
                 Ok(event) => take(event),
                 Err(_) => break,
             }
         }
-        // Also what it has left in the background.
-        let killed = timeout(KILL, handle.kill()).await;
+        // Also processes that it has left in the background.
+        let killed = timeout(KILL_TIMEOUT, handle.kill()).await;
         match (ended, killed) {
             (Some(HarnessEnd::SandboxGone), _) => Cancelled::SandboxGone,
             (_, Ok(Err(error))) if is_gone(error.code) => Cancelled::SandboxGone,
@@ -219,7 +219,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn inputs_are_command_lines() {
+    fn shell_inputs_are_command_lines() {
         let line = |command: &str| CommandLine {
             command: command.to_owned(),
             cwd: None,
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_command_line_is_refused() {
+    fn invalid_shell_inputs_are_refused() {
         for input in ["", "7", "[]", "{}", "\"\"", "\" \"", "{\"command\":\"x\",\"typo\":1}", "\"x"]
         {
             let error = command_line(input).unwrap_err();

@@ -1,4 +1,4 @@
-//! Starting what answers turns, and waiting until it does.
+//! Starts harnesses and waits until they are ready.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,35 +10,35 @@ use tokio::time::{Instant, sleep, timeout};
 
 use crate::ash_bridge::{self, AshBridge};
 use crate::binding::Binding;
-use crate::connection::{Connection, Heard};
+use crate::connection::{Connection, Received};
 use crate::error::{HarnessError, HarnessErrorCode};
 use crate::jsonl::{self, Jsonl};
 use crate::link::{HarnessLink, Kind};
-use crate::logs::{LastWords, Logs};
+use crate::logs::{LastErrorLine, Logs};
 use crate::program::{Program, Started};
-use crate::program_turn::{Conversation, Talker};
+use crate::program_turn::{Conversation, ProgramHarness};
 use crate::shell::Shell;
 
-/// Where a program starts before a session has it: the workspace may still be replaced.
-const NOWHERE: &str = "/";
+/// The working directory before there is a session: the workspace may still be replaced.
+const UNBOUND_DIRECTORY: &str = "/";
 
-/// How long a bridge may take, however long others may.
-const BRIDGE: Duration = Duration::from_secs(10);
+/// The longest time for a bridge, whatever the template allows.
+const BRIDGE_READY_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How often a socket is tried that is not there yet.
-const DIAL_AGAIN: Duration = Duration::from_millis(10);
+/// The pause between two attempts to connect to a socket.
+const DIAL_PAUSE: Duration = Duration::from_millis(10);
 
-/// How long a program that ended before it was ready may take to be known for it.
-const DEATH: Duration = Duration::from_millis(400);
+/// How long the end of a program that was never ready may take to be known.
+const EXIT_TIMEOUT: Duration = Duration::from_millis(400);
 
-/// For whom a harness is started.
+/// Whom a harness is started for.
 #[derive(Debug, Clone, Copy)]
 pub enum Whose<'a> {
-    /// Nobody yet: it is bound later, which not every kind can be.
+    /// No session yet: it is bound later, which not every kind supports.
     Nobodys,
-    /// A session: it is started with what is bound, and told so.
+    /// A session: it is started with the binding, and bound.
     Sessions(&'a Binding),
-    /// Somebody who speaks with it directly: it is started with what is bound, and told nothing.
+    /// A caller that uses it directly: it is started with the binding, but gets no message.
     Holders(&'a Binding),
 }
 
@@ -63,15 +63,15 @@ pub async fn start(
     let kind = match (harness, binding) {
         (Harness::Shell, _) => Kind::Shell(Shell::new(sandbox, binding)),
         (Harness::Jsonl(program), _) => {
-            let talker = jsonl_program(&*sandbox, program, whose, logs, ready_timeout).await?;
-            Kind::Program(talker)
+            let harness = jsonl_program(&*sandbox, program, whose, logs, ready_timeout).await?;
+            Kind::Program(harness)
         }
         (Harness::AshBridge(program), Some(binding)) => {
-            let ready_timeout = ready_timeout.min(BRIDGE);
+            let ready_timeout = ready_timeout.min(BRIDGE_READY_TIMEOUT);
             Kind::Program(bridge(&*sandbox, program, binding, logs, ready_timeout).await?)
         }
         (Harness::AshBridge(_), None) => {
-            let cause = "a bridge is started for a session, and cannot be before";
+            let cause = "a bridge cannot be started before its session";
             return Err(HarnessError::new(HarnessErrorCode::NotStarted, cause));
         }
     };
@@ -92,7 +92,7 @@ async fn jsonl_program(
     whose: Whose<'_>,
     logs: Arc<dyn Logs>,
     ready_timeout: Duration,
-) -> Result<Arc<Talker>, HarnessError> {
+) -> Result<Arc<ProgramHarness>, HarnessError> {
     let deadline = Instant::now() + ready_timeout;
     let binding = whose.binding();
     let mut spec = match binding {
@@ -101,26 +101,26 @@ async fn jsonl_program(
     }
     .channel();
     if binding.is_none() {
-        spec.cwd = Some(NOWHERE.to_owned());
+        spec.cwd = Some(UNBOUND_DIRECTORY.to_owned());
     }
     let Started { program, channel, .. } = Program::start(sandbox, spec, None, logs).await?;
     let Some(channel) = channel else {
-        let cause = "the runtime gave it no channel";
+        let cause = "the runtime gave the harness no channel";
         return Err(HarnessError::new(HarnessErrorCode::NotStarted, cause));
     };
     let mut connection = Connection::new(channel, jsonl::LINE_BYTES_MAX);
     let ready = async {
         let line = first_line(&program, &mut connection).await?;
-        jsonl::check_ready(&line).map_err(|cause| wrong_words(&cause))
+        jsonl::check_ready(&line).map_err(|cause| not_ready_said(&cause))
     };
-    let last_words = program.last_words();
-    in_time(deadline, &last_words, ready).await?;
-    let speech = Box::new(Jsonl::default());
-    let talker = Arc::new(Talker::new(program, Conversation { connection, speech }));
+    let last_error_line = program.last_error_line();
+    in_time(deadline, &last_error_line, ready).await?;
+    let protocol = Box::new(Jsonl::default());
+    let harness = Arc::new(ProgramHarness::new(program, Conversation { connection, protocol }));
     if let Whose::Sessions(binding) = whose {
-        in_time(deadline, &last_words, talker.bind(binding)).await?;
+        in_time(deadline, &last_error_line, harness.bind(binding)).await?;
     }
-    Ok(talker)
+    Ok(harness)
 }
 
 async fn bridge(
@@ -129,10 +129,10 @@ async fn bridge(
     binding: &Binding,
     logs: Arc<dyn Logs>,
     ready_timeout: Duration,
-) -> Result<Arc<Talker>, HarnessError> {
+) -> Result<Arc<ProgramHarness>, HarnessError> {
     let deadline = Instant::now() + ready_timeout;
     let socket = ash_bridge::socket_path(binding);
-    // One that died there would be in the way of the next.
+    // The socket of a dead bridge would be in the way of the next one.
     let _ = sandbox.inside().remove(&socket, false).await;
     let mut env = binding.env.clone();
     env.extend(ash_bridge::environment(binding, &socket));
@@ -142,22 +142,22 @@ async fn bridge(
     let connected = async {
         let mut end = program.end();
         tokio::select! {
-            // Without a byte it may still be there: an output that is at its end says nothing.
+            // The bridge may run without its ready byte: an output that has ended says nothing.
             _ = ready => {}
             ended = end.wait() => return Err(ended.into_error()),
         }
         let mut connection =
             Connection::new(dial(sandbox, &socket, &program).await?, ash_bridge::LINE_BYTES_MAX);
         let line = first_line(&program, &mut connection).await?;
-        ash_bridge::check_ready(&line).map_err(|cause| wrong_words(&cause))?;
+        ash_bridge::check_ready(&line).map_err(|cause| not_ready_said(&cause))?;
         Ok(connection)
     };
-    let connection = in_time(deadline, &program.last_words(), connected).await?;
-    let speech = Box::new(AshBridge::new(binding.session));
-    Ok(Arc::new(Talker::new(program, Conversation { connection, speech })))
+    let connection = in_time(deadline, &program.last_error_line(), connected).await?;
+    let protocol = Box::new(AshBridge::new(binding.session));
+    Ok(Arc::new(ProgramHarness::new(program, Conversation { connection, protocol })))
 }
 
-/// Connects to a socket, which may not be there at once.
+/// Connects to a socket, which may appear later.
 async fn dial(
     sandbox: &dyn Sandbox,
     path: &str,
@@ -172,42 +172,46 @@ async fn dial(
         if !program.is_running() {
             return Err(program.end().wait().await.into_error());
         }
-        sleep(DIAL_AGAIN).await;
+        sleep(DIAL_PAUSE).await;
     }
 }
 
-/// The first line that a program says, or how it ended instead.
+/// The first line of a program, or how it ended instead.
 async fn first_line(
     program: &Program,
     connection: &mut Connection,
 ) -> Result<String, HarnessError> {
     match connection.next().await {
-        Heard::Line(line) => Ok(line),
-        Heard::Garbage => Err(protocol("its first line is no text")),
-        Heard::TooLong => Err(protocol("its first line is too long")),
-        Heard::End => match timeout(DEATH, program.end().wait()).await {
+        Received::Line(line) => Ok(line),
+        Received::Garbage => Err(not_ready("its first line is not UTF-8")),
+        Received::TooLong => Err(not_ready("its first line is too long")),
+        Received::End => match timeout(EXIT_TIMEOUT, program.end().wait()).await {
             Ok(ended) => Err(ended.into_error()),
-            Err(_) => Err(protocol("it closed its connection before it was ready")),
+            Err(_) => Err(not_ready("it closed its connection before it was ready")),
         },
     }
 }
 
-fn protocol(cause: &str) -> HarnessError {
+fn not_ready(cause: &str) -> HarnessError {
     HarnessError::new(HarnessErrorCode::Protocol, format!("the harness is not ready: {cause}"))
 }
 
-/// The same, where what is wrong says what was said.
-fn wrong_words(cause: &str) -> HarnessError {
-    HarnessError::with_words(HarnessErrorCode::Protocol, "the harness is not ready", cause)
+/// The same, where the cause contains output of the program.
+fn not_ready_said(cause: &str) -> HarnessError {
+    HarnessError::with_program_text(HarnessErrorCode::Protocol, "the harness is not ready", cause)
 }
 
 async fn in_time<T>(
     deadline: Instant,
-    last_words: &LastWords,
+    last_error_line: &LastErrorLine,
     what: impl Future<Output = Result<T, HarnessError>>,
 ) -> Result<T, HarnessError> {
     tokio::time::timeout_at(deadline, what).await.unwrap_or_else(|_| {
-        let cause = "the harness did not say in time that it is ready";
-        Err(HarnessError::with_words(HarnessErrorCode::ReadyTimeout, cause, &last_words.get()))
+        let cause = "the harness was not ready in time";
+        Err(HarnessError::with_program_text(
+            HarnessErrorCode::ReadyTimeout,
+            cause,
+            &last_error_line.get(),
+        ))
     })
 }

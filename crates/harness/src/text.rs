@@ -1,5 +1,5 @@
-//! Bytes that become text as they come: characters that are cut in two by a border between chunks
-//! are put together again, and only what is no UTF-8 at all is replaced.
+//! Decodes bytes into text as they come: characters that are cut between two chunks are assembled,
+//! and only what is not UTF-8 is replaced.
 
 /// The most bytes of a character that may wait for the rest.
 const PARTIAL_BYTES_MAX: usize = 3;
@@ -12,7 +12,7 @@ pub(crate) struct TextStream {
 }
 
 impl TextStream {
-    /// What can be said after these bytes.
+    /// The text after these bytes.
     pub(crate) fn push(&mut self, bytes: &[u8]) -> String {
         let joined;
         let bytes = if self.partial.is_empty() {
@@ -26,17 +26,17 @@ impl TextStream {
         String::from_utf8_lossy(&bytes[..whole]).into_owned()
     }
 
-    /// What is left at the end.
+    /// The rest at the end.
     pub(crate) fn finish(&mut self) -> String {
         String::from_utf8_lossy(&std::mem::take(&mut self.partial)).into_owned()
     }
 }
 
-/// How many bytes at the end begin a character that is not whole.
+/// How many bytes at the end begin an incomplete character.
 fn partial_bytes(bytes: &[u8]) -> usize {
     for count in 1..=PARTIAL_BYTES_MAX.min(bytes.len()) {
         let tail = &bytes[bytes.len() - count..];
-        // Bytes that continue a character say nothing by themselves.
+        // Continuation bytes alone say nothing.
         if tail[0] & 0b1100_0000 == 0b1000_0000 {
             continue;
         }
@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_text_is_replaced_at_once_and_a_half_at_the_end() {
+    fn invalid_utf8_is_replaced_at_once_and_partial_at_the_end() {
         let mut text = TextStream::default();
         assert_eq!(text.push(b"a\xffb"), "a\u{fffd}b");
         assert_eq!(text.push(b"\xe2\x82"), "");
@@ -83,7 +83,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn pieces_say_what_the_whole_says(
+        fn text_pieces_decode_like_the_whole(
             bytes in proptest::collection::vec(any::<u8>(), 0..200), at in any::<prop::sample::Index>(),
         ) {
             let at = at.index(bytes.len() + 1);

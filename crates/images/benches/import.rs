@@ -1,9 +1,9 @@
-//! Import of an archive beside `tar -x` of the same archive, in turns.
+//! Import of an archive compared with `tar -x` of the same archive, in turns.
 #![expect(
     clippy::print_stdout,
     clippy::unwrap_used,
     clippy::disallowed_methods,
-    reason = "it measures, and whoever runs it reads what it prints"
+    reason = "it measures, and prints the result"
 )]
 
 use std::fs;
@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use images::{ImportOptions, Source, Store};
 use model::ImageName;
 
-/// What the tree is made of: files, and bytes of each.
+/// The tree: numbers of files, and bytes of each.
 const TREE: &[(usize, usize)] = &[(12_000, 4 << 10), (4_000, 40 << 10), (280, 1 << 20)];
 const ROUNDS: usize = 7;
 

@@ -1,4 +1,4 @@
-//! SHA-256 as a name: of a layer (of its uncompressed archive), of a blob, of an image.
+//! SHA-256 as a name: of a layer (its uncompressed archive), of a blob, of an image.
 
 use std::fmt;
 use std::str::FromStr;

@@ -1,13 +1,13 @@
-//! Directories that are roots as they are, without being imported: named by a path beneath one that
-//! is configured.
+//! Directories that are used as roots without an import: named by a path beneath a configured
+//! directory.
 
 use std::fs::File;
 use std::path::Path;
 
 use rustix::fs::{Mode, OFlags, ResolveFlags, openat2};
 
-/// Whether a path without links or detours leads from here to a directory. Whoever mounts it looks
-/// again, by the same rule.
+/// Whether a path without links or detours leads from here to a directory. The launcher checks
+/// again before it mounts it, by the same rule.
 pub fn is_directory_beneath(above: &Path, name: &str) -> bool {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
@@ -21,7 +21,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_is_beneath_and_no_link_is_found() {
+    fn only_directories_beneath_without_links_are_found() {
         let place = std::env::temp_dir().join(format!("shoal-beneath-{}", std::process::id()));
         let _ = std::fs::remove_dir_all(&place);
         std::fs::create_dir_all(place.join("roots/a/b")).unwrap();

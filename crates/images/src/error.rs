@@ -1,5 +1,5 @@
-//! Why something could not be done with an image. The code is for branching and never changes its
-//! meaning; the cause is for people and names the entry, the blob or the limit it is about.
+//! Why an operation on an image failed. The code is for branching and never changes its meaning;
+//! the cause is for people and names the entry, the blob or the limit.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -11,7 +11,7 @@ use tar_stream::TarError;
 error_codes! {
     /// What kind of failure.
     pub enum ImageErrorCode {
-        /// The code of the API that says the same.
+        /// The code of the API with the same meaning.
         model: ErrorCode,
         /// Whether trying again helps.
         retry: Retry,
@@ -20,7 +20,7 @@ error_codes! {
     }
     /// No image of this name or id is in the store.
     Unknown, "image_unknown", ErrorCode::ImageUnknown, Retry::Never, "list the images, or import this one";
-    /// Somebody uses the image.
+    /// A sandbox or a server uses the image.
     InUse, "image_in_use", ErrorCode::ImageInUse, Retry::Never, "end what uses it first, or ask with force";
     /// The source could not be read.
     SourceUnreadable, "source_unreadable", ErrorCode::InvalidArgument, Retry::Never, "check the path and its permissions";
@@ -28,13 +28,13 @@ error_codes! {
     Unrecognised, "unrecognised", ErrorCode::ImageInvalid, Retry::Never, "give a directory, a tar archive, an OCI layout or what `docker save` wrote";
     /// The archive is damaged or cut short.
     Broken, "archive_broken", ErrorCode::ImageInvalid, Retry::Never, "make or fetch the archive again";
-    /// An entry of the archive reaches, or could reach, out of its place.
+    /// An entry of the archive leads, or could lead, out of its directory.
     Unsafe, "archive_unsafe", ErrorCode::ImageInvalid, Retry::Never, "do not use this archive; make one without the named entry";
     /// The archive uses something that is not supported.
     Unsupported, "archive_unsupported", ErrorCode::ImageInvalid, Retry::Never, "make the archive again in the way the cause names";
-    /// A digest differs from what the image says about itself.
+    /// A digest differs from the one in the image's own description.
     DigestMismatch, "digest_mismatch", ErrorCode::ImageInvalid, Retry::Never, "fetch the image again: it is damaged or was changed";
-    /// The image is for another kind of machine.
+    /// The image is for another architecture.
     WrongPlatform, "wrong_platform", ErrorCode::ImageInvalid, Retry::Never, "get the image for this machine's kind of processor";
     /// The source holds several images.
     Ambiguous, "several_images", ErrorCode::ImageInvalid, Retry::Never, "say which one is meant";
@@ -44,24 +44,24 @@ error_codes! {
     TooManyLayers, "too_many_layers", ErrorCode::ImageInvalid, Retry::Never, "flatten it: import what `docker export` writes";
     /// The disk is full.
     NoSpace, "no_space", ErrorCode::StoreUnavailable, Retry::Later, "free disk space: `shoal image gc` removes what nothing uses";
-    /// Somebody else works on the store for longer than we wait.
-    Busy, "store_busy", ErrorCode::Overloaded, Retry::Later, "try again when the import that is going on has ended";
-    /// The import was called off.
+    /// Another process works on the store for longer than we wait.
+    Busy, "store_busy", ErrorCode::Overloaded, Retry::Later, "try again when the running import has ended";
+    /// The import was cancelled.
     Cancelled, "cancelled", ErrorCode::Aborted, Retry::Never, "import it again if it is still wanted";
-    /// Whoever was to get an archive stopped taking it.
-    NotTaken, "archive_not_taken", ErrorCode::ClientGone, Retry::Never, "see what became of whoever was to get it, then write it again";
+    /// The receiver of an archive stopped reading it.
+    NotTaken, "archive_not_taken", ErrorCode::ClientGone, Retry::Never, "check the receiver of the archive, then export the image again";
     /// The store could not be read or written.
-    Store, "store_failed", ErrorCode::Internal, Retry::Later, "see what the kernel said; check the permissions of the data directory";
+    Store, "store_failed", ErrorCode::Internal, Retry::Later, "see the error of the operating system; check the permissions of the data directory";
 }
 
-/// Longest cause: what archives say of themselves gets into it, and they may say megabytes.
+/// The longest cause: it contains text from archives, which may be megabytes.
 const CAUSE_CHARS_MAX: usize = 2000;
 
 /// A failure: its code, and the cause in words.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{code}: {cause}")]
 pub struct ImageError {
-    /// What to branch on.
+    /// The code to branch on.
     pub code: ImageErrorCode,
     /// What happened.
     pub cause: Cow<'static, str>,
@@ -91,8 +91,8 @@ impl ImageError {
         Self::new(code, format!("{what}: {error}"))
     }
 
-    /// The source could not be read. A failure of ours that went through a reader comes out as it
-    /// was.
+    /// The source could not be read. An error of ours that went through a reader is returned
+    /// unchanged.
     pub(crate) fn read(what: impl fmt::Display, error: io::Error) -> Self {
         let kind = error.kind();
         match error.downcast::<Self>() {
@@ -127,7 +127,7 @@ impl From<TarError> for ImageError {
     }
 }
 
-/// For readers, which know no other errors than those of the system.
+/// For readers, which only know I/O errors.
 impl From<ImageError> for io::Error {
     fn from(error: ImageError) -> Self {
         Self::other(error)
@@ -145,7 +145,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_are_unique_and_agree_with_the_api() {
+    fn image_error_codes_are_unique_and_agree_with_the_api() {
         let mut words: Vec<_> = ImageErrorCode::ALL.iter().map(|code| code.as_str()).collect();
         words.sort_unstable();
         words.dedup();
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn no_cause_is_longer_than_people_read() {
+    fn image_error_causes_are_bounded() {
         for (cause, expected) in [("é".repeat(2000), 2000), ("é".repeat(2001), 2002)] {
             let error = ImageError::new(ImageErrorCode::Broken, cause);
             assert_eq!(error.cause.chars().count(), expected);
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_of_ours_goes_through_a_reader_unchanged() {
+    fn an_image_error_goes_through_a_reader_unchanged() {
         let ours = ImageError::new(ImageErrorCode::TooLarge, "too much");
         assert_eq!(ImageError::read("x", ours.clone().into()), ours);
         let cut = io::Error::from(io::ErrorKind::UnexpectedEof);

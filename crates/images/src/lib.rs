@@ -1,16 +1,15 @@
-//! Root filesystems of one's own: a directory, a tarball, an OCI layout or what `docker save` wrote
-//! becomes an image: layers in a store, each unpacked once and shared by every image that has it. And
-//! back: an image becomes what `docker load` reads.
+//! Root filesystems from images: a directory, a tarball, an OCI layout or the output of `docker
+//! save` becomes an image: layers in a store, each unpacked once and shared by every image that has
+//! it. And back: an image becomes what `docker load` reads.
 //!
-//! Archives come from strangers. Nothing of them leaves the directory of its layer while it is
-//! unpacked, and nothing of them keeps a power that it did not get from us: no devices, no setuid,
-//! no owners, no attributes. All of this is blocking code; callers that must not block call it off
-//! their threads.
+//! Archives are not trusted. Nothing of them leaves the directory of its layer while it is
+//! unpacked, and nothing of them keeps a privilege: no devices, no setuid, no owners, no
+//! attributes. All of this is blocking code; callers that must not block use other threads.
 
 mod digest;
 mod directories;
 mod error;
-mod repack;
+mod layer_archive;
 mod source;
 mod store;
 mod stream;

@@ -1,39 +1,39 @@
-//! The bytes of a layer on their way: one thread reads, decompresses and hashes them while another
-//! unpacks them. What is on the way is bounded.
+//! The bytes of a layer in transit: one thread reads, decompresses and hashes them while another
+//! unpacks them. The amount in transit is bounded.
 
+mod cancellable;
 mod compression;
-mod until;
 
 use std::io::{self, BufRead, ErrorKind, Read, Write};
 use std::sync::mpsc::{Receiver, Sender, SyncSender, TryRecvError, channel, sync_channel};
 
+pub(crate) use cancellable::Cancellable;
 pub(crate) use compression::Compression;
-pub(crate) use until::Until;
 
 use crate::digest::{Digest, Hasher};
 use crate::error::{ImageError, ImageErrorCode};
 
-/// One piece of what is on the way, and how many there may be.
+/// The size of a piece in transit, and how many there may be.
 const PIECE_BYTES: usize = 256 << 10;
 const PIECES: usize = 8;
 
-/// What went through.
+/// The digests of what went through.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Passed {
-    /// The digest of what was stored, before it was decompressed.
+pub(crate) struct StreamDigests {
+    /// The digest of the stored bytes, before decompression.
     pub(crate) stored: Digest,
     pub(crate) stored_bytes: u64,
     /// The digest of the archive itself.
     pub(crate) plain: Digest,
 }
 
-/// Lets `consume` read what is in `source`, without its compression. Whatever it leaves is read to
-/// the end, or the digests would not be those of the whole.
+/// Lets `consume` read the decompressed bytes of `source`. What it leaves is read to the end, or
+/// the digests would not be those of the whole.
 pub(crate) fn from_reader<T>(
     source: impl Read + Send,
     bytes_max: u64,
     consume: impl FnOnce(&mut Pieces) -> Result<T, ImageError>,
-) -> Result<(T, Passed), ImageError> {
+) -> Result<(T, StreamDigests), ImageError> {
     pass(bytes_max, move |sink| pump(source, sink), consume)
 }
 
@@ -42,18 +42,18 @@ pub(crate) fn from_writer<T>(
     bytes_max: u64,
     produce: impl FnOnce(&mut Sink) -> Result<(), ImageError> + Send,
     consume: impl FnOnce(&mut Pieces) -> Result<T, ImageError>,
-) -> Result<(T, Passed), ImageError> {
+) -> Result<(T, StreamDigests), ImageError> {
     pass(bytes_max, move |sink| produce(sink).map(|()| None), consume)
 }
 
-/// The digest of what was stored, if that is not what was passed on.
+/// The digest of the stored bytes, if they differ from what was passed on.
 type Stored = Option<(Digest, u64)>;
 
 fn pass<T>(
     bytes_max: u64,
     produce: impl FnOnce(&mut Sink) -> Result<Stored, ImageError> + Send,
     consume: impl FnOnce(&mut Pieces) -> Result<T, ImageError>,
-) -> Result<(T, Passed), ImageError> {
+) -> Result<(T, StreamDigests), ImageError> {
     let (to, from) = sync_channel(PIECES);
     let (back_to, back) = channel();
     std::thread::scope(|scope| {
@@ -62,7 +62,7 @@ fn pass<T>(
             match produce(&mut sink).and_then(|stored| Ok((stored, sink.flush()?))) {
                 Ok((stored, ())) => Ok(sink.passed(stored)),
                 Err(error) => {
-                    // If nobody listens any more, the listener failed first and says so itself.
+                    // If the reader is gone, it failed first and reports that itself.
                     let _ = sink.to.send(Err(error.clone().into()));
                     Err(error)
                 }
@@ -80,7 +80,7 @@ fn pass<T>(
     })
 }
 
-/// Where bytes are written that another thread will read.
+/// The writing end: another thread reads what is written.
 pub(crate) struct Sink {
     to: SyncSender<io::Result<Vec<u8>>>,
     /// Pieces that were read, to be filled again.
@@ -98,7 +98,7 @@ impl Sink {
         Self { to, back, piece, filled: 0, hasher, bytes: 0, bytes_max }
     }
 
-    /// Takes all that a reader has.
+    /// Takes everything from a reader.
     fn fill_from(&mut self, mut reader: impl Read) -> Result<(), ImageError> {
         loop {
             match reader.read(&mut self.piece[self.filled..]) {
@@ -130,7 +130,7 @@ impl Sink {
         piece.truncate(std::mem::take(&mut self.filled));
         self.hasher.update(&piece);
         let gone =
-            |_| ImageError::new(ImageErrorCode::Cancelled, "the archive was read no further");
+            |_| ImageError::new(ImageErrorCode::Cancelled, "the reader of the archive stopped");
         self.to.send(Ok(piece)).map_err(gone)
     }
 
@@ -138,10 +138,10 @@ impl Sink {
         if self.filled > 0 { self.send() } else { Ok(()) }
     }
 
-    fn passed(self, stored: Stored) -> Passed {
+    fn passed(self, stored: Stored) -> StreamDigests {
         let plain = self.hasher.finish();
         let (stored, stored_bytes) = stored.unwrap_or((plain, self.bytes));
-        Passed { stored, stored_bytes, plain }
+        StreamDigests { stored, stored_bytes, plain }
     }
 }
 
@@ -162,7 +162,7 @@ impl Write for Sink {
     }
 }
 
-/// Where they are read.
+/// The reading end.
 pub(crate) struct Pieces {
     from: Receiver<io::Result<Vec<u8>>>,
     back_to: Sender<Vec<u8>>,
@@ -201,7 +201,7 @@ impl BufRead for Pieces {
             self.at = 0;
             if read.capacity() >= PIECE_BYTES {
                 read.resize(PIECE_BYTES, 0);
-                // A producer that has ended needs none.
+                // A producer that has ended needs no pieces.
                 let _ = self.back_to.send(read);
             }
         }
@@ -213,7 +213,7 @@ impl BufRead for Pieces {
     }
 }
 
-/// Reads a source, hashes what it stores, and passes on what that is without its compression.
+/// Reads a source, hashes the stored bytes, and passes on the decompressed ones.
 fn pump(source: impl Read + Send, sink: &mut Sink) -> Result<Stored, ImageError> {
     let (begin, rest) = compression::peek(source)?;
     let source = io::Cursor::new(begin.clone()).chain(rest);
@@ -224,7 +224,7 @@ fn pump(source: impl Read + Send, sink: &mut Sink) -> Result<Stored, ImageError>
     }
     let mut stored = Hashing { inner: source, hasher: Hasher::default(), bytes: 0 };
     sink.fill_from(compression.reader(&mut stored)?)?;
-    // What follows the compressed bytes belongs to what is stored, too.
+    // Bytes after the compressed ones are part of what is stored, too.
     io::copy(&mut stored, &mut io::sink())
         .map_err(|error| ImageError::read("cannot read the archive", error))?;
     Ok(Some((stored.hasher.finish(), stored.bytes)))
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn both_digests_are_told_whatever_is_left_unread() {
+    fn both_stream_digests_cover_unread_bytes() {
         let plain: Vec<u8> = (0..600_000_u32).flat_map(u32::to_le_bytes).collect();
         let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
         gzip.write_all(&plain).unwrap();
@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn bombs_and_cuts_end_as_errors() {
+    fn compression_bombs_and_cuts_are_errors() {
         let bomb = zstd::encode_all(io::repeat(0).take(16 << 20), 1).unwrap();
         let refused = from_reader(bomb.as_slice(), 1 << 20, |_| Ok(())).unwrap_err();
         assert_eq!(refused.code, ImageErrorCode::TooLarge);
@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_what_is_read() {
+    fn stream_writes_are_read_back() {
         let produce = |sink: &mut Sink| {
             for n in 0..300_000_u32 {
                 sink.write_all(&n.to_le_bytes()).map_err(|error| ImageError::read("x", error))?;

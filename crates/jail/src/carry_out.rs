@@ -1,5 +1,5 @@
-//! Carrying out a plan, step by step, in the process that becomes the first of the sandbox. Each
-//! step either happens or ends the attempt with its name; nothing here decides what to do.
+//! Carries out a plan, step by step, in the process that becomes the first of the sandbox. Each
+//! step either succeeds or ends the attempt with its name; nothing here decides what to do.
 
 use std::collections::VecDeque;
 use std::io;
@@ -29,54 +29,54 @@ use crate::sys::mount::{Properties, set_properties};
 use crate::sys::namespaces::{self, Namespace};
 use crate::{etc, sys};
 
-/// A step that could not be done.
+/// A step that failed.
 #[derive(Debug, thiserror::Error)]
 #[error("{step}: {source}")]
 pub struct Failed {
-    /// Which.
+    /// The step.
     pub step: Step,
-    /// What the kernel said.
+    /// The kernel's error.
     pub source: io::Error,
 }
 
-/// What the steps need to know and keep, besides themselves.
-pub struct Body<'a> {
-    /// Its number, by which it owns users and control groups.
+/// What the steps need and keep.
+pub struct Executor<'a> {
+    /// The slot, which owns users and control groups.
     pub slot: u32,
-    /// The first of the users it owns on the host.
+    /// The first of its users on the host.
     pub first_uid: u32,
-    /// Where its limits are written. Gone after preparing.
+    /// Where its limits are written. `None` after preparing.
     pub groups: Option<&'a Groups>,
     /// Limits to write.
     pub limits: Limits,
-    /// Tells the launcher that there is a user namespace now, and returns when it is mapped.
+    /// Asks the launcher to map users into the user namespace, and returns when that is done.
     pub await_map: &'a mut dyn FnMut() -> io::Result<()>,
-    /// Whether the launcher is still there.
+    /// Whether the launcher still lives.
     pub launcher_lives: &'a mut dyn FnMut() -> bool,
-    /// The system call filter: that of sandboxes which write to files of the host, or that of all
-    /// others.
+    /// Loads the system call filter. `true` loads that of sandboxes that write to files of the
+    /// host.
     pub load_filter: &'a mut dyn FnMut(bool) -> io::Result<()>,
-    /// The root filesystem that is asked for most.
+    /// The root filesystem that most launches ask for.
     pub usual_root: &'a Built,
-    /// An empty directory beside them.
+    /// An empty directory beside the roots.
     pub empty: &'a str,
-    /// The mount namespace in which there is only an empty directory.
+    /// The mount namespace that contains only an empty directory.
     pub void: BorrowedFd<'a>,
-    /// Our own layers over a root, not mounted yet.
+    /// Our own layers over a root, not attached yet.
     pub taken: Option<Layers>,
-    /// The `/proc` that is not mounted yet.
+    /// The `/proc` that is not attached yet.
     pub proc: Option<OwnedFd>,
-    /// The mount that was handed over.
+    /// The workspace mount that the launcher handed over.
     pub given: Option<OwnedFd>,
-    /// Mounts that were handed over besides, in their order.
+    /// Mounts of host directories that the launcher handed over, in their order.
     pub shown: VecDeque<OwnedFd>,
-    /// Whether some of them can be written to.
+    /// Whether some of them are writable.
     pub lends: bool,
     /// The root as it is attached.
     pub root: Option<OwnedFd>,
 }
 
-impl Body<'_> {
+impl Executor<'_> {
     /// Carries out steps in order, up to the first that fails.
     pub fn carry_out(&mut self, steps: &[Step]) -> Result<(), Failed> {
         for step in steps {
@@ -106,7 +106,7 @@ impl Body<'_> {
             Step::BecomeSlotUser => {
                 set_keep_capabilities(true)?;
                 become_user(self.first_uid)?;
-                // Changing users takes the effective capabilities away, and leaves the permitted.
+                // Changing users clears the effective capabilities and leaves the permitted ones.
                 let all = CapabilitySet::all();
                 let sets = rustix::thread::capabilities(None)?;
                 let effective = sets.permitted & all;
@@ -175,7 +175,7 @@ impl Body<'_> {
             Step::Undumpable => Ok(set_dumpable_behavior(DumpableBehavior::NotDumpable)?),
             Step::DieWithLauncher => {
                 set_parent_process_death_signal(Some(Signal::KILL))?;
-                // It may have died before that was said.
+                // The launcher may have died before this call.
                 if (self.launcher_lives)() { Ok(()) } else { Err(io::ErrorKind::BrokenPipe.into()) }
             }
             Step::NoNewPrivileges => Ok(set_no_new_privs(true)?),
@@ -193,8 +193,9 @@ impl Body<'_> {
 
     fn enter_root(&mut self) -> io::Result<()> {
         let root = self.root.take().ok_or(io::ErrorKind::NotFound)?;
-        // Beneath it is the empty directory, and beneath that nothing: whoever got out of this
-        // root would be nowhere. To take the directory away would cost more than all the rest.
+        // Beneath this root is the empty directory, and beneath that nothing: a process that got
+        // out of the root would be nowhere. Unmounting the directory would cost more than all other
+        // steps.
         fchdir(root)?;
         Ok(chroot(".")?)
     }
@@ -211,16 +212,16 @@ fn open_proc() -> io::Result<OwnedFd> {
 
 fn limit_resources() -> io::Result<()> {
     let exactly = |value| Rlimit { current: Some(value), maximum: Some(value) };
-    // Descriptors on their way through sockets count for a user, and where programs are the same
-    // user as the server, it must have more of them than one of its sandboxes.
+    // Descriptors in transit through sockets count for a user. Where programs run as the same user
+    // as the server, the server must have more of them than one of its sandboxes.
     let descriptors = getrlimit(Resource::Nofile).maximum;
     let descriptors = descriptors.map_or(DESCRIPTORS, |now| (now / 2).min(DESCRIPTORS));
     setrlimit(Resource::Nofile, exactly(descriptors))?;
     // One byte: too little for a file, and the only value at which nothing is piped to a program of
-    // the host either.
+    // the host.
     setrlimit(Resource::Core, exactly(1))?;
-    // Whoever started us may have more than a sandbox should: priorities that no limit counts,
-    // queues and locked memory of the kernel, or being spared when memory runs out.
+    // The process that started us may have more than a sandbox should: priorities that no limit
+    // counts, kernel queues and locked memory, or protection from the out-of-memory killer.
     for resource in [Resource::Rtprio, Resource::Nice] {
         setrlimit(resource, exactly(0))?;
     }
@@ -231,7 +232,7 @@ fn limit_resources() -> io::Result<()> {
         setrlimit(resource, exactly(most))?;
     }
     match std::fs::write("/proc/self/oom_score_adj", "0") {
-        // Whoever is not root may not make himself less likely to be killed than he was made.
+        // Without root, a process may not lower its own score below the one it got.
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Ok(()),
         other => other,
     }
@@ -248,7 +249,7 @@ fn become_user(id: u32) -> io::Result<()> {
 fn empty_bounding_set() -> io::Result<()> {
     for capability in CapabilitySet::all().iter() {
         match rustix::thread::remove_capability_from_bounding_set(capability) {
-            // An older kernel does not know the newest ones.
+            // An older kernel does not know the newest capabilities.
             Ok(()) | Err(rustix::io::Errno::INVAL) => {}
             Err(other) => return Err(other.into()),
         }
@@ -284,7 +285,7 @@ fn read_only(root: BorrowedFd<'_>, path: &str) -> io::Result<()> {
     mount_on(copy, root, path)
 }
 
-/// What is mounted already may be somebody else's by now: no link of his leads us elsewhere.
+/// A mounted file system may already belong to another user: none of its links is followed.
 fn show(mount: OwnedFd, root: BorrowedFd<'_>, at: &str) -> io::Result<()> {
     let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
     let point = openat2(root, at, OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), resolve)?;
@@ -292,11 +293,11 @@ fn show(mount: OwnedFd, root: BorrowedFd<'_>, at: &str) -> io::Result<()> {
     Ok(move_mount(mount, "", point, "", flags)?)
 }
 
-/// The directory of the scale file in that memory, and where it is mounted.
+/// The directory of the scale file in the scratch memory, and where it is mounted.
 const SCALE: (&str, &str) = ("tmp/scale", "run/shoal");
 
-/// Directories in the memory for what is shared or thrown away, and where each is mounted. What is
-/// mounted on the first hides the rest, so it comes last.
+/// Directories in the scratch memory, and where each is mounted. What is mounted on `tmp` hides the
+/// rest, so it comes last.
 const SCRATCH: [(&str, &str); 2] = [("tmp/shm", "dev/shm"), ("tmp/tmp", "tmp")];
 
 fn mount_scratch(root: BorrowedFd<'_>, bytes: u64) -> io::Result<()> {
@@ -305,15 +306,15 @@ fn mount_scratch(root: BorrowedFd<'_>, bytes: u64) -> io::Result<()> {
     for (name, path) in SCRATCH {
         let mode = Mode::from_raw_mode(0o1777);
         mkdirat(root, name, mode)?;
-        // What was asked for is less what the mask takes.
+        // The umask reduces the mode, so it is set again.
         chmodat(root, name, mode, AtFlags::empty())?;
         mount_on(copy_of(root, name, false)?, root, path)?;
     }
     Ok(())
 }
 
-/// It is the user's, as whom the guest uses files. No program is run from there: whoever starts one
-/// opens its file, and the guest would wait for itself.
+/// It belongs to the user of programs, as whom the guest uses files. Programs cannot be run from
+/// it: starting one opens its file, and the guest would wait for itself.
 fn mount_scale(root: BorrowedFd<'_>) -> io::Result<()> {
     let (name, path) = SCALE;
     mkdirat(root, name, Mode::from_raw_mode(0o755))?;
@@ -329,7 +330,7 @@ fn mount_memory(root: BorrowedFd<'_>, path: &str, bytes: u64, mode: u32) -> io::
 }
 
 fn sized_memory(bytes: u64, mode: u32) -> io::Result<OwnedFd> {
-    // An inode costs the kernel memory too, so their number is bounded by the size.
+    // An inode costs kernel memory too, so the size bounds their number.
     let inodes = (bytes / 4096).max(1024);
     let options = [
         ("size", bytes.to_string()),

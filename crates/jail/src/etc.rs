@@ -1,6 +1,6 @@
-//! The synthetic `/etc` and `/dev` of a sandbox whose root is made from the host's `/usr`: which
-//! files are written, and which few of the host's are copied because programs do not work without
-//! them. Nothing that tells who uses the host is in here: no users, no names, no keys.
+//! The synthetic `/etc` and `/dev` of a sandbox whose root is made from the host's `/usr`: the
+//! files that are written, and the few files of the host that are copied because programs do not
+//! work without them. It contains nothing about the users of the host: no users, no names, no keys.
 
 use crate::plan::USER;
 
@@ -33,7 +33,7 @@ pub fn written() -> Vec<(&'static str, String)> {
 }
 
 /// Files and directories of the host's `/etc` that are copied, if they exist. Links are copied as
-/// links. Only what is readable by everyone.
+/// links. Only files that all users may read.
 pub const COPIED: &[&str] = &[
     "alternatives",
     "ca-certificates",
@@ -65,7 +65,7 @@ pub const COPIED: &[&str] = &[
     "timezone",
 ];
 
-/// What may be copied of the host's `/etc` in all, so that an odd host cannot fill our memory.
+/// The most bytes copied of the host's `/etc`, so that an odd host cannot fill our memory.
 pub const COPIED_BYTES_AT_MOST: u64 = 16 << 20;
 
 /// Directories of the root.
@@ -87,7 +87,7 @@ pub const DIRECTORIES: &[&str] = &[
     "workspace",
 ];
 
-/// Directories that are ours in a root that somebody brought.
+/// Our own directories over the root of an image or a directory.
 pub const OWN_DIRECTORIES: &[&str] =
     &["dev", "etc", "proc", "run", "run/shoal", "sys", "tmp", "var", "workspace"];
 
@@ -121,8 +121,8 @@ pub const DEVICES: &[(&str, u32, u32)] = &[
     ("tty", 5, 0),
 ];
 
-/// An empty directory and an empty file that hide others.
+/// An empty directory that hides others.
 pub const EMPTY_DIRECTORY: &str = "run/empty";
 
-/// See [`EMPTY_DIRECTORY`].
+/// An empty file that hides others.
 pub const EMPTY_FILE: &str = "run/nothing";

@@ -1,8 +1,9 @@
-//! Control groups of sandboxes, on v2, v1 or both. Everything is made beneath `shoal/<run>/` of
-//! each hierarchy and named by slot, so that whoever finds it later knows whose it is. A slot keeps
-//! its groups from one sandbox to the next: making them costs, and those that were removed haunt
-//! the kernel until the last page that was charged to them is gone. No process is ever moved on a request path: it is born in its v2 group, and a spare writes itself into v1
-//! groups long before it is needed, because such a write may take 20 ms.
+//! Control groups of sandboxes, on v2, v1 or both. All groups are beneath `shoal/<run>/` of each
+//! hierarchy and named by slot, so that a later cleanup knows their owner. A slot keeps its groups
+//! from one sandbox to the next: making them costs, and the kernel keeps removed groups until the
+//! last page that was charged to them is gone. No process is ever moved on a request path: it
+//! starts in its v2 group, and a slot parent joins its v1 groups long before it is needed, because
+//! such a write may take 20 ms.
 
 use std::fmt::Write as _;
 use std::io;
@@ -12,19 +13,19 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, mkdirat, openat, unlinkat};
 use rustix::io::Errno;
 
-/// Which generation of control groups a hierarchy is of.
+/// The generation of a hierarchy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Version {
     /// One hierarchy per controller.
     V1,
-    /// One for all.
+    /// One hierarchy for all controllers.
     V2,
 }
 
 /// What a hierarchy is used for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Use {
-    /// Limits memory and tells of its want.
+    /// Limits memory and reports when it runs out.
     Memory,
     /// Limits processor time.
     Cpu,
@@ -34,19 +35,19 @@ pub enum Use {
     Freezer,
 }
 
-/// A hierarchy and what it is used for.
+/// A hierarchy and its uses.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Hierarchy {
     /// Its generation.
     pub version: Version,
     /// The directory beneath which ours are made.
     pub directory: PathBuf,
-    /// What for.
+    /// Its uses.
     pub uses: Vec<Use>,
 }
 
 impl Hierarchy {
-    /// Makes what all runs share, and the directory of one of them in it.
+    /// Makes the directory that all runs share, and the directory of one run in it.
     fn make_run(&self, shared: &Path, path: &Path) -> io::Result<()> {
         make_directory(shared)?;
         if self.version == Version::V2 {
@@ -79,14 +80,14 @@ pub struct NodeCaps {
 /// The groups of one run.
 #[derive(Debug)]
 pub struct Groups {
-    hierarchies: Vec<Opened>,
+    hierarchies: Vec<OpenHierarchy>,
 }
 
 #[derive(Debug)]
-struct Opened {
+struct OpenHierarchy {
     version: Version,
     uses: Vec<Use>,
-    /// As the host sees it. The launcher itself cannot name it any more: it uses descriptors.
+    /// As the host sees it. The launcher itself can no longer use this path: it uses descriptors.
     path: PathBuf,
     directory: OwnedFd,
     /// The hierarchy's own directory, to remove ours from.
@@ -95,13 +96,14 @@ struct Opened {
 
 const CPU_PERIOD_US: u64 = 100_000;
 
-/// The part of a group into which those go who are in the group itself.
+/// The child group into which processes of a group are moved.
 pub(crate) const VACATED_TO: &str = "shoal-host";
 
-/// How often to look whether all have gone: who starts others meanwhile may be quicker.
+/// How often to check whether all processes have moved: a process that forks meanwhile may be
+/// quicker.
 const VACATE_ATTEMPTS: u32 = 100;
 
-/// How often the directory that all runs share is made, if others keep removing it.
+/// How often to make the shared directory, if other runs keep removing it.
 const SHARED_ATTEMPTS: u32 = 20;
 
 impl Groups {
@@ -114,7 +116,7 @@ impl Groups {
             if hierarchy.version == Version::V2 {
                 enable(&hierarchy.directory, &hierarchy.uses)?;
             }
-            // What all runs share goes with the last of them, perhaps just now.
+            // The shared directory goes with the last run, perhaps just now.
             let mut attempts = 1..SHARED_ATTEMPTS;
             loop {
                 match hierarchy.make_run(&shoal, &path) {
@@ -131,7 +133,7 @@ impl Groups {
             let directory = openat(CWD, &path, flags, Mode::empty())?;
             let above = openat(CWD, &hierarchy.directory, flags, Mode::empty())?;
             let (version, uses) = (hierarchy.version, hierarchy.uses.clone());
-            let opened = Opened { version, uses, path, directory, above };
+            let opened = OpenHierarchy { version, uses, path, directory, above };
             opened.cap(caps)?;
             hierarchies.push(opened);
         }
@@ -143,7 +145,7 @@ impl Groups {
         self.hierarchies.iter().any(|hierarchy| hierarchy.version == Version::V1)
     }
 
-    /// Whether this use is served.
+    /// Whether this use is available.
     pub fn serves(&self, wanted: Use) -> bool {
         self.hierarchies.iter().any(|hierarchy| hierarchy.uses.contains(&wanted))
     }
@@ -153,9 +155,9 @@ impl Groups {
         self.hierarchies.iter().map(|hierarchy| hierarchy.directory.as_fd())
     }
 
-    /// Makes the group in which the first process of a slot is born, if processes can be born in
+    /// Makes the group in which the first process of a slot starts, if processes can start in
     /// groups here.
-    pub fn birthplace(&self, slot: u32) -> io::Result<Option<OwnedFd>> {
+    pub fn cgroup_for_clone(&self, slot: u32) -> io::Result<Option<OwnedFd>> {
         let Some(v2) = self.hierarchies.iter().find(|one| one.version == Version::V2) else {
             return Ok(None);
         };
@@ -168,7 +170,8 @@ impl Groups {
         Ok(Some(openat(&v2.directory, name.as_str(), flags, Mode::empty())?))
     }
 
-    /// Makes the v1 groups of a slot and moves the calling process into them. Slow: for spares.
+    /// Makes the v1 groups of a slot and moves the calling process into them. Slow: only for slot
+    /// parents.
     pub fn join(&self, slot: u32) -> io::Result<()> {
         let mut name = name_of(slot);
         let length = name.len();
@@ -190,13 +193,13 @@ impl Groups {
         self.hierarchies.iter().try_for_each(|hierarchy| hierarchy.limit(&name, limits))
     }
 
-    /// Lets whatever is made in a slot run at full speed: what was used up by the last one would
-    /// hold up the next, and whoever waits for it. Only where somebody waits, which is on v1.
+    /// Lifts the CPU limit of a slot, so that the CPU time that the last sandbox used up does not
+    /// delay the next one. Only on v1, where a launch waits for it.
     pub fn lift_cpu(&self, slot: u32) -> io::Result<()> {
         self.write_cpu(slot, "-1")
     }
 
-    /// Takes that back.
+    /// Sets the CPU limit again.
     pub fn limit_cpu(&self, slot: u32, limits: Limits) -> io::Result<()> {
         self.write_cpu(slot, &quota_us(limits).to_string())
     }
@@ -210,7 +213,7 @@ impl Groups {
         }
     }
 
-    /// How often the kernel has killed something in a slot for want of memory.
+    /// How often the kernel killed a process of a slot because memory ran out.
     pub fn out_of_memory_kills(&self, slot: u32) -> u64 {
         let Some(memory) = self.serving(Use::Memory) else { return 0 };
         let file = match memory.version {
@@ -221,14 +224,14 @@ impl Groups {
         read_at(&memory.directory, &path).ok().and_then(|text| kills_in(&text)).unwrap_or(0)
     }
 
-    /// Lets a group that may have been frozen be used again.
+    /// Thaws a group that may be frozen, so that it can be used again.
     pub fn thaw(&self, slot: u32) {
         let Some(freezer) = self.serving(Use::Freezer) else { return };
         let (file, value) = match freezer.version {
             Version::V1 => ("freezer.state", "THAWED"),
             Version::V2 => ("cgroup.freeze", "0"),
         };
-        // Looking is cheap, writing takes a lock of the whole machine; and a group that was never
+        // Reading is cheap, writing takes a lock of the whole machine; and a group that was never
         // made is not frozen.
         let path = format!("{}/{file}", name_of(slot));
         let frozen = read_at(&freezer.directory, &path)
@@ -239,30 +242,30 @@ impl Groups {
     }
 
     /// Removes the groups of the first `slots` slots and the directories of the run itself. What
-    /// cannot be removed now is found by `clean`.
+    /// cannot be removed now, `shoal clean` finds.
     pub fn remove(&self, slots: u32, run: &str) {
         for hierarchy in &self.hierarchies {
             for slot in 0..slots {
                 let _ = unlinkat(&hierarchy.directory, name_of(slot), AtFlags::REMOVEDIR);
             }
-            // Someone else may still have a run beside this one.
+            // Another run may still exist beside this one.
             for path in [format!("shoal/{run}"), "shoal".to_owned()] {
                 let _ = unlinkat(&hierarchy.above, path, AtFlags::REMOVEDIR);
             }
         }
     }
 
-    /// Where the group of a slot for this use is.
+    /// The path of a slot's group for this use.
     pub fn path(&self, slot: u32, wanted: Use) -> Option<PathBuf> {
         self.serving(wanted).map(|hierarchy| hierarchy.path.join(name_of(slot)))
     }
 
-    fn serving(&self, wanted: Use) -> Option<&Opened> {
+    fn serving(&self, wanted: Use) -> Option<&OpenHierarchy> {
         self.hierarchies.iter().find(|hierarchy| hierarchy.uses.contains(&wanted))
     }
 }
 
-impl Opened {
+impl OpenHierarchy {
     fn cap(&self, caps: NodeCaps) -> io::Result<()> {
         for used in &self.uses {
             match (used, self.version) {
@@ -290,7 +293,8 @@ impl Opened {
             match (used, self.version) {
                 (Use::Memory, Version::V1) => {
                     let bytes = limits.memory_bytes.to_string();
-                    // With swap is never below without, whichever way the limit moves.
+                    // The limit with swap is never below the one without, whether the limit grows
+                    // or shrinks.
                     write("memory.memsw.limit_in_bytes", "-1").or_else(if_missing)?;
                     write("memory.limit_in_bytes", &bytes)?;
                     match write("memory.memsw.limit_in_bytes", &bytes) {
@@ -308,7 +312,8 @@ impl Opened {
                 (Use::Cpu, Version::V2) => {
                     write("cpu.max", &format!("{quota_us} {CPU_PERIOD_US}"))?;
                 }
-                // More than the user may have: the guest is in there too, and on v1 the seed.
+                // More than the user may have: the guest is in there too, and on v1 the slot
+                // parent.
                 (Use::Pids, Version::V1) => {
                     write("pids.max", &(u64::from(limits.pids) + 2).to_string())?;
                 }
@@ -322,8 +327,8 @@ impl Opened {
     }
 }
 
-/// Moves every process of a v2 group into a part of it: a group whose children have controllers may
-/// have no processes of its own.
+/// Moves every process of a v2 group into a child group: a group whose children have controllers
+/// may have no processes of its own.
 pub fn vacate(directory: &Path) -> io::Result<()> {
     let part = directory.join(VACATED_TO);
     make_directory(&part)?;
@@ -334,7 +339,7 @@ pub fn vacate(directory: &Path) -> io::Result<()> {
         }
         for process in processes.lines() {
             match std::fs::write(part.join("cgroup.procs"), process) {
-                // It has ended meanwhile.
+                // The process has ended meanwhile.
                 Err(error) if error.raw_os_error() == Some(Errno::SRCH.raw_os_error()) => {}
                 moved => moved?,
             }
@@ -343,7 +348,7 @@ pub fn vacate(directory: &Path) -> io::Result<()> {
     Err(Errno::BUSY.into())
 }
 
-/// What may be used of each period.
+/// The CPU time of each period.
 fn quota_us(limits: Limits) -> u64 {
     (u64::from(limits.cpu_milli) * CPU_PERIOD_US / 1000).max(1000)
 }
@@ -360,7 +365,7 @@ pub fn name_of(slot: u32) -> String {
     name
 }
 
-/// Lets the children of a v2 group have these controllers.
+/// Enables these controllers for the children of a v2 group.
 fn enable(directory: &Path, uses: &[Use]) -> io::Result<()> {
     for used in uses {
         let controller = match used {
@@ -394,7 +399,7 @@ fn read_at(directory: &OwnedFd, path: &str) -> io::Result<String> {
     Ok(String::from_utf8_lossy(&buffer[..length]).into_owned())
 }
 
-/// How many kills for want of memory a group's file tells of, `memory.oom_control` (v1) or
+/// The number of out-of-memory kills in a group's file, `memory.oom_control` (v1) or
 /// `memory.events` (v2).
 pub fn kills_in(text: &str) -> Option<u64> {
     let mut lines = text.lines().filter_map(|line| line.split_once(' '));

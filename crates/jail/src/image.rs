@@ -1,5 +1,6 @@
-//! A file with an ext4 in it, as a mount: what bounds a workspace where nothing else does. The file
-//! must be one that we made and nobody else could write: a file system is parsed by the kernel.
+//! A file with an ext4 in it, as a mount: it bounds a workspace where nothing else does. The file
+//! must be one that we made and that no other user could write, because the kernel parses the file
+//! system.
 
 use std::ffi::CString;
 use std::io;
@@ -14,7 +15,7 @@ use rustix::mount::{
 
 use crate::sys::loops;
 
-/// How often a device that was free is tried before somebody else is assumed to take them all.
+/// How often to try a free device before assuming that another process takes them all.
 const ATTEMPTS: u32 = 16;
 
 /// What is needed of the host's `/dev` to mount images.
@@ -26,18 +27,18 @@ pub struct Devices {
 }
 
 impl Devices {
-    /// Those of the host, while its `/dev` is in sight.
+    /// Opens them while the host's `/dev` can still be reached.
     pub fn open() -> io::Result<Self> {
         let control = open("/dev/loop-control", OFlags::RDWR)?;
         let directory = open("/dev", OFlags::DIRECTORY)?;
         Ok(Self { control, directory })
     }
 
-    /// A mount of the file system in an image, not mounted anywhere yet: without devices, without
-    /// set-user-id programs. The image is mounted once at a time, whoever asks; `EBUSY` says that
-    /// it is, `ENODEV` that there is no free device.
+    /// A mount of the file system in an image, not attached yet: without devices and without
+    /// set-user-id programs. An image is mounted once at a time; `EBUSY` says that it is mounted
+    /// already, `ENODEV` that there is no free device.
     pub fn mount(&self, image: OwnedFd) -> io::Result<OwnedFd> {
-        // The device keeps the open file, and with it the lock, until it lets go of it.
+        // The device keeps the open file, and with it the lock, until it releases the file.
         flock(&image, FlockOperation::NonBlockingLockExclusive).map_err(|error| match error {
             Errno::WOULDBLOCK => Errno::BUSY,
             other => other,
@@ -47,10 +48,10 @@ impl Devices {
         let context = fsopen("ext4", FsOpenFlags::FSOPEN_CLOEXEC)?;
         let source = CString::new(format!("/proc/self/fd/{}", device.as_raw_fd()))?;
         fsconfig_set_string(&context, "source", source)?;
-        // Tables of inodes are empty as they are: the file is.
+        // Inode tables need no initialisation: the file is sparse, so they are zero.
         fsconfig_set_flag(&context, "noinit_itable")?;
-        // What is in it need not survive the machine, and nobody waits for the disk of the host:
-        // neither the one who syncs nor the end of a sandbox.
+        // The contents need not survive a crash of the machine, so neither a sync nor the end of a
+        // sandbox waits for the disk of the host.
         fsconfig_set_flag(&context, "nobarrier")?;
         fsconfig_set_string(&context, "errors", "remount-ro")?;
         fsconfig_create(&context)?;
@@ -69,7 +70,7 @@ impl Devices {
             let name = format!("loop{number}");
             let flags = OFlags::RDWR | OFlags::CLOEXEC;
             let device = match openat(&self.directory, name, flags, Mode::empty()) {
-                // Where `/dev` is not the kernel's own, new devices do not appear in it.
+                // Where `/dev` is not a devtmpfs, new devices do not appear in it.
                 Err(Errno::NOENT) => break,
                 device => device?,
             };
@@ -82,14 +83,14 @@ impl Devices {
     }
 }
 
-/// What `mkfs` puts into every file system is nothing that belongs into a workspace. One that a
-/// program made is its own.
+/// `mkfs` makes this directory in every file system; it does not belong into a workspace. One that
+/// a program filled stays.
 fn remove_lost_and_found(mount: &OwnedFd) {
     const NAME: &str = "lost+found";
     let made_by_us =
         statat(mount, NAME, AtFlags::SYMLINK_NOFOLLOW).is_ok_and(|found| found.st_uid == 0);
     if made_by_us {
-        // It is in nobody's way if it stays.
+        // It does no harm if it stays.
         let _ = unlinkat(mount, NAME, AtFlags::REMOVEDIR);
     }
 }

@@ -1,6 +1,6 @@
-//! Native isolation as a library. `plan` says what to do, purely; `carry_out` does it, step by
+//! Native isolation as a library. `plan` lists what to do, purely; `carry_out` does it, step by
 //! step; `sys` holds every system call that needs `unsafe`, and lets none of it out. It must never
-//! know tokio: the launcher that uses it has one thread.
+//! use tokio: the launcher has one thread.
 
 pub mod carry_out;
 pub mod etc;

@@ -33,7 +33,7 @@ pub struct Packet {
     pub descriptors: Vec<OwnedFd>,
 }
 
-/// Receives one packet into a buffer; waits for it if the socket does.
+/// Receives one packet into a buffer; waits for it if the socket is blocking.
 pub fn receive(socket: impl AsFd, buffer: &mut [u8]) -> io::Result<Packet> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
     let mut control = RecvAncillaryBuffer::new(&mut space);

@@ -1,7 +1,7 @@
-//! What has to be done to turn a fresh process into the first process of a sandbox, as a list.
-//! Pure: the same wish always gives the same list, and the list can be read. There are two halves.
-//! `prepare` needs nothing of the sandbox to come, so spares have gone through it before anyone
-//! asks. `enter` is what is left when someone does.
+//! The steps that turn a new process into the first process of a sandbox, as a list. Pure: the same
+//! input always gives the same list, and the list can be read. There are two halves. `prepare`
+//! needs nothing of the sandbox to come, so preforks do it before a launch. `enter` is the rest, at
+//! the launch.
 //!
 //! The order is the security argument: what needs the host's privileges comes first, everything
 //! after `NewUserNamespace` can touch only what the sandbox owns, and nothing comes after the
@@ -18,7 +18,7 @@ pub const WORKSPACE: &str = "/workspace";
 /// Where the scale file is.
 pub const SCALE: &str = "/run/shoal";
 
-/// Descriptors that a program may have, and the guest too.
+/// The most descriptors of a program, and of the guest.
 pub const DESCRIPTORS: u64 = 4096;
 
 /// How the sandbox gets its network namespace, which has loopback and nothing else.
@@ -28,38 +28,39 @@ pub enum Network {
     Spare,
     /// Made while entering.
     Fresh,
-    /// That of the launcher, which is as empty.
+    /// Shares that of the launcher, which is as empty.
     Shared,
 }
 
-/// Whose the users of a sandbox are on the host.
+/// Which users of the host a sandbox uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Users {
     /// A range of the slot's own. Needs root.
     Ranges,
-    /// Programs are whoever started the launcher; the guest has a subordinate user of its own.
+    /// Programs run as the user that started the launcher; the guest has a subordinate user of its
+    /// own.
     Subordinate,
-    /// All are whoever started the launcher. The guest is told from programs by what it is (the
-    /// first process, undumpable), not by whom.
+    /// Programs and the guest run as the user that started the launcher. The guest is protected by
+    /// what it is (the first process, undumpable), not by its user.
     Alone,
 }
 
-/// What is wished for.
+/// What a plan is made for.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Wish {
-    /// Its name for itself.
+pub struct PlanInput {
+    /// The host name.
     pub hostname: String,
-    /// What `/tmp` and `/dev/shm` may hold, together.
+    /// The most bytes of `/tmp` and `/dev/shm` together.
     pub scratch_bytes: u64,
     /// What `/workspace` is.
     pub workspace: Workspace,
-    /// Where what is handed over besides is mounted, from the top of the root, outer ones first.
+    /// Mount points of host directories, relative to the root, outer ones first.
     pub shown: Vec<String>,
-    /// How it gets its network.
+    /// How it gets its network namespace.
     pub network: Network,
-    /// Whose its users are.
+    /// Which users it has.
     pub users: Users,
-    /// How many processes and threads programs may have, where no control group counts them.
+    /// The most processes and threads of programs, where no control group counts them.
     pub processes: Option<u32>,
 }
 
@@ -68,14 +69,14 @@ pub struct Wish {
 pub enum Workspace {
     /// In memory, of this size.
     Memory(u64),
-    /// A mount that is handed over.
+    /// A mount that the launcher hands over.
     Given,
 }
 
-/// One thing to do.
+/// One step.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Step {
-    /// Write oneself into the control groups of the slot.
+    /// Join the control groups of the slot.
     JoinGroups,
     /// Write the limits of the slot's control groups.
     WriteLimits,
@@ -83,42 +84,43 @@ pub enum Step {
     NewNetwork,
     /// Bring its loopback up.
     LoopbackUp,
-    /// Make the `/proc` of the new process namespace, to be mounted later: afterwards there is no
-    /// privilege over that namespace any more.
+    /// Make the `/proc` of the new process namespace, to be attached later: after that there is no
+    /// privilege over the namespace any more.
     OpenProc,
-    /// Make layers of one's own over the root filesystem that is asked for most, to be mounted later:
-    /// there is no way back to where it is.
+    /// Make our own layers over the root filesystem that most launches ask for, to be attached
+    /// later: the process cannot come back to where it is.
     TakeRoot,
-    /// Go where nothing is mounted but an empty directory.
+    /// Enter the mount namespace that contains only an empty directory.
     EnterVoid,
     /// Limit what the kernel keeps for a process: descriptors, cores, priorities, queues.
     LimitResources,
-    /// Become the first user of the slot, keeping capabilities: the kernel counts what a user has,
-    /// and each sandbox is to be counted by itself.
+    /// Become the first user of the slot, keeping capabilities: the kernel counts resources per
+    /// user, and each sandbox is to be counted by itself.
     BecomeSlotUser,
     /// Make a user namespace and wait until the launcher has mapped the slot's users into it.
     NewUserNamespace,
-    /// Become its user 0.
+    /// Become user 0 of that namespace.
     BecomeRootInside,
-    /// Leave the key ring that the launcher has.
+    /// Leave the key ring of the launcher.
     NewKeyRing,
-    /// Take every capability out of reach of programs that will be started.
+    /// Empty the bounding set, so that no program can gain a capability.
     EmptyBoundingSet,
     /// Make namespaces for System V objects, the host name, and the view of control groups.
     NewSmallNamespaces,
-    /// Make a namespace for mounts. It begins with the empty directory and nothing else, so there
-    /// is nothing to take away again, which would take long.
+    /// Make a mount namespace. It begins with the empty directory and nothing else, so there is
+    /// nothing to unmount, which would take long.
     NewMounts,
-    /// Mount the layers that were taken, or handed over instead, over the empty directory.
+    /// Attach the layers of `TakeRoot`, or those that were handed over instead, over the empty
+    /// directory.
     AttachRoot,
-    /// Mount what `OpenProc` made.
+    /// Attach the `/proc` of `OpenProc`.
     MountProc,
     /// Hide a file or directory of the root behind an empty one.
     Mask(&'static str),
     /// Make a directory of the root read-only.
     ReadOnly(&'static str),
-    /// Mount memory for what is shared or thrown away, and for the scale file, at three places: every
-    /// file system more costs each sandbox of the machine something.
+    /// Mount memory for `/tmp`, `/dev/shm` and the scale file, as one file system at three paths:
+    /// every additional file system costs each sandbox of the machine something.
     MountScratch {
         /// How much.
         bytes: u64,
@@ -132,22 +134,22 @@ pub enum Step {
         /// With which permissions.
         mode: u32,
     },
-    /// Mount what the launcher handed over.
+    /// Attach the mount that the launcher handed over.
     MountGiven {
         /// Where.
         path: &'static str,
     },
-    /// Mount the next of what was handed over besides. No link is followed on the way there.
+    /// Attach the next mount of a host directory. No link is followed on the way.
     MountShown {
         /// Where.
         at: String,
     },
-    /// Mount a terminal directory of its own.
+    /// Mount a `devpts` of its own.
     MountTerminals {
-        /// Whether terminals belong to the group that is known for it.
+        /// Whether terminals belong to the group `tty`.
         own_group: bool,
     },
-    /// Make it the root of every name.
+    /// Make it the root directory.
     EnterRoot,
     /// Take a host name.
     Hostname(String),
@@ -155,21 +157,21 @@ pub enum Step {
     KeepFewCapabilities,
     /// Keep none.
     DropCapabilities,
-    /// Limit how many processes the users of this namespace have.
+    /// Limit the number of processes of the users in this namespace.
     LimitProcesses(u32),
-    /// Use files as the user does.
+    /// Use files as the user of programs.
     UseFilesAsUser,
-    /// Forbid everyone inside to look into this process.
+    /// Forbid all processes inside to look into this one.
     Undumpable,
-    /// Be killed when the launcher dies, and stop here if it has already.
+    /// Die when the launcher dies, and end now if it has already.
     DieWithLauncher,
-    /// Give up ever gaining privileges by starting a program.
+    /// Give up gaining privileges by starting a program.
     NoNewPrivileges,
     /// Allow only the reviewed system calls from now on.
     LoadFilter,
 }
 
-/// Files of `/proc` that tell of the host, or that ask for trouble.
+/// Files of `/proc` that show the host, or that are dangerous.
 pub const MASKED: &[&str] = &[
     "proc/acpi",
     "proc/asound",
@@ -185,17 +187,16 @@ pub const MASKED: &[&str] = &[
     "proc/timer_list",
 ];
 
-/// Directories of `/proc` that are for reading only.
+/// Directories of `/proc` that are read-only.
 pub const READ_ONLY: &[&str] = &["proc/bus", "proc/fs", "proc/irq", "proc/sys"];
 
-/// What comes before both, once for all sandboxes of a slot, where a process cannot be born in its
-/// control groups but has to write itself into them (v1).
-pub fn settle() -> Vec<Step> {
+/// The steps of a slot parent, once per slot, where a process cannot start in its control groups
+/// but has to join them (v1).
+pub fn join_groups() -> Vec<Step> {
     vec![Step::JoinGroups, Step::WriteLimits]
 }
 
-/// The half that spares have behind them. `limits`: whether there are limits to write that are not
-/// written yet.
+/// The half that preforks do before a launch. `limits`: whether the prefork has to write limits.
 pub fn prepare(limits: bool, network: Network, users: Users) -> Vec<Step> {
     let mut steps = Vec::with_capacity(16);
     if limits {
@@ -210,7 +211,7 @@ pub fn prepare(limits: bool, network: Network, users: Users) -> Vec<Step> {
         Users::Ranges | Users::Subordinate => {
             steps.extend([Step::BecomeSlotUser, Step::NewUserNamespace, Step::BecomeRootInside]);
         }
-        // There is nobody else to become.
+        // There is no other user to become.
         Users::Alone => steps.push(Step::NewUserNamespace),
     }
     steps.extend([
@@ -222,33 +223,33 @@ pub fn prepare(limits: bool, network: Network, users: Users) -> Vec<Step> {
     steps
 }
 
-/// The half that is done when someone asks.
-pub fn enter(wish: &Wish) -> Vec<Step> {
+/// The half that is done at the launch.
+pub fn enter(input: &PlanInput) -> Vec<Step> {
     let mut steps = Vec::with_capacity(40);
-    match wish.network {
+    match input.network {
         Network::Fresh => steps.extend([Step::NewNetwork, Step::LoopbackUp]),
         Network::Spare | Network::Shared => {}
     }
     steps.extend([Step::AttachRoot, Step::MountProc]);
     steps.extend(MASKED.iter().copied().map(Step::Mask));
     steps.extend(READ_ONLY.iter().copied().map(Step::ReadOnly));
-    steps.push(Step::MountScratch { bytes: wish.scratch_bytes });
-    steps.push(Step::MountTerminals { own_group: wish.users == Users::Ranges });
-    steps.push(match wish.workspace {
+    steps.push(Step::MountScratch { bytes: input.scratch_bytes });
+    steps.push(Step::MountTerminals { own_group: input.users == Users::Ranges });
+    steps.push(match input.workspace {
         Workspace::Memory(bytes) => Step::MountMemory { path: "workspace", bytes, mode: 0o755 },
         Workspace::Given => Step::MountGiven { path: "workspace" },
     });
-    steps.extend(wish.shown.iter().map(|at| Step::MountShown { at: at.clone() }));
-    steps.extend([Step::EnterRoot, Step::Hostname(wish.hostname.clone())]);
-    match wish.users {
+    steps.extend(input.shown.iter().map(|at| Step::MountShown { at: at.clone() }));
+    steps.extend([Step::EnterRoot, Step::Hostname(input.hostname.clone())]);
+    match input.users {
         Users::Ranges | Users::Subordinate => {
             steps.extend([Step::KeepFewCapabilities, Step::UseFilesAsUser]);
         }
         Users::Alone => steps.push(Step::DropCapabilities),
     }
-    // The guest is one of them only where it has no user of its own.
-    let guest = u32::from(wish.users == Users::Alone);
-    steps.extend(wish.processes.map(|most| Step::LimitProcesses(most.saturating_add(guest))));
+    // The guest counts among them only where it has no user of its own.
+    let guest = u32::from(input.users == Users::Alone);
+    steps.extend(input.processes.map(|most| Step::LimitProcesses(most.saturating_add(guest))));
     steps.extend([
         Step::Undumpable,
         Step::DieWithLauncher,
@@ -288,8 +289,8 @@ impl fmt::Display for Step {
             Self::MountScratch { bytes } => {
                 write!(f, "mount memory on /tmp, /dev/shm and {SCALE}, {bytes} bytes")
             }
-            Self::MountGiven { path } => write!(f, "mount what was handed over on /{path}"),
-            Self::MountShown { at } => write!(f, "mount what is shown on /{at}"),
+            Self::MountGiven { path } => write!(f, "attach the given mount on /{path}"),
+            Self::MountShown { at } => write!(f, "attach a host directory on /{at}"),
             Self::MountTerminals { own_group: true } => f.write_str("mount /dev/pts, group 5"),
             Self::MountTerminals { own_group: false } => f.write_str("mount /dev/pts"),
             Self::EnterRoot => f.write_str("enter the root"),

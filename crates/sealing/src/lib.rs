@@ -1,9 +1,10 @@
-//! Encryption at rest. What is sealed can be read only with the key of the node, and only in the
-//! place it was sealed for: the envelope of one row, put into another, does not open.
+//! Encryption at rest. Sealed data can be read only with the key of the node, and only in the
+//! location it was sealed for: the envelope of one row does not open in another.
 //!
-//! A crate of its own, so that whatever is to seal something can without having a database: it knows
-//! no files and no tables. An envelope is a version (1 byte), the id of the key (8), a random nonce (24) and the ciphertext
-//! with its tag (XChaCha20-Poly1305). Nothing here may print or log a key or what was sealed.
+//! A crate of its own, so that other crates can seal data without a database: it knows no files and
+//! no tables. An envelope is a version (1 byte), the id of the key (8), a random nonce (24) and the
+//! ciphertext with its tag (XChaCha20-Poly1305). Nothing here may print or log a key or sealed
+//! data.
 
 use std::fmt;
 
@@ -11,14 +12,14 @@ use chacha20poly1305::aead::{Aead as _, Payload};
 use chacha20poly1305::{Key, KeyInit as _, XChaCha20Poly1305, XNonce};
 use sha2::{Digest as _, Sha256};
 
-/// The envelope that is written now.
+/// The version of new envelopes.
 const VERSION: u8 = 1;
 const KEY_ID_BYTES: usize = 8;
 const NONCE_BYTES: usize = 24;
 const TAG_BYTES: usize = 16;
 const HEAD_BYTES: usize = 1 + KEY_ID_BYTES + NONCE_BYTES;
 
-/// How much longer an envelope is than what is in it.
+/// How much longer an envelope is than its contents.
 pub const OVERHEAD_BYTES: usize = HEAD_BYTES + TAG_BYTES;
 
 /// Length of the secret part of a key.
@@ -31,34 +32,34 @@ pub struct NodeKey {
     id: [u8; KEY_ID_BYTES],
 }
 
-/// Where something is stored. It is part of what the tag of an envelope covers.
+/// The location of sealed data. The tag of an envelope covers it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Place(Vec<u8>);
 
-/// Why an envelope was not made or not opened.
+/// Why sealing or opening failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum SealError {
-    /// The machine gives no random numbers.
+    /// The operating system gave no random numbers.
     #[error("the machine gives no random numbers")]
     Random,
-    /// It is too short, or of a version that this program does not know.
+    /// The data is too short, or of an unknown version.
     #[error("it is not an envelope that this program knows")]
     NotAnEnvelope,
-    /// It was made with another key.
+    /// The envelope was made with another key.
     #[error("it was sealed with another key")]
     AnotherKey,
-    /// Its contents were changed, or it was sealed for another place.
+    /// The contents were changed, or the envelope was sealed for another location.
     #[error("it was changed, or belongs elsewhere")]
     Changed,
 }
 
 impl Place {
-    /// A table, or whatever else things of one kind are kept in.
+    /// A table, or another collection.
     pub fn new(table: &str) -> Self {
         Self(Vec::with_capacity(64)).and(table.as_bytes())
     }
 
-    /// One more part of what tells it from other places. Each part has its length in front, so that
+    /// Adds a part that tells it from other locations. Each part has its length in front, so that
     /// no two lists of parts give the same bytes.
     #[must_use]
     pub fn and(mut self, part: &[u8]) -> Self {
@@ -69,7 +70,7 @@ impl Place {
 }
 
 impl NodeKey {
-    /// The key that has this secret.
+    /// The key with this secret.
     pub fn from_secret(secret: &[u8; SECRET_BYTES]) -> Self {
         let digest = Sha256::new().chain_update(b"shoal node key id").chain_update(secret);
         let mut id = [0; KEY_ID_BYTES];
@@ -77,18 +78,18 @@ impl NodeKey {
         Self { cipher: XChaCha20Poly1305::new(&Key::from(*secret)), id }
     }
 
-    /// What tells it from other keys. It says nothing about its secret.
+    /// Tells it from other keys, without revealing its secret.
     pub const fn id(&self) -> [u8; KEY_ID_BYTES] {
         self.id
     }
 
-    /// Seals something for a place.
+    /// Seals data for a location.
     pub fn seal(&self, place: &Place, clear: &[u8]) -> Result<Vec<u8>, SealError> {
         let mut nonce = [0; NONCE_BYTES];
         getrandom::fill(&mut nonce).map_err(|_| SealError::Random)?;
         let payload = Payload { msg: clear, aad: &place.0 };
         let sealed = self.cipher.encrypt(&XNonce::from(nonce), payload);
-        // The cipher refuses only what is longer than anything that can be stored.
+        // The cipher refuses only data that is too long to be stored.
         let sealed = sealed.map_err(|_| SealError::NotAnEnvelope)?;
         let mut envelope = Vec::with_capacity(HEAD_BYTES + sealed.len());
         envelope.push(VERSION);
@@ -98,7 +99,7 @@ impl NodeKey {
         Ok(envelope)
     }
 
-    /// What was sealed for a place.
+    /// Opens an envelope in its location.
     pub fn open(&self, place: &Place, envelope: &[u8]) -> Result<Vec<u8>, SealError> {
         let (head, sealed) =
             envelope.split_at_checked(HEAD_BYTES).ok_or(SealError::NotAnEnvelope)?;
@@ -131,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_sealed_opens_with_its_key_and_in_its_place_only() {
+    fn an_envelope_opens_with_its_key_and_in_its_location_only() {
         let place = Place::new("sessions").and(b"1");
         let envelope = key(1).seal(&place, b"hunter2").unwrap();
         assert_eq!(envelope.len(), b"hunter2".len() + OVERHEAD_BYTES);
@@ -163,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn places_are_told_apart_by_their_parts() {
+    fn locations_differ_by_their_parts() {
         let place = |parts: &[&str]| {
             parts.iter().fold(Place::new("t"), |place, part| place.and(part.as_bytes()))
         };
@@ -172,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_is_never_printed() {
+    fn a_node_key_is_never_printed() {
         let shown = format!("{:?}", key(0xab));
         assert_eq!(shown, "NodeKey { .. }");
     }

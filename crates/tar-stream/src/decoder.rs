@@ -1,5 +1,5 @@
-//! An archive block by block, without I/O. The caller gives one block after another until
-//! there is an entry, goes past its contents and their padding, and gives the next block.
+//! Decodes an archive block by block, without I/O. The caller gives one block after another until
+//! there is an entry, skips its contents and their padding, and gives the next block.
 
 use crate::error::TarError;
 use crate::header::{self, Header};
@@ -8,48 +8,48 @@ use crate::sparse::{DataMap, Region, Sparse, from_header, from_more};
 use crate::{BLOCK, Entry, Kind, padding};
 
 /// Names, attributes and remarks of one entry are kept in memory, so together they are bounded.
-const SAID_BYTES_MAX: u64 = 1 << 20;
-/// And so are the headers that come before the one of an entry itself.
-const SAID_HEADERS_MAX: u32 = 16;
-/// No file is larger, and sums of a few such sizes fit.
+const EXTENSION_BYTES_MAX: u64 = 1 << 20;
+/// The most extension headers before the header of an entry itself.
+const EXTENSION_HEADERS_MAX: u32 = 16;
+/// No file is larger, and sums of a few such sizes do not overflow.
 const SIZE_MAX: u64 = i64::MAX as u64;
 
-/// How much an archive may be.
+/// Bounds of an archive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Bounds {
-    /// Headers, those that say something about the next one included.
+    /// Headers, extension headers included.
     pub headers: u64,
-    /// Bytes of contents that are stored, of all entries together.
+    /// Stored bytes of contents, of all entries together.
     pub bytes: u64,
 }
 
 impl Bounds {
-    /// No bounds besides those of the format: for archives whose reader counts for itself.
+    /// No bounds besides those of the format: for a caller that counts itself.
     pub const NONE: Self = Self { headers: u64::MAX, bytes: u64::MAX };
 }
 
-/// What a block was.
+/// The result of a block.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Step {
-    /// A part of something: the next block has more of it.
+    /// A part of something: the next block continues it.
     More,
-    /// The last that says something about an entry. Its contents follow, if it has any.
+    /// The last header of an entry. Its contents follow, if it has any.
     Entry(Box<Entry>),
     /// The end of the archive.
     End,
 }
 
-/// An archive as it is taken apart.
+/// The decoder of an archive.
 #[derive(Debug)]
 pub struct Decoder {
     left: Bounds,
-    said: Said,
-    within: Within,
+    extensions: Extensions,
+    state: State,
 }
 
-/// What came before an entry and says something about it.
+/// Extension headers before an entry.
 #[derive(Debug, Default)]
-struct Said {
+struct Extensions {
     headers: u32,
     bytes: u64,
     long_path: Option<Vec<u8>>,
@@ -59,21 +59,21 @@ struct Said {
 
 /// What the next block belongs to.
 #[derive(Debug)]
-enum Within {
+enum State {
     Headers,
-    /// Text about the next entry, by the letter of its header, and how much of it is missing.
+    /// Text about the next entry, by the type of its header, and how many bytes are missing.
     Text {
         letter: u8,
         text: Vec<u8>,
         missing: u64,
     },
-    /// The map of a file with holes that goes on behind the header.
+    /// The sparse map that continues after the header.
     HeaderMap {
         header: Header,
         real_size: u64,
         regions: Vec<Region>,
     },
-    /// The map of a file with holes that stands before its contents.
+    /// The sparse map before the contents.
     DataMap {
         header: Header,
         real_size: u64,
@@ -83,47 +83,47 @@ enum Within {
 }
 
 impl Decoder {
-    /// Of an archive within these bounds.
+    /// For an archive within these bounds.
     pub fn new(bounds: Bounds) -> Self {
-        Self { left: bounds, said: Said::default(), within: Within::Headers }
+        Self { left: bounds, extensions: Extensions::default(), state: State::Headers }
     }
 
     /// Takes the next block.
     pub fn block(&mut self, block: &[u8; BLOCK]) -> Result<Step, TarError> {
-        match std::mem::replace(&mut self.within, Within::Headers) {
-            Within::Headers => self.header(block),
-            Within::Text { letter, mut text, missing } => {
+        match std::mem::replace(&mut self.state, State::Headers) {
+            State::Headers => self.header(block),
+            State::Text { letter, mut text, missing } => {
                 let here = missing.min(BLOCK as u64);
                 text.extend_from_slice(&block[..here as usize]);
                 self.text(letter, text, missing - here)
             }
-            Within::HeaderMap { header, real_size, mut regions } => {
+            State::HeaderMap { header, real_size, mut regions } => {
                 if from_more(block, &mut regions)? {
-                    self.within = Within::HeaderMap { header, real_size, regions };
+                    self.state = State::HeaderMap { header, real_size, regions };
                     return Ok(Step::More);
                 }
                 self.with_map(header, real_size, regions)
             }
-            Within::DataMap { header, real_size, mut map, stored } => {
+            State::DataMap { header, real_size, mut map, stored } => {
                 let stored = stored.checked_sub(BLOCK as u64).ok_or_else(Sparse::wrong)?;
                 if map.is_whole_with(block)? {
                     let sparse = Sparse::checked(real_size, map.regions, stored)?;
                     return self.entry(header, stored, Some(sparse));
                 }
-                self.within = Within::DataMap { header, real_size, map, stored };
+                self.state = State::DataMap { header, real_size, map, stored };
                 Ok(Step::More)
             }
         }
     }
 
-    /// There are no more blocks: right only where nothing was begun.
+    /// The archive has ended: an error unless it ended between two entries.
     pub fn end(&self) -> Result<(), TarError> {
-        match self.within {
-            Within::Headers if self.said.headers == 0 => Ok(()),
-            Within::Headers
-            | Within::Text { .. }
-            | Within::HeaderMap { .. }
-            | Within::DataMap { .. } => Err(TarError::Cut),
+        match self.state {
+            State::Headers if self.extensions.headers == 0 => Ok(()),
+            State::Headers
+            | State::Text { .. }
+            | State::HeaderMap { .. }
+            | State::DataMap { .. } => Err(TarError::Cut),
         }
     }
 
@@ -133,20 +133,20 @@ impl Decoder {
             return Ok(Step::End);
         };
         let Some(left) = self.left.headers.checked_sub(1) else {
-            return Err(TarError::TooLarge("it has more entries than allowed".into()));
+            return Err(TarError::TooLarge("the archive has more entries than allowed".into()));
         };
         self.left.headers = left;
         match header.letter {
             letter @ (b'x' | b'X' | b'L' | b'K' | b'g' | b'V') => {
                 self.announced(letter, header.size)
             }
-            b'M' => {
-                Err(TarError::Unsupported("it is one of several volumes; make one archive of them"))
-            }
+            b'M' => Err(TarError::Unsupported(
+                "the archive is one of several volumes; make one archive of them",
+            )),
             b'S' => {
                 let (real_size, regions, more) = from_header(block)?;
                 if more {
-                    self.within = Within::HeaderMap { header, real_size, regions };
+                    self.state = State::HeaderMap { header, real_size, regions };
                     return Ok(Step::More);
                 }
                 self.with_map(header, real_size, regions)
@@ -155,40 +155,40 @@ impl Decoder {
         }
     }
 
-    /// Text about the next entry follows.
+    /// A header announces text about the next entry.
     fn announced(&mut self, letter: u8, size: u64) -> Result<Step, TarError> {
-        self.said.headers += 1;
-        if self.said.headers > SAID_HEADERS_MAX {
-            return Err(TarError::TooLarge("too many headers of one entry".into()));
+        self.extensions.headers += 1;
+        if self.extensions.headers > EXTENSION_HEADERS_MAX {
+            return Err(TarError::TooLarge("an entry has too many headers".into()));
         }
-        self.said.bytes = self.said.bytes.saturating_add(size);
-        if self.said.bytes > SAID_BYTES_MAX {
-            return Err(TarError::TooLarge("a name or a remark is too long".into()));
+        self.extensions.bytes = self.extensions.bytes.saturating_add(size);
+        if self.extensions.bytes > EXTENSION_BYTES_MAX {
+            return Err(TarError::TooLarge("a name or a comment is too long".into()));
         }
         self.text(letter, Vec::new(), size)
     }
 
     fn text(&mut self, letter: u8, text: Vec<u8>, missing: u64) -> Result<Step, TarError> {
         if missing > 0 {
-            self.within = Within::Text { letter, text, missing };
+            self.state = State::Text { letter, text, missing };
             return Ok(Step::More);
         }
         match letter {
-            b'L' => self.said.long_path = Some(header::text(&text).to_vec()),
-            b'K' => self.said.long_target = Some(header::text(&text).to_vec()),
-            b'x' | b'X' => self.said.pax.get_or_insert_default().read(&text)?,
-            // What is said about all entries is remarks, and a label is about none.
+            b'L' => self.extensions.long_path = Some(header::text(&text).to_vec()),
+            b'K' => self.extensions.long_target = Some(header::text(&text).to_vec()),
+            b'x' | b'X' => self.extensions.pax.get_or_insert_default().read(&text)?,
+            // Global headers contain only comments, and a label is about no entry.
             _ => {}
         }
         Ok(Step::More)
     }
 
-    /// An entry whose header has no map of holes.
+    /// An entry whose header has no sparse map.
     fn plain(&mut self, header: Header) -> Result<Step, TarError> {
-        let pax = self.said.pax.get_or_insert_default();
+        let pax = self.extensions.pax.get_or_insert_default();
         let kind = Kind::of_letter(header.letter);
         let stored = match kind {
-            // These have no contents, whatever is said of their size; a dump of names has.
+            // These have no contents, whatever their size field says; a dump of names has.
             Kind::Directory if header.letter != b'D' => 0,
             Kind::Symlink | Kind::Hardlink | Kind::Device | Kind::Fifo => 0,
             Kind::File | Kind::Directory | Kind::Other(_) => pax.size.unwrap_or(header.size),
@@ -197,7 +197,7 @@ impl Decoder {
             (Kind::File, Some(real_size)) if pax.sparse.map_in_data => {
                 check_size(stored)?;
                 let map = DataMap::default();
-                self.within = Within::DataMap { header, real_size, map, stored };
+                self.state = State::DataMap { header, real_size, map, stored };
                 Ok(Step::More)
             }
             (Kind::File, Some(real_size)) => {
@@ -214,8 +214,8 @@ impl Decoder {
         real_size: u64,
         regions: Vec<Region>,
     ) -> Result<Step, TarError> {
-        let said = self.said.pax.as_ref().and_then(|pax| pax.size);
-        let stored = said.unwrap_or(header.size);
+        let declared = self.extensions.pax.as_ref().and_then(|pax| pax.size);
+        let stored = declared.unwrap_or(header.size);
         let sparse = Sparse::checked(real_size, regions, stored)?;
         self.entry(header, stored, Some(sparse))
     }
@@ -228,19 +228,19 @@ impl Decoder {
     ) -> Result<Step, TarError> {
         check_size(stored)?;
         let Some(left) = self.left.bytes.checked_sub(stored) else {
-            return Err(TarError::TooLarge("it has more bytes than allowed".into()));
+            return Err(TarError::TooLarge("the archive has more bytes than allowed".into()));
         };
         self.left.bytes = left;
-        let Said { long_path, long_target, pax, .. } = std::mem::take(&mut self.said);
+        let Extensions { long_path, long_target, pax, .. } = std::mem::take(&mut self.extensions);
         let pax = pax.unwrap_or_default();
         let path = pax.sparse.name.or(pax.path).or(long_path).unwrap_or(header.path);
         let mut kind = Kind::of_letter(header.letter);
-        // Before there was a mark for directories, a slash was it.
+        // Before there was a type for directories, a trailing slash marked them.
         if kind == Kind::File && path.ends_with(b"/") {
             kind = Kind::Directory;
         }
-        let id = |said: Option<u64>, field: Option<u64>| {
-            said.or(field).and_then(|id| u32::try_from(id).ok()).unwrap_or(u32::MAX)
+        let id = |extended: Option<u64>, field: Option<u64>| {
+            extended.or(field).and_then(|id| u32::try_from(id).ok()).unwrap_or(u32::MAX)
         };
         Ok(Step::Entry(Box::new(Entry {
             kind,

@@ -1,4 +1,4 @@
-//! The entries of an archive, one after the other, from a reader.
+//! Reads the entries of an archive, one after the other, from a reader.
 
 use std::io::{self, BufRead, ErrorKind, Read};
 
@@ -6,25 +6,24 @@ use crate::decoder::{Bounds, Decoder, Step};
 use crate::error::TarError;
 use crate::{BLOCK, Entry, padding};
 
-/// What may follow the end of an archive.
+/// The most bytes after the end of an archive.
 const TAIL_BYTES_MAX: u64 = 1 << 20;
 
-/// An archive as it is read.
+/// A reader of an archive.
 #[derive(Debug)]
 pub struct Entries<R> {
     reader: R,
     decoder: Decoder,
-    /// Contents of the current entry that were not taken yet, and what fills up their last block.
+    /// Unread contents of the current entry, and the padding of their last block.
     data_left: u64,
     padding_left: u64,
     position: u64,
-    is_over: bool,
+    has_ended: bool,
     is_whole: bool,
 }
 
 impl<R: Read> Entries<R> {
-    /// Reads an archive within bounds. One that ends without a mark is one too: some programs write
-    /// none.
+    /// Reads an archive within bounds. It may end without an end mark: some programs write none.
     pub fn new(reader: R, bounds: Bounds) -> Self {
         Self {
             reader,
@@ -32,28 +31,28 @@ impl<R: Read> Entries<R> {
             data_left: 0,
             padding_left: 0,
             position: 0,
-            is_over: false,
+            has_ended: false,
             is_whole: false,
         }
     }
 
-    /// Reads an archive that has its mark at the end, and reads to the last byte, so that whatever
-    /// checks the whole has seen it all.
+    /// Reads an archive that must have its end mark, and reads to the last byte, so that a checksum
+    /// of the whole sees all of it.
     pub fn whole(reader: R, bounds: Bounds) -> Self {
         Self { is_whole: true, ..Self::new(reader, bounds) }
     }
 
-    /// How many bytes were read: where the contents of the current entry go on.
+    /// The number of bytes read: the position in the contents of the current entry.
     pub fn position(&self) -> u64 {
         self.position
     }
 
-    /// The next entry; none at the end. What was not taken of the one before is passed over.
+    /// The next entry; `None` at the end. Unread contents of the one before are skipped.
     pub fn next_entry(&mut self) -> Result<Option<Entry>, TarError> {
         self.skip_rest()?;
-        while !self.is_over {
+        while !self.has_ended {
             let Some(block) = self.block()? else {
-                self.is_over = true;
+                self.has_ended = true;
                 self.decoder.end()?;
                 if self.is_whole {
                     return Err(TarError::Cut);
@@ -72,8 +71,7 @@ impl<R: Read> Entries<R> {
         Ok(None)
     }
 
-    /// Gives up the rest of the current entry to somebody who goes past it in another way: so many
-    /// bytes.
+    /// Leaves the rest of the current entry to the caller, which must skip this many bytes itself.
     pub fn pass_over(&mut self) -> (&mut R, u64) {
         let count = std::mem::take(&mut self.data_left) + std::mem::take(&mut self.padding_left);
         self.position = self.position.saturating_add(count);
@@ -86,7 +84,7 @@ impl<R: Read> Entries<R> {
         if skipped == count { Ok(()) } else { Err(TarError::Cut) }
     }
 
-    /// The next block; none where the bytes end between two.
+    /// The next block; `None` if the bytes end between two blocks.
     fn block(&mut self) -> Result<Option<[u8; BLOCK]>, TarError> {
         let (mut block, mut filled) = ([0; BLOCK], 0);
         while filled < BLOCK {
@@ -103,7 +101,7 @@ impl<R: Read> Entries<R> {
     }
 
     fn end(&mut self) -> Result<(), TarError> {
-        self.is_over = true;
+        self.has_ended = true;
         if !self.is_whole {
             return Ok(());
         }
@@ -112,7 +110,7 @@ impl<R: Read> Entries<R> {
         if followed.map_err(TarError::Read)? < most {
             Ok(())
         } else {
-            Err(TarError::broken("something follows its end"))
+            Err(TarError::broken("data follows the end of the archive"))
         }
     }
 }
@@ -135,7 +133,7 @@ impl<R: Read> Read for Entries<R> {
 }
 
 impl<R: BufRead> Entries<R> {
-    /// Contents of the current entry, as many as are at hand; empty at their end.
+    /// Contents of the current entry, as many as are buffered; empty at their end.
     pub fn data(&mut self) -> Result<&[u8], TarError> {
         if self.data_left == 0 {
             return Ok(&[]);
@@ -148,7 +146,7 @@ impl<R: BufRead> Entries<R> {
         Ok(&at_hand[..wanted])
     }
 
-    /// Says how many of them were taken.
+    /// Consumes this many of them.
     pub fn take_data(&mut self, count: usize) {
         self.reader.consume(count);
         self.data_left -= count as u64;
@@ -162,6 +160,6 @@ fn fill(reader: &mut impl BufRead) -> Result<&[u8], TarError> {
             return Err(TarError::Read(error));
         }
     }
-    // The borrow of the loop ended with it; what it filled is still there.
+    // The borrow of the loop ended with it; the buffer is still filled.
     reader.fill_buf().map_err(TarError::Read)
 }

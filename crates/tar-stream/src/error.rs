@@ -6,17 +6,17 @@ use std::{error, fmt, io};
 /// Why an archive cannot be read.
 #[derive(Debug)]
 pub enum TarError {
-    /// Its bytes did not arrive.
+    /// The bytes could not be read.
     Read(io::Error),
-    /// It ends in the middle.
+    /// The archive ends in the middle.
     Cut,
-    /// It is damaged, or no archive.
+    /// The archive is damaged, or not an archive.
     Broken(Cow<'static, str>),
     /// An entry claims more bytes than any file can have.
     Size,
-    /// It exceeds a bound.
+    /// The archive exceeds a bound.
     TooLarge(Cow<'static, str>),
-    /// It is an archive of a kind that is not read here.
+    /// An archive of an unsupported kind.
     Unsupported(&'static str),
 }
 

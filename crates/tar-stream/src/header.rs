@@ -3,7 +3,7 @@
 use crate::BLOCK;
 use crate::error::TarError;
 
-/// A header as it stands there: what other headers said before is not in it yet.
+/// A header as stored: earlier extension headers are not applied yet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Header {
     pub(crate) path: Vec<u8>,
@@ -16,19 +16,19 @@ pub(crate) struct Header {
     pub(crate) modified_s: i64,
 }
 
-/// Reads one. `None` is a block of zeros, the end of an archive.
+/// Parses one. `None` is a block of zeros, the end of an archive.
 pub(crate) fn parse(block: &[u8; BLOCK]) -> Result<Option<Header>, TarError> {
     if block.iter().all(|&byte| byte == 0) {
         return Ok(None);
     }
     if !checksum_fits(block) {
-        return Err(TarError::broken("a header is damaged, or it is no tar archive"));
+        return Err(TarError::broken("a header is damaged, or the data is not a tar archive"));
     }
     let positive =
         |range: std::ops::Range<usize>| number(&block[range]).and_then(|n| u64::try_from(n).ok());
     let wrong = |what: &str| TarError::broken(format!("the {what} of a tar header is wrong"));
     let mut path = text(&block[..100]).to_vec();
-    // GNU keeps other things where ustar keeps the beginning of long names.
+    // GNU keeps other data where ustar keeps the beginning of long names.
     let prefix = text(&block[345..500]);
     if &block[257..263] == b"ustar\0" && !prefix.is_empty() {
         path = [prefix, b"/", &path].concat();
@@ -38,7 +38,7 @@ pub(crate) fn parse(block: &[u8; BLOCK]) -> Result<Option<Header>, TarError> {
         target: text(&block[157..257]).to_vec(),
         letter: block[156],
         mode: (positive(100..108).ok_or_else(|| wrong("mode"))? & 0o7777) as u32,
-        // An owner or a time that cannot be read is a pity, and no reason to refuse the rest.
+        // An unreadable owner or time is no reason to refuse the entry.
         user: positive(108..116),
         group: positive(116..124),
         size: positive(124..136).ok_or_else(|| wrong("size"))?,
@@ -46,17 +46,17 @@ pub(crate) fn parse(block: &[u8; BLOCK]) -> Result<Option<Header>, TarError> {
     }))
 }
 
-/// Up to the first zero.
+/// The text up to the first zero.
 pub(crate) fn text(field: &[u8]) -> &[u8] {
     field.split(|&byte| byte == 0).next().unwrap_or_default()
 }
 
-/// A number: octal digits, or base 256 where those were too few. An empty field is 0.
+/// A number: octal digits, or base 256 for large numbers. An empty field is 0.
 pub(crate) fn number(field: &[u8]) -> Option<i64> {
     let (&first, rest) = field.split_first()?;
     if first & 0x80 != 0 {
         let negative = first & 0x40 != 0;
-        // The highest bit is the mark of the format, and the next one the sign.
+        // The highest bit marks the format, the next one is the sign.
         let start = if negative { i128::from(first) - 256 } else { i128::from(first & 0x3f) };
         let value = rest.iter().try_fold(start, |value, &byte| {
             value.checked_mul(256).map(|value| value + i128::from(byte))
@@ -70,7 +70,7 @@ pub(crate) fn number(field: &[u8]) -> Option<i64> {
     })
 }
 
-/// Some old programs summed up signed bytes.
+/// Some old programs summed signed bytes.
 fn checksum_fits(block: &[u8; BLOCK]) -> bool {
     let Some(expected) = number(&block[148..156]) else { return false };
     let blanked = |at: usize, byte: u8| if (148..156).contains(&at) { b' ' } else { byte };
@@ -85,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_are_read_in_both_formats() {
+    fn tar_numbers_are_read_in_both_formats() {
         let cases: &[(&[u8], Option<i64>)] = &[
             (b"0000644\0", Some(0o644)),
             (b"    644 ", Some(0o644)),
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn a_header_is_what_the_tar_crate_wrote() {
+    fn a_tar_header_is_what_the_tar_crate_wrote() {
         let mut written = tar::Header::new_ustar();
         written.set_path("a/b").unwrap();
         written.set_mode(0o4755);

@@ -1,9 +1,8 @@
-//! The tar format, for archives of strangers and our own: ustar, GNU and pax, with long names, large
-//! sizes and files with holes. It makes no files.
+//! The tar format, for foreign archives and our own: ustar, GNU and pax, with long names, large
+//! sizes and sparse files. It makes no files.
 //!
-//! [`Decoder`] takes an archive block by block and does no I/O, so that code which waits for bytes and
-//! code which blocks read archives alike. [`Entries`] reads from a reader. [`Written`] is one entry on
-//! its way out.
+//! [`Decoder`] takes an archive block by block and does no I/O, so that async and blocking code
+//! read archives alike. [`Entries`] reads from a reader. [`Written`] is one entry to write.
 //!
 //! Whatever an archive claims, memory stays bounded, sums do not overflow, and names stay bytes.
 
@@ -26,13 +25,13 @@ pub use writer::{Written, end};
 /// Everything in an archive comes in blocks of this size.
 pub const BLOCK: usize = 512;
 
-/// What extended headers call the attributes of users.
+/// The prefix of user attributes in extended headers.
 const ATTRIBUTE: &[u8] = b"SCHILY.xattr.";
 
 /// An extended attribute: its name and its value.
 pub type Attribute = (Box<[u8]>, Box<[u8]>);
 
-/// How many bytes fill up the last block of `size` bytes.
+/// The padding after `size` bytes.
 pub const fn padding(size: u64) -> u64 {
     (BLOCK as u64 - size % BLOCK as u64) % BLOCK as u64
 }
@@ -46,13 +45,13 @@ pub enum Kind {
     Directory,
     /// A symbolic link.
     Symlink,
-    /// Another name of a file that came before.
+    /// A hard link to an earlier file.
     Hardlink,
     /// A device of either kind.
     Device,
     /// A named pipe.
     Fifo,
-    /// Anything else, by its letter.
+    /// Anything else, by its type byte.
     Other(u8),
 }
 
@@ -87,23 +86,23 @@ impl Kind {
 pub struct Entry {
     /// What it is.
     pub kind: Kind,
-    /// Where, as the archive has it.
+    /// Its path, as stored in the archive.
     pub path: Vec<u8>,
-    /// Where a link points, or what a file is another name of; empty without one.
+    /// The target of a link; empty without one.
     pub target: Vec<u8>,
     /// Its permissions, with their special bits.
     pub mode: u32,
-    /// Whose it is: user and group. One that is no number of a user is `u32::MAX`.
+    /// User and group. An invalid id is `u32::MAX`.
     pub owner: (u32, u32),
     /// How many bytes of contents follow.
     pub size: u64,
     /// When it was last written, in seconds since 1970 and nanoseconds.
     pub modified: (i64, u32),
-    /// Where the contents belong, if the file has holes.
+    /// Where the contents belong, if the file is sparse.
     pub sparse: Option<Sparse>,
-    /// The extended attributes that are kept in archives by their names.
+    /// The extended attributes that archives keep by name.
     pub attributes: Vec<Attribute>,
-    /// It has attributes or access lists, in whatever form.
+    /// Whether it has attributes or access lists, in any form.
     pub has_attributes: bool,
 }
 
@@ -111,7 +110,7 @@ pub struct Entry {
 const SHOWN_BYTES_MAX: usize = 256;
 
 impl Entry {
-    /// For causes, which people read: the beginning of its path.
+    /// The beginning of its path, for error messages.
     pub fn shown(&self) -> String {
         self.path[..self.path.len().min(SHOWN_BYTES_MAX)].escape_ascii().to_string()
     }

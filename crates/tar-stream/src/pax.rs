@@ -1,10 +1,10 @@
-//! What an extended header says: `LENGTH KEY=VALUE\n`, one after the other.
+//! Extended headers: `LENGTH KEY=VALUE\n`, one after the other.
 
 use crate::error::TarError;
 use crate::sparse::{self, Region};
 use crate::{ATTRIBUTE, Attribute};
 
-/// The records of the extended headers of one entry that mean something to us.
+/// The known records of the extended headers of one entry.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Pax {
     pub(crate) path: Option<Vec<u8>>,
@@ -18,7 +18,7 @@ pub(crate) struct Pax {
     pub(crate) sparse: PaxSparse,
 }
 
-/// What it says about holes, in the three ways that GNU tar had over the years.
+/// Sparse information, in the three forms of GNU tar.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct PaxSparse {
     pub(crate) name: Option<Vec<u8>>,
@@ -41,11 +41,11 @@ fn record(records: &[u8]) -> Option<Record<'_>> {
 }
 
 impl Pax {
-    /// Reads the records of one header. What it says holds, whatever one before it said.
+    /// Reads the records of one header. They override those of earlier headers.
     pub(crate) fn read(&mut self, mut records: &[u8]) -> Result<(), TarError> {
         while !records.is_empty() {
             let (key, value, rest) = record(records)
-                .ok_or_else(|| TarError::broken("an extended header that makes no sense"))?;
+                .ok_or_else(|| TarError::broken("an extended header cannot be parsed"))?;
             self.take(key, value)?;
             records = rest;
         }
@@ -99,7 +99,7 @@ fn is_attribute(key: &[u8]) -> bool {
         .any(|prefix| key.starts_with(prefix))
 }
 
-/// Digits only, as these headers have it.
+/// Digits only, as these headers require.
 pub(crate) fn decimal(text: &[u8]) -> Option<u64> {
     if text.is_empty() || !text.iter().all(u8::is_ascii_digit) {
         return None;
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn records_are_read_and_the_rest_is_passed_over() {
+    fn known_pax_records_are_read_and_others_skipped() {
         let pax = parse(b"12 path=a/b\n20 comment=anything\n17 mtime=12.5000\n11 size=77\n");
         let pax = pax.unwrap_or_else(|error| panic!("{error}"));
         assert_eq!(pax.path.as_deref(), Some(&b"a/b"[..]));
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_is_refused() {
+    fn invalid_pax_records_are_refused() {
         let cases: &[&[u8]] = &[
             b"x",
             b"5 a=b",
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn times_before_the_epoch_are_times_too() {
+    fn pax_times_before_the_epoch_are_read() {
         assert_eq!(moment(b"-1.25"), Some((-2, 750_000_000)));
         assert_eq!(moment(b"1.0000000001"), Some((1, 0)));
         assert_eq!(moment(b"x"), None);

@@ -1,40 +1,40 @@
-//! Files with holes: where the bytes that are there belong.
+//! Sparse files: where the stored bytes belong.
 
 use crate::BLOCK;
 use crate::error::TarError;
 use crate::header::number;
 use crate::pax::decimal;
 
-/// Most pieces of one file.
+/// The most regions of one file.
 const REGIONS_MAX: usize = 1 << 20;
 
-/// Bytes that are there.
+/// Stored bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Region {
-    /// Where they begin.
+    /// Their position.
     pub offset: u64,
-    /// How many they are.
+    /// Their length.
     pub length: u64,
 }
 
-/// A file with holes.
+/// A sparse file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Sparse {
     /// Its size, holes included.
     pub real_size: u64,
-    /// What is there, in order.
+    /// The stored regions, in order.
     pub regions: Vec<Region>,
 }
 
 impl Sparse {
-    /// Checks that a map fits the file and what is stored of it.
+    /// Checks that a map fits the file and its stored bytes.
     pub(crate) fn checked(
         real_size: u64,
         regions: Vec<Region>,
         stored: u64,
     ) -> Result<Self, TarError> {
         let end = regions.last().map_or(0, |last| last.offset + last.length);
-        // Regions lie behind each other, so their sum is not larger than their end.
+        // Regions do not overlap, so their sum is not larger than their end.
         let sum: u64 = regions.iter().map(|region| region.length).sum();
         if end > real_size || sum != stored {
             return Err(Self::wrong());
@@ -43,11 +43,11 @@ impl Sparse {
     }
 
     pub(crate) fn wrong() -> TarError {
-        TarError::broken("the map of a file with holes does not fit the file")
+        TarError::broken("the map of a sparse file does not fit the file")
     }
 }
 
-/// Adds a region that must lie behind those before it.
+/// Adds a region, which must follow those before it.
 pub(crate) fn add(regions: &mut Vec<Region>, region: Region) -> Result<(), TarError> {
     if regions.len() >= REGIONS_MAX {
         return Err(TarError::TooLarge(format!("a file has more than {REGIONS_MAX} holes").into()));
@@ -60,8 +60,8 @@ pub(crate) fn add(regions: &mut Vec<Region>, region: Region) -> Result<(), TarEr
     Ok(())
 }
 
-/// The map that GNU tar puts into the header itself, the size of the file, and whether more of the
-/// map is in the next block.
+/// The map that GNU tar puts into the header itself, the size of the file, and whether the map
+/// continues in the next block.
 pub(crate) fn from_header(header: &[u8; BLOCK]) -> Result<(u64, Vec<Region>, bool), TarError> {
     let real_size = field(&header[483..495]).ok_or_else(Sparse::wrong)?;
     let mut regions = Vec::new();
@@ -69,7 +69,7 @@ pub(crate) fn from_header(header: &[u8; BLOCK]) -> Result<(u64, Vec<Region>, boo
     Ok((real_size, regions, header[482] != 0))
 }
 
-/// More of it, and whether that was not all.
+/// More of it, and whether it still continues.
 pub(crate) fn from_more(block: &[u8; BLOCK], regions: &mut Vec<Region>) -> Result<bool, TarError> {
     add_fields(regions, &block[..504])?;
     Ok(block[504] != 0)
@@ -77,7 +77,7 @@ pub(crate) fn from_more(block: &[u8; BLOCK], regions: &mut Vec<Region>) -> Resul
 
 fn add_fields(regions: &mut Vec<Region>, fields: &[u8]) -> Result<(), TarError> {
     for pair in fields.as_chunks::<24>().0 {
-        // The unused ones are empty.
+        // The unused fields are empty.
         if pair[0] == 0 {
             break;
         }
@@ -92,21 +92,21 @@ fn field(bytes: &[u8]) -> Option<u64> {
     number(bytes).and_then(|n| u64::try_from(n).ok())
 }
 
-/// Longer than any number that a map can have.
+/// Longer than any number of a map.
 const DIGITS_MAX: usize = 20;
 
-/// The map that stands before the contents: numbers, one on each line, in whole blocks.
+/// The map before the contents: numbers, one per line, in whole blocks.
 #[derive(Debug, Default)]
 pub(crate) struct DataMap {
     pub(crate) regions: Vec<Region>,
-    /// How many regions are missing, once that was said.
+    /// How many regions are missing, once the map has said so.
     missing: Option<u64>,
     offset: Option<u64>,
     digits: Vec<u8>,
 }
 
 impl DataMap {
-    /// Takes the next block. Whether the map is whole then: what is left of the block fills it up.
+    /// Takes the next block. Returns whether the map is complete: the rest of the block is padding.
     pub(crate) fn is_whole_with(&mut self, block: &[u8; BLOCK]) -> Result<bool, TarError> {
         for &byte in block {
             if byte != b'\n' {
@@ -145,7 +145,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn maps_that_lie_are_refused() {
+    fn invalid_sparse_maps_are_refused() {
         let region = |offset, length| Region { offset, length };
         let mut regions = Vec::new();
         add(&mut regions, region(0, 10)).unwrap();
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn a_map_in_the_contents_is_read_block_by_block() {
+    fn a_sparse_map_in_the_contents_is_read_block_by_block() {
         let mut map = DataMap::default();
         assert!(map.is_whole_with(&block(b"2\n0\n5\n512\n7\n")).unwrap());
         assert_eq!(map.regions.len(), 2);
@@ -180,7 +180,7 @@ mod tests {
                 bad.escape_ascii()
             );
         }
-        // The zeros that fill up a block are no part of a number that goes on.
+        // The zeros that fill a block are not part of a number that continues.
         let mut unfinished = DataMap::default();
         assert!(unfinished.is_whole_with(&block(b"2\n0\n")).is_err());
     }

@@ -1,4 +1,4 @@
-//! Archives of strangers: what they may claim, and what becomes of it.
+//! Foreign archives: what they may claim, and what the reader does.
 
 use std::io::Read as _;
 
@@ -23,7 +23,7 @@ fn written(kind: Kind, path: &[u8], attributes: &[Attribute], size: u64) -> Vec<
     bytes
 }
 
-/// A header of any kind and size, with the sum that fits it.
+/// A header of any type and size, with a valid checksum.
 fn header(letter: u8, size: u64) -> Vec<u8> {
     let mut header = tar::Header::new_ustar();
     header.set_path("some").unwrap();
@@ -58,7 +58,7 @@ fn refused(bytes: &[u8]) -> String {
 }
 
 #[test]
-fn what_is_written_is_read() {
+fn written_tar_entries_are_read() {
     let long = [b"\xff".repeat(300), b"/x".to_vec()].concat();
     let attributes: [Attribute; 1] = [(b"user.note"[..].into(), b"a\0b\n=".as_slice().into())];
     let mut bytes = written(Kind::File, &long, &attributes, 3);
@@ -81,7 +81,7 @@ fn what_is_written_is_read() {
 }
 
 #[test]
-fn an_archive_that_ends_early_or_lies_is_none() {
+fn a_cut_or_damaged_tar_archive_is_refused() {
     let mut whole = written(Kind::File, b"file", &[], 700);
     whole.resize(whole.len() + 1024, b'x');
     end(&mut whole);
@@ -94,7 +94,7 @@ fn an_archive_that_ends_early_or_lies_is_none() {
     assert!(refused(&wrong).contains("a header is damaged"));
     let mut followed = whole.clone();
     followed.resize(followed.len() + (2 << 20), 7);
-    assert!(refused(&followed).contains("something follows its end"));
+    assert!(refused(&followed).contains("data follows the end"));
     let unmarked = &whole[..whole.len() - 1024];
     assert!(matches!(all(unmarked, Bounds::NONE), Err(TarError::Cut)), "it needs its mark");
     let mut entries = Entries::new(unmarked, Bounds::NONE);
@@ -103,7 +103,7 @@ fn an_archive_that_ends_early_or_lies_is_none() {
 }
 
 #[test]
-fn sizes_that_nothing_has_are_refused() {
+fn impossible_tar_sizes_are_refused() {
     let largest = u64::MAX.to_string();
     for size in [largest.as_str(), "9223372036854775807", "9223372036854775297"] {
         let bytes = [pax(&[("size", size)]), header(b'0', 0)].concat();
@@ -128,7 +128,7 @@ fn sizes_that_nothing_has_are_refused() {
 }
 
 #[test]
-fn maps_of_holes_cannot_overflow() {
+fn sparse_maps_cannot_overflow() {
     let largest = u64::MAX.to_string();
     let maps = [
         vec![("GNU.sparse.size", largest.as_str()), ("GNU.sparse.map", "1,18446744073709551615")],
@@ -160,7 +160,7 @@ fn maps_of_holes_cannot_overflow() {
 }
 
 #[test]
-fn what_is_said_about_an_entry_is_bounded() {
+fn extension_headers_of_an_entry_are_bounded() {
     let long = |size: usize| {
         let text = [header(b'L', size as u64), vec![b'n'; size]].concat();
         let rounded = text.len().next_multiple_of(BLOCK);
@@ -180,7 +180,7 @@ fn what_is_said_about_an_entry_is_bounded() {
 }
 
 #[test]
-fn an_archive_stays_within_its_bounds() {
+fn a_tar_archive_stays_within_its_bounds() {
     let mut bytes = Vec::new();
     for _ in 0..3 {
         bytes.extend(header(b'0', 512));
@@ -196,12 +196,12 @@ fn an_archive_stays_within_its_bounds() {
 
 proptest! {
     #[test]
-    fn whatever_arrives_the_reader_ends(
+    fn the_tar_reader_ends_on_any_input(
         mut bytes in prop::collection::vec(any::<u8>(), 0..6000),
         letters in prop::collection::vec(prop::sample::select(&b"0x\0LKgS5127DMVZ"[..]), 12),
         digits in prop::collection::vec(0_u8..=9, 12),
     ) {
-        // Blocks with sums that fit get past the first check.
+        // Blocks with valid checksums get past the first check.
         for (at, block) in bytes.chunks_exact_mut(BLOCK).enumerate() {
             block[100..108].copy_from_slice(b"0000644\0");
             block[124..136].copy_from_slice(b"00000000000\0");
@@ -217,7 +217,7 @@ proptest! {
     }
 
     #[test]
-    fn records_of_any_kind_are_read_or_refused(
+    fn any_pax_records_are_read_or_refused(
         records in prop::collection::vec(
             (
                 prop::sample::select(vec![

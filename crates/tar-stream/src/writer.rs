@@ -1,13 +1,13 @@
-//! One entry of an archive as it is written: the old form that everything reads, and before it an
-//! extended one where names are long, files are large, or something is to be remarked. The same entry
-//! always gives the same bytes: seeds are named by them.
+//! Writes one entry of an archive: the old form that every program reads, and an extended header
+//! before it where names are long, files are large, or there is a comment. The same entry always
+//! gives the same bytes: seed archives are named by their digest.
 
 use crate::{ATTRIBUTE, Attribute, BLOCK, Kind, padding};
 
 const NAME_BYTES: usize = 100;
-/// What eleven octal digits can say.
+/// The largest number of eleven octal digits.
 const SIZE_MAX: u64 = 0o777_7777_7777;
-/// What seven octal digits can say.
+/// The largest number of seven octal digits.
 const ID_MAX: u32 = 0o777_7777;
 
 /// Ends an archive.
@@ -20,26 +20,26 @@ pub fn end(to: &mut Vec<u8>) {
 pub struct Written<'a> {
     /// What it is.
     pub kind: Kind,
-    /// Where; a directory ends with a slash.
+    /// Its path; that of a directory ends with a slash.
     pub path: &'a [u8],
     /// Its permissions.
     pub mode: u32,
-    /// Whose it is: user and group.
+    /// User and group.
     pub owner: (u32, u32),
-    /// How many bytes follow it.
+    /// How many bytes of contents follow.
     pub size: u64,
-    /// When it was last written, in seconds since 1970 and billionths of one.
+    /// When it was last written, in seconds since 1970 and nanoseconds.
     pub modified: (i64, u32),
-    /// Where a link points.
+    /// The target of a link.
     pub target: &'a [u8],
-    /// What users said about it.
+    /// User attributes.
     pub attributes: &'a [Attribute],
-    /// A remark.
+    /// A comment.
     pub comment: Option<String>,
 }
 
 impl Written<'_> {
-    /// Writes what comes before its bytes.
+    /// Writes the headers of the entry.
     pub fn write(&self, to: &mut Vec<u8>) {
         let mut extended = Vec::new();
         if self.path.len() > NAME_BYTES {
@@ -112,15 +112,15 @@ impl Block {
     }
 }
 
-/// Digits with zeros before them, and a zero byte at the end. What does not fit is in the extended
-/// header, and here the largest that does.
+/// Digits with leading zeros, and a zero byte at the end. A number that does not fit is in the
+/// extended header, and the largest possible one is here.
 fn octal(field: &mut [u8], number: u64) {
     let digits = field.len() - 1;
     let number = number.min((1 << (3 * digits)) - 1);
     field.copy_from_slice(format!("{number:0digits$o}\0").as_bytes());
 }
 
-/// Seconds with a fraction, as extended headers have it.
+/// Seconds with a fraction, as in extended headers.
 fn moment(seconds: i64, nanoseconds: u32) -> String {
     let all = i128::from(seconds) * 1_000_000_000 + i128::from(nanoseconds);
     let sign = if all < 0 { "-" } else { "" };
@@ -134,7 +134,7 @@ fn fill(field: &mut [u8], text: &[u8]) {
     field[..fits].copy_from_slice(&text[..fits]);
 }
 
-/// One line of an extended header. Its length counts its own digits.
+/// One record of an extended header. Its length includes its own digits.
 fn record(to: &mut Vec<u8>, key: &[u8], value: &[u8]) {
     let rest = key.len() + value.len() + 3;
     let mut length = rest + 1;
@@ -153,7 +153,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_length_of_a_record_counts_itself() {
+    fn the_length_of_a_pax_record_includes_itself() {
         for length in 0..1100 {
             let mut line = Vec::new();
             record(&mut line, b"path", &vec![b'x'; length]);
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn a_plain_header_has_the_bytes_that_it_always_had() {
+    fn a_plain_tar_header_has_stable_bytes() {
         let mut header = tar::Header::new_ustar();
         header.set_entry_type(tar::EntryType::Link);
         header.set_mode(0o4755);
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn moments_are_written_as_they_are_read() {
+    fn pax_times_are_written_as_they_are_read() {
         for (seconds, nanoseconds, expected) in [
             (12, 500_000_000, "12.500000000"),
             (12, 5, "12.000000005"),
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_that_do_not_fit_are_written_before_the_header() {
+    fn large_numbers_are_written_in_an_extended_header() {
         let written = Written {
             kind: Kind::File,
             path: b"large",
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read_by_others() {
+    fn other_programs_read_written_tar_entries() {
         let long = "d/".repeat(120) + "file";
         let mut bytes = Vec::new();
         for (path, comment) in [("short", None), (long.as_str(), Some("skipped: x".to_owned()))] {

@@ -1,7 +1,6 @@
-//! Starts tasks. `tokio::spawn` compiles what it needs to run a task anew for every kind of future, and
-//! for each of its two schedulers: 5 KB of code each. Here a future is boxed first, so that code exists
-//! once per result. A box is an allocation: what happens for every acquire and every exec calls tokio
-//! itself.
+//! Starts tasks. `tokio::spawn` compiles its code anew for every type of future, and for each of
+//! its two schedulers: 5 KB each. Here a future is boxed first, so that code exists once per result
+//! type. A box is an allocation, so the paths of every acquire and every exec call tokio itself.
 
 use std::pin::Pin;
 

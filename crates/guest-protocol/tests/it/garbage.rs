@@ -1,5 +1,6 @@
-//! A hostile other side: whatever it sends, this side neither panics nor holds more memory than
-//! one frame and what it was sent. Tens of thousands of inputs, each from a seed that is printed.
+//! A hostile other side: whatever it sends, this side neither panics nor holds more memory than one
+//! frame and what it was sent. Tens of thousands of inputs, each from a random seed that is
+//! printed.
 
 use guest_protocol::frame::{HEADER_BYTES, MAX_MESSAGE_BYTES};
 use guest_protocol::launcher::{FromLauncher, LauncherConfig, ToLauncher};
@@ -25,7 +26,7 @@ impl Dice {
     }
 }
 
-/// What a host might really say.
+/// What a real host might send.
 fn honest(dice: &mut Dice) -> Vec<u8> {
     let mut host = Endpoint::new();
     for channel in 1..=1 + dice.roll(6) as u32 {
@@ -84,7 +85,7 @@ fn mutate(bytes: &mut Vec<u8>, dice: &mut Dice) {
     }
 }
 
-/// Feeds it in pieces and answers as a guest would; how far it got does not matter.
+/// Feeds it in pieces and answers as a guest would; how far it gets does not matter.
 fn endure(bytes: &[u8], dice: &mut Dice, mut endpoint: Endpoint) {
     endpoint.send(1, &Request::Ping).unwrap();
     let mut rest = bytes;
@@ -121,7 +122,7 @@ fn endure(bytes: &[u8], dice: &mut Dice, mut endpoint: Endpoint) {
 }
 
 #[test]
-fn mutated_streams() {
+fn mutated_streams_never_panic() {
     for seed in 1..=40_000 {
         let mut dice = Dice::new(seed);
         let mut bytes = honest(&mut dice);
@@ -135,12 +136,12 @@ fn mutated_streams() {
 }
 
 #[test]
-fn plain_noise() {
+fn noise_never_panics() {
     for seed in 1..=20_000 {
         let mut dice = Dice::new(seed);
         let count = dice.roll(400);
         let mut bytes = dice.bytes(count);
-        // Let most of it pass the first check, or only the first check would be tested.
+        // Most of it must pass the first check, or only that check would be tested.
         if seed % 4 != 0 && bytes.len() > 10 {
             bytes[..4].copy_from_slice(&(6 + dice.roll(40) as u32).to_le_bytes());
             bytes[4..8].copy_from_slice(&(dice.roll(3) as u32).to_le_bytes());
@@ -156,7 +157,7 @@ fn plain_noise() {
 }
 
 #[test]
-fn messages_of_noise() {
+fn noise_in_messages_never_panics() {
     let mut dice = Dice(0x5eed);
     for _ in 0..60_000 {
         let count = dice.roll(60);
@@ -185,7 +186,7 @@ fn a_length_is_not_believed_before_bytes_come() {
 }
 
 #[test]
-fn nothing_is_held_when_nothing_is_under_way() {
+fn an_idle_endpoint_holds_no_memory() {
     let (mut host, mut guest) = (Endpoint::new(), Endpoint::accepting());
     assert_eq!((host.held_bytes(), guest.held_bytes()), (0, 0));
     for channel in 1..100 {

@@ -4,7 +4,7 @@ use guest_protocol::frame::{Header, Kind};
 use guest_protocol::message::{Reply, Request, lane};
 use guest_protocol::{Endpoint, Incoming, ProtocolError, decode};
 
-/// The bytes an endpoint has queued, and is now rid of.
+/// Returns the bytes an endpoint has queued, and marks them as sent.
 fn drained(endpoint: &mut Endpoint) -> Vec<u8> {
     let bytes = endpoint.outgoing().to_vec();
     endpoint.sent(bytes.len());
@@ -12,7 +12,7 @@ fn drained(endpoint: &mut Endpoint) -> Vec<u8> {
 }
 
 #[test]
-fn every_kind_of_frame() {
+fn every_kind_of_frame_has_its_bytes() {
     let mut host = Endpoint::new();
     let mut guest = Endpoint::accepting();
 
@@ -62,7 +62,7 @@ fn every_kind_of_frame() {
 }
 
 #[test]
-fn headers_that_may_not_be() {
+fn invalid_frame_headers_are_refused() {
     let read = |length: u32, kind: u8| {
         let mut bytes = [0; 10];
         bytes[..4].copy_from_slice(&length.to_le_bytes());

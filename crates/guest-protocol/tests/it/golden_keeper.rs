@@ -1,5 +1,5 @@
-//! The bytes between host and keeper. Both are of the same build, so there is no version; but a change
-//! here should be meant.
+//! The bytes between host and keeper. Both come from the same build, so there is no version; but a
+//! change here should be deliberate.
 
 use guest_protocol::keeper::{
     Ask, Fact, FromKeeper, KeeperRefusal, KeeperRefusalCode, Place, ToKeeper,

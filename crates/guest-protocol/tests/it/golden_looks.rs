@@ -1,5 +1,5 @@
-//! The bytes of every look and of what it tells. A change here is a change of the protocol: raise
-//! its version.
+//! The bytes of every look and its records. A change here is a change of the protocol: raise its
+//! version.
 
 use guest_protocol::look::{Change, Look, Sighting, Until, Which};
 use guest_protocol::message::{EntryKind, Fault, FaultCode, Pipe, Request};

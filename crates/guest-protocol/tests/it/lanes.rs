@@ -28,13 +28,13 @@ fn frame(kind: Kind, channel: u32, lane: u8, payload: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn a_window_is_all_that_is_taken() {
+fn a_lane_accepts_one_window_of_data() {
     let (_, mut guest) = pair();
     assert_eq!(guest.send_data(1, lane::STDOUT, &vec![0; WINDOW + 5]), WINDOW);
     assert_eq!(guest.window(1, lane::STDOUT), 0);
     assert_eq!(guest.send_data(1, lane::STDOUT, b"x"), 0);
     assert_eq!(guest.window(1, lane::STDERR), WINDOW, "other lanes are not touched");
-    assert_eq!(guest.window(2, lane::MAIN), 0, "nobody opened it");
+    assert_eq!(guest.window(2, lane::MAIN), 0, "it was never opened");
     assert_eq!(guest.window(1, 3), 0, "no such lane");
     assert_eq!(guest.send_data(1, 3, b"x"), 0);
 }
@@ -68,7 +68,7 @@ fn credit_for_nothing_breaks_the_connection() {
 }
 
 #[test]
-fn nothing_comes_after_an_end() {
+fn nothing_follows_the_end_of_a_lane() {
     for kind in [Kind::Data, Kind::End] {
         let (mut host, _) = pair();
         host.feed(&frame(Kind::End, 1, 1, b"")).unwrap();
@@ -104,7 +104,7 @@ fn a_reset_ends_both_directions_and_drops_what_is_under_way() {
     assert_eq!(guest.send_data(1, lane::STDOUT, b"three"), 0);
     guest.end(1, lane::STDOUT);
     guest.reset(1, lane::STDOUT);
-    assert!(guest.outgoing().is_empty(), "there is nobody to say it to");
+    assert!(guest.outgoing().is_empty(), "the other side has abandoned it");
     assert_eq!(guest.send_data(1, lane::STDERR, b"x"), 1, "other lanes live on");
 }
 
@@ -148,7 +148,7 @@ fn late_frames_for_a_closed_channel_are_dropped() {
 }
 
 #[test]
-fn channels_that_nobody_opened() {
+fn frames_on_unopened_channels_break_the_connection() {
     let unknown = |channel| Err(ProtocolError::UnknownChannel { channel });
     for kind in [Kind::Data, Kind::Credit, Kind::End, Kind::Reset] {
         let payload: &[u8] = match kind {

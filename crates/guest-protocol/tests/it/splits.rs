@@ -57,7 +57,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn any_split_gives_the_same(
+    fn any_split_of_bytes_gives_the_same_frames(
         acts in vec(act(), 0..30),
         sizes in vec(prop_oneof![0_usize..12, 0_usize..70_000], 1..50),
         looks in vec(any::<bool>(), 1..20),
@@ -90,7 +90,7 @@ proptest! {
 }
 
 #[test]
-fn byte_by_byte() {
+fn frames_arrive_byte_by_byte() {
     let acts = [Act::Data(1, 0, 3000), Act::Ask(2), Act::End(1, 0), Act::Reset(3, 2)];
     let bytes = bytes_of(&acts);
     let (mut whole, mut guest) = (Endpoint::accepting(), Endpoint::accepting());

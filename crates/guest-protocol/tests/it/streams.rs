@@ -1,5 +1,5 @@
-//! Two endpoints and a pipe whose timing nobody can rely on: every lane gets all its bytes in
-//! order, and a reader that does not read holds up nobody but itself.
+//! Two endpoints and a pipe with random timing: every lane gets all its bytes in order, and a
+//! reader that does not read delays only itself.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use proptest::prelude::*;
 
 const LANES: [(u32, u8); 6] = [(1, 0), (1, 1), (1, 2), (2, 0), (2, 1), (2, 2)];
 
-/// What is at a place of a lane's stream.
+/// The byte at a position of a lane's stream.
 fn byte_at(stream: (u32, u8), place: usize) -> u8 {
     ((place * 31) ^ (place >> 8) ^ (stream.0 as usize * 7 + stream.1 as usize)) as u8
 }
@@ -147,7 +147,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 24, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn nobody_waits_for_a_slow_reader(
+    fn a_slow_reader_blocks_no_other(
         seed in 1_u64..,
         totals in vec(prop_oneof![0_usize..2000, 0_usize..1_500_000], 6),
         slow in vec(any::<bool>(), 6),

@@ -1,5 +1,6 @@
-//! Takes apart what was in the places of a use that is over: a copy of the keeper to which the last
-//! descriptors of old file systems are given, so that nobody waits while a hundred thousand files go.
+//! Closes the file systems of a use that has ended: a copy of the keeper that gets the last
+//! descriptors of old file systems, so that no request waits while a hundred thousand files are
+//! freed.
 
 use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
@@ -10,15 +11,15 @@ use jail::sys::fork::fork_as;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
-/// What it is told: to hold what comes with it; to close all that it holds.
+/// Commands to it: hold the descriptors of this packet; close all that it holds.
 const HOLD: u8 = 0;
 const CLOSE: u8 = 1;
 
-/// How long it waits before it begins: whoever asked has gone on by then, and is not disturbed.
+/// How long it waits before it begins, so that it does not slow down the request that just ended.
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// Holds what comes until that is told to be closed, waits, and closes it with what came meanwhile. An
-/// error is the end.
+/// Holds descriptors until the command to close them comes, waits, and closes them with those that
+/// came meanwhile. Returns an error when it must end.
 fn dispose(socket: &OwnedFd) -> io::Result<()> {
     let mut held = Vec::new();
     let mut waited = false;
@@ -43,13 +44,13 @@ fn dispose(socket: &OwnedFd) -> io::Result<()> {
     }
 }
 
-/// The way to it.
+/// The keeper's connection to the disposer.
 pub(super) struct Disposer {
     socket: OwnedFd,
 }
 
 impl Disposer {
-    /// Starts it. It ends when the keeper does.
+    /// Starts the disposer. It ends with the keeper.
     pub(super) fn start() -> io::Result<Self> {
         let (socket, theirs) =
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
@@ -60,14 +61,15 @@ impl Disposer {
         Ok(Self { socket })
     }
 
-    /// Closes descriptors, elsewhere. If no more are taken there, whoever asked waits while they are
-    /// closed here, and nothing piles up.
+    /// Closes descriptors in the other process. If that process does not take them, they are
+    /// closed here while the request waits, so that nothing piles up.
     pub(super) fn take(&self, descriptors: Vec<OwnedFd>) {
         for some in descriptors.chunks(packet::MAX_DESCRIPTORS) {
             let some: Vec<_> = some.iter().map(|one| one.as_fd()).collect();
             let _ = packet::send(&self.socket, &[HOLD], &some);
         }
-        // Whoever closes last does the work: that is the other one, once it is told that ours are.
+        // The process that closes last does the work: the disposer, which closes after ours are
+        // closed.
         drop(descriptors);
         let _ = packet::send(&self.socket, &[CLOSE], &[]);
     }

@@ -1,20 +1,20 @@
-//! The keeper: a small privileged process beside the host that looks after containers from outside.
-//! It tells what a container is like at birth, gives it fresh places to write to after a use, and
-//! makes sure that nothing of that use is left. One request after the other, in one thread, until
-//! its socket is closed.
+//! The keeper: a small privileged process on the host that wipes and proves containers from
+//! outside. It reports the state of a new container, replaces the writable mounts after a use, and
+//! checks that nothing of that use is left. One request after the other, in one thread, until its
+//! socket is closed.
 //!
-//! It trusts nothing inside: a container is known by a handle of its first process, paths are looked
-//! up beneath that process' root and no link is followed, and the few steps that must be done in its
-//! namespaces touch nothing but descriptors. It must never come back half: if it cannot return to its
+//! It trusts nothing inside: a container is known by a handle of its first process, paths are
+//! looked up beneath that process' root without following links, and the few steps that must happen
+//! in its namespaces touch only descriptors. It must never return half: if it cannot return to its
 //! own namespaces, it ends.
 
 mod disposer;
-mod home;
+mod namespaces;
 mod objects;
-mod places;
 mod process;
 mod sockets;
 mod state;
+mod writable_mounts;
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -29,21 +29,21 @@ use rustix::io::Errno;
 use rustix::thread::ThreadNameSpaceType;
 
 use disposer::Disposer;
-use home::Home;
+use namespaces::OwnNamespaces;
 use process::Process;
 
-/// Where the starter leaves the socket.
+/// The descriptor at which our starter leaves the socket.
 const HOST_SOCKET: i32 = 3;
 
-/// Why something is not done.
+/// Why a request is refused.
 type Refusal = KeeperRefusal;
 
 fn refusal(code: KeeperRefusalCode, step: impl Into<String>, errno: i32) -> Refusal {
     Refusal { code, step: step.into(), errno }
 }
 
-/// Something of a use is left.
-fn left(what: impl Into<String>) -> Refusal {
+/// The refusal for something of a use that is left.
+fn leftover(what: impl Into<String>) -> Refusal {
     refusal(KeeperRefusalCode::Left, what, 0)
 }
 
@@ -66,7 +66,7 @@ impl<T> Named<T> for Result<T, Errno> {
     }
 }
 
-/// The role of the keeper, from its first to its last moment.
+/// The role of the keeper, from start to end.
 pub(crate) fn main() -> ExitCode {
     let Ok(host) = sys::descriptors::take(HOST_SOCKET) else { return ExitCode::from(2) };
     let _ = rustix::thread::set_name(c"shoal-keeper");
@@ -83,7 +83,7 @@ pub(crate) fn main() -> ExitCode {
         answered = match packet::receive(&host, &mut buffer) {
             Ok(packet) if packet.bytes == 0 => return ExitCode::SUCCESS,
             Ok(packet) => match postcard::from_bytes(&buffer[..packet.bytes]) {
-                Ok(asked) => answer(&host, &keeper.asked(&asked, packet.descriptors)),
+                Ok(request) => answer(&host, &keeper.handle(&request, packet.descriptors)),
                 Err(_) => return ExitCode::from(3),
             },
             Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(()),
@@ -93,7 +93,7 @@ pub(crate) fn main() -> ExitCode {
     ExitCode::FAILURE
 }
 
-/// Waits until the host takes it: there is nothing else to do meanwhile.
+/// Waits until the host takes the answer: there is nothing else to do meanwhile.
 fn answer(host: &OwnedFd, answer: &FromKeeper) -> io::Result<()> {
     let bytes = postcard::to_allocvec(answer).map_err(io::Error::other)?;
     loop {
@@ -105,20 +105,20 @@ fn answer(host: &OwnedFd, answer: &FromKeeper) -> io::Result<()> {
 }
 
 struct Keeper {
-    home: Home,
+    namespaces: OwnNamespaces,
     disposer: Disposer,
 }
 
 impl Keeper {
     fn start() -> Result<Self, Refusal> {
-        // Before anything is opened that it would inherit.
-        let disposer = Disposer::start().named("start who takes old places apart")?;
-        Ok(Self { home: Home::open()?, disposer })
+        // Started before anything is opened that it would inherit.
+        let disposer = Disposer::start().named("start the disposer")?;
+        Ok(Self { namespaces: OwnNamespaces::open()?, disposer })
     }
 
-    fn asked(&self, asked: &ToKeeper, descriptors: Vec<OwnedFd>) -> FromKeeper {
-        let ticket = asked.ticket;
-        match self.carry_out(asked, descriptors) {
+    fn handle(&self, request: &ToKeeper, descriptors: Vec<OwnedFd>) -> FromKeeper {
+        let ticket = request.ticket;
+        match self.carry_out(request, descriptors) {
             Ok(answer) => answer,
             Err(refusal) => FromKeeper::Refused { ticket, refusal },
         }
@@ -126,16 +126,18 @@ impl Keeper {
 
     fn carry_out(
         &self,
-        asked: &ToKeeper,
+        request: &ToKeeper,
         descriptors: Vec<OwnedFd>,
     ) -> Result<FromKeeper, Refusal> {
-        let ToKeeper { ticket, ask, ref places } = *asked;
+        let ToKeeper { ticket, ask, ref places } = *request;
         let handle = descriptors.into_iter().next();
-        let handle = handle.ok_or_else(|| refusal(KeeperRefusalCode::Gone, "no handle came", 0))?;
+        let handle = handle.ok_or_else(|| {
+            refusal(KeeperRefusalCode::Gone, "the request has no process handle", 0)
+        })?;
         if places.len() > MAX_PLACES {
-            return Err(refusal(KeeperRefusalCode::Foreign, "more places than there may be", 0));
+            return Err(refusal(KeeperRefusalCode::Foreign, "too many writable mounts", 0));
         }
-        let process = Process::known(&self.home, handle)?;
+        let process = Process::open(&self.namespaces, handle)?;
         let answer = match ask {
             Ask::Look => {
                 let facts = state::facts(&process, places)?;
@@ -146,21 +148,21 @@ impl Keeper {
                 FromKeeper::Renewed { ticket }
             }
             Ask::Prove => {
-                process.is_alone()?;
+                process.check_alone()?;
                 for place in places {
-                    places::prove(&process, place)?;
+                    writable_mounts::prove(&process, place)?;
                 }
                 sockets::prove(&process)?;
-                self.home.within(
+                self.namespaces.within(
                     &process,
                     ThreadNameSpaceType::INTER_PROCESS_COMMUNICATION,
-                    || objects::prove(&self.home, &self.disposer),
+                    || objects::prove(&self.namespaces, &self.disposer),
                 )??;
                 FromKeeper::Seen { ticket, facts: state::facts(&process, places)? }
             }
         };
-        // What was read by its number was its own.
-        process.lives()?;
+        // Checked last: only while the process lived was the process id in what we read its own.
+        process.check_alive()?;
         Ok(answer)
     }
 
@@ -168,18 +170,18 @@ impl Keeper {
         let root = process.root()?;
         let mut fresh = Vec::with_capacity(places.len());
         for place in places {
-            fresh.push((place, places::fresh(process, place)?));
+            fresh.push((place, writable_mounts::fresh(process, place)?));
         }
         let kinds = ThreadNameSpaceType::MOUNT | ThreadNameSpaceType::INTER_PROCESS_COMMUNICATION;
-        self.home.within(process, kinds, || {
-            let old = places::replace_all(&root, fresh)?;
-            if places::hold_much(places, &old) {
+        self.namespaces.within(process, kinds, || {
+            let old = writable_mounts::replace_all(&root, fresh)?;
+            if writable_mounts::hold_much_memory(places, &old) {
                 drop(old);
             } else {
                 self.disposer.take(old);
             }
-            objects::remove_all(&self.home, &self.disposer)
+            objects::remove_all(&self.namespaces, &self.disposer)
         })??;
-        sockets::close_all(&self.home, process)
+        sockets::close_all(&self.namespaces, process)
     }
 }

@@ -1,6 +1,6 @@
-//! What programs leave in memory that they share, without any file: segments, semaphores and queues
-//! of System V, and queues of POSIX. All of it is found through the kernel's own lists, in the ipc
-//! namespace of the container, into which the caller has to go first.
+//! Objects that programs leave in shared memory, without any file: System V segments, semaphores
+//! and queues, and POSIX queues. The kernel's own lists show all of them. The caller must already
+//! be in the ipc namespace of the container.
 
 use std::ffi::CString;
 use std::os::fd::OwnedFd;
@@ -11,8 +11,8 @@ use rustix::io::Errno;
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsmount, fsopen};
 
 use super::disposer::Disposer;
-use super::home::Home;
-use super::{Named as _, Refusal, left};
+use super::namespaces::OwnNamespaces;
+use super::{Named as _, Refusal, leftover};
 
 /// The kernel's lists.
 const LISTS: [(Kind, &str); 3] = [
@@ -24,14 +24,14 @@ const LISTS: [(Kind, &str); 3] = [
 /// More of a list is not read: what is left then makes the proof fail.
 const MAX_LIST_BYTES: usize = 16 * 1024 * 1024;
 
-/// Queues that are taken away at most, for the same reason.
+/// The most queues that are removed, for the same reason.
 const MAX_QUEUES: usize = 65_536;
 
-/// Removes all of it.
-pub(super) fn remove_all(home: &Home, disposer: &Disposer) -> Result<(), Refusal> {
+/// Removes all objects.
+pub(super) fn remove_all(namespaces: &OwnNamespaces, disposer: &Disposer) -> Result<(), Refusal> {
     for (kind, list) in LISTS {
-        for id in ids(&read(home, list).named(list)?) {
-            ipc::remove(kind, id).named("remove an object of System V")?;
+        for id in ids(&read(namespaces, list).named(list)?) {
+            ipc::remove(kind, id).named("remove a System V object")?;
         }
     }
     if let Some(Queues { mount, directory, names }) = Queues::open()? {
@@ -43,25 +43,25 @@ pub(super) fn remove_all(home: &Home, disposer: &Disposer) -> Result<(), Refusal
     Ok(())
 }
 
-/// Makes sure that there is none.
-pub(super) fn prove(home: &Home, disposer: &Disposer) -> Result<(), Refusal> {
+/// Checks that there are none.
+pub(super) fn prove(namespaces: &OwnNamespaces, disposer: &Disposer) -> Result<(), Refusal> {
     for (kind, list) in LISTS {
-        if let Some(id) = ids(&read(home, list).named(list)?).next() {
-            return Err(left(format!("{kind:?} {id} of System V exists")));
+        if let Some(id) = ids(&read(namespaces, list).named(list)?).next() {
+            return Err(leftover(format!("System V {kind:?} {id} exists")));
         }
     }
     let Some(Queues { mount, directory, names }) = Queues::open()? else { return Ok(()) };
     disposer.take(vec![mount, directory]);
     match names.first() {
-        Some(name) => Err(left(format!("the queue {} exists", name.to_string_lossy()))),
+        Some(name) => Err(leftover(format!("the queue {} exists", name.to_string_lossy()))),
         None => Ok(()),
     }
 }
 
-/// A list, as it is for the namespace that we are in.
-fn read(home: &Home, list: &str) -> Result<String, Errno> {
+/// A list for the namespace that we are in.
+fn read(namespaces: &OwnNamespaces, list: &str) -> Result<String, Errno> {
     let flags = OFlags::RDONLY | OFlags::CLOEXEC;
-    let file = match openat(&home.proc, list, flags, Mode::empty()) {
+    let file = match openat(&namespaces.proc, list, flags, Mode::empty()) {
         // A kernel without System V has no such objects.
         Err(Errno::NOENT) => return Ok(String::new()),
         file => file?,
@@ -76,13 +76,13 @@ fn read(home: &Home, list: &str) -> Result<String, Errno> {
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// The numbers in a list: its first line says what its columns are.
+/// The ids in a list. Its first line names the columns.
 fn ids(list: &str) -> impl Iterator<Item = i32> {
     list.lines().skip(1).filter_map(|line| line.split_whitespace().nth(1)?.parse().ok())
 }
 
-/// The directory of all queues, which need not be mounted anywhere, and what is in it. To close it
-/// takes as long as to unmount something, so that is left to the disposer.
+/// The directory of all queues, which need not be mounted anywhere, and its contents. Closing it
+/// takes as long as an unmount, so the disposer does that.
 struct Queues {
     mount: OwnedFd,
     directory: OwnedFd,
@@ -120,7 +120,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_are_in_the_second_column() {
+    fn ipc_object_ids_are_in_the_second_column() {
         let list = "       key      shmid perms size\n         0          7  1600 4096\n  \
                     -12 32770 600 1\n broken\n";
         assert_eq!(ids(list).collect::<Vec<_>>(), [7, 32770]);

@@ -1,6 +1,7 @@
-//! What is left of connections when nobody has them any more: the kernel remembers for a minute that
-//! a TCP connection was closed, and for longer how flows were labelled, and shows it to whoever comes
-//! next. Connections it can be told to forget; where it cannot, the proof fails and the container goes.
+//! What the kernel keeps of connections that no process has any more: for a minute that a TCP
+//! connection was closed, and for longer its flow labels. The next user could see both. The kernel
+//! can be asked to forget connections; where it cannot, the proof fails and the container is
+//! removed.
 
 use std::os::fd::OwnedFd;
 
@@ -11,24 +12,26 @@ use rustix::net::{
 };
 use rustix::thread::ThreadNameSpaceType;
 
-use super::home::Home;
+use super::namespaces::OwnNamespaces;
 use super::process::Process;
-use super::{Named as _, Refusal, left};
+use super::{Named as _, Refusal, leftover};
 
-/// What the kernel counts in a network namespace. To go through its lists would take a thousand times
-/// as long: they are those of the whole machine. Only that of local sockets is not.
+/// Counters of sockets in a network namespace. Reading the kernel's lists would take a thousand
+/// times as long, because they are those of the whole machine; only the list of Unix sockets is
+/// not.
 const COUNTS: [&str; 2] = ["net/sockstat", "net/sockstat6"];
 const LOCAL: &str = "net/unix";
-/// Labels of flows, which outlive their sockets. Nobody but who writes to the next user has any.
+/// Flow labels, which outlive their sockets. Only a program that wants to send something to the
+/// next user sets any.
 const LABELS: &str = "net/ip6_flowlabel";
 
 /// Both kinds of addresses.
 const FAMILIES: [u8; 2] = [2, 10];
 
-/// So many connections are forgotten at most; of more, the container goes.
+/// The most connections to forget. With more, the container is removed.
 const MAX_FORGOTTEN: usize = 8192;
 
-/// Messages to the kernel's list of sockets.
+/// Message types of the kernel's socket diagnosis.
 const LIST: u16 = 20;
 const DESTROY: u16 = 21;
 const ERROR: u16 = 2;
@@ -41,12 +44,12 @@ const HEADER_BYTES: usize = 16;
 const ID_BYTES: usize = 48;
 const TCP: u8 = 6;
 
-/// Sockets of the internet in a network namespace.
+/// Internet sockets in a network namespace.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct Counts {
-    /// That somebody has, or that are not closed on both sides yet.
+    /// In use, or not closed on both sides yet.
     open: u64,
-    /// Connections that are closed, and remembered.
+    /// Closed connections that the kernel remembers.
     closed: u64,
 }
 
@@ -54,7 +57,7 @@ impl Counts {
     fn of(process: &Process) -> Result<Self, Refusal> {
         let mut counts = Self::default();
         for file in COUNTS {
-            // Without the newer addresses there is no second file.
+            // Without IPv6 there is no second file.
             let text = if file == COUNTS[0] {
                 process.read(file)?
             } else {
@@ -67,7 +70,7 @@ impl Counts {
         Ok(counts)
     }
 
-    /// `TCP: inuse 3 orphan 1 tw 2 alloc 40 mem 9`, of which the others count the whole machine.
+    /// `TCP: inuse 3 orphan 1 tw 2 alloc 40 mem 9`; the other fields count the whole machine.
     fn parse(text: &str) -> Self {
         let sum = |name: &str| {
             let words: Vec<_> = text.split_whitespace().collect();
@@ -78,30 +81,32 @@ impl Counts {
     }
 }
 
-/// Makes sure that no socket is left.
+/// Checks that no socket is left.
 pub(super) fn prove(process: &Process) -> Result<(), Refusal> {
     let Counts { open, closed } = Counts::of(process)?;
     if open > 0 || closed > 0 {
-        return Err(left(format!("{open} sockets are left, and {closed} connections remembered")));
+        return Err(leftover(format!(
+            "{open} sockets are left, and {closed} connections remembered"
+        )));
     }
-    for (file, what) in [(LOCAL, "local sockets"), (LABELS, "labels of flows")] {
+    for (file, what) in [(LOCAL, "Unix sockets"), (LABELS, "flow labels")] {
         let rows = process.read_if_there(file)?.lines().skip(1).count();
         if rows > 0 {
-            return Err(left(format!("{rows} {what} are left")));
+            return Err(leftover(format!("{rows} {what} are left")));
         }
     }
     Ok(())
 }
 
-/// Lets the kernel forget connections that nobody has.
-pub(super) fn close_all(home: &Home, process: &Process) -> Result<(), Refusal> {
+/// Makes the kernel forget closed connections.
+pub(super) fn close_all(namespaces: &OwnNamespaces, process: &Process) -> Result<(), Refusal> {
     if Counts::of(process)? == Counts::default() {
         return Ok(());
     }
-    let socket = home.within(process, ThreadNameSpaceType::NETWORK, open)?;
-    let socket = socket.named("ask for the sockets of a container")?;
+    let socket = namespaces.within(process, ThreadNameSpaceType::NETWORK, open)?;
+    let socket = socket.named("list the sockets of a container")?;
     for family in FAMILIES {
-        // What the kernel does not forget is found by the proof.
+        // What the kernel does not forget, the proof finds.
         let _ = forget(&socket, family);
     }
     Ok(())
@@ -146,7 +151,7 @@ fn list(socket: &OwnedFd, family: u8) -> Result<Vec<[u8; ID_BYTES]>, Errno> {
     }
 }
 
-/// A message about sockets of TCP in every state.
+/// A message about TCP sockets in every state.
 fn message(kind: u16, flags: u16, family: u8, id: &[u8; ID_BYTES]) -> Vec<u8> {
     let length = HEADER_BYTES + 8 + ID_BYTES;
     let mut bytes = Vec::with_capacity(length);
@@ -160,7 +165,7 @@ fn message(kind: u16, flags: u16, family: u8, id: &[u8; ID_BYTES]) -> Vec<u8> {
     bytes
 }
 
-/// The first message of some: what it is, what is in it, and those after it.
+/// The first of several messages: its type, its body, and the messages after it.
 fn split(bytes: &[u8]) -> Option<(u16, &[u8], &[u8])> {
     let length = u32::from_ne_bytes(*bytes.first_chunk()?) as usize;
     let kind = u16::from_ne_bytes(*bytes.get(4..)?.first_chunk()?);
@@ -169,7 +174,7 @@ fn split(bytes: &[u8]) -> Option<(u16, &[u8], &[u8])> {
     Some((kind, body, next))
 }
 
-/// By what a listed socket is known.
+/// The id of a listed socket.
 fn id_of(body: &[u8]) -> Option<[u8; ID_BYTES]> {
     body.get(4..)?.first_chunk().copied()
 }
@@ -179,7 +184,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn counts_are_found_by_their_names() {
+    fn socket_counts_are_found_by_their_names() {
         for (text, open, closed) in [
             ("", 0, 0),
             (
@@ -200,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_are_taken_apart() {
+    fn netlink_messages_are_split() {
         let id: [u8; ID_BYTES] = std::array::from_fn(|place| place as u8);
         let one = message(LIST, REQUEST, 2, &id);
         assert_eq!(one.len(), 72);

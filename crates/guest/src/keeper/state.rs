@@ -1,6 +1,6 @@
-//! What of a container is to be the same after every use as it was at birth: what its first process
-//! is and may do, and what is mounted. It is told as text, to be compared and shown; nothing here
-//! knows how it should be.
+//! The state of a container that must be the same after every use as when it was new: what its
+//! first process is and may do, and what is mounted. It is text, to be compared and shown. This
+//! module does not know how the state should be.
 
 use guest_protocol::keeper::{Fact, Place};
 use jail::sys::ipc::io_priority;
@@ -28,7 +28,7 @@ const STATUS: [&str; 15] = [
     "Cpus_allowed",
 ];
 
-/// The longest text of all facts together: they travel in one packet.
+/// The longest text of all facts together: they are sent in one packet.
 const MAX_BYTES: usize = 48 * 1024;
 
 /// All facts.
@@ -50,7 +50,7 @@ pub(super) fn facts(process: &Process, places: &[Place]) -> Result<Vec<Fact>, Re
     ];
     let bytes: usize = facts.iter().map(|fact| fact.name.len() + fact.value.len()).sum();
     if bytes > MAX_BYTES {
-        return Err(foreign("there is more mounted in it than can be told"));
+        return Err(foreign("the container has more mounts than fit into one report"));
     }
     Ok(facts)
 }
@@ -60,24 +60,24 @@ fn fact(name: &str, value: String) -> Fact {
 }
 
 fn status(text: &str) -> String {
-    let is_told =
+    let is_stable =
         |line: &&str| line.split_once(':').is_some_and(|(name, _)| STATUS.contains(&name));
-    text.lines().filter(is_told).collect::<Vec<_>>().join("\n")
+    text.lines().filter(is_stable).collect::<Vec<_>>().join("\n")
 }
 
-/// Its priority, how nice it is, and by which rules it is scheduled.
+/// Its priority, its nice value, and its scheduling policy.
 fn scheduling(stat: &str) -> String {
     let rest = stat.rsplit(')').next().unwrap_or_default();
     [16, 17, 38, 39].map(|number| field(rest, number)).join(" ")
 }
 
-/// Something that is mounted and is no place.
+/// A mount that is not one of the writable ones.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct Mount<'a> {
     path: &'a str,
     options: &'a str,
     kind: &'a str,
-    /// What of which device it is.
+    /// The device, and which part of it is mounted.
     source: [&'a str; 2],
     rest: &'a str,
 }
@@ -93,12 +93,14 @@ impl Mount<'_> {
     }
 }
 
-/// All of them but the places, of which each must be there exactly once with nothing beneath.
+/// All mounts except the writable ones. Each writable one must be there exactly once, with nothing
+/// beneath it.
 fn mounts<'a>(text: &'a str, places: &[Place]) -> Result<Vec<Mount<'a>>, Refusal> {
     let mut mounts = Vec::new();
     let mut seen = vec![0; places.len()];
     for line in text.lines() {
-        let mount = parse(line).ok_or_else(|| foreign("its mounts make no sense"))?;
+        let mount = parse(line)
+            .ok_or_else(|| foreign("the mount table of the container cannot be read"))?;
         let beneath = |place: &Place| {
             mount
                 .path
@@ -110,7 +112,9 @@ fn mounts<'a>(text: &'a str, places: &[Place]) -> Result<Vec<Mount<'a>>, Refusal
             Some(index) if mount.path == places[index].path && is_sound(&mount, &places[index]) => {
                 seen[index] += 1;
             }
-            Some(_) => return Err(foreign(format!("{} is mounted in another way", mount.path))),
+            Some(_) => {
+                return Err(foreign(format!("{} is mounted with other settings", mount.path)));
+            }
         }
     }
     if let Some(index) = seen.iter().position(|&count| count != 1) {
@@ -121,7 +125,7 @@ fn mounts<'a>(text: &'a str, places: &[Place]) -> Result<Vec<Mount<'a>>, Refusal
     Ok(mounts)
 }
 
-/// Whether a place is mounted as it should be.
+/// Whether a writable mount has the settings that it should have.
 fn is_sound(mount: &Mount<'_>, place: &Place) -> bool {
     let has = |option: &str| mount.options.split(',').any(|found| found == option);
     mount.kind == "tmpfs"
@@ -141,12 +145,13 @@ fn parse(line: &str) -> Option<Mount<'_>> {
     Some(Mount { path, options, kind, source: [device, root], rest })
 }
 
-/// How much is in writable memory that is no place: only root could change that.
+/// How much is in a tmpfs that is writable and not one of the writable mounts: only root could
+/// change that.
 fn usage(process: &Process, mounts: &[Mount<'_>]) -> Result<String, Refusal> {
     let root = process.root()?;
     let mut usage = Vec::new();
     for mount in mounts.iter().filter(|mount| mount.kind == "tmpfs" && mount.is_writable()) {
-        // One that is a file, or has something mounted over it, is not looked at.
+        // A mount of a file, or one with another mount over it, is not inspected.
         if let Ok(top) = open_beneath(&root, mount.path, OFlags::PATH) {
             let found = fstatfs(&top).named(mount.path)?;
             let files = found.f_files.saturating_sub(found.f_ffree);
@@ -169,7 +174,7 @@ mod tests {
     const TMP: &str = "702 700 0:52 / /tmp rw,nosuid,nodev,relatime - tmpfs tmpfs rw,size=4k";
 
     #[test]
-    fn places_are_no_mounts_like_others() {
+    fn writable_mounts_are_not_listed_as_facts() {
         let text = format!("{TMP}\n{ROOT}\n");
         let found = mounts(&text, &[place("/tmp")]).unwrap();
         let lines: Vec<_> = found.iter().map(Mount::line).collect();
@@ -180,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn places_are_there_once_with_nothing_beneath() {
+    fn writable_mounts_are_there_once_with_nothing_beneath() {
         let once = format!("{ROOT}\n{TMP}");
         for (text, is_well) in [
             (once.clone(), true),
@@ -200,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_stays_is_told() {
+    fn only_stable_facts_are_reported() {
         let text = "Name:\tguest\nUmask:\t0022\nVmPeak:\t 9 kB\nSeccomp:\t2\nSeccomp_filters:\t1\n";
         assert_eq!(status(text), "Name:\tguest\nSeccomp:\t2\nSeccomp_filters:\t1");
         let stat = "1 (x) S 0 1 1 0 -1 4194560 1 2 3 4 5 6 7 8 20 -5 1 0 77 9 1 2 3 4 5 6 7 8 9 0 1 2 3 4 17 1 0 3 0 0";

@@ -1,22 +1,23 @@
-//! The launcher: makes sandboxes from specs, keeps spares, reaps what is over. One thread, one
-//! loop. It holds no secrets, and it decides nothing but the order of its work: what is quick and
-//! awaited (kills, attachments) before launches, launches before spares. When the host's end of
-//! its socket closes, it ends every sandbox and removes all it made; when it is itself killed, the
-//! kernel ends them, and `shoal clean` removes the rest.
+//! The launcher: makes sandboxes from specs, keeps preforks ready, reaps what has ended. One
+//! thread, one loop. It holds no secrets and decides only the order of its work: quick requests
+//! that the host waits for (kills, attachments) come before launches, launches before preforks.
+//! When the host closes its end of the socket, the launcher ends every sandbox and removes all it
+//! made. When the launcher itself is killed, the kernel ends the sandboxes, and `shoal clean`
+//! removes the rest.
 
-mod asked;
-mod attach;
+mod isolation;
 mod mounts;
+mod plan_input;
+mod prefork;
+mod prefork_pool;
 mod rootless;
 mod roots;
 mod sandboxes;
-mod seeds;
+mod slot_parents;
 mod slots;
-mod spares;
 mod start;
-mod stem;
 mod watch;
-mod world;
+mod workspace_mount;
 
 use std::collections::VecDeque;
 use std::io;
@@ -31,37 +32,37 @@ use jail::packet;
 use rustix::event::epoll;
 use rustix::io::Errno;
 
+use prefork_pool::PreforkPool;
 use sandboxes::Sandboxes;
-use spares::Spares;
 use watch::Watch;
 
 pub(super) use start::main;
 
-/// Tokens of what is waited for. Stems have their slot plus `STEMS`.
+/// Tokens of the descriptors that the launcher waits for. A prefork has `PREFORKS` plus its slot.
 mod token {
     pub(super) const HOST: u64 = 0;
     pub(super) const SIGNALS: u64 = 1;
-    pub(super) const STEMS: u64 = 2;
-    /// Seeds have their slot plus this.
-    pub(super) const SEEDS: u64 = 1 << 32;
+    pub(super) const PREFORKS: u64 = 2;
+    /// A slot parent has this plus its slot.
+    pub(super) const SLOT_PARENTS: u64 = 1 << 32;
 }
 
-/// Launches that are begun in one round, so that kills and attachments get in between.
+/// Launches that begin in one round, so that kills and attachments are handled in between.
 const LAUNCHES_A_ROUND: usize = 8;
 
-/// How long to wait when there is nothing to do by itself.
+/// How long to wait when there is nothing to do.
 const IDLE: Duration = Duration::from_hours(1);
 
-/// Answers that may wait for the host to read them before requests are left unread.
+/// When this many answers wait for the host to read them, requests are no longer read.
 const ANSWERS_WAITING_AT_MOST: usize = 4096;
 
-/// Everything the launcher has.
+/// The whole state of the launcher.
 struct Launcher {
     shared: start::Shared,
     host: OwnedFd,
     watch: Watch,
     signals: OwnedFd,
-    spares: Spares,
+    preforks: PreforkPool,
     sandboxes: Sandboxes,
     launches: VecDeque<PendingLaunch>,
     answers: VecDeque<Vec<u8>>,
@@ -69,20 +70,20 @@ struct Launcher {
     host_gone: bool,
 }
 
-/// A launch that has no stem yet.
+/// A launch that waits for a prefork.
 struct PendingLaunch {
     ticket: u64,
     spec: Spec,
     connection: OwnedFd,
-    /// What of the host is to be seen inside.
+    /// The files and directories of the host that the sandbox will see.
     opened: Vec<mounts::Opened>,
 }
 
 impl Launcher {
     fn run(&mut self) -> ExitCode {
         let mut events = Vec::with_capacity(64);
-        // Looked at before each wait: the host may have gone before the first.
-        while !(self.host_gone && self.sandboxes.is_empty() && self.spares.is_empty()) {
+        // Checked before each wait: the host may have gone before the first.
+        while !(self.host_gone && self.sandboxes.is_empty() && self.preforks.is_empty()) {
             let timeout = self.next_wake();
             let wait = rustix::event::Timespec {
                 tv_sec: timeout.as_secs().cast_signed(),
@@ -95,13 +96,15 @@ impl Launcher {
             for event in &events {
                 match event.data.u64() {
                     token::HOST => self.read_host(),
-                    token::SIGNALS => self.hear_signals(),
-                    seed if seed >= token::SEEDS => self.hear_seed((seed - token::SEEDS) as u32),
-                    stem => self.hear_stem((stem - token::STEMS) as u32),
+                    token::SIGNALS => self.read_signals(),
+                    parent if parent >= token::SLOT_PARENTS => {
+                        self.read_slot_parent((parent - token::SLOT_PARENTS) as u32)
+                    }
+                    prefork => self.read_prefork((prefork - token::PREFORKS) as u32),
                 }
             }
             self.begin_launches();
-            self.spares.give_up_on_slow_ones(&self.shared.groups);
+            self.preforks.give_up_on_slow_ones(&self.shared.groups);
             self.refill();
             self.tidy_roots();
             self.flush();
@@ -110,15 +113,15 @@ impl Launcher {
     }
 
     fn next_wake(&self) -> Duration {
-        if !self.launches.is_empty() && self.spares.has_ready() {
+        if !self.launches.is_empty() && self.preforks.has_ready() {
             Duration::ZERO
-        } else if self.spares.is_making() {
-            spares::PATIENCE
+        } else if self.preforks.is_making() {
+            prefork_pool::PREPARE_TIMEOUT
         } else if self.shared.slots.has_free()
-            && (!self.launches.is_empty() || self.spares.wants_more())
+            && (!self.launches.is_empty() || self.preforks.wants_more())
         {
-            self.spares.pause()
-        } else if self.shared.world.roots.has_others() {
+            self.preforks.pause()
+        } else if self.shared.host_access.roots.has_others() {
             roots::Roots::tidy_after()
         } else {
             IDLE
@@ -146,15 +149,20 @@ impl Launcher {
                 Some(connection) => {
                     self.accept(PendingLaunch { ticket, spec, connection, opened: Vec::new() });
                 }
-                None => self.refuse(ticket, RefusalCode::System, "no connection came along", 0),
+                None => self.refuse(
+                    ticket,
+                    RefusalCode::System,
+                    "receive the connection of the guest",
+                    0,
+                ),
             },
             ToLauncher::Attach { ticket, instance, workspace } => {
                 let Some(pid) = self.sandboxes.pid_of(&instance) else {
                     return self.refuse(ticket, RefusalCode::Unknown, "find sandbox", 0);
                 };
-                let world = &self.shared.world;
-                let attached = attach::mount_for(world, &workspace, pid)
-                    .and_then(|mount| attach::attach(world, mount, pid));
+                let host_access = &self.shared.host_access;
+                let attached = workspace_mount::mount_for(host_access, &workspace, pid)
+                    .and_then(|mount| workspace_mount::attach(host_access, mount, pid));
                 match attached {
                     Ok(()) => self.answer(&FromLauncher::Done { ticket }),
                     Err(error) => self.refuse_error(ticket, "attach workspace", &error),
@@ -163,17 +171,22 @@ impl Launcher {
             ToLauncher::Kill { ticket, instance } => {
                 let waits = self.launches.iter().position(|one| one.spec.instance == instance);
                 if let Some(launch) = waits.and_then(|at| self.launches.remove(at)) {
-                    self.refuse(launch.ticket, RefusalCode::Unknown, "begin: it was killed", 0);
+                    self.refuse(
+                        launch.ticket,
+                        RefusalCode::Unknown,
+                        "begin launch (the sandbox was killed)",
+                        0,
+                    );
                 }
                 match self.sandboxes.kill(&instance, ticket) {
-                    // On v1 what is frozen does not even die.
+                    // On v1, frozen processes do not even die.
                     Some(slot) => self.shared.groups.thaw(slot),
                     None => self.answer(&FromLauncher::Done { ticket }),
                 }
             }
             ToLauncher::List { ticket } => {
                 let all = self.sandboxes.instances();
-                // As many as surely fit into a packet.
+                // As many as surely fit into one packet.
                 let mut parts = all.chunks(1024).peekable();
                 if parts.peek().is_none() {
                     let listed =
@@ -189,9 +202,9 @@ impl Launcher {
     }
 
     fn accept(&mut self, mut launch: PendingLaunch) {
-        match mounts::open(&self.shared.world, &launch.spec.mounts) {
+        match mounts::open(&self.shared.host_access, &launch.spec.mounts) {
             Ok(opened) => launch.opened = opened,
-            Err(mounts::NotShown { step, errno }) => {
+            Err(mounts::MountRefusal { step, errno }) => {
                 return self.refuse(launch.ticket, RefusalCode::System, &step, errno);
             }
         }
@@ -204,128 +217,133 @@ impl Launcher {
             self.refuse(launch.ticket, RefusalCode::Duplicate, "accept", 0);
         } else if self.sandboxes.len() + self.launches.len() >= self.shared.config.slots as usize {
             self.refuse(launch.ticket, RefusalCode::Full, "find a free slot", 0);
-        } else if let Err(error) = self.shared.world.roots.prepared(&spec.root, spares::now()) {
+        } else if let Err(error) =
+            self.shared.host_access.roots.prepared(&spec.root, prefork_pool::now())
+        {
             let unknown = error.kind() == io::ErrorKind::NotFound;
             let code = if unknown { RefusalCode::UnknownRoot } else { RefusalCode::System };
             let errno = error.raw_os_error().unwrap_or(0);
             let step = if error.kind() == io::ErrorKind::AlreadyExists {
-                "give the workspace a name that the root has already"
+                "make a workspace alias (the root already has a file of that name)"
             } else if matches!(spec.root, Root::Pointed { .. }) {
-                "make places in the root for what is mounted in it"
+                "make mount points in the root"
             } else {
                 "build the root filesystem"
             };
             self.refuse(launch.ticket, code, step, errno);
         } else {
-            // Spares may have layers over what was replaced.
+            // Preforks may have layers over the root that was replaced.
             self.tidy_roots();
             self.launches.push_back(launch);
         }
     }
 
-    /// Gives stems that wait to launches that wait.
+    /// Gives ready preforks to waiting launches.
     fn begin_launches(&mut self) {
         for _ in 0..LAUNCHES_A_ROUND {
             if self.launches.is_empty() {
                 return;
             }
             let Some(root) = self.launches.front().map(|launch| &launch.spec.root) else { return };
-            let Some(stem) = self.spares.take(root) else { return };
+            let Some(prefork) = self.preforks.take(root) else { return };
             let Some(launch) = self.launches.pop_front() else { return };
-            self.begin(stem, launch);
+            self.begin(prefork, launch);
         }
     }
 
-    fn begin(&mut self, stem: spares::Ready, launch: PendingLaunch) {
+    fn begin(&mut self, prefork: prefork_pool::Prefork, launch: PendingLaunch) {
         let PendingLaunch { ticket, spec, connection, opened } = launch;
-        let limits = asked::limits(&spec);
+        let limits = plan_input::limits(&spec);
         let begun = (|| {
-            self.shared.limit(stem.slot, limits)?;
+            self.shared.limit(prefork.slot, limits)?;
             let given = match &spec.workspace {
                 Workspace::Memory => None,
-                Workspace::Disk(id) => Some(attach::mount_for(&self.shared.world, id, stem.pid)?),
+                Workspace::Disk(id) => {
+                    Some(workspace_mount::mount_for(&self.shared.host_access, id, prefork.pid)?)
+                }
             };
-            let prepared = self.shared.world.roots.prepared(&spec.root, spares::now())?;
-            let layers = if stem.root == spec.root { None } else { Some(prepared.layers()?) };
-            let first_uid = self.shared.first_uid(stem.slot);
-            let shown = mounts::mounts_for(&self.shared.world, &opened, first_uid)?;
+            let prepared =
+                self.shared.host_access.roots.prepared(&spec.root, prefork_pool::now())?;
+            let layers = if prefork.root == spec.root { None } else { Some(prepared.layers()?) };
+            let first_uid = self.shared.first_uid(prefork.slot);
+            let shown = mounts::mounts_for(&self.shared.host_access, &opened, first_uid)?;
             let (given, layers) = (given.as_ref(), layers.as_ref());
-            stem::order(&stem.socket, &spec, &connection, given, layers, &shown)?;
+            prefork::order(&prefork.socket, &spec, &connection, given, layers, &shown)?;
             Ok(prepared)
         })();
         self.shared.usual_limits = limits;
         match begun {
             Ok(root) => {
                 self.shared.usual_root.clone_from(&spec.root);
-                let pid = stem.pid.as_raw_nonzero().get().cast_unsigned();
-                let cgroup = self.shared.cgroup_paths(stem.slot);
-                self.sandboxes.add(spec.instance, stem, root);
+                let pid = prefork.pid.as_raw_nonzero().get().cast_unsigned();
+                let cgroup = self.shared.cgroup_paths(prefork.slot);
+                self.sandboxes.add(spec.instance, prefork, root);
                 self.answer(&FromLauncher::Launched { ticket, pid, cgroup });
             }
             Err(error) => {
-                self.spares.discard(&stem);
+                self.preforks.discard(&prefork);
                 self.refuse_error(ticket, "begin launch", &error);
             }
         }
     }
 
-    fn hear_stem(&mut self, slot: u32) {
-        if let Err(failure) = self.spares.hear(&self.shared, slot) {
+    fn read_prefork(&mut self, slot: u32) {
+        if let Err(failure) = self.preforks.read_prefork(&self.shared, slot) {
             self.shared.slots.limits_unknown(slot);
-            self.tell_of(&failure);
+            self.report_failure(&failure);
         }
         self.sandboxes.close_socket(slot);
     }
 
-    fn hear_seed(&mut self, slot: u32) {
-        if let Err(failure) = self.spares.hear_seed(&mut self.shared, &self.watch, slot) {
+    fn read_slot_parent(&mut self, slot: u32) {
+        if let Err(failure) = self.preforks.read_slot_parent(&mut self.shared, &self.watch, slot) {
             self.shared.slots.limits_unknown(slot);
-            self.tell_of(&failure);
+            self.report_failure(&failure);
         }
     }
 
     fn refill(&mut self) {
         let waiting = self.launches.len();
-        if let Err(failure) = self.spares.refill(&mut self.shared, &self.watch, waiting) {
-            self.tell_of(&failure);
+        if let Err(failure) = self.preforks.refill(&mut self.shared, &self.watch, waiting) {
+            self.report_failure(&failure);
         }
     }
 
-    /// Launches that wait would wait for ever if every stem fails: one is told, and if nothing is
-    /// in the making any more, all are.
-    fn tell_of(&mut self, failure: &spares::Failure) {
+    /// If every prefork fails, waiting launches would wait for ever: one of them is refused, and if
+    /// no prefork is being made any more, all of them are.
+    fn report_failure(&mut self, failure: &prefork_pool::Failure) {
         while let Some(launch) = self.launches.pop_front() {
             self.refuse(launch.ticket, RefusalCode::System, &failure.step, failure.errno);
-            if self.spares.is_making() {
+            if self.preforks.is_making() {
                 return;
             }
         }
     }
 
     fn tidy_roots(&mut self) {
-        for gone in self.shared.world.roots.tidy(spares::now()) {
-            self.spares.drop_root(&gone);
+        for gone in self.shared.host_access.roots.tidy(prefork_pool::now()) {
+            self.preforks.drop_root(&gone);
             if self.shared.usual_root == gone {
                 self.shared.usual_root = Root::Host;
             }
         }
     }
 
-    fn hear_signals(&mut self) {
+    fn read_signals(&mut self) {
         if start::drain_signals(&self.signals) {
             self.shut_down();
         }
         self.reap();
     }
 
-    /// Learns which children are over.
+    /// Collects the children that have ended.
     fn reap(&mut self) {
         while let Some((pid, status)) = sandboxes::next_dead() {
-            if self.spares.seed_died(&mut self.shared, pid) {
+            if self.preforks.slot_parent_died(&mut self.shared, pid) {
                 continue;
             }
-            if let Some(slot) = self.spares.died(pid) {
-                // It may not have come to write its limits.
+            if let Some(slot) = self.preforks.died(pid) {
+                // It may have died before it wrote its limits.
                 self.shared.slots.limits_unknown(slot);
                 self.shared.release(slot);
             } else if let Some(over) = self.sandboxes.died(pid) {
@@ -348,7 +366,7 @@ impl Launcher {
             for slot in self.sandboxes.kill_all() {
                 self.shared.groups.thaw(slot);
             }
-            self.spares.close();
+            self.preforks.close();
         }
     }
 

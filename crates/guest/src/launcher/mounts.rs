@@ -1,7 +1,7 @@
-//! What sandboxes are shown of the host: files and directories beneath those that were configured,
-//! opened by a number and a path, without following a link. A sandbox sees them as a mount of its
-//! own on which no device and no set-user-id program works, and in which nobody but the user of
-//! programs is anybody it knows: whoever wrote there, it was never the host's root.
+//! The files and directories of the host that sandboxes see, beneath the configured directories. A
+//! spec names them by a number and a path, and no link is followed. A sandbox sees them as mounts
+//! of its own: no device and no set-user-id program works there, and the only user with a known
+//! owner is the user of programs, so nothing inside ever appears to come from the host's root.
 
 use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
@@ -16,17 +16,18 @@ use rustix::fs::{CWD, FileType, Mode, OFlags, fstat, openat, openat2};
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 
-use super::asked;
-use super::attach::{namespace_of, no_links};
-use super::world::World;
+use super::isolation::HostAccess;
+use super::plan_input;
+use super::workspace_mount::{namespace_of, no_links};
 
-/// How many a sandbox may have.
+/// How many mounts a sandbox may have.
 const AT_MOST: usize = 32;
 
-/// How long who only lends his user namespace stays if nobody ends him: far longer than it takes.
-const LENT_FOR: Duration = Duration::from_secs(10);
+/// How long the helper process that only lends its user namespace lives if it is not ended: far
+/// longer than needed.
+const HELPER_LIFETIME: Duration = Duration::from_secs(10);
 
-/// Something that was found where a spec says.
+/// A file or directory that was found where the spec says.
 pub(super) struct Opened {
     file: OwnedFd,
     is_directory: bool,
@@ -34,49 +35,54 @@ pub(super) struct Opened {
 }
 
 impl Opened {
-    /// What a spec says of it.
+    /// The entry of the spec.
     pub(super) fn mount(&self) -> Mount {
         self.mount.clone()
     }
 }
 
-/// Why something is not shown.
-pub(super) struct NotShown {
+/// Why a file or directory cannot be mounted.
+pub(super) struct MountRefusal {
     pub step: String,
     pub errno: i32,
 }
 
-/// Finds all of it.
-pub(super) fn open(world: &World, mounts: &[Mount]) -> Result<Vec<Opened>, NotShown> {
+/// Opens all mounts of a spec.
+pub(super) fn open(
+    host_access: &HostAccess,
+    mounts: &[Mount],
+) -> Result<Vec<Opened>, MountRefusal> {
     if mounts.len() > AT_MOST {
-        return Err(NotShown { step: "count mounts".to_owned(), errno: 0 });
+        return Err(MountRefusal { step: "count mounts".to_owned(), errno: 0 });
     }
     let mut opened: Vec<Opened> = mounts
         .iter()
         .map(|mount| {
-            open_one(world, mount).map_err(|error| NotShown {
-                step: format!("find what is shown at /{}", mount.at),
+            open_one(host_access, mount).map_err(|error| MountRefusal {
+                step: format!("find the host path for the mount at /{}", mount.at),
                 errno: error.raw_os_error().unwrap_or(0),
             })
         })
         .collect::<Result<_, _>>()?;
-    // What is mounted in something comes after it.
+    // An outer mount comes before the mounts inside it.
     opened.sort_by(|one, other| one.mount.at.cmp(&other.mount.at));
     Ok(opened)
 }
 
-fn open_one(world: &World, mount: &Mount) -> io::Result<Opened> {
-    if !asked::is_beneath(&mount.at) || !(mount.path.is_empty() || asked::is_beneath(&mount.path)) {
+fn open_one(host_access: &HostAccess, mount: &Mount) -> io::Result<Opened> {
+    if !plan_input::is_beneath(&mount.at)
+        || !(mount.path.is_empty() || plan_input::is_beneath(&mount.path))
+    {
         return Err(Errno::INVAL.into());
     }
-    let directory = world.mounts.get(mount.directory as usize);
+    let directory = host_access.mounts.get(mount.directory as usize);
     let directory = directory.and_then(Option::as_ref).ok_or(Errno::NOENT)?;
     let path = if mount.path.is_empty() { "." } else { mount.path.as_str() };
     let file = openat2(directory, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), no_links())?;
     let is_directory = match FileType::from_raw_mode(fstat(&file)?.st_mode) {
         FileType::Directory => true,
         FileType::RegularFile => false,
-        // With a socket or a pipe comes whoever is at its other end.
+        // A socket or a pipe would give access to the process at its other end.
         FileType::Symlink
         | FileType::Fifo
         | FileType::Socket
@@ -87,7 +93,7 @@ fn open_one(world: &World, mount: &Mount) -> io::Result<Opened> {
     Ok(Opened { file, is_directory, mount: mount.clone() })
 }
 
-/// The same root with places for it.
+/// The same root with mount points for them.
 pub(super) fn root_for(root: Root, opened: &[Opened]) -> Root {
     if opened.is_empty() {
         return root;
@@ -96,15 +102,16 @@ pub(super) fn root_for(root: Root, opened: &[Opened]) -> Root {
     Root::Pointed { root: Box::new(root), points: opened.iter().map(point).collect() }
 }
 
-/// Mounts of it for the sandbox of a slot, not mounted anywhere yet, in their order.
+/// Mounts for the sandbox of a slot, in their order. They are not attached anywhere yet.
 pub(super) fn mounts_for(
-    world: &World,
+    host_access: &HostAccess,
     opened: &[Opened],
     first_uid: u32,
 ) -> io::Result<Vec<OwnedFd>> {
-    let users = match world.users {
+    let users = match host_access.users {
         Users::Ranges if !opened.is_empty() => Some(only_user(first_uid)?),
-        // Files of whom programs are anyway are shown as theirs, and only root may show others so.
+        // The programs' user owns these files anyway, and only root may change the owners that are
+        // shown.
         Users::Ranges | Users::Subordinate | Users::Alone => None,
     };
     opened.iter().map(|one| mount_of(one, users.as_ref())).collect()
@@ -117,8 +124,8 @@ fn mount_of(opened: &Opened, users: Option<&OwnedFd>) -> io::Result<OwnedFd> {
         Properties { read_only, no_devices: true, recursive: true, ..Properties::default() };
     let ids_of = users.map(OwnedFd::as_fd);
     match set_properties(mount.as_fd(), Properties { ids_of, ..properties }) {
-        // Not every file system can show files as another's. Who only reads can do without it: all of
-        // it is then somebody's whom the sandbox does not know.
+        // Not every file system can show other owners. A read-only mount works without that: all
+        // its files then belong to a user that the sandbox does not know.
         Err(error) if read_only && error.raw_os_error() == Some(Errno::INVAL.raw_os_error()) => {
             set_properties(mount.as_fd(), properties)?;
         }
@@ -127,12 +134,12 @@ fn mount_of(opened: &Opened, users: Option<&OwnedFd>) -> io::Result<OwnedFd> {
     Ok(mount)
 }
 
-/// A user namespace in which there is nobody but the user of programs, as the users of a slot have
-/// it: who is not in it cannot be the owner of anything that is made.
+/// A user namespace that maps only the user of programs, as the users of the slot have it. A user
+/// that is not mapped cannot own anything that is created there.
 fn only_user(first_uid: u32) -> io::Result<OwnedFd> {
     let pid = match clone::copy_in_new_user_namespace()? {
         Side::Child => {
-            std::thread::sleep(LENT_FOR);
+            std::thread::sleep(HELPER_LIFETIME);
             clone::exit_now(0);
         }
         Side::Parent(pid) => pid,

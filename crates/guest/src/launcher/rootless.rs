@@ -1,7 +1,7 @@
-//! For somebody who is not root: a user namespace in which he is. The launcher makes it before
-//! anything else and then starts itself again inside, because whose process may be looked into is
-//! decided when a program is started. Where the machine gives him subordinate users, they are mapped
-//! with the programs that exist for that; without, he is the only user there is.
+//! Rootless mode: a user namespace in which an ordinary user is root. The launcher makes it first
+//! and then starts itself again inside, because the kernel decides at exec which processes may be
+//! inspected. Where the machine gives the user subordinate ids, `newuidmap` and `newgidmap` map
+//! them; otherwise the user is the only one in the namespace.
 
 use std::ffi::CStr;
 use std::io::{self, Read as _, Write as _};
@@ -19,15 +19,15 @@ use rustix::process::{
 };
 use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 
-/// How the launcher is called again.
+/// The argument with which the launcher starts itself again.
 const SUBORDINATE: &CStr = c"subordinate";
 const ALONE: &CStr = c"alone";
 
-/// Where the programs that map subordinate users may be.
-const PLACES: &[&str] = &["/usr/bin", "/bin", "/usr/local/bin", "/run/wrappers/bin"];
+/// Directories in which `newuidmap` and `newgidmap` may be.
+const PROGRAM_DIRECTORIES: &[&str] = &["/usr/bin", "/bin", "/usr/local/bin", "/run/wrappers/bin"];
 
-/// Whose the users of sandboxes will be, if that is decided: by what our starter is, or by the word
-/// with which we started ourselves again.
+/// Which users sandboxes will have, if that is decided: by the user that started us, or by the
+/// argument with which we started ourselves again.
 pub(super) fn users() -> Option<Users> {
     match std::env::args().nth(2).as_deref() {
         Some("subordinate") => Some(Users::Subordinate),
@@ -36,7 +36,7 @@ pub(super) fn users() -> Option<Users> {
     }
 }
 
-/// Gives up being root, for good.
+/// Gives up root for good.
 pub(super) fn become_ordinary(user: u32) -> io::Result<()> {
     if user == 0 {
         return Err(io::ErrorKind::InvalidInput.into());
@@ -45,32 +45,32 @@ pub(super) fn become_ordinary(user: u32) -> io::Result<()> {
     let (uid, gid) = (Uid::from_raw(user), Gid::from_raw(user));
     set_thread_res_gid(gid, gid, gid)?;
     set_thread_res_uid(uid, uid, uid)?;
-    // Whose files in /proc are ours is decided by it; what we know is no secret.
+    // Makes us the owner of our files in `/proc`. We hold no secrets.
     Ok(set_dumpable_behavior(DumpableBehavior::Dumpable)?)
 }
 
-/// Makes the namespace and starts again in it. Returns only if that fails. `wanted` is how many
-/// subordinate users are needed, none if they shall not be used.
+/// Makes the namespace and starts again in it. Returns only on failure. `wanted` is how many
+/// subordinate users are needed; `None` forbids their use.
 pub(super) fn enter(wanted: Option<u32>) -> io::Error {
-    // In a namespace that shows nobody yet nobody knows who he was.
+    // Read before the namespace exists: until users are mapped, ids inside mean nothing.
     let own = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
     let ranges = wanted.ok_or(AloneBecause::Wanted).and_then(Ranges::find);
-    // A namespace can be mapped once: whether it works is tried on another one.
+    // A namespace can be mapped only once, so a trial uses another one.
     let ranges = ranges.and_then(|ranges| match trial(&ranges, own) {
         Ok(()) => Ok(ranges),
         Err(_) => Err(AloneBecause::MappingRefused),
     });
     let (entered, words) = match ranges {
         Ok(ranges) => (with_ranges(&ranges, own), [SUBORDINATE, NO_REASON]),
-        Err(reason) => (alone(own), [ALONE, word_of(reason)]),
+        Err(reason) => (alone(own), [ALONE, argument_for(reason)]),
     };
     match entered {
-        Ok(()) => exec::again(&[c"shoal-launcher", c"launcher", words[0], words[1]]),
+        Ok(()) => exec::exec_self(&[c"shoal-launcher", c"launcher", words[0], words[1]]),
         Err(error) => error,
     }
 }
 
-/// Reasons as words.
+/// Reasons as arguments.
 const REASONS: [(AloneBecause, &CStr); 5] = [
     (AloneBecause::Wanted, c"wanted"),
     (AloneBecause::NoPrograms, c"no-programs"),
@@ -80,17 +80,20 @@ const REASONS: [(AloneBecause, &CStr); 5] = [
 ];
 const NO_REASON: &CStr = c"-";
 
-fn word_of(reason: AloneBecause) -> &'static CStr {
+fn argument_for(reason: AloneBecause) -> &'static CStr {
     REASONS.iter().find(|(one, _)| *one == reason).map_or(NO_REASON, |(_, word)| word)
 }
 
-/// Why there are no subordinate users, as we told ourselves when we started again.
+/// Why there are no subordinate users: the argument from our first start.
 pub(super) fn alone_because() -> Option<AloneBecause> {
-    let told = std::env::args().nth(3)?;
-    REASONS.iter().find(|(_, word)| word.to_bytes() == told.as_bytes()).map(|(reason, _)| *reason)
+    let argument = std::env::args().nth(3)?;
+    REASONS
+        .iter()
+        .find(|(_, word)| word.to_bytes() == argument.as_bytes())
+        .map(|(reason, _)| *reason)
 }
 
-/// Subordinate users and groups of whoever we are.
+/// Subordinate users and groups of the current user.
 struct Ranges {
     uid: (u32, u32),
     gid: (u32, u32),
@@ -100,7 +103,7 @@ struct Ranges {
 impl Ranges {
     fn find(wanted: u32) -> Result<Self, AloneBecause> {
         let program = |name: &str| {
-            let places = PLACES.iter().map(|place| format!("{place}/{name}"));
+            let places = PROGRAM_DIRECTORIES.iter().map(|place| format!("{place}/{name}"));
             let found = places.into_iter().find(|path| Path::new(path).exists());
             found.ok_or(AloneBecause::NoPrograms)
         };
@@ -129,7 +132,7 @@ fn name_of(uid: u32, passwd: &str) -> Option<&str> {
     line.split(':').next()
 }
 
-/// The largest range that a file gives to somebody, by his number or name.
+/// The largest range that a file gives to a user, by number or by name.
 fn range_in(text: &str, uid: u32, name: Option<&str>) -> Option<(u32, u32)> {
     let uid = uid.to_string();
     let ranges = text.lines().filter_map(|line| {
@@ -141,7 +144,7 @@ fn range_in(text: &str, uid: u32, name: Option<&str>) -> Option<(u32, u32)> {
     ranges.max_by_key(|(_, count)| *count)
 }
 
-/// Has a child make a namespace, and maps users into that.
+/// Lets a child make a namespace, and maps users into it.
 fn trial(ranges: &Ranges, own: (u32, u32)) -> io::Result<()> {
     let (made, mut say_made) = io::pipe()?;
     let (enough, say_enough) = io::pipe()?;
@@ -149,14 +152,14 @@ fn trial(ranges: &Ranges, own: (u32, u32)) -> io::Result<()> {
         Side::Child => {
             drop((made, say_enough));
             if namespaces::make(&[Namespace::User]).is_ok() && say_made.write_all(b"M").is_ok() {
-                // Returns when our parent has done its part, or is no more.
-                let _ = await_word(enough);
+                // Returns when our parent has mapped the users, or has died.
+                let _ = await_byte(enough);
             }
             clone::exit_now(0);
         }
         Side::Parent(child) => {
             drop((say_made, enough));
-            let mapped = await_word(made).and_then(|()| map(ranges, own, child));
+            let mapped = await_byte(made).and_then(|()| map(ranges, own, child));
             drop(say_enough);
             waitpid(Some(child), WaitOptions::empty())?;
             mapped
@@ -164,25 +167,25 @@ fn trial(ranges: &Ranges, own: (u32, u32)) -> io::Result<()> {
     }
 }
 
-/// Makes the namespace and has a child, which is still outside, map users into it.
+/// Makes the namespace and lets a child, which is still outside, map users into it.
 fn with_ranges(ranges: &Ranges, own: (u32, u32)) -> io::Result<()> {
     let us = rustix::process::getpid();
     let (reader, writer) = io::pipe()?;
     match clone::copy()? {
         Side::Child => {
             drop(writer);
-            let mapped = await_word(reader).and_then(|()| map(ranges, own, us));
+            let mapped = await_byte(reader).and_then(|()| map(ranges, own, us));
             clone::exit_now(i32::from(mapped.is_err()));
         }
         Side::Parent(child) => {
             drop(reader);
             let made = namespaces::make(&[Namespace::User]);
-            // Without a word the child does nothing.
-            let told = if made.is_ok() { (&writer).write_all(b"M") } else { Ok(()) };
+            // Without this byte the child does nothing.
+            let signalled = if made.is_ok() { (&writer).write_all(b"M") } else { Ok(()) };
             drop(writer);
             let ended = waitpid(Some(child), WaitOptions::empty())?;
             made?;
-            told?;
+            signalled?;
             match ended {
                 Some((_, status)) if status.exit_status() == Some(0) => become_first(),
                 Some(_) | None => Err(io::ErrorKind::PermissionDenied.into()),
@@ -191,7 +194,7 @@ fn with_ranges(ranges: &Ranges, own: (u32, u32)) -> io::Result<()> {
     }
 }
 
-fn await_word(mut reader: io::PipeReader) -> io::Result<()> {
+fn await_byte(mut reader: io::PipeReader) -> io::Result<()> {
     reader.read_exact(&mut [0])
 }
 
@@ -208,7 +211,7 @@ fn map(ranges: &Ranges, own: (u32, u32), of: Pid) -> io::Result<()> {
     Ok(())
 }
 
-/// Makes a namespace in which there is nobody else.
+/// Makes a namespace with this user alone.
 fn alone((uid, gid): (u32, u32)) -> io::Result<()> {
     namespaces::make(&[Namespace::User])?;
     std::fs::write("/proc/self/setgroups", "deny")?;
@@ -216,12 +219,12 @@ fn alone((uid, gid): (u32, u32)) -> io::Result<()> {
     std::fs::write("/proc/self/gid_map", format!("0 {gid} 1"))
 }
 
-/// Whoever has subordinate groups can leave his others.
+/// A user with subordinate groups can drop its other groups.
 fn become_first() -> io::Result<()> {
     Ok(set_thread_groups(&[])?)
 }
 
-/// Keeps a descriptor open when we start again.
+/// Keeps a descriptor open across our next start.
 pub(super) fn keep(descriptor: &OwnedFd) -> io::Result<()> {
     Ok(rustix::io::fcntl_setfd(descriptor, rustix::io::FdFlags::empty())?)
 }

@@ -1,6 +1,6 @@
-//! The sandboxes that exist, by their label. One is over when its first process has been reaped:
-//! the kernel lets that happen only after every other process of the sandbox is gone. Its slot, with
-//! the control groups of the slot, is then free for the next one.
+//! The live sandboxes, by instance. A sandbox has ended when its first process has been reaped: the
+//! kernel allows that only after every other process of the sandbox is gone. Its slot, with the
+//! control groups of the slot, is then free for the next one.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -9,15 +9,15 @@ use guest_protocol::launcher::InstanceBytes;
 use guest_protocol::message::ExitStatus;
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, wait};
 
+use super::prefork_pool::Prefork;
 use super::roots::Prepared;
-use super::spares::Ready;
 use super::watch::Watched;
 
 #[derive(Default)]
 pub(super) struct Sandboxes {
     live: BTreeMap<InstanceBytes, Live>,
     by_pid: BTreeMap<i32, InstanceBytes>,
-    /// Sockets to those that are not guests yet, by slot: their end tells of our death.
+    /// Sockets of those that are not guests yet, by slot: a closed socket tells them that we died.
     entering: BTreeMap<u32, Watched>,
 }
 
@@ -25,15 +25,15 @@ struct Live {
     pid: Pid,
     slot: u32,
     kills: Vec<u64>,
-    /// What its root is a layer over: kept as long as it lives.
+    /// The root beneath its layers: kept as long as the sandbox lives.
     _root: Rc<Prepared>,
 }
 
-/// One that is over.
-pub(super) struct Over {
+/// A sandbox that has ended.
+pub(super) struct Ended {
     pub slot: u32,
     pub instance: InstanceBytes,
-    /// Who waits for its end.
+    /// Tickets of the kills that wait for its end.
     pub kills: Vec<u64>,
 }
 
@@ -54,19 +54,19 @@ impl Sandboxes {
         self.live.get(instance).map(|live| live.pid)
     }
 
-    pub(super) fn add(&mut self, instance: InstanceBytes, stem: Ready, root: Rc<Prepared>) {
-        let Ready { slot, pid, socket, born_at: _, root: _ } = stem;
+    pub(super) fn add(&mut self, instance: InstanceBytes, prefork: Prefork, root: Rc<Prepared>) {
+        let Prefork { slot, pid, socket, forked_at: _, root: _ } = prefork;
         self.by_pid.insert(pid.as_raw_nonzero().get(), instance);
         self.entering.insert(slot, socket);
         self.live.insert(instance, Live { pid, slot, kills: Vec::new(), _root: root });
     }
 
-    /// The guest has closed its end: it goes its own way.
+    /// The guest has closed its end: it no longer needs the launcher.
     pub(super) fn close_socket(&mut self, slot: u32) {
         self.entering.remove(&slot);
     }
 
-    /// Kills one and says which slot it has; none if there is no such sandbox.
+    /// Kills a sandbox and returns its slot; `None` if there is no such sandbox.
     pub(super) fn kill(&mut self, instance: &InstanceBytes, ticket: u64) -> Option<u32> {
         let live = self.live.get_mut(instance)?;
         live.kills.push(ticket);
@@ -74,7 +74,7 @@ impl Sandboxes {
         Some(live.slot)
     }
 
-    /// Kills all and says which slots they have.
+    /// Kills all and returns their slots.
     pub(super) fn kill_all(&self) -> Vec<u32> {
         for live in self.live.values() {
             let _ = kill_process(live.pid, Signal::KILL);
@@ -82,16 +82,16 @@ impl Sandboxes {
         self.live.values().map(|live| live.slot).collect()
     }
 
-    /// Forgets one whose first process has been reaped.
-    pub(super) fn died(&mut self, pid: Pid) -> Option<Over> {
+    /// Forgets a sandbox whose first process has been reaped.
+    pub(super) fn died(&mut self, pid: Pid) -> Option<Ended> {
         let instance = self.by_pid.remove(&pid.as_raw_nonzero().get())?;
         let Live { slot, kills, pid: _, _root } = self.live.remove(&instance)?;
         self.entering.remove(&slot);
-        Some(Over { slot, instance, kills })
+        Some(Ended { slot, instance, kills })
     }
 }
 
-/// A child that is over and has not been reaped yet.
+/// A child that has ended and has not been reaped yet.
 pub(super) fn next_dead() -> Option<(Pid, ExitStatus)> {
     let (pid, status) = wait(WaitOptions::NOHANG).ok()??;
     let status = match (status.exit_status(), status.terminating_signal()) {

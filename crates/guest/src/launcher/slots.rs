@@ -1,6 +1,6 @@
-//! Slots: numbers of sandboxes that may live at once. A slot owns a range of users, and control
-//! groups that it keeps from one sandbox to the next, with the limits that were last written and
-//! the kills that were last counted in them.
+//! Slots: the numbers of sandboxes that may live at once. A slot owns a range of users, and control
+//! groups that it keeps from one sandbox to the next. This module remembers which limits and which
+//! number of kills its groups had last.
 
 use std::collections::VecDeque;
 
@@ -9,15 +9,15 @@ use jail::groups::Limits;
 #[derive(Default)]
 pub(super) struct Slots {
     free: VecDeque<u32>,
-    /// What is known of each slot that was ever taken.
-    known: Vec<Known>,
+    /// The state of each slot that was ever used.
+    states: Vec<SlotState>,
     at_most: u32,
 }
 
 #[derive(Default, Clone, Copy)]
-struct Known {
+struct SlotState {
     limits: Option<Limits>,
-    /// Whether the limit on processors is lifted until the next sandbox begins.
+    /// Whether the CPU limit is lifted until the next sandbox begins.
     cpu_lifted: bool,
     out_of_memory_kills: u64,
 }
@@ -27,7 +27,7 @@ impl Slots {
         Self { at_most, ..Self::default() }
     }
 
-    /// One that was used before, if there is one: its groups exist already.
+    /// Takes a slot, preferably one that was used before: its groups exist already.
     pub(super) fn take(&mut self) -> Option<u32> {
         if let Some(slot) = self.free.pop_front() {
             return Some(slot);
@@ -36,61 +36,62 @@ impl Slots {
         if slot == self.at_most {
             return None;
         }
-        self.known.push(Known::default());
+        self.states.push(SlotState::default());
         Some(slot)
     }
 
-    /// Whether one could be taken.
+    /// Whether a slot is free.
     pub(super) fn has_free(&self) -> bool {
         !self.free.is_empty() || self.used() < self.at_most
     }
 
-    /// Gives one back with what its group counts now. Whether that is more than when it was taken.
+    /// Returns a slot with the present number of kills of its group. Whether the kernel killed
+    /// something since the slot was taken.
     pub(super) fn release(&mut self, slot: u32, out_of_memory_kills: u64) -> bool {
         self.free.push_back(slot);
-        let Some(known) = self.known.get_mut(slot as usize) else { return false };
-        let before = std::mem::replace(&mut known.out_of_memory_kills, out_of_memory_kills);
+        let Some(state) = self.states.get_mut(slot as usize) else { return false };
+        let before = std::mem::replace(&mut state.out_of_memory_kills, out_of_memory_kills);
         out_of_memory_kills > before
     }
 
-    /// How many were ever taken.
+    /// How many slots were ever used.
     pub(super) fn used(&self) -> u32 {
-        self.known.len() as u32
+        self.states.len() as u32
     }
 
-    /// The limits that are written in its groups.
+    /// The limits that its groups have.
     pub(super) fn limits(&self, slot: u32) -> Option<Limits> {
-        self.known.get(slot as usize).and_then(|known| known.limits)
+        self.states.get(slot as usize).and_then(|state| state.limits)
     }
 
     pub(super) fn limits_written(&mut self, slot: u32, limits: Limits) {
-        if let Some(known) = self.known.get_mut(slot as usize) {
-            known.limits = Some(limits);
+        if let Some(state) = self.states.get_mut(slot as usize) {
+            state.limits = Some(limits);
         }
     }
 
-    /// Says that the limit on processors is lifted, or not any more.
+    /// Records whether the CPU limit is lifted.
     pub(super) fn cpu_lifted(&mut self, slot: u32, lifted: bool) {
-        if let Some(known) = self.known.get_mut(slot as usize) {
-            known.cpu_lifted = lifted;
+        if let Some(state) = self.states.get_mut(slot as usize) {
+            state.cpu_lifted = lifted;
         }
     }
 
-    /// Whether the limit on processors is lifted.
+    /// Whether the CPU limit is lifted.
     pub(super) fn is_cpu_lifted(&self, slot: u32) -> bool {
-        self.known.get(slot as usize).is_some_and(|known| known.cpu_lifted)
+        self.states.get(slot as usize).is_some_and(|state| state.cpu_lifted)
     }
 
-    /// Nobody knows any more what is written in its groups.
+    /// Records that the limits of its groups are unknown.
     pub(super) fn limits_unknown(&mut self, slot: u32) {
-        if let Some(known) = self.known.get_mut(slot as usize) {
-            known.limits = None;
+        if let Some(state) = self.states.get_mut(slot as usize) {
+            state.limits = None;
         }
     }
 
-    /// What its group had counted when it was last given back.
+    /// The number of kills when the slot was last returned.
     pub(super) fn out_of_memory_kills(&self, slot: u32) -> u64 {
-        self.known.get(slot as usize).map_or(0, |known| known.out_of_memory_kills)
+        self.states.get(slot as usize).map_or(0, |state| state.out_of_memory_kills)
     }
 }
 
@@ -108,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn kills_are_told_for_the_sandbox_in_which_they_happened() {
+    fn out_of_memory_kills_are_reported_for_the_right_sandbox() {
         let mut slots = Slots::new(1);
         let slot = slots.take().unwrap();
         assert!(slots.release(slot, 3), "three kills in the first");

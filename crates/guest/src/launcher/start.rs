@@ -1,4 +1,5 @@
-//! Starting the launcher: its configuration, its lock, its control groups, its world.
+//! Starting the launcher: its configuration, its lock, its control groups, its isolation from the
+//! host.
 
 use std::collections::VecDeque;
 use std::fmt::Write as _;
@@ -22,44 +23,44 @@ use rustix::fs::{CWD, FlockOperation, Mode, OFlags, flock, fstat, openat};
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal};
 
+use super::isolation::{self, HostAccess};
+use super::prefork::PreforkContext;
+use super::prefork_pool::PreforkPool;
 use super::sandboxes::Sandboxes;
 use super::slots::Slots;
-use super::spares::Spares;
-use super::stem::Origin;
 use super::watch::Watch;
-use super::world::{self, World};
-use super::{Launcher, asked, rootless, token};
+use super::{Launcher, plan_input, rootless, token};
 
-/// Where the starter leaves the socket and the configuration.
+/// Descriptors at which our starter leaves the socket and the configuration.
 const HOST_SOCKET: i32 = 3;
 const CONFIGURATION: i32 = 4;
 
-/// How often the lock of the run is tried for, and how long to wait in between.
+/// How often to try for the lock of the run, and the pause between two tries.
 const LOCK_ATTEMPTS: u32 = 100;
 const LOCK_PAUSE: Duration = Duration::from_millis(10);
 
-/// What all parts of the launcher look at.
+/// What all parts of the launcher share.
 pub(super) struct Shared {
     pub config: LauncherConfig,
     pub groups: Groups,
-    pub world: World,
+    pub host_access: HostAccess,
     pub slots: Slots,
-    /// The limits that spares are made with: those of the last launch.
+    /// The limits that preforks are made with: those of the last launch.
     pub usual_limits: Limits,
-    /// The root that spares have layers over: that of the last launch.
+    /// The root that preforks have layers over: that of the last launch.
     pub usual_root: Root,
     pub filters: Filters,
     pub host_interest: epoll::EventFlags,
-    /// Whether the kernel counts the processes of each user namespace by themselves.
+    /// Whether the kernel counts processes per user namespace.
     processes_by_rlimit: bool,
-    /// Held as long as we live: tells others that this run is not over.
+    /// Held as long as we live: it shows others that this run has not ended.
     _lock: OwnedFd,
 }
 
 impl Shared {
-    pub(super) fn origin(&self, slot: u32) -> Origin<'_> {
+    pub(super) fn context(&self, slot: u32) -> PreforkContext<'_> {
         let written = self.slots.limits(slot);
-        Origin {
+        PreforkContext {
             slot,
             first_uid: self.first_uid(slot),
             groups: &self.groups,
@@ -68,22 +69,22 @@ impl Shared {
                 && !self.groups.must_join()
                 && written != Some(self.usual_limits),
             network: self.config.network,
-            users: self.world.users,
+            users: self.host_access.users,
             count_processes: !self.groups.serves(Use::Pids) && self.processes_by_rlimit,
-            usual_root: &self.world.roots.known(&self.usual_root).built,
-            void: self.world.void.as_fd(),
+            usual_root: &self.host_access.roots.built_root(&self.usual_root).built,
+            void: self.host_access.void.as_fd(),
             filters: &self.filters,
         }
     }
 
     pub(super) fn first_uid(&self, slot: u32) -> u32 {
-        asked::first_uid(&self.config, self.world.users, slot)
+        plan_input::first_uid(&self.config, self.host_access.users, slot)
     }
 
-    /// Writes the limits of a slot unless they are written already.
+    /// Writes the limits of a slot, unless its groups have them already.
     pub(super) fn limit(&mut self, slot: u32, limits: Limits) -> io::Result<()> {
         if self.config.limits && self.slots.limits(slot) != Some(limits) {
-            // If it fails half way, nobody knows what is written.
+            // If it fails half way, the limits are unknown.
             self.slots.limits_unknown(slot);
             self.groups.limit(slot, limits)?;
             self.slots.limits_written(slot, limits);
@@ -95,11 +96,11 @@ impl Shared {
         Ok(())
     }
 
-    /// Gives a slot back whose processes are all gone, with its groups as good as new. Whether
-    /// something in it was killed for want of memory.
+    /// Returns a slot whose processes are all gone, with its groups as good as new. Whether the
+    /// kernel killed something in it because memory ran out.
     pub(super) fn release(&mut self, slot: u32) -> bool {
         self.groups.thaw(slot);
-        // Where it fails the next one is only slower.
+        // If this fails, the next sandbox only starts slower.
         if self.config.limits && self.groups.must_join() && self.groups.lift_cpu(slot).is_ok() {
             self.slots.cpu_lifted(slot, true);
         }
@@ -107,9 +108,9 @@ impl Shared {
         self.slots.release(slot, kills)
     }
 
-    /// Shows the users of a slot in the user namespace of a process.
+    /// Maps the users of a slot into the user namespace of a process.
     pub(super) fn map_users(&self, slot: u32, pid: Pid) -> io::Result<()> {
-        let map = asked::user_map(self.world.users, self.first_uid(slot));
+        let map = plan_input::user_map(self.host_access.users, self.first_uid(slot));
         let mut path = String::with_capacity(32);
         for kind in ["uid_map", "gid_map"] {
             path.clear();
@@ -132,18 +133,18 @@ impl Shared {
     }
 }
 
-/// The role of the launcher, from its first to its last moment.
+/// The role of the launcher, from start to end.
 pub(crate) fn main() -> ExitCode {
     let Ok(host) = sys::descriptors::take(HOST_SOCKET) else { return ExitCode::from(2) };
     match start(&host) {
         Ok(Started { shared, watch, signals, features }) => {
-            let spares = Spares::new(shared.config.spares as usize);
+            let preforks = PreforkPool::new(shared.config.spares as usize);
             let mut launcher = Launcher {
                 shared,
                 host,
                 watch,
                 signals,
-                spares,
+                preforks,
                 sandboxes: Sandboxes::default(),
                 launches: VecDeque::new(),
                 answers: VecDeque::new(),
@@ -156,7 +157,7 @@ pub(crate) fn main() -> ExitCode {
             groups.remove(slots.used(), &config.run);
             code
         }
-        Err(world::Failed { step, source }) => {
+        Err(isolation::Failed { step, source }) => {
             let errno = source.raw_os_error().unwrap_or(0);
             let refusal = LaunchRefusal { code: RefusalCode::System, step, errno };
             if let Ok(bytes) = postcard::to_allocvec(&FromLauncher::Refused { ticket: 0, refusal })
@@ -175,26 +176,26 @@ struct Started {
     features: LauncherFeatures,
 }
 
-fn start(host: &OwnedFd) -> Result<Started, world::Failed> {
-    let settings = world::step("take configuration", sys::descriptors::take(CONFIGURATION))?;
-    let config = world::step("read configuration", read_configuration(&settings))?;
+fn start(host: &OwnedFd) -> Result<Started, isolation::Failed> {
+    let settings = isolation::step("take configuration", sys::descriptors::take(CONFIGURATION))?;
+    let config = isolation::step("read configuration", read_configuration(&settings))?;
     if let Some(user) = config.user.filter(|_| rootless::users() == Some(Users::Ranges)) {
-        world::step("become an ordinary user", rootless::become_ordinary(user))?;
+        isolation::step("become an ordinary user", rootless::become_ordinary(user))?;
     }
     let Some(users) = rootless::users() else {
         let kept = rootless::keep(host).and_then(|()| rootless::keep(&settings));
-        world::step("keep descriptors", kept)?;
+        isolation::step("keep descriptors", kept)?;
         let wanted = config.subordinate_users.then_some(config.slots);
-        return world::step("make a user namespace", Err(rootless::enter(wanted)));
+        return isolation::step("make a user namespace", Err(rootless::enter(wanted)));
     };
     drop(settings);
     let _ = rustix::thread::set_name(c"shoal-launcher");
-    world::step("open /dev/null", null_standard_streams())?;
-    let lock = world::step("take the lock of the run", take_lock(&config))?;
-    let filters = world::step("compile the system call filters", Filters::for_run(&config))?;
+    isolation::step("open /dev/null", null_standard_streams())?;
+    let lock = isolation::step("take the lock of the run", take_lock(&config))?;
+    let filters = isolation::step("compile the system call filters", Filters::for_run(&config))?;
     let found = CgroupLayout::find(&Host, users == Users::Ranges);
     if let Some(directory) = found.to_vacate() {
-        world::step("leave the control group we share", groups::vacate(directory))?;
+        isolation::step("leave the control group we share", groups::vacate(directory))?;
     }
     let mut layout = found.hierarchies();
     if !config.limits {
@@ -204,18 +205,19 @@ fn start(host: &OwnedFd) -> Result<Started, world::Failed> {
         layout.retain(|hierarchy| !hierarchy.uses.is_empty());
     }
     let groups = Groups::open(&layout, &config.run, node_caps());
-    let groups = world::step("make control groups", groups)?;
-    let world = world::enter(&config, users).inspect_err(|_| groups.remove(0, &config.run))?;
+    let groups = isolation::step("make control groups", groups)?;
+    let host_access =
+        isolation::enter(&config, users).inspect_err(|_| groups.remove(0, &config.run))?;
 
     let nonblocking = rustix::io::ioctl_fionbio(host, true);
-    world::step("make the host's socket non-blocking", nonblocking)?;
-    // A Ctrl-C at a terminal is for the program in the sandbox, not for us.
+    isolation::step("make the host's socket non-blocking", nonblocking)?;
+    // A Ctrl-C at a terminal is meant for the program in the sandbox, not for the launcher.
     let _ = rustix::process::setsid();
     let signals = sys::signals::readable(&[Signal::CHILD, Signal::TERM, Signal::INT, Signal::HUP]);
-    let signals = world::step("listen to signals", signals)?;
-    let watch = world::step("make epoll", Watch::new())?;
+    let signals = isolation::step("listen to signals", signals)?;
+    let watch = isolation::step("make epoll", Watch::new())?;
     for (descriptor, token) in [(host.as_fd(), token::HOST), (signals.as_fd(), token::SIGNALS)] {
-        world::step("wait for events", watch.add(descriptor, token))?;
+        isolation::step("wait for events", watch.add(descriptor, token))?;
     }
     let processes_by_rlimit = counts_by_namespace();
     let features = LauncherFeatures {
@@ -223,7 +225,7 @@ fn start(host: &OwnedFd) -> Result<Started, world::Failed> {
         cpu_limit: groups.serves(Use::Cpu),
         pids_limit: groups.serves(Use::Pids) || (config.limits && processes_by_rlimit),
         freeze: groups.serves(Use::Freezer),
-        disk_workspaces: world.workspaces.is_some(),
+        disk_workspaces: host_access.workspaces.is_some(),
         users: match users {
             Users::Ranges => launcher::Users::Ranges,
             Users::Subordinate => launcher::Users::Subordinate,
@@ -237,7 +239,7 @@ fn start(host: &OwnedFd) -> Result<Started, world::Failed> {
     let shared = Shared {
         config,
         groups,
-        world,
+        host_access,
         slots,
         usual_limits,
         usual_root: Root::Host,
@@ -249,11 +251,11 @@ fn start(host: &OwnedFd) -> Result<Started, world::Failed> {
     Ok(Started { shared, watch, signals, features })
 }
 
-/// The system call filters that sandboxes have.
+/// The system call filters of sandboxes.
 pub(super) struct Filters {
-    /// That of most.
+    /// That of most sandboxes.
     pub usual: Program,
-    /// That of those that write to files of the host.
+    /// That of sandboxes that write to files of the host.
     pub lending: Program,
 }
 
@@ -271,19 +273,19 @@ impl Filters {
 
 fn read_configuration(settings: &OwnedFd) -> io::Result<LauncherConfig> {
     let mut file = std::fs::File::from(settings.try_clone()?);
-    // It may be read again by the one that we start inside a namespace.
+    // From the start: the launcher before the user namespace may have read it already.
     file.seek(io::SeekFrom::Start(0))?;
     let mut bytes = Vec::new();
     file.read_to_end(&mut bytes)?;
     let config: LauncherConfig = postcard::from_bytes(&bytes).map_err(io::Error::other)?;
-    if !asked::is_sound(&config) {
+    if !plan_input::is_sound(&config) {
         return Err(io::ErrorKind::InvalidInput.into());
     }
     Ok(config)
 }
 
-/// Since Linux 5.14 the limit on a user's processes counts within each user namespace; before, it
-/// counted everything that the user has on the machine.
+/// Since Linux 5.14 the limit on a user's processes counts within each user namespace. Before, it
+/// counted all processes of that user on the machine.
 fn counts_by_namespace() -> bool {
     let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     jail::machine::parse::version(&release) >= Some((5, 14))
@@ -302,7 +304,7 @@ fn take_lock(config: &LauncherConfig) -> io::Result<OwnedFd> {
     for _ in 0..LOCK_ATTEMPTS {
         let file = openat(CWD, &path, flags, Mode::from_raw_mode(0o600))?;
         match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-            // Whoever cleans up in this moment takes it for one that a dead run left.
+            // A cleanup that runs in this moment may take our lock file for that of a dead run.
             Err(Errno::WOULDBLOCK) => std::thread::sleep(LOCK_PAUSE),
             Err(error) => return Err(error.into()),
             Ok(()) if fstat(&file)?.st_nlink > 0 => return Ok(file),
@@ -312,7 +314,7 @@ fn take_lock(config: &LauncherConfig) -> io::Result<OwnedFd> {
     Err(Errno::WOULDBLOCK.into())
 }
 
-/// What all sandboxes together may use: the machine, except for what keeps it usable.
+/// What all sandboxes together may use: the machine, minus what keeps it usable.
 fn node_caps() -> NodeCaps {
     let memory_bytes = memory_of_machine();
     let spared = (memory_bytes / 20).max(256 << 20);
@@ -328,11 +330,11 @@ fn memory_of_machine() -> u64 {
     info.totalram.saturating_mul(u64::from(info.mem_unit))
 }
 
-/// Empties the queue of signals. Whether one of them asks us to end.
+/// Reads all pending signals. Whether one of them asks us to end.
 pub(super) fn drain_signals(signals: &OwnedFd) -> bool {
-    let mut asked = false;
+    let mut should_end = false;
     while let Some(signal) = sys::signals::next(signals) {
-        asked |= signal != Signal::CHILD;
+        should_end |= signal != Signal::CHILD;
     }
-    asked
+    should_end
 }

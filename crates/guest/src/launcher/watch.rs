@@ -1,4 +1,4 @@
-//! What the launcher waits for. It must never hear of a socket that it has closed: events name
+//! The launcher's epoll. It must never report an event of a socket that was closed: events name
 //! slots, and slots are used again, so an event of the last owner would be taken for one of the
 //! next.
 
@@ -8,12 +8,12 @@ use std::rc::Rc;
 
 use rustix::event::{Timespec, epoll};
 
-/// The one place in which the launcher waits.
+/// The only place in which the launcher waits.
 pub(super) struct Watch {
     epoll: Rc<OwnedFd>,
 }
 
-/// A socket of the launcher's that is watched until it is dropped.
+/// A socket of the launcher that is watched until it is dropped.
 pub(super) struct Watched {
     socket: OwnedFd,
     epoll: Rc<OwnedFd>,
@@ -46,7 +46,7 @@ impl Watch {
         let _ = epoll::delete(&self.epoll, descriptor);
     }
 
-    /// Waits until something happens or the time is over.
+    /// Waits until an event arrives or the time has passed.
     pub(super) fn wait(
         &self,
         events: &mut Vec<epoll::Event>,
@@ -64,8 +64,8 @@ impl AsFd for Watched {
 }
 
 impl Drop for Watched {
-    /// To close it is not enough. A child that was just born has a copy of it until it lets go of
-    /// what is the launcher's, and as long as there is a copy, the kernel tells of its events.
+    /// Closing it is not enough. A child that was just forked has a copy until it closes what is
+    /// the launcher's, and as long as a copy exists, the kernel reports events.
     fn drop(&mut self) {
         let _ = epoll::delete(&self.epoll, &self.socket);
     }
@@ -74,7 +74,7 @@ impl Drop for Watched {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::launcher::seeds::pair;
+    use crate::launcher::slot_parents::pair;
 
     const NOW: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
 

@@ -1,13 +1,13 @@
-//! What goes on in a channel: one of a few kinds of things, each of which knows what to do with
-//! what arrives on its lanes.
+//! What goes on in a channel: one of a few kinds of activity, each of which handles what arrives on
+//! its lanes.
 
-use super::clearing::Clearing;
 use super::dial::Dial;
-use super::family::Ending;
+use super::end_all::EndAll;
+use super::family::FamilySignal;
+use super::files::file_reader::FileReader;
+use super::files::file_writer::FileWriter;
 use super::files::listing::Listing;
-use super::files::reading::Reading;
 use super::files::removal::Removal;
-use super::files::writing::Writing;
 use super::io::Io;
 use super::program::Program;
 use super::ready::Part;
@@ -20,30 +20,31 @@ pub(super) enum Activity {
     Program(Program),
     /// A connection inside.
     Dial(Dial),
-    /// A file goes out.
-    Reading(Reading),
-    /// A file comes in.
-    Writing(Writing),
+    /// A file is sent to the host.
+    ReadFile(FileReader),
+    /// A file is received from the host.
+    WriteFile(FileWriter),
     /// A directory is read.
     Listing(Listing),
     /// A tree of files is being removed.
     Removal(Removal),
-    /// A family of processes is being signalled. The guest does it: it knows the others.
-    Ending(Ending),
-    /// Everything is being ended, by the guest too.
-    Clearing(Clearing),
+    /// A signal is sent to a family of processes. The guest does it, because it knows the other
+    /// programs.
+    FamilySignal(FamilySignal),
+    /// All processes are being ended. The guest does that too.
+    EndAll(EndAll),
 }
 
 impl Activity {
-    /// Goes on with a part of it that can.
+    /// Continues a part that can go on.
     pub(super) fn step(&mut self, part: Part, io: &mut Io) -> Progress {
         match self {
             Self::Program(program) => program.step(part, io),
             Self::Dial(dial) => dial.step(part, io),
-            Self::Reading(reading) => reading.step(io),
+            Self::ReadFile(reading) => reading.step(io),
             Self::Listing(listing) => listing.step(io),
             Self::Removal(removal) => removal.step(io),
-            Self::Writing(_) | Self::Ending(_) | Self::Clearing(_) => Progress::Wait,
+            Self::WriteFile(_) | Self::FamilySignal(_) | Self::EndAll(_) => Progress::Wait,
         }
     }
 
@@ -52,12 +53,12 @@ impl Activity {
         match self {
             Self::Program(program) => program.take(lane, bytes, io),
             Self::Dial(dial) => dial.take(lane, bytes, io),
-            Self::Writing(writing) => writing.take(lane, &bytes, io),
-            Self::Reading(_)
+            Self::WriteFile(writing) => writing.take(lane, &bytes, io),
+            Self::ReadFile(_)
             | Self::Listing(_)
             | Self::Removal(_)
-            | Self::Ending(_)
-            | Self::Clearing(_) => Progress::Wait,
+            | Self::FamilySignal(_)
+            | Self::EndAll(_) => Progress::Wait,
         }
     }
 
@@ -66,12 +67,12 @@ impl Activity {
         match self {
             Self::Program(program) => program.end(lane, io),
             Self::Dial(dial) => dial.end(lane, io),
-            Self::Writing(writing) => writing.end(lane, io),
-            Self::Reading(_)
+            Self::WriteFile(writing) => writing.end(lane, io),
+            Self::ReadFile(_)
             | Self::Listing(_)
             | Self::Removal(_)
-            | Self::Ending(_)
-            | Self::Clearing(_) => Progress::Wait,
+            | Self::FamilySignal(_)
+            | Self::EndAll(_) => Progress::Wait,
         }
     }
 
@@ -80,9 +81,9 @@ impl Activity {
         match self {
             Self::Program(program) => program.reset(lane, io),
             Self::Dial(dial) => dial.reset(lane, io),
-            Self::Reading(reading) => reading.reset(io),
-            Self::Writing(writing) => writing.reset(io),
-            Self::Listing(_) | Self::Removal(_) | Self::Ending(_) | Self::Clearing(_) => {
+            Self::ReadFile(reading) => reading.reset(io),
+            Self::WriteFile(writing) => writing.reset(io),
+            Self::Listing(_) | Self::Removal(_) | Self::FamilySignal(_) | Self::EndAll(_) => {
                 Progress::Wait
             }
         }

@@ -1,5 +1,5 @@
-//! The connection to the host: bytes in and out of the endpoint, and the descriptors that came
-//! along. It must never read while too much waits to be written: the host would only add to it.
+//! The connection to the host: bytes in and out of the endpoint, and the descriptors that came with
+//! them. It must never read while too much waits to be written: the host would only add to it.
 
 use std::collections::VecDeque;
 use std::io::IoSliceMut;
@@ -17,38 +17,38 @@ use rustix::net::{
 use super::io::Scratch;
 use super::{ExitReason, Link, Named as _};
 
-/// As much as the kernel lets through at once.
+/// The most descriptors that the kernel passes at once.
 const DESCRIPTORS_AT_ONCE: usize = 253;
 
-/// Descriptors that came and were not taken by any request.
+/// The most descriptors that no request has taken yet.
 const MAX_DESCRIPTORS: usize = 256;
 
-/// Enough for a request; what is bigger comes in bigger pieces.
+/// Enough for a request. Larger data is read in larger pieces.
 const SMALL_BYTES: usize = 4096;
 
-/// Nothing is read from programs and files while this much waits to be written.
+/// While this much waits to be written, nothing is read from programs and files.
 const BUSY_BYTES: usize = 256 * 1024;
 
-/// No request is read while this much waits to be written.
+/// While this much waits to be written, no request is read.
 const FULL_BYTES: usize = 2 * 1024 * 1024;
 
 /// The connection to the host.
 #[derive(Debug)]
 pub(super) struct Connection {
     link: Link,
-    /// What is said on it.
+    /// The protocol on it.
     pub(super) endpoint: Endpoint,
     descriptors: VecDeque<OwnedFd>,
     /// The last read filled its buffer: more will come.
     is_bulky: bool,
-    /// The link took no more.
+    /// The link accepts no further bytes now.
     is_blocked: bool,
 }
 
-/// What came in one piece.
+/// The result of one read.
 struct Received {
     bytes: usize,
-    /// Not all descriptors that came along arrived.
+    /// Some descriptors that came with it did not arrive.
     lost_descriptors: bool,
 }
 
@@ -58,7 +58,7 @@ impl Connection {
         Self { link, endpoint, descriptors: VecDeque::new(), is_bulky: false, is_blocked: false }
     }
 
-    /// Where bytes come from.
+    /// The descriptor from which bytes come.
     pub(super) fn inlet(&self) -> BorrowedFd<'_> {
         match &self.link {
             Link::Socket(socket) => socket.as_fd(),
@@ -66,7 +66,7 @@ impl Connection {
         }
     }
 
-    /// Where bytes go, if that is another descriptor.
+    /// The descriptor to which bytes go, if that is another one.
     pub(super) fn outlet(&self) -> Option<BorrowedFd<'_>> {
         match &self.link {
             Link::Socket(_) => None,
@@ -79,7 +79,7 @@ impl Connection {
         self.endpoint.outgoing().len() < BUSY_BYTES
     }
 
-    /// What the inlet is to be watched for, and the outlet if there is one.
+    /// The events to watch the inlet for, and the outlet if there is one.
     pub(super) fn interest(&self) -> (EventFlags, EventFlags) {
         let inward = if self.endpoint.outgoing().len() < FULL_BYTES {
             EventFlags::IN
@@ -93,7 +93,7 @@ impl Connection {
         }
     }
 
-    /// Reads once what has come.
+    /// Reads once.
     pub(super) fn read(&mut self, scratch: &mut Scratch) -> Result<(), ExitReason> {
         let mut small = [0; SMALL_BYTES];
         let buffer = if self.is_bulky { scratch.buffer() } else { &mut small[..] };
@@ -103,7 +103,7 @@ impl Connection {
             Err(Errno::CONNRESET) => return Err(ExitReason::Closed),
             Err(errno) => return Err(ExitReason::System { step: "receive", errno }),
         };
-        // A descriptor that got lost would shift all that follow to the wrong programs.
+        // A lost descriptor would shift all that follow to the wrong programs.
         if received.lost_descriptors || self.descriptors.len() > MAX_DESCRIPTORS {
             return Err(Errno::MFILE).named("receive descriptors");
         }
@@ -115,7 +115,7 @@ impl Connection {
         Ok(())
     }
 
-    /// The descriptor that came first and was not taken yet.
+    /// The oldest descriptor that no request has taken.
     pub(super) fn take_descriptor(&mut self) -> Option<OwnedFd> {
         let first = self.descriptors.pop_front();
         if self.descriptors.is_empty() {
@@ -124,12 +124,12 @@ impl Connection {
         first
     }
 
-    /// The link takes more again.
+    /// The link accepts bytes again.
     pub(super) fn unblocked(&mut self) {
         self.is_blocked = false;
     }
 
-    /// Writes what waits, as much as the link takes.
+    /// Writes as much of the waiting bytes as the link accepts.
     pub(super) fn flush(&mut self) -> Result<(), ExitReason> {
         while !self.is_blocked && !self.endpoint.outgoing().is_empty() {
             match put(&self.link, self.endpoint.outgoing()) {
@@ -168,7 +168,7 @@ fn receive(
     Ok(Received { bytes: received.bytes, lost_descriptors })
 }
 
-/// Writes as much of this as the link takes at once.
+/// Writes as much of this as the link accepts at once.
 pub(super) fn put(link: &Link, bytes: &[u8]) -> Result<usize, Errno> {
     match link {
         Link::Socket(socket) => send(socket, bytes, SendFlags::NOSIGNAL | SendFlags::DONTWAIT),

@@ -1,5 +1,5 @@
-//! A connection to a port or socket inside, carried on the main lane of its channel. Each direction ends by
-//! itself.
+//! A connection to a port or Unix socket inside, carried on the main lane of its channel. Each
+//! direction ends on its own.
 
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::OwnedFd;
@@ -20,7 +20,7 @@ use super::stream::{Inlet, Inward, Outward, Progress};
 #[derive(Debug)]
 pub(super) struct Dial {
     channel: u32,
-    /// 0 for one that has no ports.
+    /// 0 for a Unix socket.
     port: u16,
     /// The address being tried, until one has answered.
     trying: Option<SocketAddr>,
@@ -32,7 +32,7 @@ impl Dial {
     /// Begins to connect.
     pub(super) fn start(channel: u32, port: u16, io: &mut Io) -> Result<Self, Fault> {
         if port == 0 {
-            return Err(fault(FaultCode::Invalid, "0 is no port"));
+            return Err(fault(FaultCode::Invalid, "0 is not a valid port"));
         }
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
         let mut dial = Self { channel, port, trying: Some(address), input: None, output: None };
@@ -45,11 +45,12 @@ impl Dial {
         }
     }
 
-    /// Connects to a Unix socket. It has answered then, or refused: nobody else is in the way.
+    /// Connects to a Unix socket. A Unix socket answers or refuses at once.
     pub(super) fn start_unix(channel: u32, path: &str, io: &mut Io) -> Result<Self, Fault> {
         let address = SocketAddrUnix::new(path).map_err(|_| {
             let most = MAX_SOCKET_PATH_BYTES;
-            let message = format!("the name of a socket has 1 to {most} bytes, none of them zero");
+            let message =
+                format!("the path of a socket must have 1 to {most} bytes, none of them zero");
             fault(FaultCode::Invalid, message)
         })?;
         let mut dial = Self { channel, port: 0, trying: None, input: None, output: None };
@@ -58,11 +59,11 @@ impl Dial {
                 refused_as(FaultCode::NotFound, errno, format!("nothing listens on {path}"))
             }
             Errno::PROTOTYPE => {
-                let message = format!("{path} is no socket for streams");
+                let message = format!("{path} is not a stream socket");
                 refused_as(FaultCode::WrongKind, errno, message)
             }
             Errno::AGAIN => {
-                let message = format!("nobody accepts connections on {path}");
+                let message = format!("no program accepts connections on {path}");
                 refused_as(FaultCode::Limit, errno, message)
             }
             errno => refused(errno, &format!("cannot connect to {path}")),
@@ -122,7 +123,7 @@ impl Dial {
         match self.trying {
             Some(SocketAddr::V4(_)) => {
                 let address = SocketAddr::from((Ipv6Addr::LOCALHOST, port));
-                // Without IPv6, what IPv4 said is the answer.
+                // Without IPv6, the answer over IPv4 counts.
                 self.call(address, io).map_err(|_| give_up(errno))
             }
             Some(SocketAddr::V6(_)) | None => Err(give_up(errno)),
@@ -160,7 +161,7 @@ impl Dial {
         }
     }
 
-    /// Looks whether somebody has answered.
+    /// Checks whether the other end has answered.
     fn answered(&mut self, io: &mut Io) -> Progress {
         let Some(output) = &self.output else { return Progress::Wait };
         let verdict = match sockopt::socket_error(&output.descriptor) {
@@ -195,7 +196,7 @@ impl Dial {
                 input.take(bytes);
                 if self.trying.is_some() { Progress::Wait } else { self.step(Part::Input, io) }
             }
-            // Nobody reads it, and nobody is to wait because of that.
+            // Not read any more: drop it, so that the host does not wait for credit.
             Some(_) | None => {
                 io.connection.endpoint.consumed(self.channel, lane, bytes.len());
                 Progress::Wait
@@ -203,7 +204,7 @@ impl Dial {
         }
     }
 
-    /// No more bytes for the connection.
+    /// The host sends no further bytes.
     pub(super) fn end(&mut self, lane: u8, io: &mut Io) -> Progress {
         match &mut self.input {
             Some(input) if lane == lane::MAIN => {

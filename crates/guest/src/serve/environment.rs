@@ -1,5 +1,6 @@
-//! The environment of programs: what every sandbox has, beneath what is bound to this one, beneath
-//! what a program is started with. Values are often secrets, so nothing here is ever printed.
+//! The environment of programs, in layers: what every sandbox has, then what is bound to this one,
+//! then what the program is started with. Values are often secrets, so nothing here is ever
+//! printed.
 
 use std::collections::BTreeMap;
 use std::ffi::CString;
@@ -9,10 +10,10 @@ use guest_protocol::message::{Fault, FaultCode};
 
 use super::fault::fault;
 
-/// Marks a program and all that inherits from it, by the channel that started it.
+/// Marks a program and everything that inherits from it with the channel that started it.
 pub(super) const TAG: &str = "SHOAL_PROCESS";
 
-/// Where programs are looked for when nobody says otherwise.
+/// The default search path for programs.
 const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 const DEFAULTS: [(&str, &str); 5] = [
@@ -23,13 +24,13 @@ const DEFAULTS: [(&str, &str); 5] = [
     ("USER", "agent"),
 ];
 
-/// Where the scale file is, by our name for it and by the one that programs written for another system
-/// know.
+/// The variables that name the scale file: ours, and the one that programs written for another
+/// system know.
 const SCALE: [&str; 2] = ["SHOAL_SCALE_FILE", "BLAXEL_SCALE_FILE"];
 
 const TERMINAL: (&str, &str) = ("TERM", "xterm-256color");
 
-/// Names and values of one program, later ones having replaced earlier ones.
+/// Names and values of one program; later ones have replaced earlier ones.
 pub(super) struct Environment<'a>(BTreeMap<&'a str, &'a str>);
 
 impl<'a> Environment<'a> {
@@ -60,7 +61,7 @@ impl<'a> Environment<'a> {
         self.0.get("PATH").copied().unwrap_or(DEFAULT_PATH)
     }
 
-    /// As the kernel wants it, with the mark of the channel first.
+    /// In the kernel's form, with the mark of the channel first.
     pub(super) fn to_list(&self, channel: u32) -> Result<Vec<CString>, Fault> {
         let mut list = Vec::with_capacity(self.0.len() + 1);
         list.push(text(format!("{TAG}={channel}"))?);
@@ -73,7 +74,7 @@ impl<'a> Environment<'a> {
     }
 }
 
-/// Whether these can be names and values at all.
+/// Checks that all names and values are valid.
 pub(super) fn check(env: &Env) -> Result<(), Fault> {
     let is_bad = |(name, value): &(String, String)| {
         name.is_empty() || name.contains(['=', '\0']) || value.contains('\0')
@@ -86,7 +87,7 @@ pub(super) fn check(env: &Env) -> Result<(), Fault> {
     }
 }
 
-/// A string for the kernel, which knows none with a zero in it.
+/// A string for the kernel, which must not contain a zero byte.
 pub(super) fn text(string: impl Into<Vec<u8>>) -> Result<CString, Fault> {
     CString::new(string).map_err(|_| fault(FaultCode::Invalid, "a string has a zero byte in it"))
 }
@@ -100,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn later_ones_replace_earlier_ones() {
+    fn later_environment_variables_replace_earlier_ones() {
         let bound = env(&[("A", "bound"), ("B", "bound"), ("PATH", "/opt")]);
         let own = env(&[("B", "own"), (TAG, "99"), ("LANG", "")]);
         let environment = Environment::new("/workspace", Some("/s"), &bound, &own, false);
@@ -124,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_a_variable_is_refused_without_its_value() {
+    fn invalid_environment_variables_are_refused_without_their_value() {
         assert_eq!(check(&env(&[("A", "=")])), Ok(()));
         for (name, value) in [("", "x"), ("A=B", "x"), ("A\0", "x"), ("A", "secret\0")] {
             let fault = check(&env(&[(name, value)])).unwrap_err();

@@ -1,22 +1,22 @@
-//! What the kernel says, as something a caller can act on.
+//! Turns errors of the kernel into faults that a caller can act on.
 
 use guest_protocol::message::{Fault, FaultCode};
 use rustix::io::Errno;
 
-/// More of a message is of no use to anybody, and it must fit into a reply.
+/// A longer message helps no reader, and it must fit into a reply.
 const MAX_MESSAGE_BYTES: usize = 2048;
 
-/// A fault without a word of the kernel.
+/// A fault without an error number.
 pub(super) fn fault(code: FaultCode, message: impl Into<String>) -> Fault {
     Fault { code, errno: 0, message: clipped(message.into()) }
 }
 
-/// A fault that the kernel gave the reason for. `what` could not be done.
+/// A fault with the kernel's reason. `what` could not be done.
 pub(super) fn refused(errno: Errno, what: &str) -> Fault {
-    refused_as(code_of(errno), errno, format!("{what}: {}", words_for(errno)))
+    refused_as(code_of(errno), errno, format!("{what}: {}", describe_errno(errno)))
 }
 
-/// A fault that the kernel gave the reason for, and that has better words than the kernel's.
+/// A fault with the kernel's error number and a message of our own.
 pub(super) fn refused_as(code: FaultCode, errno: Errno, message: String) -> Fault {
     Fault { code, errno: errno.raw_os_error(), message: clipped(message) }
 }
@@ -51,30 +51,31 @@ fn code_of(errno: Errno) -> FaultCode {
     }
 }
 
-/// The common ones in words; the C library's table of all of them would be most of this binary's text.
-fn words_for(errno: Errno) -> String {
+/// The common errors as text; the C library's table of all errors would be most of this binary's
+/// text.
+fn describe_errno(errno: Errno) -> String {
     let words = match errno {
         Errno::NOENT => "no such file or directory",
-        Errno::EXIST => "it exists already",
+        Errno::EXIST => "already exists",
         Errno::NOTEMPTY => "the directory is not empty",
-        Errno::ACCESS | Errno::PERM => "not allowed",
-        Errno::ROFS => "it is read-only",
-        Errno::BUSY => "it is in use",
-        Errno::TXTBSY => "it is being run",
-        Errno::LOOP => "too many links, or one of a kind that is not followed",
-        Errno::ISDIR => "it is a directory",
-        Errno::NOTDIR => "it is not a directory",
-        Errno::NXIO | Errno::NODEV => "it is not a file",
+        Errno::ACCESS | Errno::PERM => "permission denied",
+        Errno::ROFS => "the file system is read-only",
+        Errno::BUSY => "the file is in use",
+        Errno::TXTBSY => "the program is running",
+        Errno::LOOP => "too many links, or a link that is not followed",
+        Errno::ISDIR => "is a directory",
+        Errno::NOTDIR => "is not a directory",
+        Errno::NXIO | Errno::NODEV => "is not a file",
         Errno::NOSPC | Errno::DQUOT => "no space left",
         Errno::MFILE | Errno::NFILE => "too many descriptors are open",
         Errno::NOMEM => "no memory left",
         Errno::AGAIN => "too many processes, or a limit of another kind",
         Errno::TOOBIG => "arguments and environment are too long",
         Errno::FBIG => "the file would be too big",
-        Errno::INVAL => "it is not valid",
+        Errno::INVAL => "the argument is not valid",
         Errno::NAMETOOLONG => "the name is too long",
-        Errno::XDEV => "the places are on different filesystems",
-        Errno::NOEXEC => "it is not a program",
+        Errno::XDEV => "the paths are on different file systems",
+        Errno::NOEXEC => "is not a program",
         Errno::CONNREFUSED => "nothing listens there",
         other => return format!("error {}", other.raw_os_error()),
     };
@@ -86,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn messages_are_not_endless() {
+    fn fault_messages_are_bounded() {
         let fault = fault(FaultCode::Invalid, "ä".repeat(1 << 20));
         assert!(fault.message.len() < 2100 && fault.message.ends_with("ä..."));
         let fault = refused(Errno::NOENT, "/x");

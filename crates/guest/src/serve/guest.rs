@@ -1,6 +1,5 @@
-//! The loop: wait, see what happened, do a little of everything that can go on, write what there
-//! is to say. It must never do more than one piece of work of one activity before it looks at the
-//! others.
+//! The main loop: wait, see what happened, continue everything that can go on, write the replies.
+//! It must never do more than one piece of work of one activity before it looks at the others.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -27,31 +26,31 @@ use super::scale::Scale;
 use super::stream::Progress;
 use super::{ExitReason, Link, Named as _, Settings};
 
-/// Events taken at once.
+/// Events read at once.
 const EVENTS_AT_ONCE: usize = 32;
 
-/// Pieces of work done between two looks at what happened.
+/// Pieces of work between two checks for events.
 const PIECES_AT_ONCE: usize = 16;
 
-/// Activities at once, however many descriptors there may be.
+/// The most activities, however many descriptors are allowed.
 const MAX_ACTIVITIES: u64 = 2048;
 
 /// Descriptors of the guest itself, and those on their way to a program.
 const SPARE_DESCRIPTORS: u64 = 320;
 
-/// The most descriptors an activity keeps open.
+/// The most descriptors that one activity keeps open.
 const DESCRIPTORS_EACH: u64 = 3;
 
-/// Buffers are given back when nothing has happened for this long.
+/// After this long without an event, buffers are given back.
 const QUIET_MS: i64 = 1000;
 
-/// What programs begin with.
+/// The umask of programs.
 const UMASK: u32 = 0o022;
 
 /// With less than this in its buffers, the guest has nothing worth giving back.
 const WARM_BYTES: usize = 16 * 1024;
 
-/// How often a family that is being killed is looked at again.
+/// How often the guest checks a family that is being killed.
 const ROUND_MS: i64 = 2;
 
 /// The guest.
@@ -59,24 +58,24 @@ const ROUND_MS: i64 = 2;
 pub(super) struct Guest {
     pub(super) io: Io,
     pub(super) settings: Settings,
-    /// What is bound to the sandbox.
+    /// The environment that is bound to the sandbox.
     pub(super) bound: Env,
     pub(super) activities: BTreeMap<u32, Activity>,
-    /// Which channel a child belongs to.
+    /// The channel of each child.
     pub(super) children: BTreeMap<i32, u32>,
-    /// Channels in which a family is being signalled.
-    pub(super) endings: Vec<u32>,
-    /// The channel in which everything is being ended.
-    pub(super) clearing: Option<u32>,
+    /// Channels in which a signal is sent to a family.
+    pub(super) family_signals: Vec<u32>,
+    /// The channel of the request to end all processes.
+    pub(super) end_all_channel: Option<u32>,
     pub(super) max_activities: usize,
     pub(super) scale: Option<Scale>,
-    /// There is memory to give back when it gets quiet.
+    /// There is memory to give back when the guest becomes idle.
     is_warm: bool,
     signals: OwnedFd,
 }
 
 impl Guest {
-    /// Says that it is ready, and makes itself so: whatever the host sends meanwhile waits.
+    /// Says `Ready`, and makes itself so: what the host sends meanwhile waits.
     pub(super) fn start(link: Link, settings: Settings) -> Result<Self, ExitReason> {
         let mut connection = Connection::new(link);
         connection.endpoint.send(GUEST_CHANNEL, &Reply::Ready { version: VERSION })?;
@@ -84,15 +83,16 @@ impl Guest {
         hold_null().named("/dev/null")?;
         let signals = reap::watch_children().named("watch children")?;
         if !getpid().is_init() {
-            // Orphans come to process 1 by themselves.
+            // Orphans become children of process 1 without this.
             set_child_subreaper(Some(getpid())).named("adopt orphans")?;
         }
         umask(Mode::from(UMASK));
         if let Some(identity) = settings.workload {
-            // Where it may not, it is that user already, or files say so themselves.
+            // Where this is not allowed, the guest already is that user, or file permissions report
+            // it.
             let _ = ids::use_files_as(identity.uid, identity.gid);
         }
-        // Without one, programs are not told of any.
+        // Without a scale file, programs get no variable for it.
         let scale = settings.scale.as_deref().and_then(|directory| Scale::start(directory).ok());
         let io = Io::new(connection)?;
         io.watch(&signals, Source::Children, EventFlags::IN).named("watch children")?;
@@ -104,8 +104,8 @@ impl Guest {
             bound: Env::default(),
             activities: BTreeMap::new(),
             children: BTreeMap::new(),
-            endings: Vec::new(),
-            clearing: None,
+            family_signals: Vec::new(),
+            end_all_channel: None,
             max_activities: room.min(MAX_ACTIVITIES) as usize,
             scale,
             is_warm: false,
@@ -113,7 +113,7 @@ impl Guest {
         })
     }
 
-    /// Serves until there is a reason not to.
+    /// Serves until there is a reason to end.
     pub(super) fn run(mut self) -> Result<Infallible, ExitReason> {
         let mut events: Vec<Event> = Vec::with_capacity(EVENTS_AT_ONCE);
         loop {
@@ -121,19 +121,19 @@ impl Guest {
             match epoll::wait(
                 self.io.epoll(),
                 spare_capacity(&mut events),
-                self.patience().as_ref(),
+                self.wait_timeout().as_ref(),
             ) {
-                Ok(0) => self.quiet(),
+                Ok(0) => self.on_idle(),
                 Ok(_) | Err(Errno::INTR) => {}
                 Err(errno) => return Err(ExitReason::System { step: "wait for events", errno }),
             }
             for event in &events {
-                self.happened(Source::from_number(event.data.u64()), event.flags)?;
+                self.on_event(Source::from_number(event.data.u64()), event.flags)?;
             }
             self.go_on();
-            self.look_at_endings();
-            self.look_at_clearing();
-            self.look_at_scale();
+            self.continue_family_signals();
+            self.continue_end_all();
+            self.check_scale_file();
             self.is_warm |=
                 self.io.scratch.is_held() || self.io.connection.endpoint.held_bytes() > WARM_BYTES;
             self.io.flush()?;
@@ -141,11 +141,11 @@ impl Guest {
         }
     }
 
-    /// How long to wait for something to happen.
-    fn patience(&self) -> Option<Timespec> {
+    /// How long to wait for an event.
+    fn wait_timeout(&self) -> Option<Timespec> {
         let milliseconds = if !self.io.ready.is_empty() && self.io.connection.has_room() {
             0
-        } else if !self.endings.is_empty() || self.clearing.is_some() {
+        } else if !self.family_signals.is_empty() || self.end_all_channel.is_some() {
             ROUND_MS
         } else if let Some(due_ms) = self.scale.as_ref().and_then(Scale::due_ms) {
             due_ms.saturating_sub(now_ms()).cast_signed()
@@ -158,17 +158,17 @@ impl Guest {
     }
 
     /// Nothing happened for a while.
-    fn quiet(&mut self) {
+    fn on_idle(&mut self) {
         let is_due = self.scale.as_ref().is_some_and(|scale| scale.due_ms().is_some());
-        let is_ending = !self.endings.is_empty() || self.clearing.is_some();
-        if self.io.ready.is_empty() && !is_ending && !is_due {
+        let is_signalling = !self.family_signals.is_empty() || self.end_all_channel.is_some();
+        if self.io.ready.is_empty() && !is_signalling && !is_due {
             self.is_warm = false;
             self.io.scratch.release();
             memory::give_back();
         }
     }
 
-    fn happened(&mut self, source: Source, flags: EventFlags) -> Result<(), ExitReason> {
+    fn on_event(&mut self, source: Source, flags: EventFlags) -> Result<(), ExitReason> {
         match source {
             Source::Connection => {
                 if flags.contains(EventFlags::OUT) {
@@ -185,7 +185,7 @@ impl Guest {
                 self.io.connection.unblocked();
                 Ok(())
             }
-            Source::Children => self.children_ended(),
+            Source::Children => self.reap_children(),
             Source::Part(channel, part) => {
                 self.io.make_ready(channel, part);
                 Ok(())
@@ -193,7 +193,7 @@ impl Guest {
         }
     }
 
-    /// Deals with everything that came whole.
+    /// Handles everything that has fully arrived.
     fn arrived(&mut self) -> Result<(), ExitReason> {
         while let Some(incoming) = self.io.connection.endpoint.next() {
             match incoming {
@@ -218,7 +218,7 @@ impl Guest {
         Ok(())
     }
 
-    /// Lets an activity do something, and forgets it if that was its last.
+    /// Lets an activity do something, and forgets it if it has ended.
     pub(super) fn with(
         &mut self,
         channel: u32,
@@ -233,7 +233,7 @@ impl Guest {
         progress
     }
 
-    /// Gives everything that can go on a turn, as long as the host takes what comes of it.
+    /// Continues everything that can go on, as long as the host takes the output.
     fn go_on(&mut self) {
         for _ in 0..PIECES_AT_ONCE {
             if !self.io.connection.has_room() {
@@ -246,18 +246,18 @@ impl Guest {
         }
     }
 
-    /// Collects children. The first one is told to the host before anything else is done: it is
-    /// what somebody waits for, and most often the only one.
-    fn children_ended(&mut self) -> Result<(), ExitReason> {
+    /// Collects children. The first one is reported to the host before anything else: a caller
+    /// waits for it, and most often it is the only one.
+    fn reap_children(&mut self) -> Result<(), ExitReason> {
         if let Some(first) = reap::look().named("look for children")? {
             self.child_ended(first);
             self.io.flush()?;
             reap::collect(first.pid);
         }
-        // Before the last look: whoever ends after it gives notice again.
+        // Read before the last check: a child that ends after it sends another signal.
         let is_lease = reap::take_notices(&self.signals).named("read a signal")?;
         if is_lease && let Some(scale) = &mut self.scale {
-            scale.asked(now_ms());
+            scale.on_requests(now_ms());
         }
         while let Some(reaped) = reap::look().named("look for children")? {
             self.child_ended(reaped);
@@ -266,7 +266,7 @@ impl Guest {
         Ok(())
     }
 
-    /// Orphans are collected too, and told to nobody.
+    /// Orphans are collected too, without a report.
     fn child_ended(&mut self, reaped: Reaped) {
         let Some(channel) = self.children.remove(&reaped.pid) else { return };
         let exited = Exited {
@@ -281,67 +281,71 @@ impl Guest {
         self.with(channel, |activity, io| match activity {
             Activity::Program(program) => program.exited(exited, io),
             Activity::Dial(_)
-            | Activity::Reading(_)
-            | Activity::Writing(_)
+            | Activity::ReadFile(_)
+            | Activity::WriteFile(_)
             | Activity::Listing(_)
             | Activity::Removal(_)
-            | Activity::Ending(_)
-            | Activity::Clearing(_) => Progress::Wait,
+            | Activity::FamilySignal(_)
+            | Activity::EndAll(_) => Progress::Wait,
         });
     }
 
-    /// Looks at the scale file where it is time, and tells the host what is new.
-    fn look_at_scale(&mut self) {
+    /// Reads the scale file when it is time, and reports changes to the host.
+    fn check_scale_file(&mut self) {
         let Some(scale) = &mut self.scale else { return };
         if scale.due_ms().is_none() {
             return;
         }
         let now_ms = now_ms();
         scale.look_if_due(now_ms);
-        if let Some(news) = scale.news(now_ms) {
+        if let Some(news) = scale.next_report(now_ms) {
             self.io.reply(GUEST_CHANNEL, &news);
         }
     }
 
-    /// Goes on with families that are being signalled, where it is time.
-    fn look_at_endings(&mut self) {
-        if self.endings.is_empty() {
+    /// Continues signals to families, where it is time.
+    fn continue_family_signals(&mut self) {
+        if self.family_signals.is_empty() {
             return;
         }
         let now_ms = now_ms();
-        for channel in std::mem::take(&mut self.endings) {
-            let Some(Activity::Ending(ending)) = self.activities.get_mut(&channel) else {
+        for channel in std::mem::take(&mut self.family_signals) {
+            let Some(Activity::FamilySignal(family_signal)) = self.activities.get_mut(&channel)
+            else {
                 continue;
             };
-            if !ending.is_due(now_ms) {
-                self.endings.push(channel);
+            if !family_signal.is_due(now_ms) {
+                self.family_signals.push(channel);
                 continue;
             }
-            let process = ending.process();
+            let process = family_signal.process();
             let others: Vec<i32> = self
                 .children
                 .iter()
                 .filter_map(|(&pid, &owner)| (owner != process).then_some(pid))
                 .collect();
-            match ending.round(&others, now_ms) {
-                Round::Again => self.endings.push(channel),
-                Round::Done => self.finish_ending(channel, &Reply::Done),
+            match family_signal.round(&others, now_ms) {
+                Round::Again => self.family_signals.push(channel),
+                Round::Done => self.finish_activity(channel, &Reply::Done),
                 Round::GaveUp(left) => {
-                    self.finish_ending(channel, &Reply::Failed(super::requests::still_there(left)));
+                    self.finish_activity(
+                        channel,
+                        &Reply::Failed(super::requests::still_there(left)),
+                    );
                 }
             }
         }
     }
 
-    pub(super) fn finish_ending(&mut self, channel: u32, reply: &Reply) {
+    pub(super) fn finish_activity(&mut self, channel: u32, reply: &Reply) {
         self.io.reply(channel, reply);
         self.activities.remove(&channel);
         self.io.connection.endpoint.close(channel);
     }
 }
 
-/// Makes `/dev/null` of standard input, for programs that are given none, and sees that no
-/// descriptor that comes later can have one of the first three numbers.
+/// Makes standard input `/dev/null`, for programs that are given none, and makes sure that no later
+/// descriptor can be 0, 1 or 2.
 fn hold_null() -> Result<(), Errno> {
     let null = open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
     rustix::stdio::dup2_stdin(&null)?;

@@ -1,4 +1,4 @@
-//! What every activity of the guest uses: the connection, what is polled, and one buffer for all.
+//! What all activities of the guest share: the connection, epoll, and one buffer.
 
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -10,10 +10,10 @@ use super::connection::Connection;
 use super::ready::{Part, Ready, Source};
 use super::{ExitReason, Named as _};
 
-/// One piece of work with bytes.
+/// The size of one piece of work.
 pub(super) const PIECE_BYTES: usize = 64 * 1024;
 
-/// A buffer that exists only while there is something to do with it.
+/// A buffer that is allocated only while it is needed.
 #[derive(Debug, Default)]
 pub(super) struct Scratch(Vec<u8>);
 
@@ -34,16 +34,16 @@ impl Scratch {
     }
 }
 
-/// What every activity uses.
+/// What all activities share.
 #[derive(Debug)]
 pub(super) struct Io {
     pub(super) connection: Connection,
     pub(super) scratch: Scratch,
     pub(super) ready: Ready,
     epoll: OwnedFd,
-    /// What the two ends of the connection are watched for now.
+    /// The events for which the two ends of the connection are watched.
     interest: (EventFlags, EventFlags),
-    /// Descriptors to be closed once all that is queued has been said.
+    /// Descriptors to close once all queued replies have been written.
     closing: Vec<OwnedFd>,
 }
 
@@ -65,7 +65,7 @@ impl Io {
         &self.epoll
     }
 
-    /// Watches a descriptor, for as long as it is open, and is told of changes only.
+    /// Watches a descriptor as long as it is open, edge-triggered.
     pub(super) fn watch(
         &self,
         descriptor: impl AsFd,
@@ -76,7 +76,7 @@ impl Io {
         epoll::add(&self.epoll, descriptor, data, interest | EventFlags::ET)
     }
 
-    /// Watches the connection for what it needs now.
+    /// Watches the connection for the events it needs now.
     pub(super) fn follow_interest(&mut self) -> Result<(), ExitReason> {
         let interest = self.connection.interest();
         if interest.0 != self.interest.0 {
@@ -94,7 +94,7 @@ impl Io {
         Ok(())
     }
 
-    /// Writes what is queued, and closes what was to be closed after it.
+    /// Writes what is queued, then closes the descriptors that waited for it.
     pub(super) fn flush(&mut self) -> Result<(), ExitReason> {
         self.connection.flush()?;
         if !self.closing.is_empty() {
@@ -103,12 +103,12 @@ impl Io {
         Ok(())
     }
 
-    /// Closes a descriptor once all that is queued has been said.
+    /// Closes a descriptor once all queued replies have been written.
     pub(super) fn close_later(&mut self, descriptor: Option<OwnedFd>) {
         self.closing.extend(descriptor);
     }
 
-    /// Queues a reply. All replies of this guest are bounded far below what a message may be.
+    /// Queues a reply. All replies of this guest are far below the maximum size of a message.
     pub(super) fn reply(&mut self, channel: u32, reply: &Reply) {
         if self.connection.endpoint.send(channel, reply).is_err() {
             debug_assert!(false, "a reply that is too long: {reply:?}");

@@ -1,11 +1,11 @@
-//! The guest at work: it serves one connection, in one thread, without ever waiting for anything
-//! but its descriptors. It must never block on what a program inside can influence, and hold little
-//! memory while nothing happens: there is one in every sandbox.
+//! The guest: it serves one connection, in one thread, and waits only for its descriptors. It must
+//! never block on anything that a program inside can influence, and must hold little memory while
+//! idle: there is one in every sandbox.
 
 mod activity;
-mod clearing;
 mod connection;
 mod dial;
+mod end_all;
 mod environment;
 mod family;
 mod fault;
@@ -31,27 +31,27 @@ use jail::seccomp::Program;
 pub(crate) use jail::sys::spawn::Identity;
 use rustix::io::Errno;
 
-/// What the place is like in which this guest serves.
+/// The surroundings in which this guest serves.
 #[derive(Debug, Clone)]
 pub(crate) struct Settings {
-    /// Whom programs run as, and files are accessed as; none: as this process.
+    /// The user of programs and of file access; `None` means this process' own.
     pub(crate) workload: Option<Identity>,
-    /// Where programs start and relative paths begin. An absolute path, looked up each time,
-    /// because something may be mounted there later.
+    /// Where programs start and relative paths begin. An absolute path that is resolved each time,
+    /// because a mount may appear there later.
     pub(crate) workspace: String,
-    /// The directory for the scale file, if there is to be one.
+    /// The directory for the scale file, if there is one.
     pub(crate) scale: Option<String>,
-    /// In a container of somebody else's making: what programs load last, because they are the same
-    /// user as the guest there.
+    /// In a container that an external runtime made: the filter that programs load last, because
+    /// they run as the same user as the guest.
     pub(crate) contained: Option<Program>,
 }
 
-/// What connects the guest to its host.
+/// The connection of the guest to its host.
 #[derive(Debug)]
 pub(crate) enum Link {
-    /// A stream socket. Descriptors may come along.
+    /// A stream socket, which can pass descriptors.
     Socket(OwnedFd),
-    /// Two pipes that do not block, which pass bytes alone.
+    /// Two non-blocking pipes, which pass bytes only.
     Pipes {
         /// From the host.
         reader: OwnedFd,
@@ -60,24 +60,24 @@ pub(crate) enum Link {
     },
 }
 
-/// Why serving is over.
+/// Why the guest stops serving.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ExitReason {
-    /// The host has closed the connection: the sandbox is over.
+    /// The host has closed the connection, which ends the sandbox.
     Closed,
     /// The host broke the protocol.
     Protocol(ProtocolError),
-    /// The kernel refused something without which there is no serving.
+    /// The kernel refused a call without which the guest cannot serve.
     System {
-        /// What was being done.
+        /// The step that failed.
         step: &'static str,
-        /// What the kernel said.
+        /// The kernel's error.
         errno: Errno,
     },
 }
 
 impl ExitReason {
-    /// What the process ends with.
+    /// The exit code of the process.
     pub(crate) fn exit_code(&self) -> ExitCode {
         match self {
             Self::Closed => ExitCode::SUCCESS,
@@ -122,11 +122,11 @@ pub(crate) fn serve(link: Link, settings: Settings) -> ExitReason {
     }
 }
 
-/// Says on the connection why there is nobody to serve it.
+/// Reports on the connection why the guest cannot serve.
 pub(crate) fn refuse(link: &Link, step: String, errno: i32) {
     let mut endpoint = Endpoint::accepting();
     if endpoint.send(GUEST_CHANNEL, &Reply::SetupFailed { step, errno }).is_ok() {
-        // Whoever does not hear it sees that nobody is there.
+        // If the host does not receive it, it sees that the connection is closed.
         let _ = connection::put(link, endpoint.outgoing());
     }
 }

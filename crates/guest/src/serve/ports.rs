@@ -1,4 +1,4 @@
-//! Which ports are listened on, as the kernel's tables of TCP sockets tell.
+//! The ports that programs listen on, from the kernel's tables of TCP sockets.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -6,17 +6,17 @@ use std::io::{BufRead as _, BufReader, Read as _};
 
 use guest_protocol::message::Port;
 
-/// Tables beyond this are not read to their end: nobody listens on that many ports.
+/// Longer tables are not read to their end: no sandbox listens on that many ports.
 const MAX_TABLE_BYTES: u64 = 16 * 1024 * 1024;
 
-/// State of a socket that listens, as the tables spell it.
+/// The state of a listening socket in these tables.
 const LISTENING: &str = "0A";
 
-/// Every port that is listened on, in their order.
+/// Every port with a listener, sorted.
 pub(super) fn listening() -> Vec<Port> {
     let mut ports = BTreeMap::new();
     for table in ["/proc/net/tcp", "/proc/net/tcp6"] {
-        // Without IPv6 there is no table of it.
+        // Without IPv6 there is no second table.
         if let Ok(file) = File::open(table) {
             let lines = BufReader::new(file.take(MAX_TABLE_BYTES)).lines();
             for (port, loopback) in lines.map_while(Result::ok).filter_map(|line| parse(&line)) {
@@ -27,7 +27,7 @@ pub(super) fn listening() -> Vec<Port> {
     ports.into_iter().map(|(port, loopback_only)| Port { port, loopback_only }).collect()
 }
 
-/// The port of a line, and whether it is on loopback, if the line is of a socket that listens.
+/// The port in a line and whether it is on loopback, if the socket listens.
 fn parse(line: &str) -> Option<(u16, bool)> {
     let mut fields = line.split_ascii_whitespace();
     let local = fields.nth(1)?;
@@ -38,7 +38,8 @@ fn parse(line: &str) -> Option<(u16, bool)> {
     Some((u16::from_str_radix(port, 16).ok()?, is_loopback(address)))
 }
 
-/// Addresses are words in the byte order of the machine, which is little-endian wherever we run.
+/// Addresses are 32-bit words in the byte order of the machine, which is little-endian wherever we
+/// run.
 fn is_loopback(address: &str) -> bool {
     const V6: &str = "00000000000000000000000001000000";
     const V4_IN_V6: &str = "0000000000000000FFFF0000";
@@ -54,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_of_the_tables() {
+    fn listening_ports_are_parsed() {
         let v4 = "   0: 0100007F:1F90 00000000:0000 0A 00000000:00000000 00:00000000 00000000";
         assert_eq!(parse(v4), Some((8080, true)));
         let any = "   1: 00000000:0016 00000000:0000 0A 00000000:00000000 00:00000000 00000000";

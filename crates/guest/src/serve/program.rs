@@ -1,4 +1,4 @@
-//! A program that runs: its lanes, its end, and in which order the host hears of them. All its
+//! A running program: its lanes, its end, and the order in which the host hears of them. First all
 //! output, then the ends of its lanes, then how it ended.
 
 use std::os::fd::OwnedFd;
@@ -12,17 +12,17 @@ use super::ready::Part;
 use super::start::window;
 use super::stream::{Inward, Outward, Progress};
 
-/// The guest's ends of what a program has on lanes.
+/// The guest's ends of the lanes of a program.
 #[derive(Debug)]
 pub(super) struct Lanes {
     pub(super) input: Option<Inward>,
     pub(super) stdout: Option<Outward>,
     pub(super) stderr: Option<Outward>,
-    /// Out of a terminal or a channel.
+    /// From a terminal or a channel.
     pub(super) main: Option<Outward>,
 }
 
-/// A program that runs, or is over and has output left.
+/// A program that runs, or that has ended and has output left.
 #[derive(Debug)]
 pub(super) struct Program {
     channel: u32,
@@ -30,9 +30,9 @@ pub(super) struct Program {
     exited: Option<Exited>,
     lanes: Lanes,
     has_terminal: bool,
-    /// Whether the host is told of it as one of its programs.
+    /// Whether the host sees it as one of its programs.
     is_listed: bool,
-    /// Our copies of pipes that go straight to the host. They are closed after it has been told of
+    /// Our copies of pipes that go straight to the host. They are closed after the host was sent
     /// the end: otherwise the end of the pipes would wake it just before, for nothing.
     passed: [Option<OwnedFd>; 2],
 }
@@ -48,17 +48,17 @@ impl Program {
         Self { channel, pid, exited: None, lanes, has_terminal, is_listed: true, passed }
     }
 
-    /// The same, but none of the host's programs.
+    /// The same, but not shown as one of the host's programs.
     pub(super) fn unlisted(self) -> Self {
         Self { is_listed: false, ..self }
     }
 
-    /// Its process id, which is nobody else's as long as it has not been collected.
+    /// Its process id. Not used again before the process is collected.
     pub(super) fn pid(&self) -> i32 {
         self.pid
     }
 
-    /// How it is listed, unless it is over.
+    /// Its entry in a list of programs, unless it has ended.
     pub(super) fn listed(&self) -> Option<RunningProcess> {
         let pid = u32::try_from(self.pid).ok()?;
         (self.is_listed && self.exited.is_none())
@@ -70,14 +70,14 @@ impl Program {
         self.exited.is_none().then_some(self.pid)
     }
 
-    /// It is over. What it has written and nobody has read yet still goes out.
+    /// The program has ended. What it has written and was not read yet is still sent.
     pub(super) fn exited(&mut self, exited: Exited, io: &mut Io) -> Progress {
         self.exited = Some(exited);
         self.lanes.input = None;
         let Lanes { input: _, stdout, stderr, main } = &mut self.lanes;
         for (end, part) in [(stdout, Part::Stdout), (stderr, Part::Stderr), (main, Part::Output)] {
             match end {
-                // Nobody can write to a terminal whose session is over.
+                // After the end of its session, no process can write to a terminal.
                 Some(end) if part == Part::Output && self.has_terminal => end.finish_at_end(),
                 Some(end) => end.finish(),
                 None => continue,
@@ -87,7 +87,7 @@ impl Program {
         self.settle(io)
     }
 
-    /// Goes on with one lane.
+    /// Continues one lane.
     pub(super) fn step(&mut self, part: Part, io: &mut Io) -> Progress {
         let (outward, lane) = match part {
             Part::Input => return self.step_input(io),
@@ -124,7 +124,7 @@ impl Program {
                 input.take(bytes);
                 self.step_input(io)
             }
-            // Nobody reads it, and nobody is to wait because of that.
+            // Not read any more: drop it, so that the host does not wait for credit.
             Some(_) | None => {
                 io.connection.endpoint.consumed(self.channel, lane, bytes.len());
                 Progress::Wait
@@ -143,8 +143,8 @@ impl Program {
         }
     }
 
-    /// The host wants no more of a lane. The program learns it as it would from a broken pipe, from
-    /// a terminal that was hung up, or from a connection that was closed.
+    /// The host wants nothing further from a lane. The program sees a broken pipe, a terminal that
+    /// was hung up, or a closed connection.
     pub(super) fn reset(&mut self, lane: u8, io: &mut Io) -> Progress {
         match lane {
             lane::STDOUT => self.lanes.stdout = None,
@@ -165,12 +165,12 @@ impl Program {
             .map_or(Ok(()), |terminal| tcsetwinsize(&terminal.descriptor, window(size)))
     }
 
-    /// Whether it has a terminal to change.
+    /// Whether it has a terminal.
     pub(super) fn has_terminal(&self) -> bool {
         self.has_terminal && self.lanes.main.is_some()
     }
 
-    /// Says how it ended once all else is said.
+    /// Reports how it ended once everything else has been sent.
     fn settle(&mut self, io: &mut Io) -> Progress {
         let Lanes { input: _, stdout, stderr, main } = &self.lanes;
         let has_output = stdout.is_some() || stderr.is_some() || main.is_some();

@@ -1,12 +1,12 @@
-//! What can go on now: which part of which channel has something to do. Parts take turns, so that
-//! a busy one delays the others by one piece of work at most.
+//! The work that can go on now: parts of channels that have something to do. Parts take turns, so
+//! that a busy one delays the others by at most one piece of work.
 
 use std::collections::BTreeSet;
 use std::ops::Bound;
 
 use guest_protocol::message::lane;
 
-/// A part of what goes on in a channel that can go on by itself.
+/// A part of an activity that can go on independently.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub(super) enum Part {
@@ -33,21 +33,21 @@ impl Part {
     }
 }
 
-/// What an event is about.
+/// The source of an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Source {
     /// The connection to the host.
     Connection,
-    /// Where bytes to the host go, if they come from elsewhere.
+    /// The descriptor for bytes to the host, if it is a separate one.
     Outlet,
-    /// Some child is over.
+    /// A child has ended.
     Children,
     /// A part of a channel.
     Part(u32, Part),
 }
 
 impl Source {
-    /// As a number that the kernel keeps. The guest's own channel names what is no channel's.
+    /// As a number for epoll. The guest's own channel stands for sources that have no channel.
     pub(super) fn to_number(self) -> u64 {
         match self {
             Self::Connection => 0,
@@ -57,7 +57,7 @@ impl Source {
         }
     }
 
-    /// What a number means.
+    /// The source of a number.
     pub(super) fn from_number(number: u64) -> Self {
         let part = match number & 0xff {
             0 => Part::Input,
@@ -91,7 +91,7 @@ impl Ready {
         self.parts.is_empty()
     }
 
-    /// The next whose turn it is. It is out of the set until it is added again.
+    /// The next part whose turn it is. It leaves the set until it is added again.
     pub(super) fn next(&mut self) -> Option<(u32, Part)> {
         let after = self.last.map_or(Bound::Unbounded, Bound::Excluded);
         let next = self.parts.range((after, Bound::Unbounded)).next().or(self.parts.first());
@@ -108,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sources_survive_being_numbers() {
+    fn event_sources_round_trip_as_numbers() {
         let parts = [Part::Input, Part::Stdout, Part::Stderr, Part::Output, Part::Work];
         for channel in [1, 7, u32::MAX] {
             for source in parts.map(|part| Source::Part(channel, part)) {
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_take_turns() {
+    fn ready_parts_take_turns() {
         let mut ready = Ready::default();
         for channel in [1, 2, 3] {
             ready.add(channel, Part::Stdout);

@@ -1,5 +1,4 @@
-//! What the host asks for: each request is answered at once, or begins an activity that answers
-//! later.
+//! The requests of the host: each is answered at once, or begins an activity that answers later.
 
 use guest_protocol::ProtocolError;
 use guest_protocol::look::Look;
@@ -8,28 +7,28 @@ use jail::sys::reap;
 
 use super::activity::Activity;
 use super::dial::Dial;
-use super::family::Ending;
+use super::family::FamilySignal;
 use super::fault::{fault, refused};
-use super::files::{self, about, linking, removal};
-use super::files::{listing::Listing, reading::Reading, writing::Writing};
+use super::files::{self, links, metadata, removal};
+use super::files::{file_reader::FileReader, file_writer::FileWriter, listing::Listing};
 use super::guest::Guest;
 use super::ready::Part;
 use super::scale::Scale;
 use super::{ExitReason, environment, look, ports, start};
 
-/// The highest number of a signal.
+/// The highest signal number.
 const MAX_SIGNAL: i32 = 64;
 
-/// What a request leads to.
+/// The outcome of a request.
 enum Answer {
-    /// It is answered.
+    /// The reply.
     Now(Reply),
-    /// It goes on, beginning with this part if there is one to begin with.
+    /// An activity that goes on, and the part to begin with, if any.
     Later(Activity, Option<Part>),
 }
 
 impl Guest {
-    /// Deals with a request. Only a second one on a channel is an error of the connection.
+    /// Handles a request. Only a second request on a channel is an error of the connection.
     pub(super) fn request(&mut self, channel: u32, request: Request) -> Result<(), ExitReason> {
         if self.activities.contains_key(&channel) {
             return Err(ProtocolError::BadMessage.into());
@@ -72,23 +71,12 @@ impl Guest {
             }
             Request::Resize { process, size } => self.resize(process, size).map(done),
             Request::ReadFile { path, offset, length } => {
-                self.room()?;
-                let path = start::absolute(workspace, &path);
-                let reading = Reading::start(channel, &path, offset, length, &mut self.io)?;
-                Ok(Answer::Later(Activity::Reading(reading), Some(Part::Output)))
+                self.read_file(channel, &path, offset, length)
             }
             Request::WriteFile { path, mode, parents } => {
-                self.room()?;
-                let path = start::absolute(workspace, &path);
-                let writing = Writing::start(channel, path, mode, parents)?;
-                Ok(Answer::Later(Activity::Writing(writing), None))
+                self.write_file(channel, &path, mode, parents)
             }
-            Request::List { path, after, limit } => {
-                self.room()?;
-                let path = start::absolute(workspace, &path);
-                let listing = Listing::start(channel, &path, after, limit)?;
-                Ok(Answer::Later(Activity::Listing(listing), Some(Part::Work)))
-            }
+            Request::List { path, after, limit } => self.list(channel, &path, after, limit),
             Request::Stat { path } => {
                 let path = start::absolute(workspace, &path);
                 files::stat(&path).map(|entry| Answer::Now(Reply::Entry(entry)))
@@ -100,41 +88,24 @@ impl Guest {
                 let from = start::absolute(workspace, &from);
                 files::rename(&from, &start::absolute(workspace, &to), overwrite).map(done)
             }
-            Request::Remove { path, recursive } => {
-                self.room()?;
-                let path = start::absolute(workspace, &path);
-                Ok(match removal::start(channel, path, recursive)? {
-                    None => Answer::Now(Reply::Done),
-                    Some(removal) => Answer::Later(Activity::Removal(removal), Some(Part::Work)),
-                })
-            }
-            Request::Dial { port } => {
-                self.room()?;
-                let dial = Dial::start(channel, port, &mut self.io)?;
-                Ok(Answer::Later(Activity::Dial(dial), Some(Part::Input)))
-            }
+            Request::Remove { path, recursive } => self.remove(channel, &path, recursive),
+            Request::Dial { port } => self.dial(channel, port),
             Request::Ports => Ok(Answer::Now(Reply::Ports(ports::listening()))),
             Request::Processes => Ok(Answer::Now(self.processes())),
             Request::MakeLink { path, target } => {
-                linking::make_link(&start::absolute(workspace, &path), &target).map(done)
+                links::make_link(&start::absolute(workspace, &path), &target).map(done)
             }
             Request::LinkFile { path, target } => {
                 let target = start::absolute(workspace, &target);
-                linking::link_file(&start::absolute(workspace, &path), &target).map(done)
+                links::link_file(&start::absolute(workspace, &path), &target).map(done)
             }
             Request::SetAbout { path, mode, modified_ms } => {
-                about::set(&start::absolute(workspace, &path), mode, modified_ms).map(done)
+                metadata::set(&start::absolute(workspace, &path), mode, modified_ms).map(done)
             }
-            Request::DialUnix { path } => {
-                self.room()?;
-                // Files are accessed as programs do, and so is a socket that is one.
-                let path = start::absolute(workspace, &path);
-                let dial = Dial::start_unix(channel, &path, &mut self.io)?;
-                Ok(Answer::Later(Activity::Dial(dial), Some(Part::Output)))
-            }
+            Request::DialUnix { path } => self.dial_unix(channel, &path),
             Request::Look { look, output } => self.look(channel, &look, output),
             Request::ScaleHeard { seq } => {
-                self.scale.iter_mut().for_each(|scale| scale.heard(seq));
+                self.scale.iter_mut().for_each(|scale| scale.acknowledged(seq));
                 Ok(Answer::Now(Reply::Done))
             }
             Request::ShowHolds { processes, seen } => {
@@ -142,25 +113,92 @@ impl Guest {
                 Ok(Answer::Now(Reply::Done))
             }
             Request::EndAll => {
-                let clearing = self.end_all(channel)?;
-                Ok(Answer::Later(Activity::Clearing(clearing), None))
+                let end_all = self.end_all(channel)?;
+                Ok(Answer::Later(Activity::EndAll(end_all), None))
             }
-            Request::BeginAgain => Err(fault(FaultCode::Invalid, "it is no request like others")),
+            Request::BeginAgain => {
+                Err(fault(FaultCode::Invalid, "this request cannot be sent here"))
+            }
         }
     }
 
-    /// Everything that keeps descriptors open has a limit, or there would be none for pipes.
-    fn room(&self) -> Result<(), Fault> {
+    fn read_file(
+        &mut self,
+        channel: u32,
+        path: &str,
+        offset: u64,
+        length: Option<u64>,
+    ) -> Result<Answer, Fault> {
+        self.check_activity_limit()?;
+        let path = start::absolute(&self.settings.workspace, path);
+        let reading = FileReader::start(channel, &path, offset, length, &mut self.io)?;
+        Ok(Answer::Later(Activity::ReadFile(reading), Some(Part::Output)))
+    }
+
+    fn write_file(
+        &self,
+        channel: u32,
+        path: &str,
+        mode: Option<u32>,
+        parents: bool,
+    ) -> Result<Answer, Fault> {
+        self.check_activity_limit()?;
+        let path = start::absolute(&self.settings.workspace, path);
+        let writing = FileWriter::start(channel, path, mode, parents)?;
+        Ok(Answer::Later(Activity::WriteFile(writing), None))
+    }
+
+    fn list(
+        &self,
+        channel: u32,
+        path: &str,
+        after: Option<Vec<u8>>,
+        limit: u32,
+    ) -> Result<Answer, Fault> {
+        self.check_activity_limit()?;
+        let path = start::absolute(&self.settings.workspace, path);
+        let listing = Listing::start(channel, &path, after, limit)?;
+        Ok(Answer::Later(Activity::Listing(listing), Some(Part::Work)))
+    }
+
+    fn remove(&self, channel: u32, path: &str, recursive: bool) -> Result<Answer, Fault> {
+        self.check_activity_limit()?;
+        let path = start::absolute(&self.settings.workspace, path);
+        Ok(match removal::start(channel, path, recursive)? {
+            None => Answer::Now(Reply::Done),
+            Some(removal) => Answer::Later(Activity::Removal(removal), Some(Part::Work)),
+        })
+    }
+
+    fn dial(&mut self, channel: u32, port: u16) -> Result<Answer, Fault> {
+        self.check_activity_limit()?;
+        let dial = Dial::start(channel, port, &mut self.io)?;
+        Ok(Answer::Later(Activity::Dial(dial), Some(Part::Input)))
+    }
+
+    fn dial_unix(&mut self, channel: u32, path: &str) -> Result<Answer, Fault> {
+        self.check_activity_limit()?;
+        // Files are accessed as the user of programs, and so is a Unix socket.
+        let path = start::absolute(&self.settings.workspace, path);
+        let dial = Dial::start_unix(channel, &path, &mut self.io)?;
+        Ok(Answer::Later(Activity::Dial(dial), Some(Part::Output)))
+    }
+
+    /// Everything that keeps descriptors open has a limit, or none would be left for pipes.
+    fn check_activity_limit(&self) -> Result<(), Fault> {
         if self.activities.len() < self.max_activities {
             return Ok(());
         }
         let most = self.max_activities;
-        Err(fault(FaultCode::Limit, format!("more than {most} things at once in this sandbox")))
+        Err(fault(
+            FaultCode::Limit,
+            format!("the sandbox already has {most} programs, files and connections open"),
+        ))
     }
 
     fn spawn(&mut self, channel: u32, spawn: &Spawn) -> Result<Answer, Fault> {
-        let room = self.room();
-        let program = match room {
+        let allowed = self.check_activity_limit();
+        let program = match allowed {
             Ok(()) => {
                 let Self { bound, settings, scale, io, .. } = self;
                 if let Some(scale) = scale {
@@ -183,8 +221,8 @@ impl Guest {
     }
 
     fn look(&mut self, channel: u32, look: &Look, output: Pipe) -> Result<Answer, Fault> {
-        let room = self.room();
-        let program = match room {
+        let allowed = self.check_activity_limit();
+        let program = match allowed {
             Ok(()) => {
                 let Self { settings, children, io, .. } = self;
                 look::start(channel, look, output, settings, children, io)?
@@ -206,16 +244,16 @@ impl Guest {
         tree: bool,
     ) -> Result<Answer, Fault> {
         if !(1..=MAX_SIGNAL).contains(&signal) {
-            return Err(fault(FaultCode::Invalid, format!("{signal} is no signal")));
+            return Err(fault(FaultCode::Invalid, format!("{signal} is not a signal")));
         }
         let leader = match self.activities.get(&process) {
             Some(Activity::Program(program)) => program.alive(),
             Some(_) | None => None,
         };
         if tree {
-            self.endings.push(channel);
-            let ending = Ending::new(process, leader, signal);
-            return Ok(Answer::Later(Activity::Ending(ending), None));
+            self.family_signals.push(channel);
+            let family_signal = FamilySignal::new(process, leader, signal);
+            return Ok(Answer::Later(Activity::FamilySignal(family_signal), None));
         }
         if let Some(pid) = leader {
             reap::signal(pid, signal)
@@ -239,18 +277,18 @@ impl Guest {
         let listed = |activity: &Activity| match activity {
             Activity::Program(program) => program.listed(),
             Activity::Dial(_)
-            | Activity::Reading(_)
-            | Activity::Writing(_)
+            | Activity::ReadFile(_)
+            | Activity::WriteFile(_)
             | Activity::Listing(_)
             | Activity::Removal(_)
-            | Activity::Ending(_)
-            | Activity::Clearing(_) => None,
+            | Activity::FamilySignal(_)
+            | Activity::EndAll(_) => None,
         };
         Reply::Processes(self.activities.values().filter_map(listed).collect())
     }
 }
 
-/// What a kill that does not succeed is answered with.
+/// The answer to a kill that does not succeed.
 pub(super) fn still_there(left: usize) -> Fault {
-    fault(FaultCode::System, format!("{left} processes would not end"))
+    fault(FaultCode::System, format!("{left} processes did not end after a kill"))
 }

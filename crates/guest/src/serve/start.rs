@@ -1,5 +1,5 @@
-//! From a request to a running program: everything is worked out and opened first, because between
-//! the clone and the program's first instruction nothing may be.
+//! From a request to a running program: everything is prepared and opened first, because no work
+//! may be done between the clone and the program's first instruction.
 
 use std::ffi::CString;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
@@ -33,14 +33,14 @@ const SHELL: &str = "/bin/sh";
 /// The ends of a program's descriptors: the program's own and, for lanes, the guest's.
 #[derive(Debug, Default)]
 struct Ends {
-    /// For the program; none: `/dev/null`.
+    /// For the program; `None` is `/dev/null`.
     own: [Option<OwnedFd>; 3],
     /// The program's descriptor 3.
     channel: Option<OwnedFd>,
     input: Option<Inward>,
     stdout: Option<Outward>,
     stderr: Option<Outward>,
-    /// Out of a terminal or a channel.
+    /// From a terminal or a channel.
     main: Option<Outward>,
 }
 
@@ -53,7 +53,7 @@ pub(super) fn start(
     scale: Option<&str>,
     io: &mut Io,
 ) -> Result<Program, Fault> {
-    // The descriptors belong to this request, whatever becomes of it.
+    // The descriptors belong to this request, whether it succeeds or not.
     let passed = take_passed(&request.stdio, io)?;
     environment::check(&request.env)?;
     let on_terminal = matches!(request.stdio, Stdio::Terminal(_));
@@ -93,19 +93,19 @@ pub(super) fn start(
         Stdio::Pipes { stdout, stderr, .. } => {
             [out.filter(|_| *stdout == Pipe::Passed), err.filter(|_| *stderr == Pipe::Passed)]
         }
-        // A channel has two descriptors already: no program may keep more than three here.
+        // A channel has two descriptors already: a program may keep at most three here.
         Stdio::Terminal(_) | Stdio::Channel { .. } => [None, None],
     };
     let lanes = Lanes { input, stdout, stderr, main };
     Ok(Program::new(channel, pid, lanes, on_terminal, passed))
 }
 
-/// A path, from the workspace on if it is relative.
+/// A path; a relative one begins at the workspace.
 pub(super) fn absolute(workspace: &str, path: &str) -> String {
     if path.starts_with('/') { path.to_owned() } else { format!("{workspace}/{path}") }
 }
 
-/// Takes the descriptors of a program that is not started after all.
+/// Takes the descriptors of a program that is not started.
 pub(super) fn drop_passed(stdio: &Stdio, io: &mut Io) {
     let _ = take_passed(stdio, io);
 }
@@ -116,7 +116,7 @@ fn take_passed(stdio: &Stdio, io: &mut Io) -> Result<[Option<OwnedFd>; 3], Fault
         if pipe == Pipe::Passed {
             passed[place] = io.connection.take_descriptor();
             if passed[place].is_none() {
-                return Err(fault(FaultCode::Invalid, "a descriptor did not come along"));
+                return Err(fault(FaultCode::Invalid, "the request came without its descriptor"));
             }
         }
     }
@@ -132,13 +132,13 @@ fn pipes(stdio: &Stdio) -> [Pipe; 3] {
     }
 }
 
-/// Where a program may be, in the order in which to try.
+/// Paths of a program to try, in order.
 fn candidates(name: &str, path: &str) -> Result<Vec<CString>, Fault> {
     if name.contains('/') {
         return Ok(vec![text(name)?]);
     }
     if name.is_empty() {
-        return Err(fault(FaultCode::NotFound, "no such program: its name is empty"));
+        return Err(fault(FaultCode::NotFound, "no such program: the name is empty"));
     }
     let place = |directory: &str| match directory {
         "" => text(format!("./{name}")),
@@ -170,8 +170,8 @@ fn open_ends(stdio: &Stdio, passed: [Option<OwnedFd>; 3]) -> Result<Ends, Errno>
     Ok(ends)
 }
 
-/// Made in here and not by the host: a socket belongs for ever to the network in which it was made,
-/// and whoever holds it can ask what that is like.
+/// Made inside and not by the host: a socket belongs for ever to the network namespace in which it
+/// was made, and any process that holds it can inspect that namespace.
 fn open_channel(ends: &mut Ends) -> Result<(), Errno> {
     let (ours, theirs) =
         socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
@@ -191,8 +191,8 @@ pub(super) fn open_outward(own: &mut Option<OwnedFd>) -> Result<Outward, Errno> 
     Ok(Outward::new(reader))
 }
 
-/// The program's side is not kept open here: a terminal that nobody inside has open any more must
-/// say so.
+/// The program's side is not kept open here: a terminal must report when no process inside has it
+/// open any more.
 fn open_terminal(size: TerminalSize, ends: &mut Ends) -> Result<(), Errno> {
     let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC)?;
     unlockpt(&master)?;
@@ -208,8 +208,8 @@ fn open_terminal(size: TerminalSize, ends: &mut Ends) -> Result<(), Errno> {
     Ok(())
 }
 
-/// The program's side of a terminal. gVisor opens it only by its name, at which nobody inside can put
-/// anything else.
+/// The program's side of a terminal. gVisor opens it only by its name, and no program inside can
+/// put anything else there.
 fn open_slave(master: &OwnedFd) -> Result<OwnedFd, Errno> {
     let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
     match ioctl_tiocgptpeer(master, flags) {
@@ -221,7 +221,7 @@ fn open_slave(master: &OwnedFd) -> Result<OwnedFd, Errno> {
     }
 }
 
-/// A terminal's size as the kernel wants it.
+/// A terminal's size in the kernel's form.
 pub(super) fn window(size: TerminalSize) -> Winsize {
     Winsize { ws_row: size.rows, ws_col: size.columns, ws_xpixel: 0, ws_ypixel: 0 }
 }
@@ -251,8 +251,8 @@ fn placed(own: &[Option<OwnedFd>; 3]) -> [Option<BorrowedFd<'_>>; 3] {
     ]
 }
 
-/// A limit is never above what the guest itself may do, because nobody could set such a one. The
-/// one on processor time warns a second before it kills.
+/// A limit is never above that of the guest itself, because setting it would fail. The limit on
+/// processor time warns one second before it kills.
 fn limits(limits: &ProcessLimits) -> Vec<Limit> {
     use rustix::process::Resource as Kernel;
     let mut list = Vec::new();

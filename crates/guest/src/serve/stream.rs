@@ -1,5 +1,5 @@
-//! Bytes between a descriptor inside and a lane of a channel, one type for each direction. Neither
-//! ever holds more than the lane's window.
+//! Bytes between a descriptor inside and a lane of a channel, one type per direction. Neither ever
+//! holds more than the lane's window.
 
 use std::os::fd::OwnedFd;
 
@@ -9,23 +9,23 @@ use rustix::net::{Shutdown, shutdown};
 
 use super::io::{Io, PIECE_BYTES};
 
-/// What became of one piece of work.
+/// The result of one piece of work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Progress {
     /// There is more to do at once.
     More,
-    /// It goes on when something happens.
+    /// It goes on when an event comes.
     Wait,
-    /// There is nothing more to do, ever.
+    /// It has ended.
     Over,
 }
 
 /// From a descriptor outwards.
 #[derive(Debug)]
 pub(super) struct Outward {
-    /// Where it is read, without blocking.
+    /// Read without blocking.
     pub(super) descriptor: OwnedFd,
-    /// No more than this is to be read.
+    /// The most bytes to read.
     left: Option<u64>,
 }
 
@@ -34,13 +34,13 @@ impl Outward {
         Self { descriptor, left: None }
     }
 
-    /// Whoever wrote is gone: only what is there already is still to be read, however many others
+    /// The writing program is gone: only what is already there is read, even if other processes
     /// hold the other end.
     pub(super) fn finish(&mut self) {
         self.left = Some(ioctl_fionread(&self.descriptor).unwrap_or(0));
     }
 
-    /// Whoever wrote is gone, and so is everybody else: what is there is read to its end.
+    /// The writing program and all other writers are gone: everything is read to the end.
     pub(super) fn finish_at_end(&mut self) {
         self.left = Some(u64::MAX);
     }
@@ -68,30 +68,30 @@ impl Outward {
             }
             Err(Errno::INTR) => Progress::More,
             Err(Errno::AGAIN) if self.left.is_none() => Progress::Wait,
-            // A terminal nobody has open any more says EIO.
+            // A terminal that no process has open any more reports EIO.
             Err(_) => Progress::Over,
         }
     }
 }
 
-/// What the other end of an inward stream is.
+/// The kind of the other end of an inward stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Inlet {
     /// Closed at the end.
     Pipe,
     /// Shut down at the end, because the other direction lives on.
     Socket,
-    /// Told of the end by a character, as a user would.
+    /// Gets the end-of-transmission character, as if a user typed it.
     Terminal,
 }
 
-/// What a terminal takes for the end of input.
+/// The character that ends the input of a terminal.
 const END_OF_TRANSMISSION: u8 = 4;
 
 /// From a lane inwards.
 #[derive(Debug)]
 pub(super) struct Inward {
-    /// Where it is written, without blocking.
+    /// Written without blocking.
     pub(super) descriptor: OwnedFd,
     inlet: Inlet,
     waiting: Vec<u8>,
@@ -104,12 +104,12 @@ impl Inward {
         Self { descriptor, inlet, waiting: Vec::new(), written_bytes: 0, ended: false }
     }
 
-    /// Goes on with another descriptor.
+    /// Continues with another descriptor.
     pub(super) fn redirect(&mut self, descriptor: OwnedFd) {
         self.descriptor = descriptor;
     }
 
-    /// Takes what arrived. It is written at once if nothing waits.
+    /// Takes bytes that arrived. They are written at once if none wait.
     pub(super) fn take(&mut self, bytes: Vec<u8>) {
         if self.waiting.is_empty() {
             self.waiting = bytes;
@@ -118,7 +118,7 @@ impl Inward {
         }
     }
 
-    /// The lane is at its end.
+    /// The lane has ended.
     pub(super) fn end(&mut self) {
         self.ended = true;
         if self.inlet == Inlet::Terminal {
@@ -126,7 +126,7 @@ impl Inward {
         }
     }
 
-    /// Writes what waits. `Over` at the end, and when nobody reads any more.
+    /// Writes the waiting bytes. `Over` at the end, and when the reader is gone.
     pub(super) fn pump(&mut self, channel: u32, lane: u8, endpoint: &mut Endpoint) -> Progress {
         while self.written_bytes < self.waiting.len() {
             match write(&self.descriptor, &self.waiting[self.written_bytes..]) {
@@ -137,7 +137,8 @@ impl Inward {
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => return Progress::Wait,
                 Err(_) => {
-                    // The other two have a direction outwards on the same lane, which lives on.
+                    // The other two kinds have an outward direction on the same lane, which goes
+                    // on.
                     if self.inlet == Inlet::Pipe {
                         endpoint.reset(channel, lane);
                     }
@@ -150,7 +151,7 @@ impl Inward {
         match (self.ended, self.inlet) {
             (false, _) => Progress::Wait,
             (true, Inlet::Socket) => {
-                // That the other side is gone already is no reason to complain.
+                // An error here means that the other side is gone already, which is fine.
                 let _ = shutdown(&self.descriptor, Shutdown::Write);
                 Progress::Over
             }

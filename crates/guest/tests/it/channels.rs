@@ -44,7 +44,7 @@ fn each_direction_of_a_channel_ends_by_itself() {
 }
 
 #[test]
-fn whoever_keeps_a_channel_does_not_keep_its_program() {
+fn a_held_channel_does_not_keep_its_program_alive() {
     let mut host = Host::start();
     let line = "(while :; do echo more; done) >&3 2>/dev/null & echo last >&3";
     let channel = host.ask(&with_channel(line));
@@ -75,7 +75,7 @@ fn sockets_are_dialled_by_path() {
         stream.read_to_end(&mut all).unwrap();
         stream.write_all(&all).unwrap();
     });
-    // From the workspace on, as with every path.
+    // Relative to the workspace, as with every path.
     let channel = host.ask(&dial("echo.sock"));
     assert_eq!(host.reply(channel), Reply::Started { pid: None });
     let bytes: Vec<u8> = (0..2_000_000_u32).map(|n| (n ^ (n >> 8)) as u8).collect();
@@ -87,7 +87,7 @@ fn sockets_are_dialled_by_path() {
 }
 
 #[test]
-fn what_cannot_be_dialled_says_why() {
+fn a_failed_dial_reports_why() {
     let mut host = Host::start();
     drop(UnixListener::bind(host.path("deaf.sock")).unwrap());
     let _datagrams = UnixDatagram::bind(host.path("datagrams.sock")).unwrap();

@@ -1,5 +1,5 @@
-//! The connection itself: its end, its breaking, its being full, and what the guest keeps while it
-//! is quiet.
+//! The connection itself: its end, a broken protocol, a full connection, and how much memory an
+//! idle guest keeps.
 
 use std::fs;
 use std::io::Write as _;
@@ -19,7 +19,7 @@ fn the_guest_ends_with_its_connection() {
 }
 
 #[test]
-fn a_broken_protocol_ends_it_too() {
+fn a_broken_protocol_ends_the_guest() {
     for garbage in
         [&b"\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff"[..], b"\x07\0\0\0\x01\0\0\0\0\0\xff"]
     {
@@ -30,7 +30,7 @@ fn a_broken_protocol_ends_it_too() {
 }
 
 #[test]
-fn more_descriptors_than_anybody_wants_end_it() {
+fn too_many_unused_descriptors_end_the_guest() {
     use std::os::fd::AsFd as _;
     let mut host = Host::start();
     let null = fs::File::open("/dev/null").unwrap();
@@ -60,7 +60,7 @@ fn a_second_request_on_a_channel_breaks_the_protocol() {
 }
 
 #[test]
-fn many_requests_without_reading_answers() {
+fn many_requests_are_served_before_answers_are_read() {
     let mut host = Host::start();
     let mut channels = Vec::new();
     for _ in 0..3000 {
@@ -73,7 +73,7 @@ fn many_requests_without_reading_answers() {
 }
 
 #[test]
-fn more_at_once_than_there_is_room_for_is_refused_politely() {
+fn activities_beyond_the_limit_are_refused() {
     let mut host = Host::start();
     let mut channels = Vec::new();
     let mut refused = 0;
@@ -105,7 +105,7 @@ fn more_at_once_than_there_is_room_for_is_refused_politely() {
     });
 }
 
-/// Memory that is the guest's own and no file's.
+/// Private memory of the guest, without files.
 fn private_kb(host: &Host) -> u64 {
     let rollup = fs::read_to_string(format!("/proc/{}/smaps_rollup", host.guest.id())).unwrap();
     let line = rollup.lines().find(|line| line.starts_with("Anonymous:")).unwrap();
@@ -113,7 +113,7 @@ fn private_kb(host: &Host) -> u64 {
 }
 
 #[test]
-fn memory_goes_back_after_a_busy_time() {
+fn guest_memory_goes_back_after_a_busy_time() {
     let mut host = Host::start();
     assert_eq!(host.run("echo warm").stdout, "warm\n");
     std::thread::sleep(Duration::from_millis(1500));

@@ -1,5 +1,5 @@
-//! The guest in a container of somebody else's making: every kind of connection, and what programs,
-//! who are the same user, can do to it.
+//! The guest in a container that an external runtime made: every kind of connection, and what
+//! programs, which run as the same user, can do to it.
 
 use std::io::{Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -28,7 +28,7 @@ fn check(host: &mut Host) {
 }
 
 #[test]
-fn its_connection_may_be_standard_input() {
+fn a_contained_guest_takes_standard_input_as_its_connection() {
     let Some(mut host) = on_stdin() else { return };
     check(&mut host);
     let (reader, writer) = crate::host::pipe();
@@ -56,7 +56,7 @@ fn relay(from: &mut impl Read, to: &mut impl Write) {
 }
 
 #[test]
-fn its_connection_may_be_two_pipes() {
+fn a_contained_guest_takes_two_pipes_as_its_connection() {
     let (to_guest, mut into_guest) = std::io::pipe().unwrap();
     let (mut from_guest, out_of_guest) = std::io::pipe().unwrap();
     let (ours, theirs) = UnixStream::pair().unwrap();
@@ -76,12 +76,12 @@ fn its_connection_may_be_two_pipes() {
 }
 
 #[test]
-fn its_connection_may_be_inherited_or_dialled() {
+fn a_contained_guest_inherits_or_dials_its_connection() {
     if !is_root() {
         skip("only root can make a container");
         return;
     }
-    // Beneath a directory that the container has, too.
+    // Also beneath a directory that the container has.
     let directory = new_directory();
     let path = directory.join("guest.sock");
     let listener = UnixListener::bind(&path).unwrap();
@@ -112,7 +112,7 @@ fn its_connection_may_be_inherited_or_dialled() {
 }
 
 #[test]
-fn what_is_no_connection_is_refused() {
+fn a_contained_guest_refuses_an_invalid_connection() {
     if !is_root() {
         skip("only root can make a container");
         return;
@@ -163,7 +163,7 @@ fn programs_are_under_both_filters() {
 }
 
 #[test]
-fn it_survives_what_programs_send_it() {
+fn a_contained_guest_survives_signals_of_programs() {
     let Some(mut host) = on_stdin() else { return };
     let before = host
         .run("grep -E 'Max open files' /proc/1/limits; cat /proc/1/stat | cut -d' ' -f 18-19")
@@ -180,14 +180,14 @@ fn it_survives_what_programs_send_it() {
     assert_eq!(host.run("exit 5").status, ExitStatus::Code(5));
 }
 
-/// A link that fails after it was opened is told why.
+/// A link that fails after it was opened gets the reason.
 #[test]
-fn a_place_without_a_filter_is_no_place_to_serve() {
+fn a_contained_guest_never_serves_without_its_filter() {
     if !is_root() {
         skip("only root can make a container");
         return;
     }
-    // Without /dev/null it does not even get as far as the filter.
+    // Without /dev/null it fails before the filter.
     let (mut ours, theirs) = UnixStream::pair().unwrap();
     let empty = new_directory();
     let mut child = std::process::Command::new("/usr/bin/unshare")

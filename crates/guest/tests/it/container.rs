@@ -8,7 +8,7 @@ use crate::host::{Host, is_root, new_directory, skip};
 
 const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/container.sh");
 
-/// Starts a guest in a container; none where nobody can make one.
+/// Starts a guest in a container; `None` where containers cannot be made.
 pub(crate) fn start(link: &str, stdin: Stdio, stdout: Stdio, socket: UnixStream) -> Option<Host> {
     if !is_root() {
         skip("only root can make a container");
@@ -33,7 +33,7 @@ pub(crate) fn on_stdin() -> Option<Host> {
     start("stdin", Stdio::from(OwnedFd::from(theirs)), Stdio::inherit(), ours)
 }
 
-/// What starts something as the first process of a container.
+/// The command that starts something as the first process of a container.
 pub(crate) fn line(directory: &str, command: &[&str]) -> Command {
     let mut line = Command::new("/usr/bin/unshare");
     line.args(["--mount", "--pid", "--ipc", "--net", "--fork", "--kill-child"])

@@ -34,7 +34,7 @@ fn nothing_of_a_killed_tree_is_left() {
     host.until("all are up", |host| {
         pids(host, channel).len() == 7 && pids(host, bystander).len() == 1
     });
-    // By now the double-forked one has no parent but the guest.
+    // By now the double-forked process has no parent but the guest.
     host.until("orphaned", |host| host.run("true").status == ExitStatus::Code(0));
     let family = pids(&host, channel);
     assert!(family.iter().all(|&pid| is_alive(pid)), "{family:?}");
@@ -48,7 +48,7 @@ fn nothing_of_a_killed_tree_is_left() {
 }
 
 #[test]
-fn other_signals_reach_everybody_once() {
+fn signals_reach_every_process_of_a_tree_once() {
     let mut host = Host::start();
     let line = "
         trap 'echo caught >> caught; exit 0' TERM
@@ -69,7 +69,7 @@ fn other_signals_reach_everybody_once() {
 }
 
 #[test]
-fn one_that_keeps_forking_is_caught() {
+fn a_tree_that_keeps_forking_is_killed() {
     let mut host = Host::start();
     // One process at a time, each of which starts the next and goes.
     let line = "echo $$; f() { sleep 0.001; f & }; f; exec sleep 1000";
@@ -98,7 +98,7 @@ fn the_guest_answers_while_it_kills() {
 }
 
 #[test]
-fn a_tree_on_a_terminal_too() {
+fn a_tree_on_a_terminal_is_killed() {
     let mut host = Host::start();
     let size = TerminalSize { rows: 24, columns: 80 };
     let command = Command::Shell("setsid sleep 1000 & sleep 1000".into());

@@ -1,4 +1,4 @@
-//! Files: written whole or not at all, read in pieces, and never a trap for the guest.
+//! Files: written completely or not at all, read in pieces, and never a trap for the guest.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
@@ -72,7 +72,7 @@ fn blocks_of_zeros_take_no_room() {
 }
 
 #[test]
-fn what_is_written_is_read_back() {
+fn files_are_read_back_as_written() {
     let mut host = Host::start();
     for size in [0, 1, 65_536, 3_000_001_u32] {
         let bytes: Vec<u8> = (0..size).map(|n| (n ^ (n >> 8)) as u8).collect();
@@ -90,7 +90,7 @@ fn what_is_written_is_read_back() {
 }
 
 #[test]
-fn parts_of_a_file() {
+fn parts_of_a_file_are_read() {
     let mut host = Host::start();
     fs::write(host.path("f"), "0123456789").unwrap();
     let mut part = |offset, length| host.read_file(&read_part("f", offset, length)).1;
@@ -104,7 +104,7 @@ fn parts_of_a_file() {
 }
 
 #[test]
-fn permissions_are_given_or_kept() {
+fn file_permissions_are_given_or_kept() {
     let mut host = Host::start();
     host.write_file(&write("f", Some(0o755), false), b"1");
     assert_eq!(host.mode("f"), 0o755);
@@ -118,7 +118,7 @@ fn permissions_are_given_or_kept() {
 }
 
 #[test]
-fn parents_are_made_when_asked_for() {
+fn parent_directories_are_made_when_asked_for() {
     let mut host = Host::start();
     assert_eq!(host.code(&write("a/b/c", None, false)), FaultCode::NotFound);
     assert!(matches!(host.write_file(&write("a/b/c", None, true), b"x"), Reply::Entry(_)));
@@ -173,7 +173,7 @@ fn links_are_written_through_and_shown_as_links() {
 }
 
 #[test]
-fn nothing_at_a_path_makes_the_guest_wait() {
+fn no_path_blocks_the_guest() {
     let mut host = Host::start();
     let fifo = host.path("fifo");
     rustix::fs::mknodat(
@@ -227,7 +227,7 @@ fn the_guest_does_not_show_itself() {
 }
 
 #[test]
-fn what_is_not_there_or_makes_no_sense() {
+fn missing_files_and_invalid_paths_are_refused() {
     let mut host = Host::start();
     fs::write(host.path("f"), "x").unwrap();
     assert_eq!(host.code(&read("no")), FaultCode::NotFound);
@@ -293,7 +293,7 @@ fn files_are_moved() {
 }
 
 #[test]
-fn a_big_file_holds_up_nobody() {
+fn a_big_file_does_not_delay_other_requests() {
     let mut host = Host::start();
     let big = fs::File::create(host.path("big")).unwrap();
     big.set_len(64 << 20).unwrap();
@@ -315,13 +315,13 @@ fn a_big_file_holds_up_nobody() {
     assert_eq!(host.data(unread, lane::MAIN).len(), 256 * 1024);
     host.endpoint.reset(unread, lane::MAIN);
     host.flush();
-    assert_eq!(host.reply(unread), Reply::Done, "nobody wants the rest");
+    assert_eq!(host.reply(unread), Reply::Done, "the host does not want the rest");
 }
 
 #[test]
-fn what_may_not_be_touched_is_denied() {
+fn files_of_other_users_are_denied() {
     if !is_root() {
-        super::host::skip("only root can become somebody else");
+        super::host::skip("only root can become another user");
         return;
     }
     let mut host = Host::start_with(&["1000", "1000"]);

@@ -1,5 +1,5 @@
-//! The host's side of the connection, for tests: it starts a guest, asks, and keeps everything
-//! that comes back. Nothing waits longer than a deadline.
+//! The host's side of the connection, for tests: it starts a guest, sends requests, and keeps all
+//! replies. No wait is longer than a deadline.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fs;
@@ -47,7 +47,7 @@ pub(crate) struct Host {
     replies: BTreeMap<u32, VecDeque<Reply>>,
     data: BTreeMap<(u32, u8), Vec<u8>>,
     pub(crate) seen: BTreeMap<u32, Vec<Seen>>,
-    /// Lanes of which nothing is consumed.
+    /// Lanes that are not consumed.
     pub(crate) unread: BTreeSet<(u32, u8)>,
 }
 
@@ -61,7 +61,7 @@ impl Host {
         Self::start_under(&[], arguments)
     }
 
-    /// Beneath another program, which is given the guest's command line.
+    /// As a child of another program, which gets the guest's command line.
     pub(crate) fn start_under(wrapper: &[&str], arguments: &[&str]) -> Self {
         let workspace = new_directory();
         let (socket, theirs) = UnixStream::pair().unwrap();
@@ -79,7 +79,7 @@ impl Host {
         Self::greeted(guest, socket, workspace)
     }
 
-    /// Of a guest that was started, at the other end of this socket.
+    /// For a guest that is already started, at the other end of this socket.
     pub(crate) fn greeted(guest: Child, socket: UnixStream, workspace: PathBuf) -> Self {
         socket.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
         let mut host = Self {
@@ -97,7 +97,7 @@ impl Host {
         host
     }
 
-    /// Goes on with another connection to the same guest, and gives its first word there.
+    /// Continues with another connection to the same guest, and returns its first message there.
     pub(crate) fn switch(&mut self, socket: UnixStream) -> Reply {
         socket.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
         self.socket = socket;
@@ -132,7 +132,7 @@ impl Host {
         channel
     }
 
-    /// Writes what there is to write; reads meanwhile if the guest takes nothing.
+    /// Writes what is queued; reads meanwhile if the guest accepts nothing.
     pub(crate) fn flush(&mut self) {
         let start = now();
         while !self.endpoint.outgoing().is_empty() {
@@ -193,7 +193,7 @@ impl Host {
         self.flush();
     }
 
-    /// Reads until something is the case.
+    /// Reads until a condition holds.
     pub(crate) fn until(&mut self, what: &str, mut is_so: impl FnMut(&mut Self) -> bool) {
         let start = now();
         while !is_so(self) {
@@ -218,7 +218,7 @@ impl Host {
         self.replies.get(&channel).is_some_and(|replies| !replies.is_empty())
     }
 
-    /// Asks and gives the one reply.
+    /// Sends a request and returns its only reply.
     pub(crate) fn call(&mut self, request: &Request) -> Reply {
         let channel = self.ask(request);
         let reply = self.reply(channel);
@@ -226,7 +226,7 @@ impl Host {
         reply
     }
 
-    /// Asks for what must fail.
+    /// Sends a request that must fail.
     pub(crate) fn fault(&mut self, request: &Request) -> Fault {
         match self.call(request) {
             Reply::Failed(fault) => fault,
@@ -234,7 +234,7 @@ impl Host {
         }
     }
 
-    /// Asks for what must fail, and says how.
+    /// Sends a request that must fail, and returns the code.
     pub(crate) fn code(&mut self, request: &Request) -> FaultCode {
         self.fault(request).code
     }
@@ -247,7 +247,7 @@ impl Host {
         }
     }
 
-    /// Sends all of this on a lane, as the guest takes it, and its end.
+    /// Sends all of this on a lane, as the guest accepts it, then its end.
     pub(crate) fn send(&mut self, channel: u32, lane: u8, bytes: &[u8]) {
         let mut rest = bytes;
         self.until("the guest takes input", |host| {
@@ -263,7 +263,7 @@ impl Host {
         self.flush();
     }
 
-    /// What came on a lane so far.
+    /// The bytes that came on a lane so far.
     pub(crate) fn data(&self, channel: u32, lane: u8) -> &[u8] {
         self.data.get(&(channel, lane)).map_or(&[], Vec::as_slice)
     }
@@ -280,7 +280,7 @@ impl Host {
         Ran { status: exited.status, stdout, stderr }
     }
 
-    /// The guest has ended by itself.
+    /// Waits until the guest has ended by itself.
     pub(crate) fn ended(&mut self) -> ProcessStatus {
         let start = now();
         loop {
@@ -316,7 +316,7 @@ pub(crate) fn new_directory() -> PathBuf {
     directory
 }
 
-/// In memory where that can be: these tests make many small files.
+/// In memory where possible: these tests make many small files.
 pub(crate) fn scratch_directory() -> PathBuf {
     let in_memory = PathBuf::from("/dev/shm");
     if in_memory.is_dir() { in_memory } else { std::env::temp_dir() }
@@ -336,7 +336,7 @@ pub(crate) const LANES: Stdio =
 pub(crate) const OUTPUT: Stdio =
     Stdio::Pipes { stdin: Pipe::Null, stdout: Pipe::Lane, stderr: Pipe::Lane };
 
-/// A program as plain as it can be.
+/// A program with default settings.
 pub(crate) fn program(command: Command, stdio: Stdio) -> Spawn {
     Spawn {
         command,
@@ -380,7 +380,7 @@ pub(crate) fn pipe() -> (OwnedFd, OwnedFd) {
     rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).unwrap()
 }
 
-/// What a pipe gives until its other end is closed everywhere.
+/// Reads a pipe until its other end is closed everywhere.
 pub(crate) fn read_all(pipe: OwnedFd) -> Vec<u8> {
     let mut bytes = Vec::new();
     fs::File::from(pipe).read_to_end(&mut bytes).unwrap();
@@ -391,8 +391,8 @@ pub(crate) fn borrow(descriptors: &[OwnedFd]) -> Vec<BorrowedFd<'_>> {
     descriptors.iter().map(OwnedFd::as_fd).collect()
 }
 
-/// Says loudly that something is not tested. In CI nothing is skipped.
-#[expect(clippy::print_stderr, reason = "whoever reads the output of the tests must see it")]
+/// Prints that something is not tested. In CI nothing is skipped.
+#[expect(clippy::print_stderr, reason = "a reader of the test output must see it")]
 pub(crate) fn skip(reason: &str) {
     assert!(std::env::var_os("CI").is_none(), "{reason}: in CI nothing may be skipped");
     eprintln!("!!!! skipped: {reason} !!!!");

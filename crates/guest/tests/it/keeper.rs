@@ -99,14 +99,14 @@ fn places() -> Vec<Place> {
     ]
 }
 
-/// The first process of a container, as this machine counts them.
+/// The first process of a container, by its id on this machine.
 fn first_process(host: &Host) -> Pid {
     let path = format!("/proc/{0}/task/{0}/children", host.guest.id());
     let children = std::fs::read_to_string(path).unwrap();
     Pid::from_raw(children.trim().parse().unwrap()).unwrap()
 }
 
-/// A container, its keeper, and what it was like at birth.
+/// A container, its keeper, and its facts when it was new.
 struct Stage {
     host: Host,
     keeper: Keeper,
@@ -126,7 +126,7 @@ impl Stage {
         let process = pidfd_open(first_process(&host), PidfdFlags::empty()).unwrap();
         let baseline = keeper.facts(Ask::Look, &process, &places());
         let secrecy = baseline.iter().find(|fact| fact.name == "secrecy").unwrap();
-        assert_eq!(secrecy.value, "0", "nobody can look into it");
+        assert_eq!(secrecy.value, "0", "no other process can look into it");
         Some(Self { host, keeper, process, baseline })
     }
 
@@ -146,7 +146,7 @@ impl Stage {
         assert_eq!(self.host.call(&Request::Ping), Reply::Done);
     }
 
-    /// What is wrong, if anything is.
+    /// What the proof finds, if anything.
     fn problem(&mut self) -> Option<String> {
         match self.keeper.ask(Ask::Prove, &self.process, &places()) {
             FromKeeper::Refused { refusal, .. } => {
@@ -164,24 +164,24 @@ impl Stage {
     fn run(&mut self, line: &str) -> String {
         let ran = self.host.run(line);
         assert_eq!(ran.status, ExitStatus::Code(0), "{line}: {ran:?}");
-        // The end of a program is told before it is collected.
+        // The end of a program is reported before it is collected.
         assert_eq!(self.host.call(&Request::Ping), Reply::Done);
         ran.stdout
     }
 
-    /// Starts something that stays.
+    /// Starts a program that stays.
     fn leave_running(&mut self, line: &str) {
         let channel = self.host.ask(&shell(line));
         self.host.until("it is up", |host| !host.data(channel, lane::STDOUT).is_empty());
     }
 }
 
-/// Python that makes objects of System V and POSIX, which no shell can.
+/// Python code that makes System V and POSIX objects, which a shell cannot.
 fn python(code: &str) -> String {
     format!("python3 -c 'import ctypes, os\nc = ctypes.CDLL(None, use_errno=True)\n{code}'")
 }
 
-/// What a use may leave behind, each by itself; and what the proof says of it.
+/// What a use may leave behind, one by one, and what the proof reports.
 fn leftovers() -> Vec<(String, &'static str)> {
     let line = |line: &str| line.to_owned();
     vec![
@@ -220,7 +220,8 @@ fn each_leftover_is_found_and_goes() {
     assert_eq!(stage.problem(), None);
     for (line, found) in leftovers() {
         stage.run(&line);
-        // What runs is found before anything else; what it was started by must be gone.
+        // A running process is found before anything else; the process that started it must be
+        // gone.
         let problem = stage.problem();
         assert!(
             problem.as_ref().is_some_and(|problem| problem.contains(found)),
@@ -232,7 +233,7 @@ fn each_leftover_is_found_and_goes() {
 }
 
 #[test]
-fn labels_of_flows_that_outlive_their_sockets_are_found() {
+fn flow_labels_that_outlive_their_sockets_are_found() {
     let Some(mut stage) = Stage::new() else { return };
     let label = "import socket, struct\n\
                  one = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)\n\
@@ -242,7 +243,7 @@ fn labels_of_flows_that_outlive_their_sockets_are_found() {
     assert_eq!(stage.run(&python(label)), "labelled\n");
     stage.wipe();
     let problem = stage.problem();
-    assert!(problem.as_ref().is_some_and(|it| it.contains("labels of flows")), "{problem:?}");
+    assert!(problem.as_ref().is_some_and(|it| it.contains("flow labels")), "{problem:?}");
 }
 
 #[test]
@@ -266,7 +267,7 @@ fn all_leftovers_at_once_go() {
 }
 
 #[test]
-fn a_fresh_place_is_like_the_first() {
+fn a_renewed_mount_is_like_the_first() {
     let Some(mut stage) = Stage::new() else { return };
     let look = "stat -c '%n %a %u %g' /workspace /tmp /dev/shm /run/shoal; grep -E ' (/workspace|/tmp|/dev/shm|/run/shoal) ' /proc/self/mountinfo | cut -d' ' -f 4-6 | sort; ls /proc/self/fd | wc -l";
     let before = stage.run(look);
@@ -276,12 +277,12 @@ fn a_fresh_place_is_like_the_first() {
     stage.run("! (cp /tmp/program /run/shoal/program && /run/shoal/program 2>/dev/null)");
     let size = stage.run("df -B1 --output=size /workspace /run/shoal | tail -n 2");
     assert_eq!(size.split_whitespace().collect::<Vec<_>>(), ["629145600", "65536"]);
-    // What is written there counts as before.
+    // Its limits hold as before.
     stage.run("! head -c 100k /dev/zero > /run/shoal/big");
 }
 
 #[test]
-fn no_one_waits_until_what_was_there_is_gone() {
+fn renew_does_not_wait_until_old_files_are_freed() {
     let Some(mut stage) = Stage::new() else { return };
     let children = format!("/proc/{0}/task/{0}/children", stage.keeper.pid.as_raw_nonzero());
     let disposer = std::fs::read_to_string(children).unwrap().trim().parse().unwrap();
@@ -293,7 +294,7 @@ fn no_one_waits_until_what_was_there_is_gone() {
         assert_eq!(stage.problem(), None);
     }
     kill_process(disposer, Signal::CONT).unwrap();
-    // Without it all goes on, only slower.
+    // Without the disposer everything works, only slower.
     kill_process(disposer, Signal::KILL).unwrap();
     for _ in 0..2 {
         stage.run("touch /workspace/file");
@@ -303,7 +304,7 @@ fn no_one_waits_until_what_was_there_is_gone() {
 }
 
 #[test]
-fn what_the_first_process_may_do_is_compared() {
+fn facts_show_changes_of_the_first_process() {
     let Some(mut stage) = Stage::new() else { return };
     stage.wipe();
     assert_eq!(stage.problem(), None);
@@ -343,7 +344,7 @@ fn what_the_first_process_may_do_is_compared() {
 }
 
 #[test]
-fn whoever_is_no_container_is_left_alone() {
+fn the_keeper_refuses_processes_that_are_no_container() {
     let Some(mut stage) = Stage::new() else { return };
     let me = pidfd_open(rustix::process::getpid(), PidfdFlags::empty()).unwrap();
     for ask in [Ask::Look, Ask::Renew, Ask::Prove] {
@@ -353,7 +354,7 @@ fn whoever_is_no_container_is_left_alone() {
     // Something else than a handle.
     let null = OwnedFd::from(File::open("/dev/null").unwrap());
     assert_eq!(stage.keeper.refusal(Ask::Renew, &null, &[]).code, KeeperRefusalCode::Foreign);
-    // A program of the container, which is not its first.
+    // A program of the container that is not its first process.
     let channel = stage.host.ask(&shell("echo up; exec sleep 1000"));
     stage.host.until("it is up", |host| !host.data(channel, lane::STDOUT).is_empty());
     let first = first_process(&stage.host).as_raw_nonzero();
@@ -363,7 +364,7 @@ fn whoever_is_no_container_is_left_alone() {
     let program = pidfd_open(program, PidfdFlags::empty()).unwrap();
     let refusal = stage.keeper.refusal(Ask::Renew, &program, &places());
     assert_eq!(refusal.code, KeeperRefusalCode::Foreign, "{refusal:?}");
-    // Places that are none: nothing of the container is taken away.
+    // Paths that are no writable mounts: nothing of the container is removed.
     for path in ["/usr", "/", "/proc", "/workspace/../usr", "/nowhere", "/bin", "/dev"] {
         let place = Place { path: path.to_owned(), ..places().remove(0) };
         stage.keeper.refusal(Ask::Renew, &stage.process, &[place]);
@@ -374,9 +375,10 @@ fn whoever_is_no_container_is_left_alone() {
 }
 
 #[test]
-fn links_inside_lead_nowhere() {
+fn the_keeper_follows_no_link_inside() {
     let Some(mut stage) = Stage::new() else { return };
-    // A place whose name a program made into a link. Outside there is a directory of that name.
+    // A mount path that a program replaced by a link. On the host there is a directory of that
+    // name.
     stage.run("rm -rf /tmp/a && ln -s /usr /tmp/a");
     let place = Place { path: "/tmp/a".to_owned(), ..places().remove(0) };
     let refusal = stage.keeper.refusal(Ask::Renew, &stage.process, &[place]);
@@ -385,7 +387,7 @@ fn links_inside_lead_nowhere() {
 }
 
 #[test]
-fn one_that_is_over_is_said_to_be() {
+fn the_keeper_reports_a_container_that_has_ended() {
     let Some(mut stage) = Stage::new() else { return };
     drop(stage.host);
     let mut ended = [PollFd::new(&stage.process, PollFlags::IN)];
@@ -398,7 +400,7 @@ fn one_that_is_over_is_said_to_be() {
 }
 
 #[test]
-fn it_comes_home_and_ends_with_its_host() {
+fn the_keeper_returns_to_its_namespaces_and_ends_with_its_host() {
     let Some(mut stage) = Stage::new() else { return };
     let pid = stage.keeper.pid.as_raw_nonzero();
     let namespaces = |of: &str| {
@@ -423,7 +425,7 @@ fn it_comes_home_and_ends_with_its_host() {
 }
 
 #[test]
-fn whoever_may_not_says_so() {
+fn a_keeper_without_privileges_reports_that() {
     if !crate::host::is_root() {
         return crate::host::skip("only root can give up being root");
     }

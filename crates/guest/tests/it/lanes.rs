@@ -1,4 +1,4 @@
-//! Bytes of programs on lanes: all of them, in order, and nobody waits for somebody else's reader.
+//! Bytes of programs on lanes: complete, in order, and no lane waits for the reader of another.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use guest_protocol::message::{ExitStatus, Reply, Request, lane};
 
 use crate::host::{Host, LANES, Seen, is_alive, now, shell, shell_on};
 
-/// Bytes that show when one is lost, doubled or moved. The same as the line of shell below makes.
+/// Bytes that show when one is lost, doubled or moved. The shell line below makes the same.
 fn numbers(count: usize) -> Vec<u8> {
     (1..=count).flat_map(|n| format!("{n}\n").into_bytes()).collect()
 }
@@ -42,7 +42,7 @@ fn input_arrives_whole_and_ends() {
 }
 
 #[test]
-fn nobody_waits_for_a_slow_reader() {
+fn a_slow_reader_blocks_no_other() {
     let mut host = Host::start();
     let slow = host.ask(&shell("seq 1 1000000"));
     host.unread.insert((slow, lane::STDOUT));
@@ -71,7 +71,7 @@ fn one_lane_of_a_program_does_not_hold_up_the_other() {
 }
 
 #[test]
-fn input_nobody_reads_holds_up_nobody() {
+fn unread_input_delays_no_other_program() {
     let mut host = Host::start();
     let stuck = host.ask(&shell_on("sleep 1000", LANES));
     let window = host.endpoint.window(stuck, lane::MAIN);
@@ -102,7 +102,7 @@ fn a_program_that_closes_its_input_says_so() {
 }
 
 #[test]
-fn output_nobody_wants_is_a_broken_pipe() {
+fn a_reset_lane_is_a_broken_pipe_for_the_program() {
     let mut host = Host::start();
     let channel = host.ask(&shell("exec yes"));
     host.until("its output", |host| !host.data(channel, lane::STDOUT).is_empty());
@@ -130,7 +130,7 @@ fn grandchildren_do_not_hold_up_the_exit() {
 }
 
 #[test]
-fn the_last_words_are_not_lost() {
+fn the_last_output_of_a_program_is_not_lost() {
     let mut host = Host::start();
     for _ in 0..100 {
         let ran = host.run("seq 1 5000; echo last >&2");

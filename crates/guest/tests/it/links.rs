@@ -1,4 +1,4 @@
-//! Links that are made: as they were asked for, never over anything, and never into `/proc`.
+//! Links: made as requested, never over anything, and never into `/proc`.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt as _, symlink};
@@ -39,7 +39,7 @@ fn a_link_is_made_as_it_was_asked_for() {
 }
 
 #[test]
-fn whatever_has_the_name_is_left_as_it_is() {
+fn a_link_replaces_no_existing_file() {
     let mut host = Host::start();
     fs::write(host.path("file"), "old").unwrap();
     fs::create_dir(host.path("dir")).unwrap();
@@ -57,7 +57,7 @@ fn whatever_has_the_name_is_left_as_it_is() {
 }
 
 #[test]
-fn what_makes_no_sense_is_refused_and_leaves_nothing() {
+fn an_invalid_link_is_refused_and_leaves_nothing() {
     let mut host = Host::start();
     fs::write(host.path("file"), "").unwrap();
     symlink("loop", host.path("loop")).unwrap();
@@ -83,7 +83,7 @@ fn what_makes_no_sense_is_refused_and_leaves_nothing() {
 #[test]
 fn a_link_is_made_only_where_the_user_may() {
     if !is_root() {
-        super::host::skip("only root can become somebody else");
+        super::host::skip("only root can become another user");
         return;
     }
     let mut host = Host::start_with(&["1000", "1000"]);
@@ -121,7 +121,7 @@ fn a_file_can_have_another_name() {
 }
 
 #[test]
-fn what_is_said_about_a_file_is_changed_and_never_through_a_link() {
+fn metadata_is_changed_and_never_through_a_link() {
     let mut host = Host::start();
     fs::create_dir(host.path("dir")).unwrap();
     fs::write(host.path("file"), "").unwrap();

@@ -31,7 +31,7 @@ impl Host {
 }
 
 #[test]
-fn entries_are_described_in_order() {
+fn directory_entries_are_described_in_order() {
     let mut host = Host::start();
     fs::write(host.path("b"), "12345").unwrap();
     fs::create_dir(host.path("a")).unwrap();
@@ -57,7 +57,7 @@ fn entries_are_described_in_order() {
 }
 
 #[test]
-fn pages_fit_together() {
+fn pages_of_a_directory_fit_together() {
     let mut host = Host::start();
     let mut expected: Vec<Vec<u8>> =
         (0..57).map(|n| format!("{:x}", n * 7919 % 65536).into_bytes()).collect();
@@ -87,7 +87,7 @@ fn long_names_and_links_still_fit_a_message() {
 }
 
 #[test]
-fn a_hundred_thousand_entries() {
+fn a_directory_of_a_hundred_thousand_entries_is_listed() {
     let mut host = Host::start();
     fs::create_dir(host.path("many")).unwrap();
     for n in 0..100_000 {

@@ -3,10 +3,10 @@
 #![expect(clippy::wildcard_enum_match_arm, reason = "any other reply is a failed test")]
 
 mod channels;
-mod clearing;
 mod connections;
 mod contained;
 mod container;
+mod end_all;
 mod families;
 mod files;
 mod host;

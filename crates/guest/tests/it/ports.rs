@@ -1,4 +1,5 @@
-//! Connections to ports inside, and which are listened on. Here inside is outside too.
+//! Connections to ports inside, and the list of listening ports. In these tests, inside is the test
+//! machine itself.
 
 use std::io::{Read as _, Write as _};
 use std::net::{Ipv4Addr, Ipv6Addr, Shutdown, TcpListener, TcpStream};
@@ -27,7 +28,7 @@ impl Host {
 }
 
 #[test]
-fn bytes_go_both_ways() {
+fn a_dialled_port_carries_bytes_both_ways() {
     let mut host = Host::start();
     let (listener, port) = listen();
     let echo = thread::spawn(move || {
@@ -49,7 +50,7 @@ fn bytes_go_both_ways() {
 }
 
 #[test]
-fn the_other_side_may_end_first() {
+fn the_listener_may_end_the_connection_first() {
     let mut host = Host::start();
     let (listener, port) = listen();
     let server = thread::spawn(move || {
@@ -71,7 +72,7 @@ fn the_other_side_may_end_first() {
 }
 
 #[test]
-fn what_is_sent_before_it_is_connected_arrives() {
+fn bytes_sent_before_a_dial_connects_arrive() {
     let mut host = Host::start();
     let (listener, port) = listen();
     let channel = host.ask(&Request::Dial { port });
@@ -103,7 +104,7 @@ fn ipv6_is_tried_after_ipv4() {
 }
 
 #[test]
-fn nobody_listens() {
+fn a_dial_without_a_listener_is_refused() {
     let mut host = Host::start();
     let (listener, port) = listen();
     drop(listener);
@@ -126,7 +127,7 @@ fn a_connection_that_is_given_up_is_closed() {
 }
 
 #[test]
-fn one_that_goes_away_ends_it() {
+fn a_listener_that_goes_away_ends_the_connection() {
     let mut host = Host::start();
     let (listener, port) = listen();
     let channel = host.dial(port);

@@ -1,5 +1,5 @@
-//! The guest as process 1 of a process namespace, and programs as somebody who is not root: as it
-//! is in a sandbox.
+//! The guest as process 1 of a process namespace, with programs as an ordinary user: as in a
+//! sandbox.
 
 use guest_protocol::message::{ExitStatus, Reply, Request, lane};
 
@@ -7,7 +7,7 @@ use crate::host::{Host, is_root, shell};
 
 const SIGKILL: i32 = 9;
 
-/// None where this user may not make namespaces.
+/// `None` where this user may not make namespaces.
 fn start() -> Option<Host> {
     if !is_root() {
         return None;
@@ -18,9 +18,9 @@ fn start() -> Option<Host> {
 }
 
 #[test]
-fn it_is_process_one_and_out_of_reach() {
+fn the_guest_is_process_one_and_out_of_reach() {
     let Some(mut host) = start() else {
-        super::host::skip("not everybody can make namespaces");
+        super::host::skip("this user may not make namespaces");
         return;
     };
     assert_eq!(host.run("ps -o pid=,comm= -p 1").stdout.trim(), "1 guest");
@@ -30,7 +30,7 @@ fn it_is_process_one_and_out_of_reach() {
     assert_ne!(host.run("cat /proc/1/environ").status, ExitStatus::Code(0));
     assert_ne!(host.run("ls /proc/1/fd").status, ExitStatus::Code(0));
     let other = host.ask(&shell("exec sleep 1000"));
-    // Everybody this user can reach.
+    // Every process this user can reach.
     host.run("kill -9 -1");
     assert_eq!(host.exited(other).status, ExitStatus::Signal(SIGKILL));
     assert_eq!(host.run("exit 5").status, ExitStatus::Code(5));
@@ -39,7 +39,7 @@ fn it_is_process_one_and_out_of_reach() {
 #[test]
 fn orphans_are_collected_and_trees_found() {
     let Some(mut host) = start() else {
-        super::host::skip("not everybody can make namespaces");
+        super::host::skip("this user may not make namespaces");
         return;
     };
     host.run("for i in 1 2 3 4 5 6; do (sh -c 'exit 3' &) ; done");
@@ -57,9 +57,9 @@ fn orphans_are_collected_and_trees_found() {
 }
 
 #[test]
-fn nothing_outlives_it() {
+fn no_program_outlives_the_guest() {
     let Some(mut host) = start() else {
-        super::host::skip("not everybody can make namespaces");
+        super::host::skip("this user may not make namespaces");
         return;
     };
     let channel = host.ask(&shell("readlink /proc/self/ns/pid; setsid sleep 1000 & wait"));

@@ -1,4 +1,4 @@
-//! Programs: how they are found, what they are given, how they end.
+//! Programs: how they are found, what they get, how they end.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
@@ -52,7 +52,7 @@ fn output_comes_before_its_end_and_that_before_the_exit() {
 }
 
 #[test]
-fn processor_time_is_told() {
+fn processor_time_is_reported() {
     let mut host = Host::start();
     let channel = host.ask(&shell("i=0; while [ $i -lt 100000 ]; do i=$((i+1)); done"));
     let exited = host.exited(channel);
@@ -60,7 +60,7 @@ fn processor_time_is_told() {
 }
 
 #[test]
-fn programs_are_looked_for() {
+fn programs_are_searched_in_the_path() {
     let mut host = Host::start();
     let mut run = |command: Command, path: Option<&str>| {
         let mut spawn_it = program(command, OUTPUT);
@@ -123,7 +123,7 @@ fn a_program_starts_where_it_should() {
 }
 
 #[test]
-fn the_environment_is_what_was_said_and_nothing_else() {
+fn the_environment_is_what_was_given_and_nothing_else() {
     let mut host = Host::start();
     let claim = Request::Claim { env: env(&[("TOKEN", "one"), ("MODE", "bound")]) };
     assert_eq!(host.call(&claim), Reply::Done);
@@ -160,7 +160,7 @@ fn the_environment_is_what_was_said_and_nothing_else() {
 #[test]
 fn nothing_of_the_guest_is_inherited() {
     let mut host = Host::start();
-    // Something to inherit: other programs with lanes, a file on its way in.
+    // Something to inherit: other programs with lanes, a file that is being written.
     let other = host.ask(&shell_on("cat", LANES));
     host.ask(&Request::WriteFile { path: "f".into(), mode: None, parents: false });
     let listed = host.run("ls /proc/self/fd | tr '\\n' ' '").stdout;
@@ -178,7 +178,7 @@ fn nothing_of_the_guest_is_inherited() {
 }
 
 #[test]
-fn nobody_at_the_other_end_is_null() {
+fn unconnected_streams_are_dev_null() {
     let mut host = Host::start();
     let null = Stdio::Pipes { stdin: Pipe::Null, stdout: Pipe::Null, stderr: Pipe::Null };
     let line = "cat; echo x; echo y >&2; test $(readlink /proc/$$/fd/0) = /dev/null \
@@ -223,7 +223,7 @@ fn descriptors_stay_with_their_requests() {
     let stdout_only = Stdio::Pipes { stdin: Pipe::Null, stdout: Pipe::Passed, stderr: Pipe::Null };
     let fault = host.fault(&shell_on("true", stdout_only.clone()));
     assert_eq!(fault.code, FaultCode::Invalid, "none came along");
-    // One that fails must not leave its descriptor to the next.
+    // A failed request must not leave its descriptor to the next.
     let (first, first_end) = pipe();
     let ends = [first_end];
     let missing = spawn(program(argv(&["no-such-thing"]), stdout_only.clone()));
@@ -240,7 +240,7 @@ fn descriptors_stay_with_their_requests() {
 }
 
 #[test]
-fn limits_bite() {
+fn process_limits_are_enforced() {
     let mut host = Host::start();
     let mut run = |line: &str, limits: ProcessLimits| {
         let command = Command::Shell(line.to_owned());
@@ -264,7 +264,7 @@ fn limits_bite() {
 }
 
 #[test]
-fn a_start_is_announced_when_asked_for() {
+fn a_program_start_is_announced_when_asked_for() {
     let mut host = Host::start();
     let command = Command::Shell("echo $$; read line; exit 4".into());
     let channel = host.ask(&spawn(Spawn { announce: true, ..program(command, LANES) }));
@@ -290,7 +290,11 @@ fn signals_reach_the_program_alone() {
     assert_eq!(host.call(&signal(channel, SIGTERM)), Reply::Done);
     assert_eq!(host.exited(channel).status, ExitStatus::Code(9));
     assert!(is_alive(child));
-    assert_eq!(host.call(&signal(channel, SIGKILL)), Reply::Done, "over already is done");
+    assert_eq!(
+        host.call(&signal(channel, SIGKILL)),
+        Reply::Done,
+        "a program that has ended counts as signalled"
+    );
     assert_eq!(host.call(&signal(777, SIGKILL)), Reply::Done);
     for number in [-1, 0, 65, i32::MAX] {
         assert_eq!(host.code(&signal(channel, number)), FaultCode::Invalid);
@@ -301,7 +305,7 @@ fn signals_reach_the_program_alone() {
 }
 
 #[test]
-fn a_hundred_at_once() {
+fn a_hundred_programs_run_at_once() {
     let mut host = Host::start();
     let channels: Vec<_> =
         (0..100).map(|n| host.ask(&shell(&format!("sleep 0.2; echo {n}; exit {n}")))).collect();
@@ -327,7 +331,7 @@ fn orphans_are_collected() {
 #[test]
 fn programs_run_as_the_user_they_should() {
     if !is_root() {
-        super::host::skip("only root can become somebody else");
+        super::host::skip("only root can become another user");
         return;
     }
     let mut host = Host::start_with(&["1000", "1000"]);
@@ -353,7 +357,7 @@ fn programs_run_as_the_user_they_should() {
 }
 
 #[test]
-fn what_cannot_be_started_leaves_nothing_behind() {
+fn a_failed_program_start_leaves_nothing_behind() {
     let mut host = Host::start();
     let count =
         |host: &Host| fs::read_dir(format!("/proc/{}/fd", host.guest.id())).unwrap().count();

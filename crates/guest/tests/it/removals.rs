@@ -1,4 +1,4 @@
-//! Trees on their way out: deep ones, wide ones, and ones with links to elsewhere.
+//! Removing trees: deep ones, wide ones, and ones with links to elsewhere.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
@@ -13,7 +13,7 @@ fn remove(path: &str, recursive: bool) -> Request {
 }
 
 #[test]
-fn files_and_empty_directories() {
+fn files_and_empty_directories_are_removed() {
     let mut host = Host::start();
     fs::write(host.path("f"), "").unwrap();
     fs::create_dir(host.path("d")).unwrap();
@@ -48,7 +48,7 @@ fn links_are_removed_and_not_what_they_lead_to() {
 }
 
 #[test]
-fn ten_thousand_levels() {
+fn a_tree_of_ten_thousand_levels_is_removed() {
     let mut host = Host::start();
     let mut directory = openat(CWD, &host.workspace, OFlags::PATH, Mode::empty()).unwrap();
     for _ in 0..10_000 {
@@ -60,7 +60,7 @@ fn ten_thousand_levels() {
 }
 
 #[test]
-fn wide_and_deep() {
+fn a_wide_and_deep_tree_is_removed() {
     let mut host = Host::start();
     for a in 0..30 {
         for b in 0..30 {
@@ -76,13 +76,13 @@ fn wide_and_deep() {
 }
 
 #[test]
-fn somebody_keeps_writing_into_it() {
+fn a_tree_that_a_program_writes_into_ends_the_removal() {
     let mut host = Host::start();
     fs::create_dir(host.path("busy")).unwrap();
     let writer = host.ask(&crate::host::shell(
         "n=0; while mkdir -p busy/$n 2>/dev/null && : > busy/$n/f; do n=$((n+1)); done; true",
     ));
-    // Whichever of the two wins, both end.
+    // Either of the two may win, but both end.
     let channel = host.ask(&remove("busy", true));
     let reply = host.reply(channel);
     assert!(matches!(reply, Reply::Done | Reply::Failed(_)), "{reply:?}");
@@ -92,7 +92,7 @@ fn somebody_keeps_writing_into_it() {
 }
 
 #[test]
-fn a_directory_that_may_not_be_read() {
+fn removal_of_an_unreadable_directory() {
     let mut host = Host::start();
     fs::create_dir_all(host.path("tree/empty")).unwrap();
     fs::set_permissions(host.path("tree/empty"), fs::Permissions::from_mode(0o0)).unwrap();

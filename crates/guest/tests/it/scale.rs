@@ -36,8 +36,8 @@ impl Stage {
         ran.stdout
     }
 
-    /// Takes notes until this is what was told last.
-    fn told(&mut self, expected: (u32, bool)) {
+    /// Reads reports until the last one is as expected.
+    fn wait_for_report(&mut self, expected: (u32, bool)) {
         let mut dropped = false;
         loop {
             let reply = self.host.reply(GUEST_CHANNEL);
@@ -86,12 +86,12 @@ fn writes_are_counted_and_read_back() {
         let line = line.replace("$F", "$SHOAL_SCALE_FILE");
         assert_eq!(stage.says(&line), expected, "{line}");
     }
-    stage.told((9, true));
+    stage.wait_for_report((9, true));
 }
 
-/// As the program does that made the file known: no truncation, a lock, a few bytes at the start.
+/// Like the program that made the file known: no truncation, a lock, a few bytes at the start.
 #[test]
-fn writes_over_what_is_there_are_told_from_others() {
+fn scale_file_overwrites_differ_from_appends() {
     let mut stage = Stage::start();
     let write = "import fcntl, os, sys\n\
         for word in sys.argv[1:]:\n\
@@ -104,7 +104,7 @@ fn writes_over_what_is_there_are_told_from_others() {
     fs::write(stage.host.path("write.py"), write).unwrap();
     let line = "python3 write.py + + + - +7 - =0 + =12 - =0 =0";
     assert_eq!(stage.says(line), "=1 =2 =3 =2 =9 =8 =0 =1 =12 =11 =0 =0 ");
-    // Of files that were emptied, the same bytes mean something else.
+    // In a truncated file, the same bytes mean something else.
     assert_eq!(
         stage.says(
             "echo =3 > $SHOAL_SCALE_FILE; echo +3 > $SHOAL_SCALE_FILE; cat $SHOAL_SCALE_FILE"
@@ -114,7 +114,7 @@ fn writes_over_what_is_there_are_told_from_others() {
 }
 
 #[test]
-fn nothing_is_lost_however_many_write_at_once() {
+fn scale_file_writes_are_not_lost_however_many_write_at_once() {
     let mut stage = Stage::start();
     let processes = "for i in $(seq 20); do (for j in $(seq 10); do echo + > $SHOAL_SCALE_FILE; done) & done; wait; cat $SHOAL_SCALE_FILE";
     assert_eq!(stage.says(processes), "=200\n");
@@ -132,11 +132,11 @@ fn nothing_is_lost_however_many_write_at_once() {
     assert_eq!(stage.says("python3 threads.py"), "=0\n");
     let back = "for i in $(seq 20); do echo =$i > $SHOAL_SCALE_FILE & done; wait; echo =7 > $SHOAL_SCALE_FILE; cat $SHOAL_SCALE_FILE";
     assert_eq!(stage.says(back), "=7\n");
-    stage.told((7, true));
+    stage.wait_for_report((7, true));
 }
 
 #[test]
-fn one_note_at_a_time_is_told() {
+fn one_scale_report_at_a_time_is_sent() {
     let mut stage = Stage::start();
     stage.says("echo + > $SHOAL_SCALE_FILE");
     let first = stage.host.reply(GUEST_CHANNEL);
@@ -145,14 +145,14 @@ fn one_note_at_a_time_is_told() {
         stage.says("echo + > $SHOAL_SCALE_FILE");
     }
     assert_eq!(stage.says("cat $SHOAL_SCALE_FILE"), "=6\n");
-    assert!(!stage.host.has_reply(GUEST_CHANNEL), "nothing more before the first was heard");
+    assert!(!stage.host.has_reply(GUEST_CHANNEL), "nothing more before the first was acknowledged");
     assert_eq!(stage.host.call(&Request::ScaleHeard { seq: 1 }), Reply::Done);
     let second = stage.host.reply(GUEST_CHANNEL);
     assert_eq!(second, Reply::Scale { seq: 2, scale: 6, drops: false });
 }
 
 #[test]
-fn what_the_host_holds_is_shown_too() {
+fn the_scale_file_shows_what_the_host_holds() {
     let mut stage = Stage::start();
     let holds = |processes, seen| Request::ShowHolds { processes, seen };
     assert_eq!(stage.host.call(&holds(2, 0)), Reply::Done);
@@ -160,23 +160,23 @@ fn what_the_host_holds_is_shown_too() {
         stage.says("cat $SHOAL_SCALE_FILE; echo + > $SHOAL_SCALE_FILE; cat $SHOAL_SCALE_FILE"),
         "=2\n=3\n"
     );
-    stage.told((1, false));
+    stage.wait_for_report((1, false));
     assert_eq!(
         stage.says("echo - > $SHOAL_SCALE_FILE; echo - > $SHOAL_SCALE_FILE; cat $SHOAL_SCALE_FILE"),
         "=2\n"
     );
-    stage.told((0, false));
+    stage.wait_for_report((0, false));
     assert_eq!(stage.says("echo =1 > $SHOAL_SCALE_FILE; cat $SHOAL_SCALE_FILE"), "=1\n");
-    // What was said before the host knew that all was dropped is of no use.
+    // A count from before the host knew of the drop is out of date.
     assert_eq!(stage.host.call(&holds(2, 2)), Reply::Done);
     assert_eq!(stage.says("cat $SHOAL_SCALE_FILE"), "=1\n");
-    stage.told((1, true));
+    stage.wait_for_report((1, true));
     assert_eq!(stage.host.call(&holds(3, 3)), Reply::Done);
     assert_eq!(stage.says("cat $SHOAL_SCALE_FILE"), "=4\n");
 }
 
 #[test]
-fn a_file_that_programs_broke_is_there_again_for_the_next() {
+fn a_broken_scale_file_is_restored_for_the_next_program() {
     let mut stage = Stage::start();
     stage.says("echo +4 > $SHOAL_SCALE_FILE");
     for harm in [

@@ -18,7 +18,7 @@ fn wait_for(host: &mut Host, channel: u32, text: &str) {
 }
 
 #[test]
-fn it_is_a_terminal() {
+fn a_program_gets_a_terminal() {
     let mut host = Host::start();
     let line = "test -t 0 && test -t 1 && test -t 2 && echo yes > /dev/tty; stty size; echo $TERM; \
                 exit 7";
@@ -28,7 +28,7 @@ fn it_is_a_terminal() {
 }
 
 #[test]
-fn its_size_changes() {
+fn a_terminal_size_changes() {
     let mut host = Host::start();
     let channel = host
         .ask(&on_terminal("trap 'stty size; exit' WINCH; echo up; while :; do sleep 0.02; done"));
@@ -38,7 +38,7 @@ fn its_size_changes() {
     assert_eq!(host.exited(channel).status, ExitStatus::Code(0));
     assert!(host.text(channel, lane::MAIN).contains("50 132"));
     let resize = Request::Resize { process: channel, size };
-    assert_eq!(host.code(&resize), FaultCode::NotFound, "it is over");
+    assert_eq!(host.code(&resize), FaultCode::NotFound, "the program has ended");
     let plain = host.ask(&shell("sleep 1000"));
     assert_eq!(host.code(&Request::Resize { process: plain, size }), FaultCode::NotFound);
 }
@@ -79,7 +79,7 @@ fn big_output_arrives_whole() {
 }
 
 #[test]
-fn giving_it_up_hangs_up() {
+fn a_reset_terminal_hangs_up() {
     let mut host = Host::start();
     let channel = host.ask(&on_terminal("echo up; exec sleep 1000"));
     wait_for(&mut host, channel, "up");
@@ -89,21 +89,21 @@ fn giving_it_up_hangs_up() {
 }
 
 #[test]
-fn a_shell_with_jobs() {
+fn a_shell_on_a_terminal_controls_its_jobs() {
     let mut host = Host::start();
     let size = TerminalSize { rows: 24, columns: 80 };
     let channel = host.ask(&shell_on("PS1='# ' exec bash --norc -i", Stdio::Terminal(size)));
     wait_for(&mut host, channel, "# ");
     host.send(channel, lane::MAIN, b"echo mark$((1+1)); sleep 1000\n");
     wait_for(&mut host, channel, "mark2");
-    // As long as the shell reads a line itself, the character is none that controls.
+    // While the shell reads a line itself, the character does not control jobs.
     host.until("it is stopped", |host| {
         std::thread::sleep(std::time::Duration::from_millis(100));
         host.send(channel, lane::MAIN, b"\x1a");
         host.text(channel, lane::MAIN).contains("Stopped")
     });
     host.send(channel, lane::MAIN, b"jobs; kill %1; exit 12\n");
-    host.until("it is over", |host| {
+    host.until("the program has ended", |host| {
         if !host.has_reply(channel) {
             host.send(channel, lane::MAIN, b"exit 12\n");
         }

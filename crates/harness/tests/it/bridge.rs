@@ -13,7 +13,7 @@ async fn link(stage: &Stage) -> HarnessLink {
 }
 
 #[tokio::test(start_paused = true)]
-async fn messages_are_passed_on_and_the_last_result_is_the_result() {
+async fn bridge_messages_are_passed_on_and_the_last_result_counts() {
     let stage = Stage::new().await;
     let link = link(&stage).await;
     let (said, end) = ask(&link, 1, "say a; env ASH_SESSION_ID; env ASH_WORKSPACE_DIR").await;
@@ -33,7 +33,7 @@ async fn messages_are_passed_on_and_the_last_result_is_the_result() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_error_ends_a_turn_and_its_late_done_never_the_next() {
+async fn a_bridge_error_ends_a_turn_and_its_late_done_never_the_next() {
     let stage = Stage::new().await;
     let link = link(&stage).await;
     let (_, end) = ask(&link, 1, "fail no luck").await;
@@ -41,11 +41,11 @@ async fn an_error_ends_a_turn_and_its_late_done_never_the_next() {
     let (said, end) = ask(&link, 2, "say a").await;
     assert_eq!(said[0], r#"{"text":"a"}"#);
     completed(end);
-    // Half a second late: it is waited for.
+    // Half a second late: the harness waits for it.
     let before = Instant::now();
     failed(ask(&link, 3, "fail_late 500").await.1);
     assert!(before.elapsed() >= Duration::from_millis(500));
-    // Two seconds late: it is not, and comes in the middle of the next.
+    // Two seconds late: it does not, and the `done` comes in the middle of the next turn.
     failed(ask(&link, 4, "fail_late 2000").await.1);
     let (said, end) = ask(&link, 5, "say b; sleep 5000; say c").await;
     assert_eq!(said[..2], [r#"{"text":"b"}"#, r#"{"text":"c"}"#]);
@@ -55,7 +55,7 @@ async fn an_error_ends_a_turn_and_its_late_done_never_the_next() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn it_is_interrupted_or_killed() {
+async fn a_bridge_is_interrupted_or_killed() {
     let stage = Stage::new().await;
     let started = link(&stage).await;
     let mut turn = started.turn(turn_id(1), "\"hang\"", None).await.unwrap();
@@ -65,14 +65,14 @@ async fn it_is_interrupted_or_killed() {
     let mut turn = started.turn(turn_id(3), "\"deaf\"", None).await.unwrap();
     assert_eq!(turn.cancel(Duration::from_secs(1)).await, Cancelled::Killed);
     assert!(!started.is_alive());
-    // The socket of the dead one is in nobody's way.
+    // The socket of the dead bridge does not disturb the next one.
     let again = link(&stage).await;
     let (_, end) = ask(&again, 4, "log why; die 7").await;
     assert_eq!(failed(end).1, "the harness exited with code 7: why");
 }
 
 #[tokio::test(start_paused = true)]
-async fn whoever_breaks_the_protocol_is_killed() {
+async fn a_bridge_that_breaks_its_protocol_is_killed() {
     for (text, code) in [("garbage", "harness_protocol"), ("huge", "harness_too_large")] {
         let stage = Stage::new().await;
         let link = link(&stage).await;
@@ -82,7 +82,7 @@ async fn whoever_breaks_the_protocol_is_killed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_never_ready_is_refused() {
+async fn a_bridge_that_is_never_ready_is_refused() {
     let stage = Stage::new().await;
     let before = Instant::now();
     let refused = stage.start(&bridge(&["sleep", "1000"]), Some(&binding())).await;

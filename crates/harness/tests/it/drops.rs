@@ -1,5 +1,5 @@
-//! Futures that are dropped at every await: nothing is lost that was not given up, and of what was
-//! given up nothing is left.
+//! Futures that are dropped at every await: nothing is lost that was not dropped, and of what was
+//! dropped nothing is left.
 
 use std::future::poll_fn;
 use std::pin::pin;
@@ -12,10 +12,10 @@ use serde_json::Value;
 
 use crate::stage::{Stage, binding, bridge, jsonl, turn_id};
 
-/// How often a future is polled before it is believed to have no more places to be dropped at.
+/// How often a future is polled before the test assumes that it has no further await.
 const MOST_POLLS: usize = 30;
 
-/// Polls a future at most so many times and drops it then.
+/// Polls a future at most this many times and then drops it.
 async fn cut<F: Future>(polls: usize, future: F) -> Option<F::Output> {
     let mut future = pin!(future);
     let mut polled = 0;
@@ -38,7 +38,7 @@ fn kinds() -> [Harness; 3] {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_start_that_is_dropped_leaves_nothing() {
+async fn a_dropped_harness_start_leaves_nothing() {
     for kind in kinds() {
         let stage = Stage::new().await;
         for polls in 1..MOST_POLLS {
@@ -50,7 +50,7 @@ async fn a_start_that_is_dropped_leaves_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_turn_that_is_dropped_leaves_nothing() {
+async fn a_dropped_turn_leaves_nothing() {
     for kind in kinds() {
         let stage = Stage::new().await;
         for polls in 1..MOST_POLLS {

@@ -13,7 +13,7 @@ async fn link(stage: &Stage) -> HarnessLink {
 }
 
 #[tokio::test(start_paused = true)]
-async fn turns_are_answered_one_after_the_other() {
+async fn jsonl_turns_are_answered_one_after_the_other() {
     let stage = Stage::new().await;
     let link = link(&stage).await;
     let (said, end) = ask(&link, 1, "say a; out b; err c; count; env TOKEN; config").await;
@@ -36,7 +36,7 @@ async fn turns_are_answered_one_after_the_other() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_that_was_started_early_is_bound_late() {
+async fn a_harness_that_was_started_early_is_bound_late() {
     let stage = Stage::new().await;
     let link = stage.start(&jsonl(&["harness"]), None).await.unwrap();
     let (said, _) = ask(&link, 1, "env TOKEN").await;
@@ -47,7 +47,7 @@ async fn one_that_was_started_early_is_bound_late() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_turn_at_a_time() {
+async fn a_harness_takes_one_turn_at_a_time() {
     let stage = Stage::new().await;
     let link = link(&stage).await;
     let mut first = link.turn(turn_id(1), "\"hang\"", None).await.unwrap();
@@ -66,7 +66,7 @@ async fn a_turn_at_a_time() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_that_does_not_stop_is_killed_after_the_grace() {
+async fn a_harness_that_does_not_stop_is_killed_after_the_grace() {
     let stage = Stage::new().await;
     let link = link(&stage).await;
     let mut turn = link.turn(turn_id(1), "\"say a; deaf\"", None).await.unwrap();
@@ -82,7 +82,7 @@ async fn one_that_does_not_stop_is_killed_after_the_grace() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_turn_that_is_given_up_takes_its_program_along() {
+async fn a_dropped_turn_kills_its_program() {
     let stage = Stage::new().await;
     let link = link(&stage).await;
     drop(link.turn(turn_id(1), "\"deaf\"", None).await.unwrap());
@@ -93,7 +93,7 @@ async fn a_turn_that_is_given_up_takes_its_program_along() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_death_is_told_within_a_second_with_its_reason() {
+async fn a_harness_death_is_reported_within_a_second_with_its_reason() {
     let stage = Stage::new().await;
     let started = link(&stage).await;
     let before = Instant::now();
@@ -114,9 +114,9 @@ async fn a_death_is_told_within_a_second_with_its_reason() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn whoever_breaks_the_protocol_fails_its_turn_and_is_killed() {
+async fn a_harness_that_breaks_its_protocol_fails_its_turn_and_is_killed() {
     for (text, code, words) in [
-        ("garbage", "harness_protocol", "a line is not what it should be"),
+        ("garbage", "harness_protocol", "a line of the harness cannot be parsed"),
         ("wrong_id", "harness_protocol", "no turn \"other\" was given to it"),
         ("huge", "harness_too_large", "too long"),
         ("hang_up", "harness_died", "closed its connection"),
@@ -147,7 +147,7 @@ async fn a_second_result_is_not_the_next_turns_fault() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_never_ready_is_refused() {
+async fn a_harness_that_is_never_ready_is_refused() {
     let stage = Stage::new().await;
     for (command, code, words) in [
         (&["sleep", "1000"][..], HarnessErrorCode::ReadyTimeout, "in time"),
@@ -160,7 +160,7 @@ async fn what_is_never_ready_is_refused() {
         let refused = stage.start(&jsonl(command), None).await.map(drop).unwrap_err();
         assert_eq!(refused.code, code, "{command:?}: {refused}");
         assert!(refused.cause.contains(words), "{command:?}: {refused}");
-        // What the server is told of it is in logs and events, and never in the program's words.
+        // Logs and events contain the failure, and never the program's output.
         let told = refused.into_runtime_error().to_string();
         assert!(!told.contains("why"), "{command:?}: {told}");
     }

@@ -1,10 +1,10 @@
-//! Harnesses as their users meet them: on a fake runtime, where every way to go wrong can be tried,
-//! and on a native one with real programs.
+//! Harnesses as callers use them: on a fake runtime, where every failure can be tried, and on a
+//! native one with real programs.
 #![expect(clippy::unwrap_used, reason = "a test that panics has done its work")]
 
 mod bridge;
 mod drops;
-mod held;
+mod held_harness;
 mod jsonl;
 mod native;
 mod shell;

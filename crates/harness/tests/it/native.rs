@@ -1,5 +1,5 @@
 //! Real programs in real sandboxes: the examples, a bridge, command lines. Needs root on Linux, and
-//! Python and Node in `/usr`: elsewhere these tests say that they were skipped.
+//! Python and Node in `/usr`; elsewhere these tests say that they were skipped.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -29,15 +29,15 @@ struct Node {
     place: PathBuf,
 }
 
-/// Says loudly that something is not tested. In CI nothing is skipped.
-#[expect(clippy::print_stderr, reason = "whoever reads the output of the tests must see it")]
+/// Prints that something is not tested. In CI nothing is skipped.
+#[expect(clippy::print_stderr, reason = "a reader of the test output must see it")]
 fn skip(reason: &str) {
     assert!(std::env::var_os("CI").is_none(), "{reason}: in CI nothing may be skipped");
     eprintln!("!!!! skipped: {reason} !!!!");
 }
 
 impl Node {
-    /// A sandbox with this file in its workspace, if what is needed is there.
+    /// A sandbox with this file in its workspace, if all requirements are met.
     async fn start(name: &str, needs: &[&str], file: Option<&str>) -> Option<Self> {
         if !rustix::process::geteuid().is_root() {
             skip("only root can make native sandboxes here");
@@ -77,14 +77,14 @@ impl Node {
         let _ = std::fs::remove_dir_all(self.place);
     }
 
-    /// What a command says.
+    /// The output of a command.
     async fn said(&self, line: &str) -> String {
         let limits = RunLimits { output_bytes: 1000, timeout: PATIENCE };
         let ran = self.sandbox.inside().run(ExecSpec::shell(line), limits).await.unwrap();
         String::from_utf8(ran.stdout).unwrap()
     }
 
-    /// Which programs run in it.
+    /// The programs that run in it.
     async fn programs(&self) -> usize {
         self.sandbox.inside().processes().await.unwrap().len()
     }
@@ -110,7 +110,7 @@ async fn example(name: &str, tool: &str, file: &str, command: &[&str]) {
     assert_eq!(completed(end), json!({ "text": "hello wörld", "turns": 1, "session": session }));
     assert_eq!(node.sandbox.inside().read_all("/workspace/turns.txt", 10).await.unwrap(), b"1");
 
-    // It stops when it is told to, and goes on.
+    // It stops when asked to, and goes on.
     let long = Value::from("word ".repeat(100_000)).to_string();
     let config = Some(r#"{"delay_ms":5000}"#);
     let mut turn = link.turn(turn_id(2), &long, config).await.unwrap();
@@ -120,7 +120,7 @@ async fn example(name: &str, tool: &str, file: &str, command: &[&str]) {
     let (_, end) = ask(&link, 3, "").await;
     assert_eq!(completed(end)["turns"], 3);
 
-    // Killed in the middle: told within a second, and another one carries on with the files.
+    // Killed in the middle: reported within a second, and another one continues with the files.
     let slow = Some(r#"{"delay_ms":60000}"#);
     let mut turn = link.turn(turn_id(4), "\"one two\"", slow).await.unwrap();
     assert!(matches!(turn.next().await, HarnessEvent::Message(_)));
@@ -142,18 +142,18 @@ async fn example(name: &str, tool: &str, file: &str, command: &[&str]) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_example_in_python() {
+async fn the_python_example_harness_works() {
     let file = "../../examples/harness-python/harness.py";
     example("python", PYTHON, file, &["python3", "/workspace/harness.py"]).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_example_in_node() {
+async fn the_node_example_harness_works() {
     let file = "../../examples/harness-node/harness.mjs";
     example("node", NODE, file, &["node", "/workspace/harness.mjs"]).await;
 }
 
-/// Says every line again, and prints what looks like an answer beside it.
+/// Repeats every line, and prints something that looks like an answer beside it.
 const ECHO: &str = r#"
 import os, sys
 channel = os.fdopen(int(os.environ["SHOAL_HARNESS_FD"]), "r+b", buffering=0)
@@ -168,7 +168,7 @@ for line in iter(lines.readline, b""):
 "#;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn lines_of_a_program_go_both_ways_for_whoever_holds_it() {
+async fn a_held_native_harness_passes_lines_both_ways() {
     let Some(node) = Node::start("held", &[PYTHON], None).await else { return };
     node.sandbox.inside().write_all("/workspace/echo.py", ECHO.as_bytes(), None).await.unwrap();
     let harness = jsonl(&["python3", "/workspace/echo.py"]);
@@ -189,7 +189,7 @@ async fn lines_of_a_program_go_both_ways_for_whoever_holds_it() {
     }
     let forged = node.logs.of(LogStream::Stdout);
     assert_eq!(forged.len(), 10, "what is printed goes to the logs: {forged:?}");
-    // Let go, it is killed with everything that it started.
+    // When the hold ends, it is killed with everything that it started.
     let held = node.harness(&harness, false).await.hold().await.unwrap();
     assert!(node.programs().await > 0);
     drop(held);
@@ -198,7 +198,7 @@ async fn lines_of_a_program_go_both_ways_for_whoever_holds_it() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_sandbox_that_dies_takes_its_turn_along() {
+async fn a_sandbox_that_dies_ends_its_turn() {
     let file = Some("../../examples/harness-python/harness.py");
     let Some(node) = Node::start("death", &[PYTHON], file).await else { return };
     let link = node.harness(&jsonl(&["python3", "/workspace/harness.py"]), true).await;
@@ -217,7 +217,7 @@ async fn a_sandbox_that_dies_takes_its_turn_along() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_bridge_in_node() {
+async fn a_bridge_in_node_works() {
     let Some(node) = Node::start("bridge", &[NODE], Some("tests/it/mock_bridge.mjs")).await else {
         return;
     };
@@ -281,7 +281,7 @@ for line in out:
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_channel_knows_no_network_but_that_of_its_sandbox() {
-    // The names of the interfaces that a socket knows, asked of the socket itself.
+    // The names of the interfaces, read from the socket itself.
     const LOOK: &str = r#"
 import fcntl, socket, struct
 SIOCGIFNAME = 0x8910
@@ -309,7 +309,7 @@ channel.recv(1)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn command_lines() {
+async fn shell_turns_run_natively() {
     let Some(node) = Node::start("shell", &[], None).await else { return };
     let link = node.harness(&Harness::Shell, true).await;
     let (said, end) = ask(&link, 1, "echo $TOKEN; printf '\\303'; sleep 0.1; printf '\\244'").await;
@@ -319,7 +319,7 @@ async fn command_lines() {
     let (_, end) = ask(&link, 2, "kill -SEGV $$").await;
     assert_eq!(completed(end), json!({ "exit_code": 139, "signal": "SIGSEGV" }));
 
-    // What ignores a request to end is killed, with what it left behind.
+    // A process that ignores a request to end is killed, with what it left behind.
     let line = "\"trap '' TERM; sleep 1000 & echo up; while :; do sleep 0.05; done\"";
     let mut turn = link.turn(turn_id(3), line, None).await.unwrap();
     let up = HarnessEvent::Output { stream: harness::Stream::Stdout, text: "up\n".to_owned() };

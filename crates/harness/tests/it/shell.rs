@@ -9,7 +9,7 @@ use serde_json::json;
 use crate::stage::{Stage, ask, binding, completed, failed, read, turn_id};
 
 #[tokio::test(start_paused = true)]
-async fn output_comes_and_the_exit_is_the_result() {
+async fn shell_output_is_passed_on_and_the_exit_is_the_result() {
     let stage = Stage::new().await;
     let link = stage.start(&Harness::Shell, Some(&binding())).await.unwrap();
     let (said, end) = ask(&link, 1, "echo hi; echo no >&2; exit 3").await;
@@ -28,7 +28,7 @@ async fn output_comes_and_the_exit_is_the_result() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_turn_that_is_cancelled_or_dropped_leaves_nothing() {
+async fn a_cancelled_or_dropped_shell_turn_leaves_nothing() {
     let stage = Stage::new().await;
     let link = stage.start(&Harness::Shell, None).await.unwrap();
     let mut turn = link.turn(turn_id(1), "\"sleep 100 & sleep 100\"", None).await.unwrap();
@@ -47,7 +47,7 @@ async fn a_turn_that_is_cancelled_or_dropped_leaves_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_cannot_run_says_so() {
+async fn a_shell_turn_that_cannot_run_reports_why() {
     let stage = Stage::new().await;
     let link = stage.start(&Harness::Shell, None).await.unwrap();
     let refused = link.turn(turn_id(1), "[1]", None).await.map(drop).unwrap_err();

@@ -1,5 +1,5 @@
-//! What the tests work with: a sandbox of the fake runtime, a binding, and turns that are read to
-//! their end.
+//! Helpers of the tests: a sandbox of the fake runtime, a binding, and turns that are read to their
+//! end.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -14,10 +14,10 @@ use model::{Generation, InstanceId, SandboxId, SessionId, Template, TemplateName
 use runtime::fake::FakeRuntime;
 use runtime::{LaunchSpec, Runtime as _, Sandbox};
 
-/// Nothing in these tests takes as long.
+/// Nothing in these tests takes this long.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Keeps lines.
+/// Collects log lines.
 #[derive(Default)]
 pub(crate) struct Kept(pub Mutex<Vec<(LogStream, String)>>);
 
@@ -101,7 +101,7 @@ pub(crate) fn turn_id(number: u128) -> TurnId {
     TurnId::from_u128(number)
 }
 
-/// What a turn said, as short words, and how it ended.
+/// The events of a turn, in short form, and how it ended.
 pub(crate) async fn read(turn: &mut Turn) -> (Vec<String>, HarnessEnd) {
     let mut said = Vec::new();
     loop {

@@ -1,4 +1,4 @@
-//! An archive that holds an image: where its members are, so that they can be read in any order.
+//! An archive that contains an image: finds its members, so that they can be read in any order.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -8,15 +8,15 @@ use rustix::fs::{CWD, Mode, OFlags, openat};
 use tar_stream::{Bounds, Entries, Kind};
 
 use crate::error::{ImageError, ImageErrorCode};
-use crate::source::Wanted;
+use crate::source::SourceOptions;
 use crate::source::files::{Files, Member};
-use crate::stream::Until;
+use crate::stream::Cancellable;
 
-/// Members of an image are few: descriptions and layers.
+/// An image has few members: descriptions and layers.
 const MEMBERS_MAX: usize = 10_000;
 const BOUNDS: Bounds = Bounds { headers: 5 * MEMBERS_MAX as u64, ..Bounds::NONE };
 const BUFFER_BYTES: usize = 64 << 10;
-/// What an image is described by.
+/// The files that describe an image.
 const DESCRIPTIONS: [&str; 2] = ["manifest.json", "oci-layout"];
 
 /// Finds every member.
@@ -59,15 +59,15 @@ pub(super) fn index(mut file: File) -> Result<Files, ImageError> {
     Ok(Files::Archive { file, members })
 }
 
-/// Whether a file that describes an image is anywhere in an archive that could be one. Only headers
-/// are read, and no more than an image has.
+/// Whether a file that describes an image is anywhere in an archive that could be one. Reads only
+/// headers, and not more than an image has.
 pub(super) fn describes_an_image(mut file: &File) -> bool {
     if file.rewind().is_err() {
         return false;
     }
     let mut entries = Entries::new(BufReader::with_capacity(BUFFER_BYTES, file), BOUNDS);
     for _ in 0..MEMBERS_MAX {
-        // What is wrong with it is told by whoever reads all of it.
+        // An error is reported when the whole archive is read.
         let Ok(Some(entry)) = entries.next_entry() else { return false };
         let path = std::str::from_utf8(&entry.path).ok().and_then(|path| along("", path));
         if entry.kind == Kind::File
@@ -82,7 +82,7 @@ pub(super) fn describes_an_image(mut file: &File) -> bool {
     false
 }
 
-/// Goes to the end of the current entry without reading it.
+/// Skips to the end of the current entry without reading it.
 fn seek_over(entries: &mut Entries<BufReader<&File>>) -> Result<(), ImageError> {
     let (reader, count) = entries.pass_over();
     let count = i64::try_from(count).map_err(|_| ImageError::broken("an entry has no end"))?;
@@ -93,8 +93,8 @@ fn parent(path: &str) -> &str {
     path.rsplit_once('/').map_or("", |(parent, _)| parent)
 }
 
-/// Goes along a path from a place, both from the root. Only names are looked at: members are found
-/// by them, and nothing else.
+/// Resolves a path from a directory, both relative to the root. Only names are compared: members
+/// are found by name.
 fn along(from: &str, path: &str) -> Option<String> {
     let mut names: Vec<&str> = Vec::new();
     let from = if path.starts_with('/') { "" } else { from };
@@ -110,13 +110,13 @@ fn along(from: &str, path: &str) -> Option<String> {
     (!names.is_empty()).then(|| names.join("/"))
 }
 
-/// Keeps a stream that has to be read out of order, in a file without a name.
-pub(super) fn spool(reader: impl Read, wanted: &Wanted<'_>) -> Result<File, ImageError> {
-    let stored = |error: io::Error| ImageError::store("cannot keep the archive", error);
+/// Spools a stream that must be read out of order into an unnamed file.
+pub(super) fn spool(reader: impl Read, wanted: &SourceOptions<'_>) -> Result<File, ImageError> {
+    let stored = |error: io::Error| ImageError::store("cannot store the archive", error);
     let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
     let opened = openat(CWD, wanted.spool_in, flags, Mode::RUSR | Mode::WUSR);
     let mut file = File::from(opened.map_err(|error| stored(error.into()))?);
-    let reader = Until::new(reader, wanted.called_off);
+    let reader = Cancellable::new(reader, wanted.called_off);
     let mut reader = reader.take(wanted.spool_bytes_max.saturating_add(1));
     let mut piece = vec![0; 256 << 10];
     let mut total = 0;
@@ -143,7 +143,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn links_between_members_lead_to_members() {
+    fn archive_links_lead_to_members() {
         let cases = [
             ("", "a/b", Some("a/b")),
             ("", "./a//b/", Some("a/b")),

@@ -1,5 +1,4 @@
-//! What an image says about itself: for which machines it is, and how its programs are meant to be
-//! started.
+//! What an image says about itself: its platform, and how its programs are meant to be started.
 
 use std::collections::BTreeMap;
 
@@ -8,29 +7,29 @@ use serde::{Deserialize, Deserializer, Serialize};
 use crate::digest::Digest;
 use crate::error::{ImageError, ImageErrorCode};
 
-/// What an image says about itself. Nothing of it is obeyed here.
+/// What an image says about itself. Nothing of it is applied here.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ImageConfig {
-    /// The kind of processor, as in `amd64`; empty if it does not say.
+    /// The architecture, such as `amd64`; empty if it is missing.
     pub architecture: String,
     /// Environment, as `NAME=VALUE`.
     pub env: Vec<String>,
-    /// The program that is meant to be started, with its first arguments.
+    /// The program to start, with its first arguments.
     pub entrypoint: Vec<String>,
-    /// Arguments of that, or a program if there is none.
+    /// Arguments of the entry point, or a program if there is none.
     pub command: Vec<String>,
-    /// Where it is meant to be started.
+    /// Its working directory.
     pub working_directory: String,
-    /// As whom.
+    /// Its user.
     pub user: String,
-    /// What its makers wrote on it.
+    /// Labels.
     pub labels: BTreeMap<String, String>,
 }
 
-/// The configuration of an image as the OCI and Docker write it.
+/// The configuration of an image in the format of OCI and Docker.
 #[derive(Debug, Deserialize)]
-pub(super) struct Written {
+pub(super) struct ConfigFile {
     #[serde(default)]
     architecture: String,
     #[serde(default)]
@@ -63,7 +62,7 @@ struct RootFs {
     diff_ids: Vec<String>,
 }
 
-/// Go writes `null` for what is not there.
+/// Go writes `null` for missing values.
 fn or_default<'de, T, D>(deserializer: D) -> Result<T, D::Error>
 where
     T: Default + Deserialize<'de>,
@@ -72,7 +71,7 @@ where
     Option::deserialize(deserializer).map(Option::unwrap_or_default)
 }
 
-/// The kind of processor of this machine, as images name it.
+/// The architecture of this machine, as images name it.
 pub(crate) fn architecture_here() -> &'static str {
     match std::env::consts::ARCH {
         "x86_64" => "amd64",
@@ -81,8 +80,8 @@ pub(crate) fn architecture_here() -> &'static str {
     }
 }
 
-impl Written {
-    /// What it says, and the layers it must have, if it is for this machine.
+impl ConfigFile {
+    /// Its contents, and the layers it must have, if it is for this machine.
     pub(super) fn check(self) -> Result<(ImageConfig, Vec<Digest>), ImageError> {
         let here = architecture_here();
         let fits = |said: &str, expected: &str| said.is_empty() || said == expected;
@@ -111,11 +110,11 @@ impl Written {
     }
 }
 
-/// Reads how images name their parts.
+/// Parses the digest of a part of an image.
 pub(super) fn digest(text: &str) -> Result<Digest, ImageError> {
     Digest::from_reference(text).ok_or_else(|| {
         let shown: String = text.chars().take(100).collect();
-        let cause = format!("{shown:?} is no digest that is understood here: only sha256 is");
+        let cause = format!("{shown:?} is not a supported digest: only sha256 is");
         ImageError::new(ImageErrorCode::Unsupported, cause)
     })
 }

@@ -1,6 +1,5 @@
-//! A directory as an archive, the same bytes for the same contents: names in order, owners by
-//! number, what is linked twice written once. What is mounted in it is left out, and no link is
-//! followed.
+//! Writes a directory as an archive, the same bytes for the same contents: sorted names, numeric
+//! owners, hard links written once. Mounts in it are left out, and no link is followed.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -14,7 +13,7 @@ use tar::{Builder, EntryType, Header};
 
 use crate::error::{ImageError, ImageErrorCode};
 
-/// Directories in directories. Deeper ones would be refused when they are unpacked.
+/// The deepest nesting of directories. Deeper ones would be refused when they are unpacked.
 const DEPTH_MAX: usize = 256;
 const DIRECTORY: OFlags =
     OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
@@ -42,7 +41,7 @@ struct Packing<W: Write> {
     builder: Builder<W>,
     device: u64,
     except: Option<(u64, u64)>,
-    /// Files with several names, by what the kernel calls them, and the first name of each.
+    /// Files with several names, by inode, and the first name of each.
     linked: BTreeMap<u64, PathBuf>,
 }
 
@@ -112,7 +111,7 @@ impl<W: Write> Packing<W> {
                 header.set_size(size);
                 self.append(&mut header, path, Exactly { file, left: size })
             }
-            // Named, so that they are counted; without what would make them one.
+            // Written, so that they are counted, but without device numbers.
             FileType::CharacterDevice | FileType::BlockDevice => {
                 header.set_entry_type(EntryType::Char);
                 self.append(&mut header, path, io::empty())
@@ -159,7 +158,8 @@ fn unreadable(path: &Path, error: io::Error) -> ImageError {
     }
 }
 
-/// As many bytes of a file as were promised, or an error: somebody may write to it meanwhile.
+/// Reads exactly the promised number of bytes of a file, or fails: a program may write to it
+/// meanwhile.
 struct Exactly {
     file: File,
     left: u64,
@@ -170,7 +170,7 @@ impl Read for Exactly {
         let wanted = into.len().min(usize::try_from(self.left).unwrap_or(usize::MAX));
         let count = self.file.read(&mut into[..wanted])?;
         if count == 0 && wanted > 0 {
-            return Err(io::Error::other("it became shorter while it was read"));
+            return Err(io::Error::other("the file became shorter while it was read"));
         }
         self.left -= count as u64;
         Ok(count)

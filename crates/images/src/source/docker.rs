@@ -6,9 +6,9 @@ use serde::Deserialize;
 
 use crate::digest::Digest;
 use crate::error::{ImageError, ImageErrorCode};
-use crate::source::config::{ImageConfig, Written};
+use crate::source::config::{ConfigFile, ImageConfig};
 use crate::source::files::Files;
-use crate::source::{LayerBlob, Wanted};
+use crate::source::{LayerBlob, SourceOptions};
 
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "PascalCase")]
@@ -34,7 +34,7 @@ impl Saved {
 
 pub(super) fn read(
     files: &Files,
-    wanted: &Wanted<'_>,
+    wanted: &SourceOptions<'_>,
 ) -> Result<(ImageConfig, Vec<LayerBlob>), ImageError> {
     let mut saved: Vec<Saved> = files.read_json("manifest.json", None)?;
     let known = saved.iter().flat_map(Saved::tags).cloned().collect::<Vec<_>>().join(", ");
@@ -45,11 +45,11 @@ pub(super) fn read(
     let (Some(image), None) = (saved.next(), saved.next()) else {
         return Err(not_one(wanted.reference, &known));
     };
-    let written: Written = files.read_json(&image.config, named_by(&image.config))?;
+    let written: ConfigFile = files.read_json(&image.config, named_by(&image.config))?;
     let (config, plain) = written.check()?;
     let layers = image.layers.unwrap_or_default();
     if layers.len() != plain.len() {
-        return Err(ImageError::broken("the image does not say of all layers what they are"));
+        return Err(ImageError::broken("the image does not describe all its layers"));
     }
     let layers = layers.into_iter().zip(plain);
     let layers = layers.map(|(path, plain)| {
@@ -59,7 +59,7 @@ pub(super) fn read(
     Ok((config, layers.collect()))
 }
 
-/// None or several of the images in a source are meant.
+/// None or several of the images in a source match.
 pub(super) fn not_one(reference: Option<&str>, known: &str) -> ImageError {
     let cause = match reference {
         Some(reference) => {
@@ -70,7 +70,7 @@ pub(super) fn not_one(reference: Option<&str>, known: &str) -> ImageError {
     ImageError::new(ImageErrorCode::Ambiguous, cause)
 }
 
-/// Files that are called like a digest must have it.
+/// A file named like a digest must have that digest.
 fn named_by(path: &str) -> Option<Digest> {
     let name = Path::new(path).file_name()?.to_str()?;
     name.strip_suffix(".json").unwrap_or(name).parse().ok()

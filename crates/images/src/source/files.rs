@@ -1,5 +1,4 @@
-//! The files of an image that is described by files: in a directory, or in an archive that can be
-//! read anywhere.
+//! The files of an image in a directory, or in an archive that can be read in any order.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -14,9 +13,9 @@ use serde::de::DeserializeOwned;
 use crate::digest::Digest;
 use crate::error::{ImageError, ImageErrorCode};
 
-/// Longest description that is read.
+/// The longest description that is read.
 const DESCRIPTION_BYTES_MAX: u64 = 8 << 20;
-/// Links from one member to another that are gone along.
+/// The most links between members that are followed.
 const LINKS_MAX: usize = 8;
 
 /// Files by their paths.
@@ -32,18 +31,18 @@ pub(super) enum Member {
         offset: u64,
         size: u64,
     },
-    /// Another name of something, as a path from the root of the archive.
+    /// Another name of a member, as a path relative to the archive.
     Link(String),
 }
 
-/// Bytes, and how many they are.
+/// A reader, and its size.
 pub(crate) struct Blob<'a> {
     pub(crate) reader: Box<dyn Read + Send + 'a>,
     pub(crate) size: u64,
 }
 
 impl Files {
-    /// Opens one, if there is such a file.
+    /// Opens a file, if it exists.
     pub(super) fn open(&self, path: &str) -> Result<Option<Blob<'_>>, ImageError> {
         match self {
             Self::Directory(directory) => open_in(directory, path),
@@ -64,17 +63,18 @@ impl Files {
         }
     }
 
-    /// Opens one that must be there.
+    /// Opens a file that must exist.
     pub(super) fn require(&self, path: &str) -> Result<Blob<'_>, ImageError> {
         self.open(path)?
             .ok_or_else(|| ImageError::broken(format!("{path} is missing in the image")))
     }
 
-    /// Reads a description, which must have its digest if one is given.
+    /// Reads a description, and checks its digest if one is given.
     pub(super) fn read(&self, path: &str, digest: Option<Digest>) -> Result<Vec<u8>, ImageError> {
         let blob = self.require(path)?;
         if blob.size > DESCRIPTION_BYTES_MAX {
-            let cause = format!("{path} has {} bytes, which is no description", blob.size);
+            let cause =
+                format!("{path} has {} bytes, which is too long for a description", blob.size);
             return Err(ImageError::new(ImageErrorCode::TooLarge, cause));
         }
         let mut bytes = Vec::new();
@@ -83,7 +83,7 @@ impl Files {
             .read_to_end(&mut bytes)
             .map_err(|error| ImageError::read(format!("cannot read {path}"), error))?;
         if digest.is_some_and(|digest| digest != Digest::of(&bytes)) {
-            let cause = format!("{path} is not what the image says it is");
+            let cause = format!("{path} does not have the digest that the image names");
             return Err(ImageError::new(ImageErrorCode::DigestMismatch, cause));
         }
         Ok(bytes)
@@ -98,7 +98,7 @@ impl Files {
             .map_err(|error| ImageError::broken(format!("{path} cannot be read: {error}")))
     }
 
-    /// Whether `manifest.json` is what `docker save` writes, and not a file of the same name.
+    /// Whether `manifest.json` is that of `docker save`, and not another file of the same name.
     pub(super) fn is_docker(&self) -> Result<bool, ImageError> {
         let bytes = self.read("manifest.json", None)?;
         let entries = serde_json::from_slice::<Vec<serde_json::Value>>(&bytes).unwrap_or_default();
@@ -111,7 +111,7 @@ fn open_in<'a>(directory: &OwnedFd, path: &str) -> Result<Option<Blob<'a>>, Imag
         let cause = format!("cannot open {path}: {error}");
         ImageError::new(ImageErrorCode::SourceUnreadable, cause)
     };
-    // Something that is no file must not keep us waiting.
+    // Non-blocking, in case it is a pipe or a device.
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
     let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
     let file = match openat2(directory, path, flags, Mode::empty(), resolve) {
@@ -126,7 +126,7 @@ fn open_in<'a>(directory: &OwnedFd, path: &str) -> Result<Option<Blob<'a>>, Imag
     Ok(Some(Blob { reader: Box::new(file), size: found.len() }))
 }
 
-/// A part of a file, read without moving anybody's place in it.
+/// A part of a file, read without moving the file's position.
 pub(super) struct Part<F> {
     file: F,
     at: u64,
@@ -134,7 +134,7 @@ pub(super) struct Part<F> {
 }
 
 impl Part<File> {
-    /// All of it.
+    /// The whole file.
     pub(super) fn whole(file: File) -> Self {
         Self { file, at: 0, end: u64::MAX }
     }

@@ -1,5 +1,4 @@
-//! Where images come from, and what they turn out to be. What a source is, is told by its contents
-//! and never by its name.
+//! Sources of images, and their kinds. A source is recognised by its contents, never by its name.
 
 mod archive;
 mod config;
@@ -26,14 +25,14 @@ pub use directory::write_archive;
 pub(crate) use files::Blob;
 use files::Files;
 
-/// How much is looked at to know what a source is.
+/// How many bytes are read to recognise a source.
 const BEGIN_BYTES: u64 = 64 << 10;
 
 /// Where an image comes from.
 pub enum Source<'a> {
     /// A directory, or a file.
     Path(PathBuf),
-    /// Bytes as they come.
+    /// A stream of bytes.
     Stream(Box<dyn Read + Send + 'a>),
 }
 
@@ -46,17 +45,17 @@ impl std::fmt::Debug for Source<'_> {
     }
 }
 
-/// What a source turned out to be.
-pub(crate) enum Found<'a> {
+/// The kind of a source.
+pub(crate) enum SourceKind<'a> {
     /// The only layer of an image, as an archive.
     Archive(Box<dyn Read + Send + 'a>),
     /// The only layer of an image, as a directory.
     Directory(PathBuf),
-    /// An image that says what it is made of.
+    /// An image with a description.
     Image(Described),
 }
 
-/// An image that says what it is made of.
+/// An image with a description.
 pub(crate) struct Described {
     pub(crate) config: ImageConfig,
     /// Lowest first.
@@ -64,13 +63,13 @@ pub(crate) struct Described {
     files: Files,
 }
 
-/// Where a layer is, and what it must be.
+/// A layer in a source, and its expected digests.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct LayerBlob {
     path: String,
-    /// What is stored.
+    /// The stored bytes.
     pub(crate) stored: Option<(Digest, Option<u64>)>,
-    /// What that is without its compression.
+    /// The decompressed bytes.
     pub(crate) plain: Digest,
 }
 
@@ -80,20 +79,23 @@ impl Described {
     }
 }
 
-/// What to look for.
-pub(crate) struct Wanted<'a> {
+/// How to read a source.
+pub(crate) struct SourceOptions<'a> {
     /// Which of several images.
     pub(crate) reference: Option<&'a str>,
-    /// Most bytes that are kept of a stream that cannot be read in order.
+    /// The most bytes to spool of a stream that cannot be read in order.
     pub(crate) spool_bytes_max: u64,
-    /// Where they are kept.
+    /// The directory for them.
     pub(crate) spool_in: &'a Path,
-    /// Set when it is not wanted any more.
+    /// Set when the import is cancelled.
     pub(crate) called_off: &'a Arc<AtomicBool>,
 }
 
-/// Finds out what a source is.
-pub(crate) fn find<'a>(source: Source<'a>, wanted: &Wanted<'_>) -> Result<Found<'a>, ImageError> {
+/// Recognises a source.
+pub(crate) fn find<'a>(
+    source: Source<'a>,
+    wanted: &SourceOptions<'_>,
+) -> Result<SourceKind<'a>, ImageError> {
     match source {
         Source::Stream(stream) => of_stream(stream, wanted),
         Source::Path(path) => {
@@ -115,16 +117,16 @@ pub(crate) fn find<'a>(source: Source<'a>, wanted: &Wanted<'_>) -> Result<Found<
 fn of_directory<'a>(
     path: PathBuf,
     directory: File,
-    wanted: &Wanted<'_>,
-) -> Result<Found<'a>, ImageError> {
+    wanted: &SourceOptions<'_>,
+) -> Result<SourceKind<'a>, ImageError> {
     let files = Files::Directory(directory.into());
     match described(files, wanted)? {
-        Ok(image) => Ok(Found::Image(image)),
-        Err(_) => Ok(Found::Directory(path)),
+        Ok(image) => Ok(SourceKind::Image(image)),
+        Err(_) => Ok(SourceKind::Directory(path)),
     }
 }
 
-fn of_file<'a>(mut file: File, wanted: &Wanted<'_>) -> Result<Found<'a>, ImageError> {
+fn of_file<'a>(mut file: File, wanted: &SourceOptions<'_>) -> Result<SourceKind<'a>, ImageError> {
     let failed = |error| ImageError::read("cannot read the archive", error);
     let begin = begin_of(&mut file)?;
     file.rewind().map_err(failed)?;
@@ -135,41 +137,43 @@ fn of_file<'a>(mut file: File, wanted: &Wanted<'_>) -> Result<Found<'a>, ImageEr
         return of_seekable(file, wanted);
     }
     file.rewind().map_err(failed)?;
-    Ok(Found::Archive(Box::new(file)))
+    Ok(SourceKind::Archive(Box::new(file)))
 }
 
-fn of_seekable<'a>(file: File, wanted: &Wanted<'_>) -> Result<Found<'a>, ImageError> {
+fn of_seekable<'a>(file: File, wanted: &SourceOptions<'_>) -> Result<SourceKind<'a>, ImageError> {
     match described(archive::index(file)?, wanted)? {
-        Ok(image) => Ok(Found::Image(image)),
-        Err(Files::Archive { file, .. }) => Ok(Found::Archive(Box::new(files::Part::whole(file)))),
+        Ok(image) => Ok(SourceKind::Image(image)),
+        Err(Files::Archive { file, .. }) => {
+            Ok(SourceKind::Archive(Box::new(files::Part::whole(file))))
+        }
         Err(Files::Directory(_)) => Err(ImageError::broken("an archive turned into a directory")),
     }
 }
 
 fn of_stream<'a>(
     mut stream: Box<dyn Read + Send + 'a>,
-    wanted: &Wanted<'_>,
-) -> Result<Found<'a>, ImageError> {
+    wanted: &SourceOptions<'_>,
+) -> Result<SourceKind<'a>, ImageError> {
     let begin = begin_of(&mut stream)?;
     of_begun(begin, stream, wanted, false)
 }
 
-/// Something that can be read once only, of which the beginning was read already.
+/// A source that can be read once only, with its beginning already read.
 fn of_begun<'a>(
     begin: Vec<u8>,
     rest: Box<dyn Read + Send + 'a>,
-    wanted: &Wanted<'_>,
+    wanted: &SourceOptions<'_>,
     whole: bool,
-) -> Result<Found<'a>, ImageError> {
+) -> Result<SourceKind<'a>, ImageError> {
     let compression = Compression::of(&begin)?;
     let mut plain = Vec::new();
-    // It is cut, so it ends in an error; what came before that is enough.
+    // It is cut, so it ends in an error; what comes before that is enough.
     let _ = compression.reader(begin.as_slice())?.take(BEGIN_BYTES).read_to_end(&mut plain);
     let is_image = begins_like_an_image(&plain)?;
     let all: Box<dyn Read + Send + 'a> =
         if whole { rest } else { Box::new(Cursor::new(begin).chain(rest)) };
     if !is_image {
-        return Ok(Found::Archive(all));
+        return Ok(SourceKind::Archive(all));
     }
     let spooled = archive::spool(compression.reader(all)?, wanted)?;
     of_seekable(spooled, wanted)
@@ -180,15 +184,16 @@ fn begin_of(reader: &mut impl Read) -> Result<Vec<u8>, ImageError> {
     let read = reader.take(BEGIN_BYTES).read_to_end(&mut begin);
     read.map_err(|error| ImageError::read("cannot read the archive", error))?;
     if begin.is_empty() {
-        return Err(ImageError::new(ImageErrorCode::Unrecognised, "it is empty"));
+        return Err(ImageError::new(ImageErrorCode::Unrecognised, "the source is empty"));
     }
     Ok(begin)
 }
 
-/// Whether an archive is one of an image, judged by its first name: what a root begins with is
-/// never called like this.
+/// Whether an archive is that of an image, judged by its first name: the files of a root never have
+/// such names.
 fn begins_like_an_image(begin: &[u8]) -> Result<bool, ImageError> {
-    let unrecognised = || ImageError::new(ImageErrorCode::Unrecognised, "it is no tar archive");
+    let unrecognised =
+        || ImageError::new(ImageErrorCode::Unrecognised, "the source is not a tar archive");
     if begin.len() < BLOCK {
         return Err(unrecognised());
     }
@@ -212,7 +217,7 @@ fn begins_like_an_image(begin: &[u8]) -> Result<bool, ImageError> {
     }
 }
 
-/// Whether something is called as those who write images call layers and configurations.
+/// Whether a name looks like that of a layer or a configuration.
 fn is_called_by_a_digest(name: &str) -> bool {
     let name = name.strip_prefix("sha256:").unwrap_or(name);
     let kinds = [".json", ".tar", ".tar.gz"];
@@ -220,8 +225,11 @@ fn is_called_by_a_digest(name: &str) -> bool {
     stem.parse::<Digest>().is_ok()
 }
 
-/// Reads what an image says about itself; gives the files back if they are none.
-fn described(files: Files, wanted: &Wanted<'_>) -> Result<Result<Described, Files>, ImageError> {
+/// Reads the description of an image; returns the files if there is none.
+fn described(
+    files: Files,
+    wanted: &SourceOptions<'_>,
+) -> Result<Result<Described, Files>, ImageError> {
     let (config, layers) = if files.open("oci-layout")?.is_some() {
         oci::read(&files, wanted)?
     } else if files.open("manifest.json")?.is_some() && files.is_docker()? {

@@ -1,4 +1,4 @@
-//! An OCI image layout: `index.json`, and blobs that are called by their digests.
+//! An OCI image layout: `index.json`, and blobs named by their digests.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,19 +6,19 @@ use serde::Deserialize;
 
 use crate::digest::Digest;
 use crate::error::{ImageError, ImageErrorCode};
-use crate::source::config::{self, ImageConfig, Written, architecture_here};
+use crate::source::config::{self, ConfigFile, ImageConfig, architecture_here};
 use crate::source::docker::not_one;
 use crate::source::files::Files;
-use crate::source::{LayerBlob, Wanted};
+use crate::source::{LayerBlob, SourceOptions};
 
-/// Lists in lists in lists.
+/// How deep lists may be nested.
 const DEPTH_MAX: usize = 4;
-/// Entries of lists that are looked at in all.
+/// The most entries of all lists.
 const LISTED_MAX: usize = 1000;
 
 const NAME: &str = "org.opencontainers.image.ref.name";
 const FULL_NAME: &str = "io.containerd.image.name";
-/// On what is said about an image and is none.
+/// The annotation of a descriptor that is about an image and not an image itself.
 const ABOUT: &str = "vnd.docker.reference.type";
 
 #[derive(Debug, Clone, Deserialize)]
@@ -92,7 +92,7 @@ impl Descriptor {
 
 pub(super) fn read(
     files: &Files,
-    wanted: &Wanted<'_>,
+    wanted: &SourceOptions<'_>,
 ) -> Result<(ImageConfig, Vec<LayerBlob>), ImageError> {
     let mut top: Index = files.read_json("index.json", None)?;
     let known: Vec<_> = top.manifests.iter().map(Descriptor::shown).collect();
@@ -113,7 +113,8 @@ pub(super) fn read(
         [image] => image,
         [] if !elsewhere.is_empty() => {
             let here = architecture_here();
-            let cause = format!("nothing is for linux/{here}; there are: {}", elsewhere.join(", "));
+            let cause =
+                format!("no image is for linux/{here}; there are: {}", elsewhere.join(", "));
             return Err(ImageError::new(ImageErrorCode::WrongPlatform, cause));
         }
         _ => return Err(not_one(wanted.reference, &known)),
@@ -121,10 +122,10 @@ pub(super) fn read(
     let (path, digest) = image.path()?;
     let manifest: Manifest = files.read_json(&path, Some(digest))?;
     let (path, digest) = manifest.config.path()?;
-    let written: Written = files.read_json(&path, Some(digest))?;
+    let written: ConfigFile = files.read_json(&path, Some(digest))?;
     let (config, plain) = written.check()?;
     if manifest.layers.len() != plain.len() {
-        return Err(ImageError::broken("the image does not say of all layers what they are"));
+        return Err(ImageError::broken("the image does not describe all its layers"));
     }
     let mut layers = Vec::new();
     for (layer, plain) in manifest.layers.iter().zip(plain) {
@@ -134,27 +135,27 @@ pub(super) fn read(
     Ok((config, layers))
 }
 
-/// What was found in lists.
+/// The result of reading lists.
 #[derive(Default)]
 struct Lists {
     /// Images for this machine.
     found: Vec<Descriptor>,
-    /// Images for others, in words.
+    /// Images for other platforms, in words.
     elsewhere: Vec<String>,
-    /// How many entries were looked at, whatever they are.
+    /// How many entries were read, of any kind.
     looked_at: usize,
-    /// Lists that were gone through.
+    /// Lists that were read.
     known: BTreeSet<Digest>,
 }
 
 impl Lists {
-    /// Finds the images for this machine, also in lists in lists. Each list is read once, however
+    /// Finds the images for this machine, also in nested lists. Each list is read once, however
     /// often it is named.
     fn collect(&mut self, files: &Files, index: Index, depth: usize) -> Result<(), ImageError> {
         for manifest in index.manifests {
             self.looked_at += 1;
             if self.looked_at > LISTED_MAX || depth > DEPTH_MAX {
-                let cause = "the image is in a list in a list, and so on";
+                let cause = "the lists of the image are nested too deeply";
                 return Err(ImageError::new(ImageErrorCode::TooLarge, cause));
             }
             if manifest.annotation(ABOUT).is_some() {

@@ -1,5 +1,5 @@
-//! Taking away: names at once, and then what has no name and is not used. Whatever goes is first
-//! moved aside in one step, so nobody ever sees half of it.
+//! Removal: names at once, then images and layers that have no name and are not used. What is
+//! removed is first moved aside in one step, so no process ever sees half of it.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -14,10 +14,10 @@ use crate::digest::Digest;
 use crate::error::{ImageError, ImageErrorCode};
 use crate::store::lock::Lock;
 use crate::store::record::LAYERS_FILE;
-use crate::store::work::Work;
+use crate::store::work_directory::WorkDirectory;
 use crate::store::{Resolved, Store, WAIT, entries, failed, read_text};
 
-/// What a removal did.
+/// The result of a removal.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Removed {
     /// The image that lost names.
@@ -26,7 +26,7 @@ pub struct Removed {
     pub names: Vec<ImageName>,
 }
 
-/// What garbage collection did.
+/// The result of a garbage collection.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Collected {
     /// Images that are gone.
@@ -35,14 +35,13 @@ pub struct Collected {
     pub layers: usize,
     /// Bytes of their files.
     pub bytes: u64,
-    /// Images without a name that stay, because somebody uses them.
+    /// Images without a name that stay, because they are in use.
     pub in_use: Vec<ImageId>,
 }
 
 impl Store {
-    /// Forgets a name, or all names of an image that is given by its id. The image stays until
-    /// garbage is collected. The last name of an image that somebody uses is forgotten by force
-    /// only.
+    /// Removes a name, or all names of an image that is given by its id. The image stays until
+    /// garbage is collected. The last name of an image in use is removed only by force.
     pub fn remove(&self, reference: &str, force: bool) -> Result<Removed, ImageError> {
         let _lock = Lock::shared(&self.lock_file(), WAIT)?;
         let Resolved { id, name: named } = self.find(reference)?;
@@ -50,7 +49,7 @@ impl Store {
         let of_image = all.iter().filter(|(_, of)| *of == id).map(|(name, _)| name);
         let (gone, stay): (Vec<_>, Vec<_>) =
             of_image.cloned().partition(|name| named.as_ref().is_none_or(|named| named == name));
-        if stay.is_empty() && !force && matches!(self.lock_image(id)?, Hold::Theirs) {
+        if stay.is_empty() && !force && matches!(self.lock_image(id)?, ImageLock::Theirs) {
             let cause = format!("a server uses image {id}");
             return Err(ImageError::new(ImageErrorCode::InUse, cause));
         }
@@ -66,18 +65,18 @@ impl Store {
         Ok(Removed { id, names: gone })
     }
 
-    /// Removes images that have no name and that nobody uses, and layers that no image has.
+    /// Removes images that have no name and are not in use, and layers that no image has.
     pub fn collect_garbage(&self) -> Result<Collected, ImageError> {
         self.collect(Lock::alone(&self.lock_file(), WAIT)?)
     }
 
-    /// The same, unless somebody imports: `None`, and it is left for the next time.
+    /// The same, unless an import runs: then `None`, and the next call does it.
     pub fn collect_garbage_if_idle(&self) -> Result<Option<Collected>, ImageError> {
         Lock::try_alone(&self.lock_file())?.map(|lock| self.collect(lock)).transpose()
     }
 
     fn collect(&self, lock: Lock) -> Result<Collected, ImageError> {
-        let work = Work::new(&self.tmp())?;
+        let work = WorkDirectory::new(&self.tmp())?;
         let named: BTreeSet<ImageId> = self.all_names()?.into_iter().map(|(_, id)| id).collect();
         let mut collected = Collected::default();
         let (mut needed, mut doomed) = (BTreeSet::new(), Vec::new());
@@ -85,16 +84,17 @@ impl Store {
         for id in self.all_ids()? {
             if !named.contains(&id) {
                 match self.lock_image(id)? {
-                    Hold::Theirs => collected.in_use.push(id),
-                    Hold::Ours(_held) => {
+                    ImageLock::Theirs => collected.in_use.push(id),
+                    ImageLock::Ours(_held) => {
                         let path = move_out(&self.image(id), work.path())?;
-                        // While it is held: who opened it before sees that it has no name any more.
+                        // Removed while it is locked: a process that opened it before sees that the
+                        // file has no name any more.
                         let path = path.join(LAYERS_FILE);
                         fs::remove_file(&path).map_err(failed("remove", &path))?;
                         collected.images.push(id);
                         continue;
                     }
-                    Hold::Damaged => {
+                    ImageLock::Damaged => {
                         move_out(&self.image(id), work.path())?;
                         collected.images.push(id);
                         continue;
@@ -104,7 +104,7 @@ impl Store {
             match self.layers_of(id) {
                 Ok(layers) => needed.extend(layers),
                 Err(error) => {
-                    tracing::warn!(%id, %error, "all layers stay: an image does not say which it has");
+                    tracing::warn!(%id, %error, "no layer was removed, because the layer list of an image cannot be read");
                     is_all_known = false;
                 }
             }
@@ -126,13 +126,13 @@ impl Store {
         for path in doomed {
             move_out(&path, work.path())?;
         }
-        // Removing takes long, and what was moved out is in nobody's way.
+        // Removing takes long, and what was moved aside blocks no other process.
         drop(lock);
         drop(work);
         Ok(collected)
     }
 
-    /// Which layers an image has, by the list that launches go by.
+    /// The layers of an image, from the list that launches use.
     fn layers_of(&self, id: ImageId) -> Result<Vec<Digest>, ImageError> {
         let path = self.image(id).join(LAYERS_FILE);
         let text = read_text(&path).map_err(failed("read", &path))?;
@@ -140,29 +140,29 @@ impl Store {
         text.lines().map(|line| line.parse().map_err(wrong)).collect()
     }
 
-    /// Locks an image against its use, if nobody uses it. One that is damaged is used by nobody.
-    fn lock_image(&self, id: ImageId) -> Result<Hold, ImageError> {
+    /// Locks an image against its use, if it is not in use. A damaged image cannot be in use.
+    fn lock_image(&self, id: ImageId) -> Result<ImageLock, ImageError> {
         let path = self.image(id).join(LAYERS_FILE);
         let file = match File::open(&path) {
             Ok(file) => file,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Hold::Damaged),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(ImageLock::Damaged),
             Err(error) => return Err(failed("open", &path)(error)),
         };
         match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => Ok(Hold::Ours(file)),
-            Err(Errno::WOULDBLOCK) => Ok(Hold::Theirs),
+            Ok(()) => Ok(ImageLock::Ours(file)),
+            Err(Errno::WOULDBLOCK) => Ok(ImageLock::Theirs),
             Err(error) => Err(failed("lock", &path)(error.into())),
         }
     }
 }
 
-/// Who has the lock of an image.
-enum Hold {
-    /// We do, so nobody uses it.
+/// Which process has the lock of an image.
+enum ImageLock {
+    /// This one, so the image is not in use.
     Ours(File),
-    /// Somebody who uses it.
+    /// A process that uses the image.
     Theirs,
-    /// Nobody could: it is not whole.
+    /// None: the image is incomplete.
     Damaged,
 }
 

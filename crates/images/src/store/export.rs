@@ -1,6 +1,6 @@
-//! Taking an image out, as `docker load` reads it: an archive of archives, one for each layer, and
-//! what is said about them. It is written once from front to back; nothing of it is kept, here or in
-//! memory. The same image always gives the same bytes, so an engine that has it knows it again.
+//! Exports an image as `docker load` reads it: an archive with an archive of each layer, and their
+//! description. It is written once from front to back, and nothing of it is kept on disk or in
+//! memory. The same image always gives the same bytes, so an engine that has it recognises it.
 
 use std::io::{self, BufWriter, Write};
 use std::os::fd::OwnedFd;
@@ -12,14 +12,14 @@ use tar_stream::{BLOCK, Kind, padding};
 
 use crate::digest::Digest;
 use crate::error::ImageError;
-use crate::repack::{self, not_taken};
+use crate::layer_archive::{self, not_taken};
 use crate::source::{ImageConfig, architecture_here};
 use crate::store::{Store, failed};
 use crate::unpack::DIRECTORY;
 
 const BUFFER_BYTES: usize = 256 << 10;
 
-/// `manifest.json` is a list of these.
+/// An entry of `manifest.json`.
 #[derive(Serialize)]
 #[serde(rename_all = "PascalCase")]
 struct Saved<'a> {
@@ -28,7 +28,7 @@ struct Saved<'a> {
     layers: Vec<String>,
 }
 
-/// What the image says about itself, as engines read it.
+/// The configuration of the image, as engines read it.
 #[derive(Serialize)]
 struct Described<'a> {
     architecture: &'a str,
@@ -37,8 +37,8 @@ struct Described<'a> {
     rootfs: RootFs,
 }
 
-/// Labels are not among it: engines give those of an image to its containers, and by their labels we
-/// know ours.
+/// Without labels: engines give the labels of an image to its containers, and we recognise our
+/// containers by their labels.
 #[derive(Serialize)]
 #[serde(rename_all = "PascalCase")]
 struct Start<'a> {
@@ -61,8 +61,8 @@ struct RootFs {
 }
 
 impl Store {
-    /// Writes an image as `docker load` reads it, called `tag` there. It is held meanwhile, so
-    /// nobody removes it.
+    /// Writes an image as `docker load` reads it, named `tag` there. It is held meanwhile, so it
+    /// cannot be removed.
     pub fn write_archive(
         &self,
         id: ImageId,
@@ -76,11 +76,11 @@ impl Store {
         for layer in &image.layers {
             let directory = self.open_layer(layer.digest)?;
             let path = format!("{}/layer.tar", layer.digest);
-            let length = repack::measure(&directory)?;
+            let length = layer_archive::measure(&directory)?;
             head(&path, length, &mut to).map_err(not_taken)?;
-            let (digest, written) = repack::write(&directory, &mut to)?;
+            let (digest, written) = layer_archive::write(&directory, &mut to)?;
             if written != length {
-                return Err(repack::changed());
+                return Err(layer_archive::changed());
             }
             layers.push(path);
             diff_ids.push(format!("sha256:{digest}"));

@@ -1,4 +1,4 @@
-//! Using an image: whoever holds it keeps it, whatever becomes of its names.
+//! Holds an image in use: it stays as long as the hold, even if it loses its names.
 
 use std::fs::File;
 use std::io;
@@ -13,7 +13,7 @@ use crate::error::{ImageError, ImageErrorCode};
 use crate::store::record::LAYERS_FILE;
 use crate::store::{Store, failed};
 
-/// Whoever looks whether an image is used has its lock for a moment.
+/// A process that checks whether an image is in use has its lock for a moment.
 const TRIES: u32 = 50;
 const PAUSE: Duration = Duration::from_millis(20);
 

@@ -1,6 +1,6 @@
-//! Bringing an image in. Everything is unpacked aside; layers, image and name appear at the end, in
-//! this order, after all that they are made of is on the disk. An import that fails or is killed
-//! leaves nothing that anybody could see.
+//! Imports an image. Everything is unpacked aside; layers, image and name appear at the end, in
+//! this order, after their contents are on disk. An import that fails or is killed leaves nothing
+//! visible.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -16,38 +16,40 @@ use rustix::io::Errno;
 
 use crate::digest::Digest;
 use crate::error::{ImageError, ImageErrorCode};
-use crate::source::{self, Blob, Described, Found, ImageConfig, LayerBlob, Source, Wanted};
+use crate::source::{
+    self, Blob, Described, ImageConfig, LayerBlob, Source, SourceKind, SourceOptions,
+};
 use crate::store::lock::Lock;
 use crate::store::record::{self, Layer, Record};
-use crate::store::work::Work;
+use crate::store::work_directory::WorkDirectory;
 use crate::store::{Store, WAIT, failed, read_text};
-use crate::stream::{self, Passed, Pieces, Until};
+use crate::stream::{self, Cancellable, Pieces, StreamDigests};
 use crate::unpack::{Limits, Report, unpack_watched};
 
-/// Most layers of an image: overlayfs takes not many more.
+/// The most layers of an image: overlayfs allows few more.
 const LAYERS_MAX: usize = 64;
-/// Most layers that a source may name: those that add nothing are left away later.
+/// The most layers that a source may name: those that add nothing are dropped later.
 const NAMED_LAYERS_MAX: usize = 1000;
-/// Longest record of an image: every list of images reads all of them.
+/// The longest record of an image: listing images reads all of them.
 const RECORD_BYTES_MAX: usize = 1 << 20;
-/// What an entry adds to an archive besides its contents, at most and usually far less.
+/// What an entry adds to an archive besides its contents, at most.
 const HEADER_BYTES: u64 = 1 << 10;
 
-/// How to import.
+/// Options of an import.
 #[derive(Debug, Clone, Default)]
 pub struct ImportOptions {
-    /// How much may come; all layers together.
+    /// Limits of all layers together.
     pub limits: Limits,
-    /// Which of several images in the source, by the name it has there.
+    /// Which of several images in the source, by its name there.
     pub reference: Option<String>,
-    /// Set by whoever does not want it any more, at any time.
+    /// Set to cancel the import, at any time.
     pub called_off: Arc<AtomicBool>,
 }
 
-/// How far an import is.
+/// The progress of an import.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Progress {
-    /// The layer that is being unpacked, counted from 1, and how many there are.
+    /// The layer that is being unpacked, from 1.
     pub layer: usize,
     /// How many there are.
     pub layers: usize,
@@ -57,22 +59,22 @@ pub struct Progress {
     pub bytes: u64,
 }
 
-/// What an import did.
+/// The result of an import.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Imported {
     /// Which image it is.
     pub id: ImageId,
-    /// Its layers, lowest first, those that add nothing left away.
+    /// Its layers, lowest first, without those that add nothing.
     pub layers: Vec<Layer>,
     /// How many of them were in the store before.
     pub shared: usize,
 }
 
-/// Asked from time to time whether to go on.
+/// Called from time to time; decides whether to go on.
 type Watch<'a> = dyn FnMut(&Progress) -> ControlFlow<()> + 'a;
 
 impl Store {
-    /// Imports an image and gives it a name. If another one has that name, it loses it.
+    /// Imports an image and gives it a name. Another image with that name loses it.
     pub fn import(
         &self,
         source: Source<'_>,
@@ -81,11 +83,11 @@ impl Store {
         watch: &mut Watch<'_>,
     ) -> Result<Imported, ImageError> {
         let _lock = Lock::shared(&self.lock_file(), WAIT)?;
-        let work = Work::new(&self.tmp())?;
+        let work = WorkDirectory::new(&self.tmp())?;
         let stream_bytes_max = options.limits.max_bytes.saturating_add(
             options.limits.max_entries.saturating_mul(HEADER_BYTES).saturating_add(1 << 20),
         );
-        let wanted = Wanted {
+        let wanted = SourceOptions {
             reference: options.reference.as_deref(),
             spool_bytes_max: stream_bytes_max,
             spool_in: work.path(),
@@ -103,13 +105,20 @@ impl Store {
             progress: Progress { layer: 1, layers: 1, entries: 0, bytes: 0 },
         };
         let (config, layers) = match found {
-            Found::Archive(reader) => (ImageConfig::default(), vec![importing.archive(reader)?.0]),
-            Found::Directory(path) => (ImageConfig::default(), vec![importing.directory(&path)?]),
-            Found::Image(image) => importing.image(image)?,
+            SourceKind::Archive(reader) => {
+                (ImageConfig::default(), vec![importing.archive(reader)?.0])
+            }
+            SourceKind::Directory(path) => {
+                (ImageConfig::default(), vec![importing.directory(&path)?])
+            }
+            SourceKind::Image(image) => importing.image(image)?,
         };
         let layers = needed(layers);
         if layers.len() > LAYERS_MAX {
-            let cause = format!("the image has {} layers, and {LAYERS_MAX} work", layers.len());
+            let cause = format!(
+                "the image has {} layers, and at most {LAYERS_MAX} can be mounted",
+                layers.len()
+            );
             return Err(ImageError::new(ImageErrorCode::TooManyLayers, cause));
         }
         let new = importing.new;
@@ -118,7 +127,7 @@ impl Store {
         Ok(Imported { id, layers, shared })
     }
 
-    /// What is known of a layer, if the store has it.
+    /// The record of a layer, if the store has it.
     pub(super) fn known(&self, digest: Digest) -> Option<Layer> {
         let path = self.layer(digest);
         let report = read_text(&path.with_extension("json")).ok()?;
@@ -139,7 +148,7 @@ impl Store {
         let (bytes, id) = record.bytes().map_err(failed("describe", &image))?;
         if bytes.len() > RECORD_BYTES_MAX {
             let cause = format!(
-                "what the image says about itself is {} bytes, and {RECORD_BYTES_MAX} are kept",
+                "the description of the image has {} bytes, and at most {RECORD_BYTES_MAX} are allowed",
                 bytes.len()
             );
             return Err(ImageError::new(ImageErrorCode::TooLarge, cause));
@@ -180,7 +189,7 @@ impl Store {
     }
 }
 
-/// Gives something its place. If somebody else was faster, theirs is the same.
+/// Moves something to its final path. If another import was faster, its file is the same.
 fn move_in(from: &Path, to: &Path) -> Result<(), ImageError> {
     match rustix::fs::rename(from, to) {
         Ok(()) | Err(Errno::EXIST | Errno::NOTEMPTY) => Ok(()),
@@ -188,7 +197,7 @@ fn move_in(from: &Path, to: &Path) -> Result<(), ImageError> {
     }
 }
 
-/// Layers that add something, each once: where one comes twice, the upper one decides.
+/// Layers that add something, each once: if a layer comes twice, the upper one counts.
 fn needed(layers: Vec<Layer>) -> Vec<Layer> {
     let mut kept: Vec<Layer> = Vec::new();
     for layer in layers.iter().rev() {
@@ -201,7 +210,7 @@ fn needed(layers: Vec<Layer>) -> Vec<Layer> {
         }
     }
     kept.reverse();
-    // A root of which nothing is left is still a root.
+    // An empty root is still a root.
     if kept.is_empty() { layers.into_iter().take(1).collect() } else { kept }
 }
 
@@ -212,7 +221,7 @@ struct Importing<'a> {
     stream_bytes_max: u64,
     called_off: &'a Arc<AtomicBool>,
     watch: &'a mut Watch<'a>,
-    /// Layers that the store does not have yet, and where they are.
+    /// Layers that the store does not have yet, and their paths.
     new: BTreeMap<Digest, PathBuf>,
     progress: Progress,
 }
@@ -220,8 +229,10 @@ struct Importing<'a> {
 impl Importing<'_> {
     fn image(&mut self, image: Described) -> Result<(ImageConfig, Vec<Layer>), ImageError> {
         if image.layers.len() > NAMED_LAYERS_MAX {
-            let cause =
-                format!("the image has {} layers, and {LAYERS_MAX} work", image.layers.len());
+            let cause = format!(
+                "the image has {} layers, and at most {LAYERS_MAX} can be mounted",
+                image.layers.len()
+            );
             return Err(ImageError::new(ImageErrorCode::TooManyLayers, cause));
         }
         self.progress.layers = image.layers.len();
@@ -238,8 +249,8 @@ impl Importing<'_> {
         Ok((image.config, layers))
     }
 
-    /// Unpacks a layer. One that the store has is not unpacked again, but read all the same: whoever
-    /// merely knows its digest does not get it.
+    /// Unpacks a layer. A layer that the store has is not unpacked again, but still read: knowing
+    /// its digest alone does not give access to it.
     fn blob(&mut self, opened: Blob<'_>, blob: &LayerBlob) -> Result<Layer, ImageError> {
         let wrong = |what: &str| {
             let cause = format!("layer {} {what}", blob.plain);
@@ -252,7 +263,7 @@ impl Importing<'_> {
         }
         let (layer, passed) = match self.store.known(blob.plain) {
             Some(known) => {
-                let reader = Until::new(opened.reader, self.called_off);
+                let reader = Cancellable::new(opened.reader, self.called_off);
                 let ((), passed) = stream::from_reader(reader, self.stream_bytes_max, |_| Ok(()))?;
                 (known, passed)
             }
@@ -267,9 +278,12 @@ impl Importing<'_> {
         Ok(layer)
     }
 
-    fn archive(&mut self, reader: impl io::Read + Send) -> Result<(Layer, Passed), ImageError> {
+    fn archive(
+        &mut self,
+        reader: impl io::Read + Send,
+    ) -> Result<(Layer, StreamDigests), ImageError> {
         let bytes_max = self.stream_bytes_max;
-        let reader = Until::new(reader, self.called_off);
+        let reader = Cancellable::new(reader, self.called_off);
         self.unpack(|consume| stream::from_reader(reader, bytes_max, consume))
     }
 
@@ -285,8 +299,8 @@ impl Importing<'_> {
         &mut self,
         pass: impl FnOnce(
             &mut dyn FnMut(&mut Pieces) -> Result<Report, ImageError>,
-        ) -> Result<(Report, Passed), ImageError>,
-    ) -> Result<(Layer, Passed), ImageError> {
+        ) -> Result<(Report, StreamDigests), ImageError>,
+    ) -> Result<(Layer, StreamDigests), ImageError> {
         let path = self.work.join(format!("layer-{}", self.progress.layer));
         fs::create_dir(&path).map_err(failed("make", &path))?;
         let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);

@@ -1,5 +1,5 @@
-//! Who works on a store: many at once who add, or one who takes away. Held by an open file, so the
-//! kernel unlocks what a killed process held.
+//! The lock of a store: many processes may add at once, or one may remove. It is held by an open
+//! file, so the kernel releases it when a process is killed.
 
 use std::fs::File;
 use std::os::unix::fs::OpenOptionsExt as _;
@@ -12,7 +12,7 @@ use rustix::io::Errno;
 
 use crate::error::{ImageError, ImageErrorCode};
 
-/// Between two tries.
+/// The pause between two tries.
 const PAUSE: Duration = Duration::from_millis(20);
 
 /// A lock that is held until this is dropped.
@@ -22,17 +22,17 @@ pub(super) struct Lock {
 }
 
 impl Lock {
-    /// Beside others who add.
+    /// Shared with others who add.
     pub(super) fn shared(path: &Path, wait: Duration) -> Result<Self, ImageError> {
         Self::wait_for(path, FlockOperation::NonBlockingLockShared, wait)
     }
 
-    /// Alone.
+    /// Exclusive.
     pub(super) fn alone(path: &Path, wait: Duration) -> Result<Self, ImageError> {
         Self::wait_for(path, FlockOperation::NonBlockingLockExclusive, wait)
     }
 
-    /// Alone, if nobody else works there.
+    /// Exclusive, if no other process has it.
     pub(super) fn try_alone(path: &Path) -> Result<Option<Self>, ImageError> {
         Self::once(path, FlockOperation::NonBlockingLockExclusive)
     }
@@ -45,7 +45,7 @@ impl Lock {
             }
             sleep(PAUSE);
         }
-        let cause = format!("somebody else has worked on the store for {} s", wait.as_secs());
+        let cause = format!("another process has locked the image store for {} s", wait.as_secs());
         Err(ImageError::new(ImageErrorCode::Busy, cause))
     }
 

@@ -1,20 +1,20 @@
-//! The store: a directory in which images are, for as many processes as like to use it at once.
+//! The store: a directory of images that any number of processes may use at once.
 //!
 //! ```text
-//! layers/DIGEST/         the tree of one layer, called by the SHA-256 of its uncompressed archive
+//! layers/DIGEST/         the tree of one layer, named by the SHA-256 of its uncompressed archive
 //! layers/DIGEST.json     what was unpacked and what was left out
-//! images/ID/layers       digests, one in a line, lowest first
+//! images/ID/layers       digests, one per line, lowest first
 //! images/ID/image.json   what the image says about itself; its SHA-256 is the ID
 //! names/NAME             an ID
-//! lock                   held shared by imports, and exclusively by whoever collects garbage
-//! tmp/                   what is not finished; whoever opens the store removes what nobody works on
+//! lock                   held shared by imports, and exclusively by garbage collection
+//! tmp/                   unfinished work; opening the store removes what no process works on
 //! ```
 //!
-//! Things appear by a rename, whole, and in this order: layers, image, name. What has no name is
-//! garbage, unless somebody uses it: **whoever uses an image holds a shared `flock` on its file
-//! `images/ID/layers`**, taken before the first layer is looked at. Then look whether that file
-//! still has a name (its count of links): if not, the image was collected a moment before. Nothing in
-//! here is ever changed in place.
+//! Everything appears by a rename, complete, and in this order: layers, image, name. What has no
+//! name is garbage, unless it is in use: **a process that uses an image holds a shared `flock` on
+//! its file `images/ID/layers`**, taken before it opens the first layer. Then it must check whether
+//! that file still has a name (its link count): if not, the image was collected a moment before.
+//! Nothing in here is ever changed in place.
 
 mod collect;
 mod export;
@@ -22,7 +22,7 @@ mod hold;
 mod import;
 mod lock;
 mod record;
-mod work;
+mod work_directory;
 
 use std::fs;
 use std::io;
@@ -40,19 +40,19 @@ pub use import::{ImportOptions, Imported, Progress};
 use record::Record;
 pub use record::{Image, Layer};
 
-/// How long somebody else may work on the store before we give up.
+/// How long another process may work on the store before we give up.
 const WAIT: Duration = Duration::from_secs(10);
-/// Shortest beginning of an id that stands for it.
+/// The shortest prefix of an id that may stand for it.
 const PREFIX_DIGITS_MIN: usize = 8;
-/// Longest file of ours that is read.
+/// The longest file of ours that is read.
 const TEXT_BYTES_MAX: u64 = 16 << 20;
 
-/// What a reference stands for.
+/// The image of a reference.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Resolved {
     /// The image.
     pub id: ImageId,
-    /// The reference, if it is a name; none if it is an id or the beginning of one.
+    /// The reference, if it is a name; `None` if it is an id or a prefix of one.
     pub name: Option<ImageName>,
 }
 
@@ -63,8 +63,7 @@ pub struct Store {
 }
 
 impl Store {
-    /// Opens a store, and makes it if there is none. What an import left that did not end is
-    /// removed.
+    /// Opens a store, and makes it if there is none. Removes what unfinished imports left.
     pub fn open(path: &Path) -> Result<Self, ImageError> {
         let store = Self { path: path.to_owned() };
         let mut builder = fs::DirBuilder::new();
@@ -74,11 +73,11 @@ impl Store {
         for directory in [store.layers(), store.images(), store.names(), store.tmp()] {
             builder.create(&directory).map_err(failed("make", &directory))?;
         }
-        work::empty(&store.tmp());
+        work_directory::empty(&store.tmp());
         Ok(store)
     }
 
-    /// Where it is.
+    /// Its path.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -111,17 +110,19 @@ impl Store {
         self.images().join(id.to_string())
     }
 
-    /// All images, those without a name too, by name.
+    /// All images, also those without a name, sorted by name.
     pub fn list(&self) -> Result<Vec<Image>, ImageError> {
         let names = self.all_names()?;
         let mut images = Vec::new();
         for id in self.all_ids()? {
             match self.read(id, &names) {
                 Ok(image) => images.push(image),
-                // Somebody may remove one meanwhile.
+                // Another process may remove one meanwhile.
                 Err(error) if error.code == ImageErrorCode::Unknown => {}
-                // The others are as good as ever.
-                Err(error) => tracing::warn!(%id, %error, "an image is passed over"),
+                // The other images are still usable.
+                Err(error) => {
+                    tracing::warn!(%id, %error, "an image cannot be read and is left out of the list")
+                }
             }
         }
         images.sort_by(|a, b| {
@@ -131,19 +132,19 @@ impl Store {
         Ok(images)
     }
 
-    /// One image, by its name, its id, or a beginning of its id.
+    /// One image, by its name, its id, or a prefix of its id.
     pub fn get(&self, reference: &str) -> Result<Image, ImageError> {
         let id = self.resolve(reference)?;
         self.read(id, &self.all_names()?)
     }
 
-    /// Which image a name, an id or the beginning of an id stands for.
+    /// The id of the image that a reference stands for.
     pub fn resolve(&self, reference: &str) -> Result<ImageId, ImageError> {
         self.find(reference).map(|found| found.id)
     }
 
-    /// The same, and whether it is a name. One that is both a name and the beginning of an id is a
-    /// name.
+    /// The same, and whether the reference is a name. A reference that is both a name and a prefix
+    /// of an id is a name.
     pub fn find(&self, reference: &str) -> Result<Resolved, ImageError> {
         if let Ok(name) = ImageName::new(reference)
             && let Some(id) = self.named(&name)?
@@ -169,7 +170,7 @@ impl Store {
         }
     }
 
-    /// Which image has this name.
+    /// The image with this name.
     fn named(&self, name: &ImageName) -> Result<Option<ImageId>, ImageError> {
         let path = self.names().join(name.as_str());
         match read_text(&path) {
@@ -221,8 +222,8 @@ impl Store {
     }
 }
 
-/// Nobody but its owner may enter, whoever made it and wherever it is: what programs inside may write
-/// to by the permissions of an archive, anybody on the host could.
+/// Only the owner may enter, even if another user made the directory: files that are
+/// world-writable by the permissions of an archive would be writable for every user of the host.
 fn keep_to_owner(path: &Path) -> io::Result<()> {
     let directory = fs::File::open(path)?;
     let mut permissions = directory.metadata()?.permissions();
@@ -233,7 +234,7 @@ fn keep_to_owner(path: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Names of what is in a directory, those that are text.
+/// Names in a directory, as far as they are UTF-8.
 fn entries(path: &Path) -> Result<Vec<String>, ImageError> {
     let mut names = Vec::new();
     for entry in fs::read_dir(path).map_err(failed("read", path))? {

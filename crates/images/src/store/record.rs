@@ -1,4 +1,4 @@
-//! What is written down about an image, and what is told about it.
+//! The stored record of an image, and the types that describe images.
 
 use std::io;
 
@@ -76,24 +76,24 @@ impl Record {
 /// One layer of an image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Layer {
-    /// Its name: the digest of its uncompressed archive.
+    /// The digest of its uncompressed archive.
     pub digest: Digest,
-    /// What was unpacked of it.
+    /// What was unpacked.
     pub report: Report,
 }
 
 /// An image in the store.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Image {
-    /// Which one it is.
+    /// Its id.
     pub id: ImageId,
-    /// What it is called; nothing if another image took its name.
+    /// Its names; empty if another image took its name.
     pub names: Vec<ImageName>,
     /// Lowest first.
     pub layers: Vec<Layer>,
     /// What it says about itself.
     pub config: ImageConfig,
-    /// When it was imported first, in milliseconds since 1970.
+    /// When it was first imported, in milliseconds since 1970.
     pub imported_at_ms: u64,
 }
 
@@ -104,7 +104,7 @@ impl Image {
     }
 }
 
-/// As the API and the command line tell it.
+/// As the API and the command line show it.
 impl From<Image> for wire::Image {
     fn from(image: Image) -> Self {
         let layer = |layer: &Layer| wire::ImageLayer {

@@ -1,4 +1,4 @@
-//! How bytes are compressed, by what they begin with.
+//! The compression of bytes, recognised by how they begin.
 
 use std::io::{self, Read};
 
@@ -6,7 +6,7 @@ use flate2::read::MultiGzDecoder;
 
 use crate::error::{ImageError, ImageErrorCode};
 
-/// Enough to know every kind.
+/// Enough to recognise every kind.
 const PEEK_BYTES: u64 = 6;
 
 /// A kind that we can read.
@@ -18,15 +18,16 @@ pub(crate) enum Compression {
 }
 
 impl Compression {
-    /// Tells by the first bytes. Kinds that we know and cannot read are refused by name.
+    /// Recognises it by the first bytes. Known kinds that we cannot read are refused by name.
     pub(crate) fn of(begin: &[u8]) -> Result<Self, ImageError> {
         let unsupported = |name: &str| {
-            let cause = format!("it is compressed with {name}; use gzip, zstd or nothing");
+            let cause =
+                format!("the archive is compressed with {name}; use gzip, zstd or no compression");
             Err(ImageError::new(ImageErrorCode::Unsupported, cause))
         };
         match begin {
             [0x1f, 0x8b, ..] => Ok(Self::Gzip),
-            // A frame, or one that is to be skipped.
+            // A frame, or a skippable one.
             [0x28, 0xb5, 0x2f, 0xfd, ..] | [0x50..=0x5f, 0x2a, 0x4d, 0x18, ..] => Ok(Self::Zstd),
             [b'B', b'Z', b'h', ..] => unsupported("bzip2"),
             [0xfd, b'7', b'z', b'X', b'Z', 0, ..] => unsupported("xz"),
@@ -34,7 +35,7 @@ impl Compression {
         }
     }
 
-    /// What is in there.
+    /// A reader of the decompressed bytes.
     pub(crate) fn reader<'a>(
         self,
         source: impl Read + Send + 'a,
@@ -44,14 +45,14 @@ impl Compression {
             Self::Gzip => Box::new(MultiGzDecoder::new(source)),
             Self::Zstd => {
                 let decoder = zstd::stream::read::Decoder::new(source);
-                let failed = |error| ImageError::read("cannot begin to decompress", error);
+                let failed = |error| ImageError::read("cannot start decompression", error);
                 Box::new(Damaged(decoder.map_err(failed)?))
             }
         })
     }
 }
 
-/// What it does not understand, this library calls an error like any other.
+/// Reports invalid data of this library as such, and not as any I/O error.
 struct Damaged<R>(R);
 
 impl<R: Read> Read for Damaged<R> {

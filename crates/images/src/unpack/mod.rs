@@ -1,9 +1,9 @@
 //! One layer: an archive becomes the contents of a directory.
 //!
-//! Nothing outside that directory is ever touched, whatever the archive says. What would give
-//! anybody a power is left out and counted: devices, fifos, setuid, setgid and sticky bits, owners,
-//! extended attributes. Names that begin with `.wh.` say that something of a layer below is gone;
-//! they become what overlayfs understands, and nothing else that overlayfs understands gets in.
+//! Nothing outside that directory is ever touched, whatever the archive says. What would give a
+//! privilege is left out and counted: devices, fifos, setuid, setgid and sticky bits, owners,
+//! extended attributes. Names that begin with `.wh.` hide a file of a layer below; they become the
+//! marks of overlayfs, and no other mark of overlayfs gets in.
 
 mod path;
 mod tree;
@@ -21,24 +21,24 @@ use tree::Tree;
 pub(crate) use tree::{DIRECTORY, OPAQUE, RESOLVE};
 
 const BUFFER_BYTES: usize = 256 << 10;
-/// Headers that an entry may have besides its own: a long name, a long link, two extended ones.
+/// The most headers of an entry besides its own: a long name, a long link, two extended ones.
 const HEADERS_PER_ENTRY: u64 = 5;
-/// Programs in a sandbox are this user and group inside.
+/// The user and group of programs in a sandbox.
 const USER_INSIDE: u32 = 1000;
 
-/// A name that says that another one is gone.
+/// The prefix of a name that hides another one.
 pub(crate) const WHITEOUT: &[u8] = b".wh.";
-/// What follows it in names that say something about the directory they are in.
+/// The rest of such a name that is about its directory.
 pub(crate) const OPAQUE_REST: &[u8] = b".wh..opq";
 
-/// How much an archive may be.
+/// Limits of an archive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
     /// Bytes of all files together, holes included.
     pub max_bytes: u64,
-    /// Entries; of an import those of all layers together.
+    /// Entries; for an import, those of all layers together.
     pub max_entries: u64,
-    /// Bytes of one path, and of what one link says.
+    /// Bytes of one path, and of one link target.
     pub path_bytes: usize,
     /// Directories in one path.
     pub depth: usize,
@@ -57,15 +57,15 @@ pub struct Report {
     pub entries: u64,
     /// Bytes of all files, holes included.
     pub bytes: u64,
-    /// Devices, fifos and what we have no word for: left out.
+    /// Devices, fifos and unknown kinds: left out.
     pub left_out: u64,
-    /// Entries that had setuid, setgid or sticky bits, now without them.
+    /// Entries that had setuid, setgid or sticky bits, which were dropped.
     pub bits_dropped: u64,
-    /// Entries that had extended attributes, now without them.
+    /// Entries that had extended attributes, which were dropped.
     pub attributes_dropped: u64,
     /// Names of layers below that this one hides.
     pub whiteouts: u64,
-    /// It hides all that layers below have.
+    /// It hides everything of the layers below.
     pub hides_all_below: bool,
 }
 
@@ -79,7 +79,7 @@ pub fn unpack(
     unpack_watched(reader, target, limits, |_| ControlFlow::Continue(()))
 }
 
-/// The same, asking after every entry whether to go on.
+/// The same; asks after every entry whether to go on.
 pub(crate) fn unpack_watched(
     reader: impl BufRead,
     target: &impl AsFd,
@@ -103,7 +103,7 @@ pub(crate) fn unpack_watched(
             }
         })?;
         if watch(&unpacking.report).is_break() {
-            return Err(ImageError::new(ImageErrorCode::Cancelled, "the import was called off"));
+            return Err(ImageError::new(ImageErrorCode::Cancelled, "the import was cancelled"));
         }
     }
     Ok(unpacking.report)
@@ -120,21 +120,22 @@ impl<R: BufRead> Unpacking<'_, R> {
     fn entry(&mut self, entry: &Entry) -> Result<(), ImageError> {
         self.report.entries += 1;
         if self.report.entries > self.limits.max_entries {
-            let cause = format!(
-                "there are more than the {} entries that may come",
-                self.limits.max_entries
-            );
+            let cause = format!("the archive has more than {} entries", self.limits.max_entries);
             return Err(ImageError::new(ImageErrorCode::TooLarge, cause));
         }
         self.report.bits_dropped += u64::from(entry.mode & 0o7000 != 0);
         self.report.attributes_dropped += u64::from(entry.has_attributes);
-        let way = path::way(&entry.path, self.limits)?;
+        let way = path::path_parts(&entry.path, self.limits)?;
         let Some((&name, parents)) = way.split_last() else {
-            // The root has the permissions that a root needs.
-            return if entry.kind == Kind::Directory { Ok(()) } else { Err(refused("no name")) };
+            // The root keeps the permissions that a root needs.
+            return if entry.kind == Kind::Directory {
+                Ok(())
+            } else {
+                Err(refused("the entry has no name"))
+            };
         };
         if parents.iter().any(|name| name.starts_with(WHITEOUT)) {
-            return Err(refused("a name that is kept for whiteouts"));
+            return Err(refused("the name is reserved for whiteouts"));
         }
         if let Some(hidden) = name.strip_prefix(WHITEOUT) {
             return self.whiteout(hidden, parents, entry);
@@ -152,13 +153,13 @@ impl<R: BufRead> Unpacking<'_, R> {
                 let target = &entry.target;
                 if target.is_empty() || target.len() > self.limits.path_bytes || target.contains(&0)
                 {
-                    return Err(refused("a link that says nothing, or too much"));
+                    return Err(refused("the target of the link is empty or too long"));
                 }
                 self.tree.go(parents)?;
                 self.tree.symlink(name, target)
             }
             Kind::Hardlink => {
-                let target = path::way(&entry.target, self.limits)?;
+                let target = path::path_parts(&entry.target, self.limits)?;
                 self.tree.go(parents)?;
                 self.tree.hardlink(name, &target)
             }
@@ -170,7 +171,8 @@ impl<R: BufRead> Unpacking<'_, R> {
         let size = entry.sparse.as_ref().map_or(entry.size, |sparse| sparse.real_size);
         self.report.bytes = self.report.bytes.saturating_add(size);
         if self.report.bytes > self.limits.max_bytes {
-            let cause = format!("there are more than {} bytes of files", self.limits.max_bytes);
+            let cause =
+                format!("the archive has more than {} bytes of files", self.limits.max_bytes);
             return Err(ImageError::new(ImageErrorCode::TooLarge, cause));
         }
         self.tree.go(parents)?;
@@ -192,7 +194,7 @@ impl<R: BufRead> Unpacking<'_, R> {
         futimens(&file, &times).map_err(written)
     }
 
-    /// Writes as many of the stored bytes as belong there.
+    /// Writes the stored bytes that belong there.
     fn contents(&mut self, file: &OwnedFd, region: Region) -> Result<(), ImageError> {
         let (mut offset, mut left) = (region.offset, region.length);
         while left > 0 {
@@ -218,7 +220,7 @@ impl<R: BufRead> Unpacking<'_, R> {
         entry: &Entry,
     ) -> Result<(), ImageError> {
         if entry.kind != Kind::File {
-            return Err(refused("a name that is kept for whiteouts"));
+            return Err(refused("the name is reserved for whiteouts"));
         }
         if hidden == OPAQUE_REST {
             self.report.whiteouts += 1;
@@ -227,12 +229,12 @@ impl<R: BufRead> Unpacking<'_, R> {
             return self.tree.opaque();
         }
         if hidden.starts_with(WHITEOUT) {
-            // What an old union file system wrote down for itself.
+            // A leftover of an old union file system.
             self.report.left_out += 1;
             return Ok(());
         }
         if matches!(hidden, b"" | b"." | b"..") {
-            return Err(refused("a whiteout of nothing"));
+            return Err(refused("the whiteout names no file"));
         }
         self.report.whiteouts += 1;
         self.tree.go(parents)?;
@@ -244,7 +246,7 @@ fn refused(why: &str) -> ImageError {
     ImageError::new(ImageErrorCode::Unsafe, why.to_owned())
 }
 
-/// The owner of a layer can always read it, and remove it.
+/// The owner of a layer can always read and remove it.
 fn directory_mode(entry: &Entry) -> Mode {
     Mode::from_raw_mode(permissions(entry) | 0o700)
 }
@@ -253,7 +255,7 @@ fn file_mode(entry: &Entry) -> Mode {
     Mode::from_raw_mode(permissions(entry) | 0o400)
 }
 
-/// Layers belong to whoever imports them, so what the user inside owned is for him as one of the
+/// Layers belong to the user that imports them, so files of the user inside get the permissions of
 /// others.
 fn permissions(entry: &Entry) -> u32 {
     let mode = entry.mode & 0o777;

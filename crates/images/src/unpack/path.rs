@@ -1,17 +1,17 @@
-//! Names in archives as ways from the root of a layer.
+//! Names in archives as paths relative to the root of a layer.
 
 use crate::error::{ImageError, ImageErrorCode};
 use crate::unpack::Limits;
 
-/// Longest name of one file, everywhere on Linux.
+/// The longest file name on Linux.
 const NAME_BYTES_MAX: usize = 255;
 
-/// A way from the root: names, none of them `.`, `..` or empty. The root itself has none.
-pub(super) type Way<'a> = Vec<&'a [u8]>;
+/// A path relative to the root: names, none of them `.`, `..` or empty. The root itself has none.
+pub(super) type PathParts<'a> = Vec<&'a [u8]>;
 
-/// Takes a name apart as tar does: slashes at the beginning and `.` mean nothing. `..` anywhere is
-/// refused: what it leads to depends on links.
-pub(super) fn way<'a>(path: &'a [u8], limits: &Limits) -> Result<Way<'a>, ImageError> {
+/// Splits a name as tar does: leading slashes and `.` mean nothing. `..` is refused anywhere,
+/// because its target depends on links.
+pub(super) fn path_parts<'a>(path: &'a [u8], limits: &Limits) -> Result<PathParts<'a>, ImageError> {
     let refused = |code, why: &str| {
         let shown = path[..path.len().min(256)].escape_ascii();
         Err(ImageError::new(code, format!("{why}: {shown}")))
@@ -44,7 +44,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ways_stay_beneath_the_root() {
+    fn entry_paths_stay_beneath_the_root() {
         let limits = Limits { depth: 3, path_bytes: 300, ..Limits::default() };
         let cases: &[(&[u8], Option<&[&str]>)] = &[
             (b"a/b", Some(&["a", "b"])),
@@ -65,8 +65,12 @@ mod tests {
         ];
         for (path, expected) in cases {
             let expected = expected.map(|names| names.iter().map(|n| n.as_bytes()).collect());
-            assert_eq!(way(path, &limits).ok(), expected, "{}", path.escape_ascii());
+            assert_eq!(path_parts(path, &limits).ok(), expected, "{}", path.escape_ascii());
         }
-        assert_eq!(way(b"\xff/\xfe", &limits).unwrap(), [b"\xff", b"\xfe"], "bytes stay bytes");
+        assert_eq!(
+            path_parts(b"\xff/\xfe", &limits).unwrap(),
+            [b"\xff", b"\xfe"],
+            "bytes stay bytes"
+        );
     }
 }

@@ -1,5 +1,5 @@
 //! The directory of a layer while it is filled. Every name is opened or made beneath a descriptor
-//! of its parent, and no link is ever followed: the kernel is asked to see to that, too.
+//! of its parent, and no link is ever followed: the kernel enforces that, too.
 
 use std::ffi::CStr;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
@@ -12,7 +12,7 @@ use rustix::io::Errno;
 
 use crate::error::{ImageError, ImageErrorCode};
 
-/// How names are resolved: beneath, and through nothing.
+/// How names are resolved: beneath, without any link.
 pub(crate) const RESOLVE: ResolveFlags = ResolveFlags::BENEATH
     .union(ResolveFlags::NO_SYMLINKS)
     .union(ResolveFlags::NO_MAGICLINKS)
@@ -25,15 +25,15 @@ const NEW_FILE: OFlags = OFlags::WRONLY
     .union(OFlags::NOFOLLOW)
     .union(OFlags::CLOEXEC);
 
-/// What overlayfs looks for on a directory that hides those of the same name in layers below.
+/// The attribute by which overlayfs hides directories of the same name in layers below.
 pub(crate) const OPAQUE: &CStr = c"user.overlay.opaque";
-/// What a directory that no entry describes gets.
+/// The mode of a directory without an entry of its own.
 const UNDESCRIBED: Mode = Mode::from_raw_mode(0o755);
 
 /// A layer that is being filled.
 pub(super) struct Tree<'a> {
     root: BorrowedFd<'a>,
-    /// The directories on the way to where the last entry was, so that its neighbours are near.
+    /// The directories on the path to the last entry, so that its neighbours are near.
     open: Vec<(Vec<u8>, OwnedFd)>,
 }
 
@@ -42,13 +42,13 @@ impl<'a> Tree<'a> {
         Self { root, open: Vec::new() }
     }
 
-    /// The last directory that is open.
+    /// The last open directory.
     fn here(&self) -> BorrowedFd<'_> {
         self.open.last().map_or(self.root, |(_, directory)| directory.as_fd())
     }
 
-    /// Goes to a directory, making what is missing of the way. Forgets all that lies elsewhere or
-    /// below, so what is done there next may remove any of it.
+    /// Goes to a directory, making what is missing. Closes all directories elsewhere or below, so
+    /// that the next step may remove any of them.
     pub(super) fn go(&mut self, way: &[&[u8]]) -> Result<(), ImageError> {
         let same = self.open.iter().zip(way).take_while(|((open, _), name)| open == *name).count();
         self.open.truncate(same);
@@ -67,7 +67,7 @@ impl<'a> Tree<'a> {
                     return Err(ImageError::new(
                         ImageErrorCode::Unsafe,
                         format!(
-                            "an entry goes through {}, which is no directory",
+                            "an entry goes through {}, which is not a directory",
                             name.escape_ascii()
                         ),
                     ));
@@ -89,10 +89,10 @@ impl<'a> Tree<'a> {
         Ok(directory)
     }
 
-    /// Goes to the directory `name` here, which an entry describes.
+    /// Goes to the directory `name` here, which has an entry.
     pub(super) fn directory(&mut self, name: &[u8], mode: Mode) -> Result<(), ImageError> {
         let directory = match self.enter(name) {
-            // A file or a link that an earlier entry made: the last one wins.
+            // A file or link of an earlier entry: the last entry wins.
             Err(error) if error.code == ImageErrorCode::Unsafe => {
                 self.clear(name)?;
                 self.new_directory(name)?
@@ -109,12 +109,12 @@ impl<'a> Tree<'a> {
         self.make(name, || openat2(self.here(), name, NEW_FILE, Mode::RUSR | Mode::WUSR, RESOLVE))
     }
 
-    /// Makes a link here that says `target`, in place of whatever has its name.
+    /// Makes a symbolic link here, in place of whatever has its name.
     pub(super) fn symlink(&self, name: &[u8], target: &[u8]) -> Result<(), ImageError> {
         self.make(name, || symlinkat(target, self.here(), name))
     }
 
-    /// Gives what is at `target` a second name here, if it is a file or a link of this layer.
+    /// Makes a hard link here to `target`, if that is a file or a link of this layer.
     pub(super) fn hardlink(&self, name: &[u8], target: &[&[u8]]) -> Result<(), ImageError> {
         let refused = |why: &str| {
             let shown = target.join(&b'/');
@@ -122,7 +122,7 @@ impl<'a> Tree<'a> {
             Err(ImageError::new(ImageErrorCode::Unsafe, cause))
         };
         let Some((last, before)) = target.split_last() else {
-            return refused("it is a directory");
+            return refused("the target is a directory");
         };
         let parent = if before.is_empty() {
             None
@@ -130,7 +130,7 @@ impl<'a> Tree<'a> {
             match openat2(self.root, before.join(&b'/'), DIRECTORY, Mode::empty(), RESOLVE) {
                 Ok(parent) => Some(parent),
                 Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::XDEV) => {
-                    return refused("it is not in this layer");
+                    return refused("the target is not in this layer");
                 }
                 Err(error) => return Err(failed("open", last)(error)),
             }
@@ -138,7 +138,7 @@ impl<'a> Tree<'a> {
         let parent = parent.as_ref().map_or(self.root, |parent| parent.as_fd());
         let found = match statat(parent, *last, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(found) => found,
-            Err(Errno::NOENT) => return refused("it is not in this layer"),
+            Err(Errno::NOENT) => return refused("the target is not in this layer"),
             Err(error) => return Err(failed("look at", last)(error)),
         };
         match FileType::from_raw_mode(found.st_mode) {
@@ -148,7 +148,7 @@ impl<'a> Tree<'a> {
             | FileType::BlockDevice
             | FileType::Fifo
             | FileType::Socket
-            | FileType::Unknown => return refused("it is neither a file nor a link"),
+            | FileType::Unknown => return refused("the target is neither a file nor a link"),
         }
         if let Ok(there) = statat(self.here(), name, AtFlags::SYMLINK_NOFOLLOW)
             && (there.st_dev, there.st_ino) == (found.st_dev, found.st_ino)
@@ -157,13 +157,13 @@ impl<'a> Tree<'a> {
         }
         let made = self.make(name, || linkat(parent, *last, self.here(), name, AtFlags::empty()));
         match statat(self.here(), name, AtFlags::SYMLINK_NOFOLLOW) {
-            // Making room for it may have removed what it was to be a name of.
-            Err(Errno::NOENT) => refused("it would replace what it names"),
+            // Replacing the old file may have removed the target.
+            Err(Errno::NOENT) => refused("the link would replace its target"),
             Ok(_) | Err(_) => made,
         }
     }
 
-    /// Hides what layers below have of this name here, unless this layer has it, too.
+    /// Hides a name of the layers below, unless this layer has it, too.
     pub(super) fn whiteout(&self, name: &[u8]) -> Result<(), ImageError> {
         match statat(self.here(), name, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(found) if FileType::from_raw_mode(found.st_mode) == FileType::Directory => {
@@ -183,7 +183,7 @@ impl<'a> Tree<'a> {
         hide_what_is_below(self.here())
     }
 
-    /// Makes something that must not be there yet, and clears its place once if it is not free.
+    /// Makes something that must not exist yet; removes what has its name, once.
     fn make<T>(
         &self,
         name: &[u8],
@@ -218,7 +218,7 @@ fn hide_what_is_below(directory: BorrowedFd<'_>) -> Result<(), ImageError> {
     })
 }
 
-/// Removes something that we made, with all that is in it. It is never deeper than ways may be.
+/// Removes something that we made, with its contents. It is never deeper than paths may be.
 fn remove(parent: BorrowedFd<'_>, name: &[u8]) -> rustix::io::Result<()> {
     match unlinkat(parent, name, AtFlags::empty()) {
         Err(Errno::ISDIR) => {}

@@ -1,4 +1,4 @@
-//! Archives as tests want them, right or wrong.
+//! Archives for tests, valid or invalid.
 
 use std::io::Write as _;
 
@@ -13,7 +13,7 @@ impl Archive {
         Self::default()
     }
 
-    /// Adds an entry that is nothing but a header and its contents, whatever they say.
+    /// Adds an entry that is only a header and its contents, whatever they are.
     pub(crate) fn raw(
         mut self,
         kind: u8,

@@ -1,4 +1,5 @@
-//! A Docker engine takes what comes out of a store. Needs one (`DOCKER_HOST`), its client and busybox.
+//! A Docker engine loads an exported image. Needs an engine (`DOCKER_HOST`), its client and
+//! busybox.
 
 use std::fs;
 use std::path::Path;
@@ -7,15 +8,15 @@ use std::process::{Command, Output, Stdio};
 use images::Store;
 
 use crate::archive::Archive;
-use crate::place::Place;
 use crate::sources::{import, oci, stream};
+use crate::temp_directory::TempDirectory;
 
 const BUSYBOX: &str = "/bin/busybox";
-/// No client waits longer for its engine.
+/// The longest wait for the engine.
 const PATIENCE_S: &str = "40";
 
-/// Says loudly that something is not tested. In CI nothing is skipped.
-#[expect(clippy::print_stderr, reason = "whoever reads the output of the tests must see it")]
+/// Prints that something is not tested. In CI nothing is skipped.
+#[expect(clippy::print_stderr, reason = "a reader of the test output must see it")]
 fn skip(reason: &str) {
     assert!(std::env::var_os("CI").is_none(), "{reason}: in CI nothing may be skipped");
     eprintln!("!!!! skipped: {reason} !!!!");
@@ -34,7 +35,7 @@ fn said(output: &Output) -> String {
     out.trim().to_owned()
 }
 
-/// An image at the engine, which goes with the test.
+/// An image at the engine, which is removed with the test.
 struct AtEngine(String);
 
 impl Drop for AtEngine {
@@ -44,14 +45,14 @@ impl Drop for AtEngine {
 }
 
 #[test]
-fn an_engine_runs_what_comes_out() {
+fn a_docker_engine_runs_an_exported_image() {
     if std::env::var_os("DOCKER_HOST").is_none_or(|host| host.is_empty()) {
         return skip("no Docker engine (DOCKER_HOST)");
     }
     if !Path::new(BUSYBOX).exists() {
         return skip("no /bin/busybox");
     }
-    let place = Place::new();
+    let place = TempDirectory::new();
     let store = Store::open(&place.join("store")).unwrap();
     let lowest = Archive::new()
         .directory("bin")

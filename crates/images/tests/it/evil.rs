@@ -1,4 +1,4 @@
-//! Archives that want out. Each is refused or harmless, and nothing beside the target changes.
+//! Hostile archives. Each is refused or harmless, and nothing beside the target changes.
 
 use std::fs::{self, File};
 use std::path::Path;
@@ -6,11 +6,11 @@ use std::path::Path;
 use images::{ImageErrorCode, Limits, Report, unpack::unpack};
 
 use crate::archive::Archive;
-use crate::place::{Place, tree};
+use crate::temp_directory::{TempDirectory, tree};
 
 /// Unpacks into a directory that has a canary beside it.
-fn attempt(bytes: &[u8], limits: &Limits) -> (Place, Result<Report, ImageErrorCode>) {
-    let place = Place::new();
+fn attempt(bytes: &[u8], limits: &Limits) -> (TempDirectory, Result<Report, ImageErrorCode>) {
+    let place = TempDirectory::new();
     fs::write(place.join("canary"), "alive").unwrap();
     fs::create_dir(place.join("outside")).unwrap();
     fs::write(place.join("outside/canary"), "alive").unwrap();
@@ -31,7 +31,7 @@ const BROKEN: ImageErrorCode = ImageErrorCode::Broken;
 const TOO_LARGE: ImageErrorCode = ImageErrorCode::TooLarge;
 
 #[test]
-fn what_reaches_out_is_refused() {
+fn archives_that_lead_out_are_refused() {
     let new = Archive::new;
     let long = format!("{}x", "d/".repeat(300));
     let cases: Vec<(&str, Archive, ImageErrorCode)> = vec![
@@ -138,7 +138,7 @@ fn what_reaches_out_is_refused() {
 }
 
 #[test]
-fn what_looks_dangerous_is_made_harmless() {
+fn dangerous_entries_are_made_harmless() {
     let new = Archive::new;
     let cases: Vec<(&str, Archive, &[&str])> = vec![
         ("from the root", new().file("/a", b"x"), &["a file 644 links 1 1 120 x"]),
@@ -193,7 +193,7 @@ fn what_looks_dangerous_is_made_harmless() {
             &["s file 755 links 1 1 120 x", "t directory 777"],
         ),
         (
-            "a directory that nobody may enter",
+            "a directory that no user may enter",
             new().raw(b'5', b"d", b"", 0, b"").raw(b'0', b"d/f", b"", 0, b"x"),
             &["d directory 700", "d/f file 400 links 1 1 120 x"],
         ),
@@ -222,7 +222,7 @@ fn what_looks_dangerous_is_made_harmless() {
 }
 
 #[test]
-fn what_is_dropped_is_counted() {
+fn dropped_bits_and_attributes_are_counted() {
     let archive = Archive::new()
         .raw(b'3', b"c", b"", 0o666, b"")
         .raw(b'6', b"p", b"", 0o666, b"")
@@ -318,7 +318,7 @@ fn whiteouts_become_those_of_overlayfs() {
 }
 
 #[test]
-fn what_belongs_to_the_user_inside_is_for_him() {
+fn files_of_the_user_inside_stay_usable() {
     let owned = |uid: u64, gid: u64, mode: u32| {
         let archive = Archive::new().raw(b'5', b"d", b"", mode, b"").with(|header| {
             header.set_uid(uid);
@@ -335,7 +335,7 @@ fn what_belongs_to_the_user_inside_is_for_him() {
 }
 
 #[test]
-fn limits_hold_at_their_edges() {
+fn unpack_limits_hold_at_their_edges() {
     let archive = Archive::new().file("a", b"12345").file("b", b"12345").end();
     let with = |max_bytes, max_entries| {
         attempt(&archive, &Limits { max_bytes, max_entries, ..Limits::default() }).1
@@ -358,7 +358,7 @@ fn archives_that_are_cut_or_damaged_are_refused_at_every_byte() {
         .open();
     for length in (0..archive.len()).filter(|length| length % 128 < 3) {
         let (_place, outcome) = attempt(&archive[..length], &Limits::default());
-        // Between two entries an archive may just end, as tar has it.
+        // Between two entries an archive may just end, as with tar.
         let is_whole = [0, 512, 512 + 1024 + 1536].contains(&length);
         assert_eq!(outcome.is_ok(), is_whole, "cut at {length}: {outcome:?}");
     }

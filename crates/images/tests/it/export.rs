@@ -1,4 +1,4 @@
-//! Images on their way out: what was imported comes out as an archive that gives the same again.
+//! Exported images: what was imported comes out as an archive that gives the same image again.
 
 use std::fs::{self, Permissions};
 use std::io::{self, Write};
@@ -12,9 +12,9 @@ use proptest::prelude::*;
 use rustix::fs::{CWD, FileType, Mode};
 
 use crate::archive::Archive;
-use crate::place::{Place, tree};
 use crate::same_as_tar::{self, Entry};
 use crate::sources::{import, oci, root, shape, stream};
+use crate::temp_directory::{TempDirectory, tree};
 
 fn exported(store: &Store, id: ImageId) -> Vec<u8> {
     let mut bytes = Vec::new();
@@ -26,7 +26,7 @@ fn layer(store: &Store, digest: Digest) -> PathBuf {
     store.path().join("layers").join(digest.to_string())
 }
 
-/// All of a layer that is kept: also which directories hide what is below them, and times of files.
+/// Everything of a layer that is kept: also opaque directories and modification times of files.
 fn all_of(path: &Path) -> Vec<String> {
     let mut lines = tree(path);
     let mut directories = vec![path.to_owned()];
@@ -92,8 +92,8 @@ fn odd_layers() -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn what_comes_out_goes_in_again() {
-    let place = Place::new();
+fn an_exported_image_can_be_imported_again() {
+    let place = TempDirectory::new();
     let store = Store::open(&place.join("store")).unwrap();
     let image = import(&store, stream(oci(&odd_layers()).archive(&[])), "a").unwrap();
     let archive = exported(&store, image.id);
@@ -113,8 +113,8 @@ fn what_comes_out_goes_in_again() {
 }
 
 #[test]
-fn a_layer_that_hides_all_below_still_does() {
-    let place = Place::new();
+fn an_exported_opaque_layer_stays_opaque() {
+    let place = TempDirectory::new();
     let store = Store::open(&place.join("store")).unwrap();
     let upper = Archive::new().file(".wh..wh..opq", b"").file("new", b"").end();
     let layers = [root(b"sh").end(), upper];
@@ -126,8 +126,8 @@ fn a_layer_that_hides_all_below_still_does() {
 
 /// Another reader sees the same as ours.
 #[test]
-fn what_comes_out_is_read_by_gnu_tar() {
-    let place = Place::new();
+fn gnu_tar_reads_an_exported_image() {
+    let place = TempDirectory::new();
     let store = Store::open(&place.join("store")).unwrap();
     let image = import(&store, stream(oci(&odd_layers()).archive(&[])), "a").unwrap();
     fs::write(place.join("saved.tar"), exported(&store, image.id)).unwrap();
@@ -147,14 +147,14 @@ fn what_comes_out_is_read_by_gnu_tar() {
 }
 
 #[test]
-fn the_same_image_gives_the_same_bytes() {
-    let place = Place::new();
+fn the_same_image_is_exported_as_the_same_bytes() {
+    let place = TempDirectory::new();
     let source = || stream(oci(&odd_layers()).archive(&[]));
     let first = Store::open(&place.join("first")).unwrap();
     let id = import(&first, source(), "a").unwrap().id;
     let archive = exported(&first, id);
     assert!(exported(&first, id) == archive);
-    // Names that were made in another order, and at another time.
+    // Names made in another order and at another time.
     let second = Store::open(&place.join("second")).unwrap();
     let image = import(&second, source(), "b").unwrap();
     let top = layer(&second, image.layers[2].digest).join("top");
@@ -170,7 +170,7 @@ fn the_same_image_gives_the_same_bytes() {
     assert!(renamed != archive, "its name is in it");
 }
 
-/// Does something once, when so many bytes were written.
+/// Does something once, after this many bytes were written.
 struct Once<F> {
     written: Vec<u8>,
     after: usize,
@@ -193,8 +193,8 @@ impl<F: FnMut() -> io::Result<()>> Write for Once<F> {
 }
 
 #[test]
-fn an_image_stays_while_it_is_written_and_is_missed_after() {
-    let place = Place::new();
+fn an_image_stays_while_it_is_exported() {
+    let place = TempDirectory::new();
     let store = Store::open(&place.join("store")).unwrap();
     let large = vec![7; 1 << 20];
     let image = import(&store, stream(root(&large).end()), "a").unwrap();
@@ -216,8 +216,8 @@ fn an_image_stays_while_it_is_written_and_is_missed_after() {
 }
 
 #[test]
-fn who_stops_taking_it_is_told_and_nothing_is_left() {
-    let place = Place::new();
+fn an_export_whose_receiver_stops_fails_and_leaves_nothing() {
+    let place = TempDirectory::new();
     let store = Store::open(&place.join("store")).unwrap();
     let large = vec![7; 1 << 20];
     let image = import(&store, stream(root(&large).end()), "a").unwrap();
@@ -232,12 +232,12 @@ fn who_stops_taking_it_is_told_and_nothing_is_left() {
         assert_eq!(shape(&store), before);
     }
     store.remove("a", false).unwrap();
-    assert_eq!(store.collect_garbage().unwrap().images, [image.id], "nobody holds it");
+    assert_eq!(store.collect_garbage().unwrap().images, [image.id], "it is not held");
 }
 
 #[test]
 fn a_layer_that_is_not_as_it_was_imported_is_refused() {
-    let place = Place::new();
+    let place = TempDirectory::new();
     let store = Store::open(&place.join("store")).unwrap();
     let large = vec![7; 1 << 20];
     let image = import(&store, stream(root(&large).end()), "a").unwrap();
@@ -272,7 +272,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
 
     #[test]
-    fn whatever_a_layer_is_comes_out_and_goes_in_again(
+    fn any_layer_is_exported_and_imported_again(
         entries in prop::collection::vec(same_as_tar::entry(), 1..12),
         hidden in prop::collection::vec((same_as_tar::path(), any::<bool>()), 0..4),
     ) {
@@ -282,7 +282,7 @@ proptest! {
             Entry::File(format!("{parent}/.wh.{name}"), Vec::new(), 0o644)
         });
         let entries: Vec<_> = entries.into_iter().chain(whiteouts).collect();
-        let place = Place::new();
+        let place = TempDirectory::new();
         let store = Store::open(&place.join("store")).unwrap();
         let other = Store::open(&place.join("other")).unwrap();
         if let Ok(image) = import(&store, stream(same_as_tar::archive(&entries)), "a") {

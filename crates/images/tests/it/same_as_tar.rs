@@ -1,5 +1,5 @@
-//! Archives by chance: where GNU tar and we both unpack one, the trees are the same. Links that
-//! lead out are not among them: GNU tar makes those at the very end, and forgets what came between.
+//! Random archives: where GNU tar and we both unpack one, the trees are the same. Links that lead
+//! out are not among them: GNU tar makes those at the very end, and forgets what came between.
 
 use std::fs::{self, File};
 use std::os::unix::fs::MetadataExt as _;
@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use images::{Limits, unpack::unpack};
 use proptest::prelude::*;
 
-use crate::place::{Place, tree};
+use crate::temp_directory::{TempDirectory, tree};
 
 #[derive(Debug, Clone)]
 pub(crate) enum Entry {
@@ -85,8 +85,8 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 96, ..ProptestConfig::default() })]
 
     #[test]
-    fn trees_are_those_of_gnu_tar(entries in prop::collection::vec(entry(), 1..12)) {
-        let place = Place::new();
+    fn unpacked_trees_are_those_of_gnu_tar(entries in prop::collection::vec(entry(), 1..12)) {
+        let place = TempDirectory::new();
         let bytes = archive(&entries);
         fs::write(place.join("a.tar"), &bytes).unwrap();
         let (ours, theirs) = (place.directory("ours"), place.directory("theirs"));
@@ -105,10 +105,10 @@ proptest! {
     }
 }
 
-/// What GNU tar writes in each of its formats is read by us: long names, large numbers, holes.
+/// We read what GNU tar writes in each of its formats: long names, large numbers, holes.
 #[test]
 fn every_format_of_gnu_tar_is_read() {
-    let place = Place::new();
+    let place = TempDirectory::new();
     let tree_in = place.directory("in");
     let long = tree_in.join("d".repeat(90)).join("e".repeat(90)).join("f".repeat(90));
     fs::create_dir_all(&long).unwrap();

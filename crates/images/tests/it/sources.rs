@@ -1,4 +1,4 @@
-//! Every kind of source, right and wrong, into a store.
+//! Every kind of source, valid and invalid, imported into a store.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -12,7 +12,7 @@ use model::ImageName;
 use serde_json::{Value, json};
 
 use crate::archive::{Archive, gzip, zstd};
-use crate::place::{Place, tree};
+use crate::temp_directory::{TempDirectory, tree};
 
 pub(crate) fn name(text: &str) -> ImageName {
     ImageName::new(text).unwrap()
@@ -31,7 +31,7 @@ pub(crate) fn root(contents: &[u8]) -> Archive {
     Archive::new().directory("./").directory("./bin").file("./bin/sh", contents)
 }
 
-/// Names beneath the store, without what is in layers.
+/// Names beneath the store, without the contents of layers.
 pub(crate) fn shape(store: &Store) -> Vec<String> {
     let mut names: Vec<String> = ["layers", "images", "names", "tmp"]
         .iter()
@@ -106,7 +106,7 @@ fn two_layers() -> Vec<Vec<u8>> {
     vec![root(b"one").end(), Archive::new().file("bin/.wh.sh", b"").file("new", b"two").end()]
 }
 
-/// An image in OCI form: a manifest and what it names.
+/// An image in OCI form: a manifest and the blobs it names.
 fn manifest(files: &mut Files, architecture: &str, layers: &[Vec<u8>]) -> Value {
     let config = files.blob("config.v1+json", config(architecture, layers).to_string().as_bytes());
     let mut described = Vec::new();
@@ -154,7 +154,7 @@ fn docker(layers: &[Vec<u8>], tags: &[&str]) -> Files {
 
 #[test]
 fn one_root_in_every_form_is_one_image() {
-    let place = Place::new();
+    let place = TempDirectory::new();
     let store = Store::open(&place.join("store")).unwrap();
     let bytes = root(b"contents").end();
     let mut ids = Vec::new();
@@ -175,8 +175,8 @@ fn one_root_in_every_form_is_one_image() {
 }
 
 #[test]
-fn a_directory_becomes_what_it_is() {
-    let place = Place::new();
+fn a_directory_is_imported_as_it_is() {
+    let place = TempDirectory::new();
     let store = Store::open(&place.join("root/var/store")).unwrap();
     let path = place.directory("root");
     fs::write(path.join("one"), "x").unwrap();
@@ -200,7 +200,7 @@ fn a_directory_becomes_what_it_is() {
 
 #[test]
 fn one_image_in_every_form_is_one_image() {
-    let place = Place::new();
+    let place = TempDirectory::new();
     let store = Store::open(&place.join("store")).unwrap();
     let layers = two_layers();
     let saved = docker(&layers, &["x:latest"]);
@@ -236,8 +236,8 @@ fn one_image_in_every_form_is_one_image() {
 }
 
 #[test]
-fn images_of_other_tools_are_known_by_what_their_files_are_called() {
-    let place = Place::new();
+fn images_of_other_tools_are_recognised_by_their_file_names() {
+    let place = TempDirectory::new();
     let store = Store::open(&place.join("store")).unwrap();
     let layer = root(b"x").end();
     let text = config(here(), std::slice::from_ref(&layer)).to_string();
@@ -265,8 +265,8 @@ fn images_of_other_tools_are_known_by_what_their_files_are_called() {
 }
 
 #[test]
-fn lists_that_name_themselves_without_end_have_one() {
-    let place = Place::new();
+fn recursive_image_lists_are_bounded() {
+    let place = TempDirectory::new();
     let store = Store::open(&place.join("store")).unwrap();
     let nested = |times: usize, mut files: Files, innermost: &Value| {
         let mut inner = innermost.clone();
@@ -287,8 +287,8 @@ fn lists_that_name_themselves_without_end_have_one() {
 }
 
 #[test]
-fn an_import_can_be_called_off_wherever_it_is() {
-    let place = Place::new();
+fn an_import_can_be_cancelled_at_any_point() {
+    let place = TempDirectory::new();
     let store = Store::open(&place.join("store")).unwrap();
     let options = ImportOptions::default();
     options.called_off.store(true, Ordering::Relaxed);
@@ -307,8 +307,8 @@ fn an_import_can_be_called_off_wherever_it_is() {
 }
 
 #[test]
-fn an_image_that_says_too_much_about_itself_is_not_kept() {
-    let place = Place::new();
+fn an_image_with_a_too_long_description_is_refused() {
+    let place = TempDirectory::new();
     let store = Store::open(&place.join("store")).unwrap();
     let layer = root(b"x").end();
     let mut written = config(here(), std::slice::from_ref(&layer));
@@ -325,8 +325,8 @@ fn an_image_that_says_too_much_about_itself_is_not_kept() {
 }
 
 #[test]
-fn a_layer_that_is_a_link_to_another_is_that_one() {
-    let place = Place::new();
+fn a_layer_that_links_to_another_is_that_one() {
+    let place = TempDirectory::new();
     let store = Store::open(&place.join("store")).unwrap();
     let layer = root(b"x").end();
     let config = config(here(), &[layer.clone(), layer.clone()]).to_string();
@@ -344,7 +344,7 @@ fn a_layer_that_is_a_link_to_another_is_that_one() {
 
 #[test]
 fn the_image_for_this_machine_is_chosen_from_lists_in_lists() {
-    let place = Place::new();
+    let place = TempDirectory::new();
     let store = Store::open(&place.join("store")).unwrap();
     let mut files = Files::default();
     let for_platform = |mut manifest: Value, architecture: &str| {
@@ -377,8 +377,8 @@ fn the_image_for_this_machine_is_chosen_from_lists_in_lists() {
 }
 
 #[test]
-fn several_saved_images_are_told_apart_by_their_tags() {
-    let place = Place::new();
+fn several_saved_images_are_selected_by_their_tags() {
+    let place = TempDirectory::new();
     let store = Store::open(&place.join("store")).unwrap();
     let (one, two) =
         (docker(&[root(b"1").end()], &["one:latest"]), docker(&[root(b"2").end()], &["two:1"]));
@@ -403,7 +403,7 @@ fn several_saved_images_are_told_apart_by_their_tags() {
 }
 
 #[test]
-fn what_is_not_as_it_says_is_refused_and_leaves_nothing() {
+fn images_with_wrong_digests_are_refused_and_leave_nothing() {
     let layers = two_layers();
     let path_of = |files: &Files, part: &str| {
         let found = files.0.iter().find(|(path, bytes)| {
@@ -540,7 +540,7 @@ fn what_is_not_as_it_says_is_refused_and_leaves_nothing() {
         ("xz", b"\xfd7zXZ\0aaaa".to_vec(), ImageErrorCode::Unsupported),
     ];
     for (what, bytes, expected) in cases {
-        let place = Place::new();
+        let place = TempDirectory::new();
         let store = Store::open(&place.join("store")).unwrap();
         fs::write(place.join("file"), &bytes).unwrap();
         for source in [stream(bytes), Source::Path(place.join("file"))] {
@@ -549,7 +549,7 @@ fn what_is_not_as_it_says_is_refused_and_leaves_nothing() {
             assert_eq!(shape(&store), [""; 0], "{what}");
         }
     }
-    let place = Place::new();
+    let place = TempDirectory::new();
     let store = Store::open(&place.join("store")).unwrap();
     let refused = import(&store, Source::Path(place.join("nothing")), "a").unwrap_err();
     assert_eq!(refused.code, ImageErrorCode::SourceUnreadable, "{refused}");
@@ -557,7 +557,7 @@ fn what_is_not_as_it_says_is_refused_and_leaves_nothing() {
 
 #[test]
 fn a_root_that_only_looks_like_an_image_is_a_root() {
-    let place = Place::new();
+    let place = TempDirectory::new();
     let store = Store::open(&place.join("store")).unwrap();
     let bytes = Archive::new().file("manifest.json", b"{}").file("bin/sh", b"x").end();
     fs::write(place.join("file"), &bytes).unwrap();
@@ -568,8 +568,8 @@ fn a_root_that_only_looks_like_an_image_is_a_root() {
 }
 
 #[test]
-fn layers_that_add_nothing_or_are_hidden_are_left_away() {
-    let place = Place::new();
+fn layers_that_add_nothing_or_are_hidden_are_dropped() {
+    let place = TempDirectory::new();
     let store = Store::open(&place.join("store")).unwrap();
     let (a, b) = (root(b"a").end(), root(b"b").end());
     let (empty, hides) =

@@ -1,4 +1,4 @@
-//! A store over its life: names, use, garbage, crowds, and imports that did not end.
+//! A store over its life: names, use, garbage, concurrent imports, and imports that did not finish.
 
 use std::fs::{self, File};
 use std::io::{self, Cursor, Read};
@@ -12,8 +12,8 @@ use images::{Digest, ImageErrorCode, ImportOptions, Source, Store};
 use rustix::fs::{FlockOperation, flock};
 
 use crate::archive::{Archive, gzip};
-use crate::place::Place;
 use crate::sources::{import, name, oci, root, shape, stream};
+use crate::temp_directory::TempDirectory;
 
 fn code<T>(outcome: Result<T, images::ImageError>) -> Result<T, ImageErrorCode> {
     outcome.map_err(|error| error.code)
@@ -21,7 +21,7 @@ fn code<T>(outcome: Result<T, images::ImageError>) -> Result<T, ImageErrorCode> 
 
 #[test]
 fn images_are_found_by_name_and_by_id() {
-    let place = Place::new();
+    let place = TempDirectory::new();
     let store = Store::open(&place.join("store")).unwrap();
     assert_eq!(store.list(), Ok(vec![]));
     let one = import(&store, stream(root(b"1").end()), "one").unwrap();
@@ -42,8 +42,8 @@ fn images_are_found_by_name_and_by_id() {
 }
 
 #[test]
-fn nobody_else_enters_a_store_whoever_made_the_directories() {
-    let place = Place::new();
+fn only_the_owner_enters_an_image_store() {
+    let place = TempDirectory::new();
     let data = place.directory("data");
     let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o7777;
     for (made, before) in [(false, 0), (true, 0o755), (true, 0o777)] {
@@ -58,8 +58,8 @@ fn nobody_else_enters_a_store_whoever_made_the_directories() {
 }
 
 #[test]
-fn a_name_that_an_id_begins_with_is_a_name() {
-    let place = Place::new();
+fn an_image_name_wins_over_an_id_prefix() {
+    let place = TempDirectory::new();
     let store = Store::open(&place.join("store")).unwrap();
     let image = import(&store, stream(root(b"x").end()), "kept").unwrap();
     let id = image.id.to_string();
@@ -78,8 +78,8 @@ fn a_name_that_an_id_begins_with_is_a_name() {
 }
 
 #[test]
-fn garbage_is_what_has_no_name_and_no_user() {
-    let place = Place::new();
+fn image_garbage_has_no_name_and_no_user() {
+    let place = TempDirectory::new();
     let store = Store::open(&place.join("store")).unwrap();
     let old = import(&store, stream(root(b"old").end()), "a").unwrap();
     import(&store, stream(root(b"new").end()), "a").unwrap();
@@ -106,7 +106,7 @@ fn garbage_is_what_has_no_name_and_no_user() {
 
 #[test]
 fn one_damaged_image_does_not_spoil_the_others() {
-    let place = Place::new();
+    let place = TempDirectory::new();
     let store = Store::open(&place.join("store")).unwrap();
     let damaged = import(&store, stream(root(b"damaged").end()), "damaged").unwrap();
     let good = import(&store, stream(root(b"good").end()), "good").unwrap();
@@ -124,7 +124,7 @@ fn one_damaged_image_does_not_spoil_the_others() {
     import(&store, stream(root(b"good").end()), "other").unwrap();
     let collected = store.collect_garbage().unwrap();
     assert_eq!((collected.images.len(), collected.layers), (1, 0));
-    assert_eq!(layers(), 6, "nobody knows which it has");
+    assert_eq!(layers(), 6, "its layers are unknown");
     store.remove("damaged", false).unwrap();
     assert_eq!(store.collect_garbage().unwrap().layers, 2);
     assert_eq!((listed(), layers()), (vec![good.id], 2));
@@ -132,7 +132,7 @@ fn one_damaged_image_does_not_spoil_the_others() {
 
 #[test]
 fn all_layers_of_an_image_count_together() {
-    let place = Place::new();
+    let place = TempDirectory::new();
     let store = Store::open(&place.join("store")).unwrap();
     let layers: Vec<_> = (0..3_u8).map(|n| root(&[n]).end()).collect();
     for (max_entries, expected) in [(9, Ok(3)), (8, Err(ImageErrorCode::TooLarge))] {
@@ -151,8 +151,8 @@ fn all_layers_of_an_image_count_together() {
 }
 
 #[test]
-fn who_knows_the_digest_of_a_layer_does_not_get_it() {
-    let place = Place::new();
+fn knowing_the_digest_of_a_layer_does_not_give_it() {
+    let place = TempDirectory::new();
     let store = Store::open(&place.join("store")).unwrap();
     let layer = root(b"secret").end();
     import(&store, stream(oci(std::slice::from_ref(&layer)).archive(&[])), "theirs").unwrap();
@@ -171,8 +171,8 @@ fn who_knows_the_digest_of_a_layer_does_not_get_it() {
 }
 
 #[test]
-fn the_last_name_of_a_used_image_is_forgotten_by_force_only() {
-    let place = Place::new();
+fn the_last_name_of_a_used_image_is_removed_by_force_only() {
+    let place = TempDirectory::new();
     let store = Store::open(&place.join("store")).unwrap();
     let image = import(&store, stream(root(b"x").end()), "a").unwrap();
     import(&store, stream(root(b"x").end()), "b").unwrap();
@@ -193,7 +193,7 @@ fn the_last_name_of_a_used_image_is_forgotten_by_force_only() {
     assert_eq!(shape(&store), [""; 0]);
 }
 
-/// A source that fails, or ends, after so many bytes.
+/// A source that fails, or ends, after this many bytes.
 struct Failing(Cursor<Vec<u8>>, u64);
 
 impl Read for Failing {
@@ -208,8 +208,8 @@ impl Read for Failing {
 }
 
 #[test]
-fn an_import_that_does_not_end_leaves_nothing() {
-    let place = Place::new();
+fn an_unfinished_import_leaves_nothing() {
+    let place = TempDirectory::new();
     let store = Store::open(&place.join("store")).unwrap();
     let bytes = root(&vec![7; 3 << 20]).file("more", &vec![8; 1 << 20]).end();
     for after in [0, 1000, 100_000, 2 << 20] {
@@ -236,7 +236,7 @@ fn an_import_that_does_not_end_leaves_nothing() {
         let left: Vec<_> =
             shape(&beside).into_iter().filter(|name| name.starts_with("tmp")).collect();
         assert_eq!(left.len(), 1, "{left:?}");
-        assert_ne!(left, ["tmp/1-0"], "where somebody works stays, and only that");
+        assert_ne!(left, ["tmp/1-0"], "a directory in use stays, and no other");
         assert_eq!(beside.collect_garbage_if_idle(), Ok(None));
         ControlFlow::Continue(())
     };
@@ -246,8 +246,8 @@ fn an_import_that_does_not_end_leaves_nothing() {
 }
 
 #[test]
-fn many_import_at_once() {
-    let place = Place::new();
+fn many_imports_run_at_once() {
+    let place = TempDirectory::new();
     let store = Store::open(&place.join("store")).unwrap();
     std::thread::scope(|scope| {
         for n in 0..8 {
@@ -276,12 +276,12 @@ fn many_import_at_once() {
     assert!(!shape(&store).iter().any(|name| name.starts_with("tmp")));
 }
 
-/// Set where a test runs again as somebody else.
-const AS_NOBODY_IN: &str = "IMAGES_TEST_AS_NOBODY_IN";
+/// Set where a test runs again as another user.
+const AS_ORDINARY_USER_IN: &str = "IMAGES_TEST_AS_ORDINARY_USER_IN";
 
 #[test]
-fn an_ordinary_user_can_do_all_of_it() {
-    if let Some(place) = std::env::var_os(AS_NOBODY_IN) {
+fn an_ordinary_user_can_use_an_image_store() {
+    if let Some(place) = std::env::var_os(AS_ORDINARY_USER_IN) {
         let store = Store::open(&Path::new(&place).join("store")).unwrap();
         let archive = Archive::new()
             .raw(b'5', b"closed", b"", 0, b"")
@@ -304,14 +304,15 @@ fn an_ordinary_user_can_do_all_of_it() {
     if !rustix::process::getuid().is_root() {
         return;
     }
-    let place = Place::new();
+    let place = TempDirectory::new();
     std::os::unix::fs::chown(place.path(), Some(65_534), Some(65_534)).unwrap();
-    // The program may lie where only root can go: then it is copied to where anybody can.
+    // The program may lie where only root can go: then it is copied to a directory that all users
+    // can reach.
     let program = place.join("program");
     fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
     let output = Command::new(&program)
-        .args(["--exact", "store::an_ordinary_user_can_do_all_of_it", "--nocapture"])
-        .env(AS_NOBODY_IN, place.path())
+        .args(["--exact", "store::an_ordinary_user_can_use_an_image_store", "--nocapture"])
+        .env(AS_ORDINARY_USER_IN, place.path())
         .uid(65_534)
         .gid(65_534)
         .current_dir("/")

@@ -1,6 +1,6 @@
-//! Where control groups are on this machine and which of them we may use. There are two
-//! generations and every mixture of them; this finds out for each use which directory serves it.
-//! It only looks: it must never make or change a group.
+//! Where control groups are on this machine and which of them we may use. There are two generations
+//! and every mixture of them; this module finds out which directory serves each use. It only reads:
+//! it must never make or change a group.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -29,9 +29,9 @@ pub enum Access {
     Writable,
     /// It is mounted read-only, as in most containers.
     ReadOnly,
-    /// It belongs to somebody else.
+    /// It belongs to another user.
     Denied,
-    /// Its threads are in groups of their own: whole processes cannot be beneath it.
+    /// Its threads are in groups of their own, so it cannot contain whole processes.
     Threaded,
 }
 
@@ -42,10 +42,10 @@ pub struct Placement {
     pub version: Version,
     /// The directory beneath which ours are made.
     pub directory: PathBuf,
-    /// Whether we may.
+    /// Whether we may use it.
     pub access: Access,
-    /// Processes are in `directory` itself, and it is not the top of its hierarchy: on v2 they must
-    /// move into a child before its children can have controllers.
+    /// `directory` itself contains processes, and it is not the top of its hierarchy: on v2 they
+    /// must move into a child before its children can have controllers.
     pub must_be_vacated: bool,
 }
 
@@ -64,14 +64,15 @@ pub struct CgroupLayout {
     pub freezer: Option<Placement>,
 }
 
-/// Freezing is part of v2 itself since then; the top of a hierarchy, where we look, does not show it.
+/// Since this version v2 itself can freeze; the top of a hierarchy, where we look, does not show
+/// it.
 const FREEZE_SINCE: (u32, u32) = (5, 2);
 
-/// All uses, in the order in which they are told.
+/// All uses, in the order of reports.
 pub const USES: [Use; 4] = [Use::Memory, Use::Cpu, Use::Pids, Use::Freezer];
 
 impl CgroupLayout {
-    /// Finds out. `is_root` is whether we may use groups that are not ours.
+    /// Finds them. `is_root`: whether we may use groups that are not ours.
     pub fn find(files: &dyn Files, is_root: bool) -> Self {
         let read = |path| files.text(Path::new(path)).unwrap_or_default();
         let mounts = visible(mounts(&read("/proc/self/mountinfo")));
@@ -161,7 +162,7 @@ pub const fn controller_of(used: Use) -> &'static str {
     }
 }
 
-/// Of several mounts at one place only the last can be seen.
+/// Of several mounts at one path, only the last is visible.
 fn visible(mounts: Vec<Mount>) -> Vec<Mount> {
     let mut seen: Vec<Mount> = Vec::new();
     for mount in mounts {
@@ -190,7 +191,7 @@ fn place_v2(files: &dyn Files, mount: &Mount, ours: &[Membership], is_root: bool
         None if is_root => mount.point.clone(),
         None => without_ours(&own).to_owned(),
     };
-    // The top of the whole hierarchy has no type; the top of what a container sees does.
+    // The top of the whole hierarchy has no type; the top of what a container sees has one.
     let kind = files.text(&directory.join("cgroup.type"));
     let is_top = !files.exists(&directory.join("cgroup.type"));
     let access = match kind.as_deref().map(str::trim) {
@@ -211,22 +212,22 @@ fn place_v2(files: &dyn Files, mount: &Mount, ours: &[Membership], is_root: bool
     }
 }
 
-/// What was handed over to us is where we belong: the group we are in, or, if we are in a part of it,
-/// the one around it. Without that, root takes the top, beside everybody else, and others can only
-/// try what they are in.
+/// A group that was delegated to us is the one to use: the group we are in, or the one around it if
+/// we are in a child of it. Without delegation, root uses the top, beside all others, and other
+/// users can only try the group they are in.
 fn handed_over<'a>(files: &dyn Files, own: &'a Path, top: &Path) -> Option<&'a Path> {
     let own = without_ours(own);
     let mut candidates = std::iter::once(own).chain(own.parent());
     candidates.find(|group| *group != top && files.is_delegated(group) && !is_of_a_session(group))
 }
 
-/// The group of a session manager was handed over to that, not to us.
+/// The group of a session manager was delegated to that, not to us.
 fn is_of_a_session(group: &Path) -> bool {
     let name = group.file_name().and_then(OsStr::to_str);
     name.is_some_and(|name| name.starts_with("user@"))
 }
 
-/// The group we were in before one of us moved everyone into a part of it.
+/// The group we were in before a process of ours moved all processes into a child of it.
 fn without_ours(own: &Path) -> &Path {
     match own.parent() {
         Some(around) if own.file_name() == Some(OsStr::new(VACATED_TO)) => around,
@@ -243,10 +244,10 @@ fn place_v1(files: &dyn Files, mount: &Mount) -> Placement {
     }
 }
 
-/// The directory of a group, from its path in the hierarchy and what of that the mount shows.
+/// The directory of a group, from its path in the hierarchy and the part of it that is mounted.
 fn beneath(mount: &Mount, path: &str) -> PathBuf {
     let shown = Path::new(path).strip_prefix(&mount.root);
-    // A group outside of what is shown is written with "..": then the top is all there is.
+    // A group outside of what is mounted is written with "..": then only the top can be used.
     match shown {
         Ok(relative) if !path.contains("..") => {
             if relative.as_os_str().is_empty() {

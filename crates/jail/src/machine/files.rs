@@ -1,16 +1,16 @@
-//! The few ways in which a machine is looked at, so that tests can show one that is not there.
+//! How a machine is read, so that tests can show one that does not exist.
 
 use std::path::Path;
 
-/// Files of a machine. Only reading: nothing here may change what it looks at.
+/// Files of a machine. Read-only: nothing here may change what it reads.
 pub trait Files {
     /// The text of a file, if it can be read.
     fn text(&self, path: &Path) -> Option<String>;
-    /// Whether there is something of this name.
+    /// Whether a file of this name exists.
     fn exists(&self, path: &Path) -> bool;
     /// Whether we may change the directory.
     fn may_change(&self, path: &Path) -> bool;
-    /// Whether a control group was handed over to us by whoever manages the groups.
+    /// Whether a control group was delegated to us, for example by systemd.
     fn is_delegated(&self, path: &Path) -> bool;
 }
 
@@ -34,7 +34,8 @@ impl Files for Host {
     }
 
     fn is_delegated(&self, path: &Path) -> bool {
-        // systemd marks what it hands over; the second name is for those who cannot read the first.
+        // systemd marks groups that it delegates; the second name is for users who cannot read the
+        // first.
         ["trusted.delegate", "user.delegate"].iter().any(|name| {
             let mut value = [0; 8];
             rustix::fs::getxattr(path, *name, &mut value)

@@ -1,6 +1,5 @@
-//! What this machine can do: kernel, control groups, limits, and what we are allowed of it. Facts
-//! only; what they mean and what to do about them is said by those who use them. Looking must never
-//! change anything.
+//! What this machine can do: kernel, control groups, limits, and our privileges. Facts only; their
+//! users decide what they mean. Reading them must never change anything.
 
 pub mod cgroups;
 pub mod files;
@@ -21,22 +20,22 @@ pub use files::{Files, Host};
 pub enum Presence {
     /// It has.
     There,
-    /// It has not: it is too old, or was built without.
+    /// It does not: it is too old, or was built without it.
     Missing,
-    /// It may have, but we are not allowed to use it.
+    /// It may have it, but we are not allowed to use it.
     Denied,
 }
 
-/// Which calls the kernel has. Asked by `sys::probe`.
+/// Which calls the kernel has. `sys::probe` asks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Calls {
     /// Building mounts piece by piece (Linux 5.2).
     pub new_mount_api: Presence,
-    /// Changing mounts as a whole (5.12).
+    /// Changing mounts recursively (5.12).
     pub mount_setattr: Presence,
     /// Handles to mounts (5.2).
     pub open_tree: Presence,
-    /// Processes with a structure of wishes (5.3).
+    /// Making processes with a structure of arguments (5.3).
     pub clone3: Presence,
     /// Opening beneath a directory (5.6).
     pub openat2: Presence,
@@ -46,22 +45,22 @@ pub struct Calls {
     pub close_range: Presence,
     /// System call filters that kill processes (4.14).
     pub seccomp: Presence,
-    /// Version of Landlock, if it is switched on.
+    /// The Landlock version, if it is enabled.
     pub landlock_abi: Option<u32>,
 }
 
-/// Namespaces for users, whose root is no root outside.
+/// User namespaces, whose root has no privileges outside.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct UserNamespaces {
     /// The kernel has them.
     pub there: bool,
     /// How many there may be.
     pub most: u64,
-    /// Somebody who is not root may make one.
+    /// An ordinary user may make one.
     pub for_everybody: bool,
 }
 
-/// A privilege that the launcher needs, by the kernel's number.
+/// A privilege that the launcher needs, with the kernel's number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Capability {
     /// Its name without the prefix, as in the manual.
@@ -70,7 +69,7 @@ pub struct Capability {
     pub bit: u8,
 }
 
-/// What the launcher needs of root's privileges.
+/// The privileges of root that the launcher needs.
 pub const NEEDED: &[Capability] = &[
     Capability { name: "CHOWN", bit: 0 },
     Capability { name: "DAC_OVERRIDE", bit: 1 },
@@ -93,11 +92,11 @@ pub struct Machine {
     pub cgroups: CgroupLayout,
     /// User namespaces.
     pub user_namespaces: UserNamespaces,
-    /// The other kinds of namespaces that the kernel does not have.
+    /// The other kinds of namespaces that the kernel lacks.
     pub namespaces_missing: Vec<&'static str>,
     /// Calls.
     pub calls: Calls,
-    /// A process can be born in a control group.
+    /// A process can start in a control group.
     pub clone_into_cgroup: bool,
     /// A mount can show other owners than its files have.
     pub idmapped_mounts: bool,
@@ -105,9 +104,9 @@ pub struct Machine {
     pub overlay_in_userns: bool,
     /// Whether we are root.
     pub is_root: bool,
-    /// What of [`NEEDED`] we do not have.
+    /// Which of [`NEEDED`] we lack.
     pub capabilities_missing: Vec<Capability>,
-    /// Whether a system call filter is around us already.
+    /// Whether a system call filter already applies to us.
     pub filtered: bool,
     /// Open files: soft and hard limit, none is unlimited.
     pub open_files: (Option<u64>, Option<u64>),
@@ -117,7 +116,7 @@ pub struct Machine {
     pub memory_bytes: u64,
     /// Swap of the whole machine.
     pub swap_bytes: u64,
-    /// Whether `/usr` is there to be shown in sandboxes.
+    /// Whether `/usr` exists and can be shown in sandboxes.
     pub usr: bool,
 }
 
@@ -152,7 +151,7 @@ impl Machine {
             user_namespaces: UserNamespaces {
                 there: exists("/proc/self/ns/user"),
                 most: number("/proc/sys/user/max_user_namespaces").unwrap_or(0),
-                // Two distributions' own switches; where there is none, everybody may.
+                // Switches of two distributions; without them, all users may.
                 for_everybody: number("/proc/sys/kernel/unprivileged_userns_clone") != Some(0)
                     && number("/proc/sys/kernel/apparmor_restrict_unprivileged_userns")
                         .unwrap_or(0)
@@ -180,7 +179,7 @@ impl Machine {
     }
 }
 
-/// The second of the four users in `Uid:`.
+/// The second of the four ids in `Uid:`.
 fn effective_user(status: &str) -> Option<u32> {
     parse::value_of(status, "Uid")?.split_whitespace().nth(1)?.parse().ok()
 }

@@ -1,4 +1,4 @@
-//! What the kernel writes into `/proc`, read. Pure, and forgiving: a line that makes no sense is
+//! Parses what the kernel writes into `/proc`. Pure, and tolerant: a line that cannot be parsed is
 //! left out, because kernels add to these files.
 
 use std::path::PathBuf;
@@ -6,15 +6,15 @@ use std::path::PathBuf;
 /// A line of `/proc/self/mountinfo`, as far as it matters here.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mount {
-    /// Which part of the file system is shown.
+    /// The part of the file system that is mounted.
     pub root: String,
-    /// Where.
+    /// The mount point.
     pub point: PathBuf,
     /// The kind of file system.
     pub kind: String,
-    /// Whether it is shown read-only.
+    /// Whether it is mounted read-only.
     pub read_only: bool,
-    /// Options of the file system: for control groups its controllers.
+    /// Options of the file system: for control groups, its controllers.
     pub options: Vec<String>,
 }
 
@@ -39,7 +39,7 @@ fn mount(line: &str) -> Option<Mount> {
     })
 }
 
-/// Spaces and their like are written as a backslash and three octal digits.
+/// Spaces and similar characters are written as a backslash and three octal digits.
 fn unescape(text: &str) -> String {
     let mut parts = text.split('\\');
     let mut bytes = parts.next().unwrap_or("").as_bytes().to_vec();
@@ -55,7 +55,7 @@ fn unescape(text: &str) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// A line of `/proc/self/cgroup`: where we are in one hierarchy.
+/// A line of `/proc/self/cgroup`: our group in one hierarchy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Membership {
     /// Its controllers; none for v2.
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_are_read() {
+    fn versions_limits_and_memory_are_parsed() {
         let cases = [
             ("6.18.5", Some((6, 18))),
             ("5.15.153.1-microsoft-standard-WSL2\n", Some((5, 15))),

@@ -1,11 +1,11 @@
-//! Machines as their files show them, shortened to what matters.
+//! Sample machines, as their files show them, shortened to what matters.
 
 use std::collections::BTreeMap;
 use std::path::Path;
 
 use super::Files;
 
-/// A machine that is not there.
+/// A machine that does not exist.
 #[derive(Default)]
 pub(super) struct Sample {
     texts: BTreeMap<String, String>,
@@ -63,14 +63,14 @@ const V2_MOUNTS: &str = "\
 ";
 const V2_CONTROLLERS: &str = "cpuset cpu io memory hugetlb pids rdma misc\n";
 
-/// A server of today, root in a login session.
+/// A modern server, root in a login session.
 pub(super) fn systemd_root() -> Sample {
     Sample::new("6.12.9-amd64", V2_MOUNTS, "0::/user.slice/user-0.slice/session-3.scope\n")
         .with("/sys/fs/cgroup/cgroup.controllers", V2_CONTROLLERS)
         .with("/sys/fs/cgroup/cgroup.procs", "")
 }
 
-/// The same server, as a service to which its group was handed over.
+/// The same server, as a service to which its group was delegated.
 pub(super) fn systemd_service() -> Sample {
     const OWN: &str = "/sys/fs/cgroup/system.slice/shoal.service";
     Sample::new("6.12.9-amd64", V2_MOUNTS, "0::/system.slice/shoal.service\n")
@@ -80,7 +80,7 @@ pub(super) fn systemd_service() -> Sample {
         .delegating(OWN)
 }
 
-/// The same service in a part of its group, as systemd or one of us has put it there.
+/// The same service in a child of its group, where systemd or a process of ours has put it.
 pub(super) fn systemd_service_in(part: &str) -> Sample {
     const OWN: &str = "/sys/fs/cgroup/system.slice/shoal.service";
     let cgroup = format!("0::/system.slice/shoal.service/{part}\n");
@@ -93,7 +93,7 @@ pub(super) fn systemd_service_in(part: &str) -> Sample {
         .delegating(OWN)
 }
 
-/// A desktop, as an ordinary user whose session manager got memory and pids handed over.
+/// A desktop, as an ordinary user whose session manager got memory and pids delegated.
 pub(super) fn systemd_user() -> Sample {
     const OWN: &str =
         "/sys/fs/cgroup/user.slice/user-1000.slice/user@1000.service/app.slice/a.scope";
@@ -105,7 +105,7 @@ pub(super) fn systemd_user() -> Sample {
         .denying("/sys/fs/cgroup")
 }
 
-/// The same after a run of ours, and in a group of the session manager itself.
+/// The same after a run of ours, in a group of the session manager itself.
 pub(super) fn systemd_user_in(scope: &str) -> Sample {
     const MANAGER: &str = "/sys/fs/cgroup/user.slice/user-1000.slice/user@1000.service";
     let cgroup = format!("0::/user.slice/user-1000.slice/user@1000.service/{scope}\n");
@@ -117,13 +117,13 @@ pub(super) fn systemd_user_in(scope: &str) -> Sample {
         .denying("/sys/fs/cgroup")
 }
 
-/// A group whose threads are divided.
+/// A group in threaded mode.
 pub(super) fn threaded(kind: &str) -> Sample {
     const OWN: &str = "/sys/fs/cgroup/system.slice/shoal.service";
     systemd_service().with(&format!("{OWN}/cgroup.type"), kind)
 }
 
-/// The same, over ssh without a session manager: nothing is ours.
+/// The same, over ssh without a session manager: no group is ours.
 pub(super) fn user_without_delegation() -> Sample {
     const OWN: &str = "/sys/fs/cgroup/user.slice/user-1000.slice/session-9.scope";
     Sample::new("6.8.0-45-generic", V2_MOUNTS, "0::/user.slice/user-1000.slice/session-9.scope\n")
@@ -133,7 +133,7 @@ pub(super) fn user_without_delegation() -> Sample {
         .denying("/sys/fs/cgroup")
 }
 
-/// A microVM whose first process mounts everything it finds.
+/// A microVM whose first process mounts every hierarchy.
 pub(super) fn hybrid_microvm() -> Sample {
     let mountinfo = "\
 27 1 254:0 / / rw,relatime - ext4 /dev/vda rw,discard
@@ -167,7 +167,7 @@ pub(super) fn v1_server() -> Sample {
     Sample::new("4.18.0-553.el8.x86_64", mountinfo, cgroup)
 }
 
-/// Inside an ordinary container on a server of today.
+/// Inside an ordinary container on a modern server.
 pub(super) fn container() -> Sample {
     let mountinfo = "\
 812 790 0:51 / / rw,relatime - overlay overlay rw,lowerdir=/a,upperdir=/b,workdir=/c
@@ -204,7 +204,7 @@ pub(super) fn v1_container() -> Sample {
     Sample::new("4.19.0-27-amd64", mountinfo, cgroup)
 }
 
-/// Linux on Windows, as it came for years.
+/// WSL 2, as it was for years.
 pub(super) fn windows() -> Sample {
     let mountinfo = "\
 80 70 0:35 / /sys/fs/cgroup rw,nosuid,nodev,noexec,relatime - tmpfs tmpfs rw,mode=755
@@ -218,7 +218,7 @@ pub(super) fn windows() -> Sample {
         .with("/sys/fs/cgroup/unified/cgroup.controllers", "")
 }
 
-/// A chroot without anything.
+/// A chroot with no mounts.
 pub(super) fn bare() -> Sample {
     Sample::new("6.1.0", "20 1 0:20 / / rw - ext4 /dev/sda1 rw\n", "0::/\n")
 }

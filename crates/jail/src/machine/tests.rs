@@ -19,8 +19,8 @@ const CALLS: Calls = Calls {
     landlock_abi: Some(7),
 };
 
-/// A layout in a few words: what serves what from where.
-fn told(sample: &Sample, is_root: bool) -> String {
+/// A layout in a few words: which directory serves which use.
+fn described(sample: &Sample, is_root: bool) -> String {
     let layout = CgroupLayout::find(sample, is_root);
     let mut text = format!("{:?}", layout.arrangement);
     for used in USES {
@@ -40,11 +40,11 @@ fn told(sample: &Sample, is_root: bool) -> String {
 
 #[track_caller]
 fn check(sample: &Sample, is_root: bool, expected: &[&str]) {
-    assert_eq!(told(sample, is_root), expected.join("\n"));
+    assert_eq!(described(sample, is_root), expected.join("\n"));
 }
 
 #[test]
-fn root_on_a_server_of_today_takes_the_top() {
+fn cgroups_of_root_on_a_modern_server_are_at_the_top() {
     let top = "/sys/fs/cgroup";
     check(
         &samples::systemd_root(),
@@ -60,7 +60,7 @@ fn root_on_a_server_of_today_takes_the_top() {
 }
 
 #[test]
-fn a_service_lives_in_what_it_was_given() {
+fn cgroups_of_a_service_are_in_its_delegated_group() {
     let own = "/sys/fs/cgroup/system.slice/shoal.service";
     check(
         &samples::systemd_service(),
@@ -77,7 +77,7 @@ fn a_service_lives_in_what_it_was_given() {
 }
 
 #[test]
-fn being_in_a_part_of_what_was_given_changes_nothing() {
+fn cgroups_of_a_child_group_are_in_the_delegated_group() {
     let own = "/sys/fs/cgroup/system.slice/shoal.service";
     for part in ["main", "shoal-host"] {
         check(
@@ -108,7 +108,7 @@ fn being_in_a_part_of_what_was_given_changes_nothing() {
 }
 
 #[test]
-fn where_threads_are_divided_nothing_can_be_made() {
+fn cgroups_in_threaded_mode_are_not_used() {
     for kind in ["threaded\n", "domain threaded\n", "domain invalid\n"] {
         let layout = CgroupLayout::find(&samples::threaded(kind), true);
         let access = layout.memory.as_ref().map(|found| found.access);
@@ -118,7 +118,7 @@ fn where_threads_are_divided_nothing_can_be_made() {
 }
 
 #[test]
-fn an_ordinary_user_has_what_the_session_was_given() {
+fn cgroups_of_an_ordinary_user_are_those_of_the_session() {
     let own = "/sys/fs/cgroup/user.slice/user-1000.slice/user@1000.service/app.slice/a.scope";
     check(
         &samples::systemd_user(),
@@ -146,7 +146,7 @@ fn an_ordinary_user_has_what_the_session_was_given() {
 }
 
 #[test]
-fn a_mixture_limits_by_v1_and_freezes_by_v2() {
+fn hybrid_cgroups_limit_by_v1_and_freeze_by_v2() {
     let expected = [
         "Hybrid",
         "memory v1 Writable /sys/fs/cgroup/memory",
@@ -159,7 +159,7 @@ fn a_mixture_limits_by_v1_and_freezes_by_v2() {
 }
 
 #[test]
-fn an_old_server_does_everything_by_v1() {
+fn cgroups_of_an_old_server_are_v1() {
     check(
         &samples::v1_server(),
         true,
@@ -174,7 +174,7 @@ fn an_old_server_does_everything_by_v1() {
 }
 
 #[test]
-fn a_container_may_look_but_not_touch() {
+fn cgroups_in_a_container_are_read_only() {
     let top = "/sys/fs/cgroup";
     check(
         &samples::container(),
@@ -201,7 +201,7 @@ fn a_container_may_look_but_not_touch() {
 }
 
 #[test]
-fn a_privileged_container_must_leave_its_top_first() {
+fn a_privileged_container_must_vacate_its_cgroup() {
     let layout = CgroupLayout::find(&samples::privileged_container(), true);
     assert_eq!(layout.to_vacate(), Some("/sys/fs/cgroup".as_ref()));
     let hierarchies = layout.hierarchies();
@@ -209,7 +209,7 @@ fn a_privileged_container_must_leave_its_top_first() {
 }
 
 #[test]
-fn nothing_is_nothing() {
+fn a_machine_without_cgroups_has_none() {
     check(&samples::bare(), true, &["None"]);
 }
 
@@ -230,7 +230,7 @@ fn hierarchies_are_grouped_by_directory() {
 }
 
 #[test]
-fn the_rest_of_a_machine_is_read() {
+fn machine_facts_are_read() {
     let sample = samples::systemd_root()
         .with("/proc/self/status", "Uid:\t0\t0\t0\t0\nCapEff:\t000001ffffdfffff\nSeccomp:\t0\n")
         .with("/proc/self/ns/user", "")
@@ -253,7 +253,7 @@ fn the_rest_of_a_machine_is_read() {
 }
 
 #[test]
-fn an_old_kernel_can_less() {
+fn an_old_kernel_lacks_features() {
     let machine = Machine::describe(
         &samples::v1_server(),
         Calls { clone3: Presence::Missing, mount_setattr: Presence::Missing, ..CALLS },
@@ -262,7 +262,7 @@ fn an_old_kernel_can_less() {
 }
 
 #[test]
-fn this_machine_can_be_looked_at() {
+fn probing_this_machine_changes_nothing() {
     let machine = Machine::probe();
     assert!(machine.version >= (4, 0), "{machine:?}");
     assert!(machine.memory_bytes > 0);

@@ -2,8 +2,8 @@
 
 use super::*;
 
-fn wish(network: Network, workspace: Workspace, users: Users) -> Wish {
-    Wish {
+fn plan_input(network: Network, workspace: Workspace, users: Users) -> PlanInput {
+    PlanInput {
         hostname: "shoal-1".to_owned(),
         scratch_bytes: 1 << 20,
         workspace,
@@ -18,8 +18,8 @@ fn text(steps: &[Step]) -> String {
     steps.iter().map(|step| step.to_string() + "\n").collect()
 }
 
-/// Compares with a file beside this one. To accept a change on purpose, write what the failed
-/// test prints into the file.
+/// Compares with a file beside this one. To accept a change, write the output of the failed test
+/// into the file.
 #[track_caller]
 fn snapshot(name: &str, expected: &str, steps: &[Step]) {
     let found = text(steps);
@@ -28,7 +28,7 @@ fn snapshot(name: &str, expected: &str, steps: &[Step]) {
 
 #[test]
 fn plans_are_as_they_were_reviewed() {
-    snapshot("settle", include_str!("settle.txt"), &settle());
+    snapshot("join_groups", include_str!("join_groups.txt"), &join_groups());
     snapshot(
         "prepare_limits",
         include_str!("prepare_limits.txt"),
@@ -48,26 +48,26 @@ fn plans_are_as_they_were_reviewed() {
     snapshot(
         "enter_memory",
         include_str!("enter_memory.txt"),
-        &enter(&wish(Network::Spare, memory, Users::Ranges)),
+        &enter(&plan_input(Network::Spare, memory, Users::Ranges)),
     );
     snapshot(
         "enter_disk_fresh",
         include_str!("enter_disk_fresh.txt"),
-        &enter(&wish(Network::Fresh, Workspace::Given, Users::Ranges)),
+        &enter(&plan_input(Network::Fresh, Workspace::Given, Users::Ranges)),
     );
     snapshot(
         "enter_subordinate",
         include_str!("enter_subordinate.txt"),
-        &enter(&wish(Network::Spare, memory, Users::Subordinate)),
+        &enter(&plan_input(Network::Spare, memory, Users::Subordinate)),
     );
     snapshot(
         "enter_alone",
         include_str!("enter_alone.txt"),
-        &enter(&wish(Network::Spare, memory, Users::Alone)),
+        &enter(&plan_input(Network::Spare, memory, Users::Alone)),
     );
 }
 
-/// What must come in this order for these users.
+/// The steps that must come in this order for these users.
 fn argument(users: Users) -> Vec<Step> {
     let mut ordered = vec![Step::OpenProc, Step::TakeRoot, Step::EnterVoid];
     match users {
@@ -105,7 +105,7 @@ fn the_order_is_the_security_argument() {
             for limits in [false, true] {
                 for workspace in [Workspace::Memory(1), Workspace::Given] {
                     let mut steps = prepare(limits, network, users);
-                    steps.extend(enter(&wish(network, workspace, users)));
+                    steps.extend(enter(&plan_input(network, workspace, users)));
                     let at = |wanted: &Step| {
                         steps.iter().position(|step| step == wanted).expect("step is in the plan")
                     };
@@ -130,10 +130,10 @@ fn the_order_is_the_security_argument() {
 }
 
 #[test]
-fn what_is_shown_is_mounted_before_the_root_is_entered() {
-    let mut wish = wish(Network::Spare, Workspace::Given, Users::Ranges);
-    wish.shown = vec!["data".to_owned(), "data/out".to_owned()];
-    let steps = enter(&wish);
+fn host_directories_are_mounted_before_the_root_is_entered() {
+    let mut input = plan_input(Network::Spare, Workspace::Given, Users::Ranges);
+    input.shown = vec!["data".to_owned(), "data/out".to_owned()];
+    let steps = enter(&input);
     let at = |wanted: &Step| steps.iter().position(|step| step == wanted).unwrap();
     let shown = |at: &str| Step::MountShown { at: at.to_owned() };
     let order = [

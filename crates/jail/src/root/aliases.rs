@@ -1,5 +1,5 @@
-//! Other names of the workspace: links at the top of a root, in a layer of their own over all that is
-//! there. A name that the root has already is not taken away from it.
+//! Other names of the workspace: links at the top of a root, in a layer of their own over the
+//! others. A name that the root already has is not replaced.
 
 use std::io;
 use std::os::fd::AsFd as _;
@@ -15,7 +15,7 @@ use crate::sys::mount::{Properties, set_properties};
 const LAYER: &str = "a";
 
 /// The same root with names that lead to the workspace, built in a directory beside its own. The
-/// root it is made of must be kept for as long. `AlreadyExists` if it has one of the names.
+/// original root must be kept as long. `AlreadyExists` if it has one of the names.
 pub fn with_aliases(base: &Built, directory: &str, names: &[String]) -> io::Result<Built> {
     for name in names {
         let is_there = |layer: &String| {
@@ -35,7 +35,8 @@ pub fn with_aliases(base: &Built, directory: &str, names: &[String]) -> io::Resu
         symlinkat(WORKSPACE, &opened, name.as_str())?;
     }
     set_properties(opened.as_fd(), Properties { read_only: true, ..Properties::default() })?;
-    // Layers are named from where those of the root are: the kernel takes 255 bytes of names.
+    // Layer paths are relative to the layers of the root: the kernel accepts 255 bytes for all of
+    // them.
     let place = directory.rsplit('/').next().unwrap_or(directory);
     let own = format!("../{place}/{LAYER}");
     let layers = std::iter::once(own).chain(base.layers.iter().cloned()).collect();

@@ -1,7 +1,7 @@
-//! A root for a container that somebody else makes. What he needs is a directory; what each sandbox
-//! must have is layers of its own over what is shared. So the layers are mounted on that directory in
-//! a mount namespace of the caller's own: whoever he starts in it sees them, the host never does, and
-//! nothing is to be unmounted later.
+//! A root for a container that an OCI runtime makes. The runtime needs a directory, and each
+//! sandbox needs layers of its own over the shared ones. So the layers are mounted on that
+//! directory in a new mount namespace: the runtime that is started in it sees them, the host never
+//! does, and nothing has to be unmounted later.
 
 use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
@@ -16,21 +16,21 @@ use super::{copy_of, memory, mount_on};
 use crate::sys::mount::{Properties, set_properties};
 use crate::sys::namespaces::{self, Namespace};
 
-/// Names are as short as they can be: programs inside see them.
+/// Names are as short as possible: programs inside see them.
 const EMPTY: &str = "e";
 
 /// What to mount.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct BundleRoot {
-    /// A directory in which layers are gathered for a moment.
+    /// A directory for the layers while they are mounted.
     pub gathered: PathBuf,
-    /// Where the root is to be.
+    /// The directory for the root.
     pub root: PathBuf,
-    /// Its layers, the topmost first.
+    /// Its layers, topmost first.
     pub layers: Vec<PathBuf>,
-    /// What is mounted in it, outer ones first: where, from the top of the root, and what.
+    /// Mounts in it, outer ones first: the path relative to the root, and the source.
     pub parts: Vec<(PathBuf, PathBuf)>,
-    /// What is not to be mounted where it is on the host.
+    /// Mounts of the host to leave out.
     pub without: Vec<PathBuf>,
 }
 
@@ -43,7 +43,7 @@ pub fn mount_bundle_root(wanted: &BundleRoot) -> io::Result<()> {
     }
     let gathered = memory(&[("size", "64k"), ("mode", "755")], MountAttrFlags::empty())?;
     mount_on(gathered, CWD, &wanted.gathered)?;
-    // Layers are named from where we are, because the kernel takes 255 bytes of names.
+    // Layer paths are relative, because the kernel accepts 255 bytes for all of them.
     chdir(&wanted.gathered)?;
     let made = attach(wanted);
     chdir("/")?;
@@ -69,13 +69,13 @@ fn attach(wanted: &BundleRoot) -> io::Result<()> {
     for (number, (at, path)) in wanted.parts.iter().enumerate() {
         let place = wanted.root.join(at);
         if !path.is_dir() {
-            // There is no layer over a file.
+            // An overlay over a single file is not possible.
             mount_on(safe_copy(&opened(path, OFlags::empty())?)?, CWD, &place)?;
             continue;
         }
         let name = format!("p{number}");
         gather(path, &name)?;
-        // What the topmost layer has at this place is to be seen in it.
+        // The topmost layer may have something at this path, which must stay visible.
         let above = Path::new("0").join(at);
         let above = if above.is_dir() { above } else { PathBuf::from(EMPTY) };
         mount_on(layer(&format!("{}:{name}", above.display()), read_only)?, CWD, place)?;
@@ -89,7 +89,7 @@ fn gather(path: &Path, name: &str) -> io::Result<()> {
     mount_on(safe_copy(&opened(path, OFlags::DIRECTORY)?)?, CWD, name)
 }
 
-/// By a path without links: whoever made it has resolved them.
+/// Opens a path without links: its maker has resolved them.
 fn opened(path: &Path, kind: OFlags) -> io::Result<OwnedFd> {
     let resolve = ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
     Ok(openat2(CWD, path, OFlags::PATH | OFlags::CLOEXEC | kind, Mode::empty(), resolve)?)

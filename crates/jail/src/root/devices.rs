@@ -1,5 +1,5 @@
-//! The device files that sandboxes have: those that every program expects, and that are harmless.
-//! Root makes them; anybody else cannot make device files and borrows the host's.
+//! The device files of sandboxes: the harmless ones that every program expects. Root makes them; an
+//! ordinary user cannot make device files and binds those of the host.
 
 use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd};
@@ -11,20 +11,20 @@ use super::{copy_of, memory, mount_on};
 use crate::etc;
 use crate::sys::mount::{Properties, set_properties};
 
-/// Where they are in the launcher's own root.
+/// Their directory in the launcher's own root.
 pub const DEVICES: &str = "/devices";
 
-/// Who builds roots.
+/// The privileges of the process that builds roots.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Maker {
+pub enum Builder {
     /// Root.
     Root,
-    /// Somebody who is root only in a user namespace of his own.
-    Somebody,
+    /// Root only in a user namespace of its own.
+    Rootless,
 }
 
 /// Builds the directory. `host` is the host's root directory.
-pub fn build_devices(host: BorrowedFd<'_>, maker: Maker) -> io::Result<()> {
+pub fn build_devices(host: BorrowedFd<'_>, builder: Builder) -> io::Result<()> {
     let mount = memory(&[("size", "64k"), ("mode", "755")], MountAttrFlags::empty())?;
     mount_on(&mount, CWD, DEVICES)?;
     let directory = openat(CWD, DEVICES, OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
@@ -36,16 +36,16 @@ pub fn build_devices(host: BorrowedFd<'_>, maker: Maker) -> io::Result<()> {
     }
     for (name, major, minor) in etc::DEVICES {
         let mode = Mode::from_raw_mode(0o666);
-        match maker {
-            Maker::Root => {
+        match builder {
+            Builder::Root => {
                 let device: Dev = makedev(*major, *minor);
                 mknodat(&directory, *name, FileType::CharacterDevice, mode, device)?;
             }
-            Maker::Somebody => {
-                super::copying::write_file(directory.as_fd(), name, b"", 0o666)?;
+            Builder::Rootless => {
+                super::copy::write_file(directory.as_fd(), name, b"", 0o666)?;
                 let copy = copy_of(host, format!("dev/{name}"), false)?;
-                // Nothing about the file itself can be changed through it; what is written goes to
-                // the device all the same.
+                // Read-only: nothing about the file itself can be changed through it, but writes
+                // still reach the device.
                 let read_only = Properties { read_only: true, ..Properties::default() };
                 set_properties(copy.as_fd(), read_only)?;
                 mount_on(copy, &directory, *name)?;

@@ -1,5 +1,5 @@
-//! The root made of the host's own programs: its `/usr`, read-only, and around it only what we
-//! write, or copy because programs do not work without it.
+//! The root made of the host's own programs: its `/usr`, read-only, and around it only files that
+//! we write, or copy because programs do not work without them.
 
 use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd};
@@ -10,9 +10,9 @@ use rustix::fs::{
 };
 use rustix::mount::MountAttrFlags;
 
-use super::copying::{copy_beneath, write_file};
+use super::copy::{copy_beneath, write_file};
 use super::layers::{devices, whole_where_mounted};
-use super::{Built, Maker, Part, copy_of, memory, mount_on};
+use super::{Builder, Built, Part, copy_of, memory, mount_on};
 use crate::etc;
 use crate::sys::mount::{Properties, set_properties};
 
@@ -20,7 +20,11 @@ use crate::sys::mount::{Properties, set_properties};
 const LAYER: &str = "s";
 
 /// Builds it in a directory of the launcher's own root. `host` is the host's root directory.
-pub fn build_from_host(host: BorrowedFd<'_>, directory: &str, maker: Maker) -> io::Result<Built> {
+pub fn build_from_host(
+    host: BorrowedFd<'_>,
+    directory: &str,
+    builder: Builder,
+) -> io::Result<Built> {
     let at = format!("{directory}/{LAYER}");
     mkdirat(CWD, at.as_str(), Mode::from_raw_mode(0o755))?;
     let root = memory(&[("size", "64m"), ("mode", "755")], MountAttrFlags::empty())?;
@@ -33,14 +37,14 @@ pub fn build_from_host(host: BorrowedFd<'_>, directory: &str, maker: Maker) -> i
     set_properties(root, Properties { read_only: true, ..Properties::default() })?;
     let mounts = std::fs::read_to_string("/proc/self/mountinfo")?;
     let mut parts = Part::beneath(&at, &mounts);
-    if maker == Maker::Somebody {
+    if builder == Builder::Rootless {
         parts = whole_where_mounted(parts);
     }
-    parts.push(devices(maker));
+    parts.push(devices(builder));
     Ok(Built { directory: directory.to_owned(), layers: vec![LAYER.to_owned()], parts })
 }
 
-/// What every root has.
+/// Directories, links and files of every root.
 pub(super) fn skeleton(root: BorrowedFd<'_>, directories: &[&str]) -> io::Result<()> {
     for name in directories {
         mkdirat(root, *name, Mode::from_raw_mode(0o755))?;
@@ -52,8 +56,8 @@ pub(super) fn skeleton(root: BorrowedFd<'_>, directories: &[&str]) -> io::Result
     write_file(root, etc::EMPTY_FILE, b"", 0o444)
 }
 
-/// Fills an empty directory with all of it that is not mounted, and returns the names at its top at
-/// which directories of the host belong.
+/// Fills an empty directory with everything that is not mounted, and returns the names at its top
+/// on which directories of the host are mounted.
 pub fn fill_from_host(host: BorrowedFd<'_>, root: BorrowedFd<'_>) -> io::Result<Vec<&'static str>> {
     skeleton(root, etc::DIRECTORIES)?;
     for (name, contents) in etc::written() {
@@ -72,8 +76,9 @@ pub fn fill_from_host(host: BorrowedFd<'_>, root: BorrowedFd<'_>) -> io::Result<
     Ok(mounted)
 }
 
-/// Shows a name of the host's top in the root: a link as a link, and a directory as an empty one for
-/// the host's to be mounted on, which is told. What does not exist is left out.
+/// Mirrors a name at the top of the host: a link as a link, and a directory as an empty one.
+/// Returns whether the host's directory has to be mounted on it. A name that does not exist is left
+/// out.
 fn mirror(host: BorrowedFd<'_>, root: BorrowedFd<'_>, name: &str) -> io::Result<bool> {
     let Ok(found) = statat(host, name, AtFlags::SYMLINK_NOFOLLOW) else { return Ok(false) };
     match FileType::from_raw_mode(found.st_mode) {

@@ -1,4 +1,4 @@
-//! A root filesystem as it was built, and a sandbox's own layers over it.
+//! A built root filesystem, and a sandbox's own layers over it.
 
 use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
@@ -12,47 +12,48 @@ use rustix::process::chdir;
 
 use super::{DEVICES, copy_of};
 
-/// So many mounts of the host are shown, those nearest to the top of all names first: each is one
-/// more for every sandbox, and all of them travel in one packet.
+/// The most mounts of the host that are shown, those nearest to the root first: each is one more
+/// mount for every sandbox, and all are sent in one packet.
 const PARTS_AT_MOST: usize = 24;
 
-/// A root filesystem as it was built.
+/// A root filesystem that was built.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Built {
-    /// The directory of the launcher's own root in which its layers are.
+    /// The directory of its layers in the launcher's own root.
     pub directory: String,
-    /// Names of its layers in there, the topmost first. Short: the kernel takes 255 bytes.
+    /// Names of its layers in there, topmost first. Short: the kernel accepts 255 bytes for all of
+    /// them.
     pub layers: Vec<String>,
-    /// What is mounted in it, outer ones first.
+    /// Mounts in it, outer ones first.
     pub parts: Vec<Part>,
 }
 
-/// Something that is mounted in a root.
+/// A mount in a root.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Part {
-    /// Where, from the top of the root.
+    /// Its path relative to the root.
     pub at: String,
-    /// What.
+    /// What is mounted.
     pub source: Source,
 }
 
-/// What a part is made of, as a path of the launcher's own root.
+/// The source of a part, as a path in the launcher's own root.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Source {
     /// A layer over a directory, without devices.
     Layer(String),
     /// A layer over a directory of device files.
     Devices(String),
-    /// A copy of the mounts there: device files that somebody else made cannot be in a layer.
+    /// A copy of the mounts there: device files of the host cannot be in a layer.
     Copy(String),
 }
 
 impl Part {
-    /// What is mounted beneath a directory, as parts of a root in which it is at the top.
+    /// The mounts beneath a directory, as parts of a root with that directory as its top.
     pub(super) fn beneath(directory: &str, mountinfo: &str) -> Vec<Self> {
         let part = |at: String| {
             let path = format!("{directory}/{at}");
-            // There is no layer over a file.
+            // An overlay over a single file is not possible.
             let is_directory = std::fs::metadata(&path).is_ok_and(|about| about.is_dir());
             let source = if is_directory { Source::Layer(path) } else { Source::Copy(path) };
             Self { at, source }
@@ -63,9 +64,9 @@ impl Part {
     }
 }
 
-/// The same for somebody who is not root: where something is mounted beneath a directory, nobody
-/// but root may have a layer over it, because that would show what the mount hides. Such a
-/// directory is copied whole, with what is mounted in it.
+/// The same for an ordinary user: only root may have a layer over a directory that has mounts in
+/// it, because the layer would show what the mounts hide. Such a directory is copied whole, with
+/// its mounts.
 pub(super) fn whole_where_mounted(parts: Vec<Part>) -> Vec<Part> {
     let mut whole: Vec<Part> = Vec::with_capacity(parts.len());
     for part in parts {
@@ -84,7 +85,7 @@ pub(super) fn whole_where_mounted(parts: Vec<Part>) -> Vec<Part> {
     whole
 }
 
-/// Mount points beneath a path. Those with a name that a list of layers cannot hold are left out.
+/// Mount points beneath a path. A name that a list of layers cannot hold is left out.
 fn points_beneath(path: &str, mountinfo: &str) -> Vec<String> {
     let points = mountinfo.lines().filter_map(|line| line.split(' ').nth(4));
     let beneath = points.filter_map(|point| point.strip_prefix(path)?.strip_prefix('/'));
@@ -96,21 +97,22 @@ fn points_beneath(path: &str, mountinfo: &str) -> Vec<String> {
     found
 }
 
-/// A sandbox's own layers over a root filesystem, not mounted anywhere yet.
+/// A sandbox's own layers over a root filesystem, not attached yet.
 #[derive(Debug)]
 pub struct Layers {
     /// That of the root itself.
     pub root: OwnedFd,
-    /// Those of what is mounted in it.
+    /// Those of its parts.
     pub parts: Vec<(String, OwnedFd)>,
 }
 
 impl Layers {
-    /// Makes layers over a root. `empty` is an empty directory: there is no layer over one alone.
+    /// Makes layers over a root. `empty` is an empty directory: an overlay needs at least two
+    /// directories.
     pub fn over(built: &Built, empty: &str) -> io::Result<Self> {
         let read_only = MountAttrFlags::MOUNT_ATTR_RDONLY | MountAttrFlags::MOUNT_ATTR_NOSUID;
         let no_devices = read_only | MountAttrFlags::MOUNT_ATTR_NODEV;
-        // Layers are named from where we are, because their names must be short.
+        // Layer paths are relative, because they must be short.
         chdir(&built.directory)?;
         let mut names = built.layers.join(":");
         if built.layers.len() == 1 {
@@ -134,23 +136,23 @@ impl Layers {
         Ok(Self { root, parts })
     }
 
-    /// Every descriptor of it.
+    /// All its descriptors.
     pub fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         std::iter::once(self.root.as_fd()).chain(self.parts.iter().map(|(_, part)| part.as_fd()))
     }
 }
 
 /// The part that every root has.
-pub(super) fn devices(maker: super::Maker) -> Part {
-    let source = match maker {
-        super::Maker::Root => Source::Devices(DEVICES.to_owned()),
-        super::Maker::Somebody => Source::Copy(DEVICES.to_owned()),
+pub(super) fn devices(builder: super::Builder) -> Part {
+    let source = match builder {
+        super::Builder::Root => Source::Devices(DEVICES.to_owned()),
+        super::Builder::Rootless => Source::Copy(DEVICES.to_owned()),
     };
     Part { at: "dev".to_owned(), source }
 }
 
-/// One layer that is for reading only. Its marks for what is removed or hidden are read from the
-/// attributes that anybody may set, because not only root writes them.
+/// One read-only layer. Its marks for removed or hidden files are user attributes, because not only
+/// root writes them.
 pub(super) fn layer(names: &str, attributes: MountAttrFlags) -> io::Result<OwnedFd> {
     let context = fsopen("overlay", FsOpenFlags::FSOPEN_CLOEXEC)?;
     fsconfig_set_string(&context, "lowerdir", names)?;
@@ -164,7 +166,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn parts_are_what_is_mounted_beneath() {
+    fn root_parts_are_the_mounts_beneath() {
         let mountinfo = "\
             1 0 0:1 / / rw - tmpfs none rw\n\
             2 1 0:2 / /roots/0/s ro - tmpfs none rw\n\
@@ -176,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_mounts_in_it_is_copied_whole() {
+    fn a_directory_with_mounts_is_copied_whole() {
         let layer =
             |at: &str| Part { at: at.to_owned(), source: Source::Layer(format!("/s/{at}")) };
         let copy = |at: &str| Part { at: at.to_owned(), source: Source::Copy(format!("/s/{at}")) };

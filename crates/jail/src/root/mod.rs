@@ -1,16 +1,16 @@
-//! Root filesystems of sandboxes, built once each in the launcher's own mount namespace: everything
-//! that is the same for all sandboxes that have it. A sandbox never gets one itself but layers over
-//! it: a file that two sandboxes had in common would tell each of them, by notifications and locks,
-//! what the other one does with it.
+//! Root filesystems of sandboxes, each built once in the launcher's own mount namespace: everything
+//! that is the same for all sandboxes that use it. A sandbox never gets the root itself but layers
+//! over it: through a file that two sandboxes shared, each could observe the other by notifications
+//! and locks.
 
 mod aliases;
 mod bundle;
-mod copying;
+mod copy;
 mod devices;
 mod host;
+mod layered;
 mod layers;
-mod points;
-mod stacked;
+mod mount_points;
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -23,13 +23,13 @@ use rustix::mount::{
 
 pub use aliases::with_aliases;
 pub use bundle::{BundleRoot, mount_bundle_root};
-pub use devices::{DEVICES, Maker, build_devices};
+pub use devices::{Builder, DEVICES, build_devices};
 pub use host::{build_from_host, fill_from_host};
+pub use layered::{LAYERS_AT_MOST, build_from_layers, fill_over_layers};
 pub use layers::{Built, Layers, Part, Source};
-pub use points::{Place, with_places};
-pub use stacked::{LAYERS_AT_MOST, build_from_layers, fill_over_layers};
+pub use mount_points::{MountPoint, with_mount_points};
 
-/// A memory file system that is not mounted anywhere yet.
+/// A tmpfs that is not attached yet.
 pub fn memory(options: &[(&str, &str)], attributes: MountAttrFlags) -> io::Result<OwnedFd> {
     let context = fsopen("tmpfs", FsOpenFlags::FSOPEN_CLOEXEC)?;
     for (key, value) in options {
@@ -39,7 +39,7 @@ pub fn memory(options: &[(&str, &str)], attributes: MountAttrFlags) -> io::Resul
     Ok(fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, attributes)?)
 }
 
-/// A copy of the mounts at a path that is not mounted anywhere yet.
+/// A copy of the mounts at a path, not attached yet.
 pub fn copy_of(
     directory: impl AsFd,
     path: impl AsRef<Path>,
@@ -54,7 +54,7 @@ pub fn copy_of(
     Ok(open_tree(directory, path.as_ref(), flags)?)
 }
 
-/// Mounts what is not mounted yet.
+/// Attaches a mount.
 pub fn mount_on(mount: impl AsFd, directory: impl AsFd, path: impl AsRef<Path>) -> io::Result<()> {
     let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH;
     Ok(move_mount(mount, "", directory, path.as_ref(), flags)?)

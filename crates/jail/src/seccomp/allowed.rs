@@ -1,7 +1,7 @@
 //! Calls that every sandbox may make, whatever their arguments: what shells, interpreters,
 //! compilers, virtual machines and browsers need, and the guest itself, which lives under the same
-//! filter. A call belongs here if it acts on what the caller owns anyway; what it may own is decided
-//! elsewhere, by namespaces, uids and limits.
+//! filter. A call belongs here if it acts on what the caller owns anyway; namespaces, uids and
+//! limits decide what it may own.
 
 use super::{Call, Group, Rule, Verdict, calls};
 
@@ -296,7 +296,7 @@ pub const GROUPS: &[Group] = &[
     },
     Group {
         name: "scheduling",
-        why: "One's own share; raising it above the limits takes a capability that nobody has.",
+        why: "One's own share; raising it above the limits takes a capability that no program has.",
         rule: ALLOWED,
         calls: calls![
             SYS_sched_yield,

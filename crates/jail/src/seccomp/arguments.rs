@@ -1,16 +1,15 @@
-//! Calls whose answer depends on their arguments. A filter sees the registers and not what they
+//! Calls whose verdict depends on their arguments. A filter sees the registers and not what they
 //! point to, so it must never judge by a pointer. The kernel takes the arguments judged here as
-//! 32-bit numbers, and so do the tests: whatever a program puts into the upper half of the register
-//! makes no difference.
+//! 32-bit numbers, and so do the tests: the upper half of a register makes no difference.
 
 use super::{Group, Rule, Verdict, calls};
 
-/// Clauses tried in order, and what holds if none fits.
+/// Clauses tried in order, and the verdict if none matches.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Arguments {
-    /// The first that fits gives the verdict.
+    /// The first that matches gives the verdict.
     pub clauses: &'static [Clause],
-    /// The verdict if none does.
+    /// The verdict if none matches.
     pub otherwise: Verdict,
 }
 
@@ -19,9 +18,9 @@ pub struct Arguments {
 pub struct Clause {
     /// Which argument, from 0.
     pub argument: u8,
-    /// When it fits.
+    /// When it matches.
     pub test: Test,
-    /// What then.
+    /// The verdict then.
     pub verdict: Verdict,
 }
 
@@ -32,9 +31,9 @@ pub enum Test {
     Is(u32),
     /// Of the bits in the mask it has exactly these.
     Bits {
-        /// Which bits are looked at.
+        /// The bits that are compared.
         mask: u32,
-        /// What they must be.
+        /// Their required value.
         are: u32,
     },
     /// It has at least one of these bits.
@@ -94,9 +93,9 @@ const SOCKET: Arguments = Arguments {
             Verdict::Errno(libc::EAFNOSUPPORT as u16),
         ),
         clause(1, Test::Bits { mask: SOCKET_TYPE, are: libc::SOCK_RAW as u32 }, Verdict::PERM),
-        // An obsolete spelling of a packet socket, which is not caught by its family.
+        // An obsolete spelling of a packet socket, which its family does not reveal.
         clause(1, Test::Bits { mask: SOCKET_TYPE, are: 10 }, Verdict::PERM),
-        // Types of protocols that nothing uses and whose modules the kernel would load for it.
+        // Protocol types that no program uses and whose modules the kernel would load.
         clause(1, Test::Bits { mask: SOCKET_TYPE, are: libc::SOCK_DCCP as u32 }, Verdict::PERM),
         clause(1, Test::Bits { mask: SOCKET_TYPE, are: libc::SOCK_RDM as u32 }, Verdict::PERM),
         clause(
@@ -134,9 +133,9 @@ const IOCTL: Arguments = Arguments {
     otherwise: Verdict::Allow,
 };
 
-/// Programs ask for these: to learn what they have (all bits), to have what they have anyway, to
-/// look like a 32-bit or an old kernel, and to be laid out the same way each time, as sanitizers
-/// and debuggers want their programs.
+/// Programs ask for these: to learn the present value (all bits), to set the present value, to look
+/// like a 32-bit or an old kernel, and to get the same layout each time, as sanitizers and
+/// debuggers want.
 const PERSONALITY: Arguments = Arguments {
     clauses: &[clause(
         0,

@@ -1,8 +1,7 @@
 //! From a policy to the kernel's filter language: a check of the architecture, a binary search over
-//! ranges of call numbers, and the few looks at arguments. The kernel runs a filter for every call
-//! number when it is loaded, so what counts is the length of the way to an answer, not only the
-//! number of instructions. A filter that it cannot express it must refuse to make: never a weaker
-//! one.
+//! ranges of call numbers, and the few checks of arguments. The kernel runs a filter for every call
+//! number when it is loaded, so the length of the path to a verdict counts, not only the number of
+//! instructions. It must refuse a policy that it cannot express: never make a weaker filter.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -14,10 +13,10 @@ use super::{ARCHITECTURE, Arguments, Policy, Rule, Test, Verdict};
 /// The most instructions the kernel takes.
 const INSTRUCTIONS_MAX: usize = 4096;
 
-/// Calls that a kernel may have: where the search should be short.
+/// Call numbers that a kernel may have: the search should be short there.
 const LIKELY_NUMBERS: u32 = 512;
 
-/// Where a filter finds what, in `struct seccomp_data`.
+/// Offsets in `struct seccomp_data`.
 const AT_NUMBER: u32 = 0;
 const AT_ARCHITECTURE: u32 = 4;
 const AT_ARGUMENTS: u32 = 16;
@@ -30,18 +29,18 @@ const IF_AT_LEAST: u16 = (libc::BPF_JMP | libc::BPF_JGE | libc::BPF_K) as u16;
 const IF_ANY_BIT: u16 = (libc::BPF_JMP | libc::BPF_JSET | libc::BPF_K) as u16;
 const RETURN: u16 = (libc::BPF_RET | libc::BPF_K) as u16;
 
-/// Why there is no filter for a policy.
+/// Why a policy has no filter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum CompileError {
-    /// A conditional jump reaches 255 instructions far.
+    /// A conditional jump reaches at most 255 instructions.
     #[error("the filter has a jump over {0} instructions, and 255 are possible")]
     JumpTooFar(usize),
-    /// The kernel takes 4,096 instructions.
+    /// The kernel accepts at most 4,096 instructions.
     #[error("the filter has {0} instructions, and the kernel takes {INSTRUCTIONS_MAX}")]
     TooLong(usize),
 }
 
-/// A filter ready to be loaded.
+/// A filter that can be loaded.
 #[derive(Clone)]
 pub struct Program {
     instructions: Vec<sock_filter>,
@@ -54,7 +53,7 @@ impl fmt::Debug for Program {
 }
 
 impl Program {
-    /// What the kernel is given.
+    /// The instructions for the kernel.
     pub fn instructions(&self) -> &[sock_filter] {
         &self.instructions
     }
@@ -72,8 +71,8 @@ pub fn compile(policy: &Policy) -> Result<Program, CompileError> {
     assembly.finish()
 }
 
-/// A place in the program, counted from its end.
-type Place = usize;
+/// A position in the program, counted from its end.
+type Position = usize;
 
 /// A program written from its last instruction to its first: jumps only go forward, so every
 /// target exists before the jump to it does.
@@ -81,12 +80,12 @@ type Place = usize;
 struct Assembly {
     /// In reverse order.
     reversed: Vec<sock_filter>,
-    verdicts: BTreeMap<Verdict, Place>,
-    arguments: BTreeMap<&'static Arguments, Place>,
+    verdicts: BTreeMap<Verdict, Position>,
+    arguments: BTreeMap<&'static Arguments, Position>,
 }
 
 impl Assembly {
-    fn push(&mut self, code: u16, k: u32) -> Place {
+    fn push(&mut self, code: u16, k: u32) -> Position {
         self.reversed.push(sock_filter { code, jt: 0, jf: 0, k });
         self.reversed.len() - 1
     }
@@ -95,9 +94,9 @@ impl Assembly {
         &mut self,
         code: u16,
         k: u32,
-        when_true: Place,
-        when_false: Place,
-    ) -> Result<Place, CompileError> {
+        when_true: Position,
+        when_false: Position,
+    ) -> Result<Position, CompileError> {
         let jt = self.distance(when_true)?;
         let jf = self.distance(when_false)?;
         self.reversed.push(sock_filter { code, jt, jf, k });
@@ -105,20 +104,20 @@ impl Assembly {
     }
 
     /// How many instructions are skipped between the one that is about to be pushed and `target`.
-    fn distance(&self, target: Place) -> Result<u8, CompileError> {
+    fn distance(&self, target: Position) -> Result<u8, CompileError> {
         let skipped = self.reversed.len() - 1 - target;
         u8::try_from(skipped).map_err(|_| CompileError::JumpTooFar(skipped))
     }
 
-    /// Makes what is pushed next run on into `target`.
-    fn continue_at(&mut self, target: Place) {
+    /// Makes the next pushed instruction continue at `target`.
+    fn continue_at(&mut self, target: Position) {
         let skipped = self.reversed.len() - 1 - target;
         if skipped > 0 {
             self.push(GO, skipped as u32);
         }
     }
 
-    fn verdict(&mut self, verdict: Verdict) -> Place {
+    fn verdict(&mut self, verdict: Verdict) -> Position {
         if let Some(place) = self.verdicts.get(&verdict) {
             return *place;
         }
@@ -127,15 +126,15 @@ impl Assembly {
         place
     }
 
-    fn rule(&mut self, rule: Rule) -> Result<Place, CompileError> {
+    fn rule(&mut self, rule: Rule) -> Result<Position, CompileError> {
         match rule {
             Rule::Always(verdict) => Ok(self.verdict(verdict)),
             Rule::Arguments(arguments) => self.look_at(arguments),
         }
     }
 
-    /// The clauses of a call, each running into the next.
-    fn look_at(&mut self, arguments: &'static Arguments) -> Result<Place, CompileError> {
+    /// The clauses of a call, each continuing with the next.
+    fn look_at(&mut self, arguments: &'static Arguments) -> Result<Position, CompileError> {
         if let Some(place) = self.arguments.get(arguments) {
             return Ok(*place);
         }
@@ -143,7 +142,7 @@ impl Assembly {
         for (index, clause) in arguments.clauses.iter().enumerate().rev() {
             let then = self.verdict(clause.verdict);
             let entry = self.test(clause.test, then, next)?;
-            // The accumulator may still hold what the clause before looked at.
+            // The accumulator may still hold the argument of the clause before.
             let before = index.checked_sub(1).map(|before| arguments.clauses[before]);
             let held = before.filter(|before| before.argument == clause.argument);
             let held = held.map(|before| mask(before.test));
@@ -163,8 +162,13 @@ impl Assembly {
         Ok(next)
     }
 
-    /// One test of what the accumulator holds.
-    fn test(&mut self, test: Test, then: Place, next: Place) -> Result<Place, CompileError> {
+    /// One test of the accumulator.
+    fn test(
+        &mut self,
+        test: Test,
+        then: Position,
+        next: Position,
+    ) -> Result<Position, CompileError> {
         match test {
             Test::Is(number) => self.branch(IF_EQUAL, number, then, next),
             Test::Bits { mask: _, are } => self.branch(IF_EQUAL, are, then, next),
@@ -180,11 +184,11 @@ impl Assembly {
     }
 
     /// A search tree over ranges up to a number, balanced by how many calls lie in them.
-    fn search(&mut self, ranges: &[(u32, Rule)], end: u32) -> Result<Place, CompileError> {
+    fn search(&mut self, ranges: &[(u32, Rule)], end: u32) -> Result<Position, CompileError> {
         match ranges {
             [] => Ok(self.verdict(Verdict::Kill)),
             [(_, rule)] => self.rule(*rule),
-            // One call that its neighbours on both sides surround: one question, not two.
+            // A single call between two neighbours with the same rule: one comparison, not two.
             [(_, around), (alone, rule), (next, after)]
                 if around == after && *next == alone + 1 =>
             {
@@ -212,7 +216,7 @@ impl Assembly {
     }
 }
 
-/// What the accumulator is masked with for a test.
+/// The mask that is applied to the accumulator for a test.
 fn mask(test: Test) -> Option<u32> {
     match test {
         Test::Bits { mask, are: _ } => Some(mask),
@@ -220,12 +224,12 @@ fn mask(test: Test) -> Option<u32> {
     }
 }
 
-/// Where to cut ranges in two so that the border is nearest to a number, with something on both sides.
+/// Where to split ranges so that the border is nearest to a number, with ranges on both sides.
 fn nearest(ranges: &[(u32, Rule)], number: u32) -> usize {
     (1..ranges.len()).min_by_key(|index| ranges[*index].0.abs_diff(number)).unwrap_or(1)
 }
 
-/// A verdict as the kernel wants it returned.
+/// A verdict as the kernel's return value.
 fn answer(verdict: Verdict) -> u32 {
     match verdict {
         Verdict::Allow => libc::SECCOMP_RET_ALLOW,

@@ -1,5 +1,5 @@
-//! Runs a filter as the kernel would, for tests: only the instructions that the compiler may use,
-//! and it panics on every other.
+//! Runs a filter as the kernel would, for tests: only the instructions that the compiler may use;
+//! it panics on any other.
 
 use libc::sock_filter;
 

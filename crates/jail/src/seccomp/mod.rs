@@ -1,24 +1,24 @@
 //! Which system calls a sandbox may make: the policy as data ([`allowed`], [`refused`],
 //! [`arguments`]), and its compiler ([`mod@compile`]) to the kernel's filter language. All of it is
 //! pure; loading is in `sys::filter`. It must never allow by default: a call that no group names
-//! does not exist for a sandbox. ([`beside`] does, because it is loaded on top.)
+//! does not exist for a sandbox. ([`same_user`] does, because it is loaded in addition.)
 //!
 //! What a call gets:
 //!
-//! | call | answer |
+//! | call | verdict |
 //! |---|---|
-//! | in an allowed group | it is made |
-//! | in a group with a look at its arguments | as the clause says that fits first |
+//! | in an allowed group | the kernel makes it |
+//! | in a group with clauses | that of the first clause that matches its arguments |
 //! | in a refused group | `EPERM`, or what the group says |
-//! | in no group, or not known to any kernel | `ENOSYS`, so that programs fall back to older calls |
-//! | of another architecture, or of x32 | the process is killed: nothing honest does this |
+//! | in no group, or in no kernel | `ENOSYS`, so that programs fall back to older calls |
+//! | of another architecture, or of x32 | the process is killed: no honest program does this |
 
 pub mod allowed;
 pub mod arguments;
-pub mod beside;
 pub mod compile;
-pub mod lent;
+pub mod host_directories;
 pub mod refused;
+pub mod same_user;
 
 #[cfg(test)]
 mod interpreter;
@@ -30,7 +30,7 @@ use std::collections::BTreeMap;
 pub use arguments::{Arguments, Clause, Test};
 pub use compile::{CompileError, Program, compile};
 
-/// What happens to one call.
+/// The verdict about one call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Verdict {
     /// The kernel makes it.
@@ -42,7 +42,7 @@ pub enum Verdict {
 }
 
 impl Verdict {
-    /// "You may not".
+    /// "Permission denied".
     pub const PERM: Self = Self::Errno(libc::EPERM as u16);
     /// "There is no such call".
     pub const NOSYS: Self = Self::Errno(libc::ENOSYS as u16);
@@ -89,16 +89,16 @@ impl Call {
     }
 }
 
-/// Calls that are treated alike for one reason.
+/// Calls with the same verdict for the same reason.
 #[derive(Debug, Clone, Copy)]
 pub struct Group {
-    /// Names it in messages and reviews.
+    /// Its name in messages and reviews.
     pub name: &'static str,
-    /// Why its calls are treated as they are.
+    /// Why its calls get this verdict.
     pub why: &'static str,
-    /// How.
+    /// The rule.
     pub rule: Rule,
-    /// Which calls.
+    /// The calls.
     pub calls: &'static [Call],
 }
 
@@ -129,28 +129,27 @@ pub(crate) const ARCHITECTURE: u32 = 0xc000_00b7;
 #[derive(Debug, Clone)]
 pub struct Policy {
     rules: BTreeMap<u32, Rule>,
-    /// What calls get that no group names.
+    /// The verdict about calls that no group names.
     others: Verdict,
 }
 
 impl Policy {
-    /// What every sandbox runs under.
+    /// The policy of every sandbox.
     pub fn sandbox() -> Self {
         Self::of(&[allowed::GROUPS, arguments::GROUPS, refused::GROUPS])
     }
 
-    /// What sandboxes run under that have a directory of the host.
+    /// The policy of sandboxes that have a directory of the host.
     pub fn lending() -> Self {
-        Self::of(&[allowed::GROUPS, arguments::GROUPS, refused::GROUPS, lent::GROUPS])
+        Self::of(&[allowed::GROUPS, arguments::GROUPS, refused::GROUPS, host_directories::GROUPS])
     }
 
-    /// What programs are refused on top, where they are the same user as the guest.
-    pub fn beside_guest() -> Self {
-        Self { others: Verdict::Allow, ..Self::of(&[beside::GROUPS]) }
+    /// The additional policy of programs that run as the same user as the guest.
+    pub fn same_user_as_guest() -> Self {
+        Self { others: Verdict::Allow, ..Self::of(&[same_user::GROUPS]) }
     }
 
-    /// A policy of these groups. A call that two groups name keeps the stricter answer of the two
-    /// as far as it can be told: that of the later one.
+    /// A policy of these groups. If two groups name a call, the later one counts.
     pub fn of(groups: &[&[Group]]) -> Self {
         let mut rules = BTreeMap::new();
         for group in groups.iter().flat_map(|groups| groups.iter()) {

@@ -1,6 +1,6 @@
-//! Calls that exist and that no sandbox makes. A call is named here, and not just left out, where
-//! `EPERM` is the honest answer: programs then know that it is a matter of permission and do not
-//! try older ways. Naming it also records that it was thought about.
+//! Calls that exist and that no sandbox may make. A call is listed here, and not just left out,
+//! where `EPERM` is the honest answer: programs then know that it is a matter of permission and do
+//! not try older calls. Listing it also shows that it was considered.
 
 use super::{Call, Group, Rule, Verdict, calls};
 

@@ -1,5 +1,5 @@
-//! The compiled filter says what the policy says, for every call and for arguments on every side
-//! of a clause; and the policy says what was decided.
+//! The compiled filter agrees with the policy, for every call and for arguments on every side of a
+//! clause; and the policy agrees with what was decided.
 
 use std::collections::BTreeMap;
 
@@ -39,7 +39,8 @@ fn decide(policy: &Policy, number: u32, arguments: &[u64; 6]) -> Verdict {
     }
 }
 
-/// Every argument value a clause could be about, with its neighbours and with dirt in the upper half.
+/// Every argument value that a clause could be about, its neighbours, and values with a dirty upper
+/// half.
 fn interesting(arguments: &Arguments) -> Vec<u64> {
     let named = arguments.clauses.iter().flat_map(|Clause { test, .. }| match test {
         Test::Is(number) => vec![*number],
@@ -58,8 +59,8 @@ fn interesting(arguments: &Arguments) -> Vec<u64> {
 }
 
 #[test]
-fn every_call_gets_the_verdict_of_the_policy() {
-    for policy in [Policy::sandbox(), Policy::lending(), Policy::beside_guest()] {
+fn every_system_call_gets_the_verdict_of_the_policy() {
+    for policy in [Policy::sandbox(), Policy::lending(), Policy::same_user_as_guest()] {
         check_every_call(&policy, &compile(&policy).unwrap());
     }
 }
@@ -170,7 +171,7 @@ fn arguments_are_judged_as_the_kernel_reads_them() {
 }
 
 #[test]
-fn what_was_decided_is_in_the_table() {
+fn reviewed_verdicts_are_in_the_policy() {
     let policy = Policy::sandbox();
     let never = [
         libc::SYS_mount,
@@ -194,7 +195,8 @@ fn what_was_decided_is_in_the_table() {
     for call in never {
         assert_eq!(policy.rule(number(call)), Rule::Always(EPERM), "call {call}");
     }
-    // The guest needs these after the filter is loaded; without the last a machine goes down.
+    // The guest needs these after the filter is loaded; without the last one, processes could never
+    // end.
     let guest = [
         libc::SYS_epoll_pwait,
         libc::SYS_signalfd4,
@@ -232,7 +234,8 @@ fn every_call_is_named_once_and_every_group_says_why() {
     }
 }
 
-/// Loading costs what the ways through the filter cost: a jump in these numbers is a slower launch.
+/// Loading costs as much as the paths through the filter: a jump in these numbers means slower
+/// launches.
 #[cfg(target_arch = "x86_64")]
 #[test]
 fn the_filter_stays_short() {
@@ -256,9 +259,9 @@ fn any_rule() -> impl Strategy<Value = Rule> {
 }
 
 proptest! {
-    /// Whatever the policy is, either there is a filter that says the same or there is none.
+    /// Whatever the policy is, either there is a filter that agrees with it or there is none.
     #[test]
-    fn any_policy_is_kept(
+    fn any_policy_is_compiled_exactly(
         rules in prop::collection::btree_map(0_u32..500, any_rule(), 0..120),
         numbers in prop::collection::vec(0_u32..520, 1..40),
         arguments in prop::array::uniform6(prop_oneof![0_u64..40, any::<u64>()]),
@@ -277,7 +280,7 @@ proptest! {
 }
 
 #[test]
-fn an_empty_policy_knows_no_call() {
+fn an_empty_policy_allows_no_call() {
     let program = compile(&Policy::of(&[])).unwrap();
     assert_eq!(ask(&program, ARCHITECTURE, 0, [0; 6]), ENOSYS);
     assert_eq!(ask(&program, 0, 0, [0; 6]), Verdict::Kill);

@@ -1,4 +1,4 @@
-//! Subvolumes of btrfs, and what each may hold.
+//! Subvolumes of btrfs, and their limits.
 
 use std::io;
 use std::os::fd::{AsRawFd as _, BorrowedFd};
@@ -7,13 +7,13 @@ const BTRFS_IOC_SUBVOL_CREATE: libc::Ioctl = 0x5000_940e;
 const BTRFS_IOC_SNAP_DESTROY: libc::Ioctl = 0x5000_940f;
 const BTRFS_IOC_QGROUP_LIMIT: libc::Ioctl = 0x8030_942b;
 
-/// What `statfs` says of a btrfs.
+/// The magic number of btrfs.
 pub const MAGIC: i64 = 0x9123_683e;
 
 /// The inode of the top directory of every subvolume.
 pub const SUBVOLUME_INODE: u64 = 256;
 
-/// Everything that a subvolume refers to counts, shared or not.
+/// Counts everything that a subvolume refers to, shared or not.
 const LIMIT_REFERENCED: u64 = 1;
 
 const NAME_BYTES: usize = 4088;
@@ -59,7 +59,7 @@ fn on_volume(directory: BorrowedFd<'_>, request: libc::Ioctl, name: &str) -> io:
 /// Limits what a subvolume may hold. `ENOTCONN` where quotas are not switched on.
 pub fn limit_subvolume(subvolume: BorrowedFd<'_>, bytes: u64) -> io::Result<()> {
     let arguments = LimitArguments {
-        // That of the subvolume itself.
+        // 0 is the group of the subvolume itself.
         group: 0,
         flags: LIMIT_REFERENCED,
         max_referenced: bytes,

@@ -1,5 +1,5 @@
-//! Making a process with `clone3`: the child goes on in the caller's code, as after a fork, and is
-//! born in the namespaces and the control group it is to live in.
+//! Makes a process with `clone3`: the child continues in the caller's code, as after a fork, and
+//! starts in its namespaces and its control group.
 
 use std::io;
 use std::os::fd::{AsRawFd as _, BorrowedFd};
@@ -9,18 +9,18 @@ use rustix::process::Pid;
 /// The constant of the libc crate is too narrow for its value.
 const CLONE_INTO_CGROUP: u64 = 0x2_0000_0000;
 
-/// Which of the two returned.
+/// Which of the two processes returned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Side {
     /// The new process.
     Child,
-    /// The caller, who is told of the child.
+    /// The caller, with the child's process id.
     Parent(Pid),
 }
 
 /// Makes a process that is the first of a new process namespace, in the given v2 control group if
-/// there is one. The caller must have one thread only: the child has a copy of its memory, and a
-/// lock that another thread held would stay locked in there for ever.
+/// there is one. The caller must have one thread only: the child has a copy of its memory, in which
+/// a lock of another thread would stay locked for ever.
 pub fn first_of_new_process_namespace(cgroup: Option<BorrowedFd<'_>>) -> io::Result<Side> {
     clone3(libc::CLONE_NEWPID as u64, libc::SIGCHLD as u64, cgroup)
 }
@@ -36,7 +36,7 @@ pub fn copy() -> io::Result<Side> {
     clone3(0, libc::SIGCHLD as u64, None)
 }
 
-/// The same, in a user namespace of its own that shows nobody yet.
+/// The same, in a user namespace of its own without mapped users.
 pub fn copy_in_new_user_namespace() -> io::Result<Side> {
     clone3(libc::CLONE_NEWUSER as u64, libc::SIGCHLD as u64, None)
 }
@@ -71,8 +71,8 @@ fn clone3(flags: u64, exit_signal: u64, cgroup: Option<BorrowedFd<'_>>) -> io::R
     }
 }
 
-/// Ends the calling process at once: nothing is dropped, flushed or unwound. For a child that
-/// shares its parent's memory image and must never return into its parent's code.
+/// Ends the calling process at once: nothing is dropped, flushed or unwound. For a child that has
+/// its parent's memory image and must never return into its parent's code.
 pub fn exit_now(code: i32) -> ! {
     // SAFETY: takes a number and does not return.
     unsafe { libc::_exit(code) }

@@ -1,6 +1,6 @@
-//! Starting a program from a descriptor, with descriptors at the numbers that it expects. For the
-//! start of the launcher by a process that may have threads: the child calls nothing between fork
-//! and exec that could need a lock.
+//! Starts a program from a descriptor, with descriptors at the numbers that it expects. For the
+//! start of the launcher by a process that may have threads: between fork and exec the child calls
+//! nothing that could need a lock.
 
 use std::ffi::{CStr, c_char};
 use std::io::{self, Read as _};
@@ -24,8 +24,8 @@ const OUT_OF_THE_WAY: RawFd = 64;
 const MAX_PASSED: usize = 16;
 
 /// Executes the program in `image` in a new process, with these arguments, an empty environment,
-/// our standard streams, `passed` as descriptors 3, 4, ..., and no others. Returns when it is
-/// executed, or the error if it could not be. The caller waits for the process some day.
+/// our standard streams, `passed` as descriptors 3, 4, ..., and no others. Returns when the exec
+/// succeeded, or with its error. The caller must wait for the process later.
 pub fn start(
     image: BorrowedFd<'_>,
     arguments: &[&CStr],
@@ -54,7 +54,8 @@ pub fn start(
     }
     let Some(child) = Pid::from_raw(forked) else {
         let errno = become_program(&image, &passed, &argv, &ends);
-        // If even that fails, the parent sees an end without an error, and then no launcher.
+        // If even this fails, the parent sees the end of the pipe without an error, and then no
+        // launcher.
         let _ = rustix::io::write(&tell, &errno.to_ne_bytes());
         exit_now(127);
     };
@@ -70,9 +71,9 @@ pub fn start(
     }
 }
 
-/// Starts the program of this process again, in this process, with an empty environment and the
-/// descriptors that are not marked to be closed. Returns only if that failed.
-pub fn again(arguments: &[&CStr]) -> io::Error {
+/// Executes the program of this process again, in this process, with an empty environment and the
+/// descriptors that are not close-on-exec. Returns only on failure.
+pub fn exec_self(arguments: &[&CStr]) -> io::Error {
     let ends = [ptr::null()];
     let argv: Vec<*const c_char> =
         arguments.iter().map(|argument| argument.as_ptr()).chain(ends).collect();
@@ -141,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn descriptors_are_where_they_are_expected_and_no_others() {
+    fn exec_passes_descriptors_where_expected_and_no_others() {
         let shell = File::open("/bin/sh").unwrap();
         let (first, mut first_in) = io::pipe().unwrap();
         let (second, mut second_in) = io::pipe().unwrap();
@@ -158,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_executed_is_told() {
+    fn a_failed_exec_is_reported() {
         let text = File::open("/etc/passwd").unwrap();
         let error = start(text.as_fd(), &[c"x"], &[]).unwrap_err();
         assert_eq!(error.raw_os_error(), Some(libc::EACCES));

@@ -1,5 +1,5 @@
-//! Loads a prepared system call filter into the calling thread. It allocates nothing and must be
-//! among the last steps of a sandbox: from then on the filter holds for everything that follows.
+//! Loads a compiled system call filter into the calling thread. It allocates nothing and must be
+//! among the last steps of a sandbox: the filter holds for everything that follows.
 
 use std::io;
 

@@ -1,5 +1,6 @@
-//! A copy of this process that does one thing as somebody else, and ends. For what would take this
-//! process too long, or what it must not do as itself. Unlike what is spawned it shares no memory.
+//! A copy of this process that does one thing as another user, and ends. For work that would take
+//! this process too long, or that it must not do itself. Unlike a spawned program it shares no
+//! memory.
 
 use std::os::fd::{AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd, RawFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -14,12 +15,12 @@ use super::spawn::{Identity, become_other};
 /// Where the copy finds its output.
 const OUTPUT: RawFd = 3;
 
-/// What a copy exits with that could not become what it was to be, or did not come to its end.
+/// The exit code of a copy that could not be set up or did not finish.
 const FAILED: i32 = 127;
 
-/// Lets a copy of this process, which must have one thread only, do something with a descriptor, and
-/// gives its process id. It runs in a session of its own, with the descriptor and the first three of
-/// this process and no others. Its exit code is 0 if it came to its end.
+/// Lets a copy of this process, which must have one thread only, do something with a descriptor,
+/// and returns its process id. The copy runs in a session of its own, with that descriptor and the
+/// first three of this process and no others. Its exit code is 0 if it finished.
 pub fn fork_as(
     identity: Option<Identity>,
     output: BorrowedFd<'_>,
@@ -62,7 +63,7 @@ fn settle(identity: Option<Identity>, output: RawFd) -> Option<OwnedFd> {
         return None;
     }
     let mut mask = empty_set();
-    // A pipe that nobody reads is told by an error.
+    // A pipe without a reader then returns an error instead of a signal.
     // SAFETY: `mask` is an initialised set.
     unsafe { libc::sigaddset(&raw mut mask, libc::SIGPIPE) };
     // SAFETY: reads one set, and changes the mask of this thread only.
@@ -80,7 +81,7 @@ mod tests {
     use crate::sys::reap::collect;
 
     #[test]
-    fn a_copy_says_something_and_ends() {
+    fn a_forked_copy_writes_and_ends() {
         let (reader, writer) = std::io::pipe().unwrap();
         let held = std::fs::File::open("/dev/null").unwrap();
         let number = held.as_raw_fd();

@@ -1,7 +1,7 @@
 //! The ids under which files are used, apart from those under which a process runs.
 
-/// Uses files as this user and group from now on. Needs the capabilities to set ids; whether it
-/// worked is not told by the kernel, so it is looked at.
+/// Uses files as this user and group from now on. Needs the capabilities to set ids. The kernel
+/// does not report success, so the result is checked.
 pub fn use_files_as(uid: u32, gid: u32) -> std::io::Result<()> {
     // SAFETY: setfsgid takes a number and touches no memory.
     unsafe { libc::setfsgid(gid) };

@@ -1,5 +1,5 @@
-//! Objects that processes share by number and that outlive them: shared memory, semaphores and
-//! queues of System V; and the priority with which a process reads and writes.
+//! Objects that processes share by number and that outlive them: System V shared memory, semaphores
+//! and queues; and the I/O priority of a process.
 
 use std::ptr;
 
@@ -19,8 +19,8 @@ pub enum Kind {
     Queue,
 }
 
-/// Removes an object of the ipc namespace that this process is in, whoever uses it. That there is
-/// none of this number any more is done too.
+/// Removes an object of this process' ipc namespace, even if it is in use. A missing object counts
+/// as removed.
 pub fn remove(kind: Kind, id: i32) -> Result<(), Errno> {
     let result = match kind {
         // SAFETY: takes numbers; the description of a segment is not asked for, so none is written.
@@ -39,7 +39,7 @@ pub fn remove(kind: Kind, id: i32) -> Result<(), Errno> {
     }
 }
 
-/// How a process takes its turn at reading and writing, as one number.
+/// The I/O priority of a process, as one number.
 pub fn io_priority(pid: Pid) -> Result<i64, Errno> {
     const WHO_PROCESS: libc::c_int = 1;
     let pid = pid.as_raw_nonzero().get();
@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_made_is_removed_once() {
+    fn an_ipc_object_is_removed_once() {
         // SAFETY: takes numbers only.
         let id = unsafe { libc::shmget(libc::IPC_PRIVATE, 4096, libc::IPC_CREAT | 0o600) };
         assert!(id >= 0);
@@ -68,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn every_process_has_a_priority() {
+    fn every_process_has_an_io_priority() {
         assert!(io_priority(rustix::process::getpid()).is_ok());
     }
 }

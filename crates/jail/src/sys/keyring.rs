@@ -1,9 +1,9 @@
-//! The kernel's key rings: what a process inherits of them, whoever started it can reach.
+//! The kernel's key rings: the process that started another can reach the ring that it inherits.
 
 use std::io;
 
-/// Leaves the session key ring that was inherited for an empty one of one's own. A kernel without
-/// key rings has nothing to leave.
+/// Leaves the inherited session key ring for an empty one. A kernel without key rings has nothing
+/// to leave.
 pub fn new_session() -> io::Result<()> {
     const KEYCTL_JOIN_SESSION_KEYRING: libc::c_long = 1;
     // SAFETY: a null name asks for an anonymous ring; no memory is passed.

@@ -1,6 +1,6 @@
-//! Leases on files: whoever opens a file that is leased waits until the holder of the lease has
-//! given it back, and the holder is told by a signal, [`SIGNAL`], that somebody does. Only the owner
-//! of a file may have one, and only while nobody else has the file open.
+//! File leases: a process that opens a leased file waits until the holder has given the lease back,
+//! and the holder gets a signal, [`SIGNAL`]. Only the owner of a file may lease it, and only while
+//! no other process has it open.
 
 use std::os::fd::{AsRawFd as _, BorrowedFd};
 
@@ -8,21 +8,21 @@ use rustix::io::Errno;
 
 use super::reap::last_errno;
 
-/// What tells the holder of a lease that it is asked for.
+/// The signal to the holder when a process waits for the file.
 pub const SIGNAL: i32 = libc::SIGIO;
 
-/// Takes a lease. Refused as [`Errno::AGAIN`] while anybody else has the file open.
+/// Takes a lease. [`Errno::AGAIN`] while another process has the file open.
 pub fn take(file: BorrowedFd<'_>) -> Result<(), Errno> {
     set(file, libc::F_WRLCK)
 }
 
-/// Gives it back: whoever waits goes on.
+/// Gives it back: waiting processes continue.
 pub fn give_back(file: BorrowedFd<'_>) -> Result<(), Errno> {
     set(file, libc::F_UNLCK)
 }
 
-/// Whether somebody waits for it. One that is not held any more is as good as asked for.
-pub fn is_asked_for(file: BorrowedFd<'_>) -> bool {
+/// Whether a process waits for it. A lease that is no longer held counts as requested.
+pub fn is_requested(file: BorrowedFd<'_>) -> bool {
     // SAFETY: takes numbers only.
     let held = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GETLEASE) };
     held != libc::F_WRLCK

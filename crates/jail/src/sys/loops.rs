@@ -1,4 +1,4 @@
-//! Loop devices: a file as a block device, for as long as something has it mounted.
+//! Loop devices: a file as a block device, as long as it is mounted.
 
 use std::io;
 use std::os::fd::{AsRawFd as _, BorrowedFd};
@@ -6,7 +6,7 @@ use std::os::fd::{AsRawFd as _, BorrowedFd};
 const LOOP_CTL_GET_FREE: libc::Ioctl = 0x4c82;
 const LOOP_CONFIGURE: libc::Ioctl = 0x4c0a;
 
-/// The device lets go of its file when nobody has it open any more.
+/// The device releases its file when the last process closes it.
 const LO_FLAGS_AUTOCLEAR: u32 = 4;
 
 const BLOCK_BYTES: u32 = 4096;
@@ -49,7 +49,7 @@ pub fn configure(device: BorrowedFd<'_>, file: BorrowedFd<'_>) -> io::Result<()>
     let mut config: LoopConfig = unsafe { std::mem::zeroed() };
     config.fd = file.as_raw_fd().cast_unsigned();
     config.block_size = BLOCK_BYTES;
-    // Not direct: the kernel would wait for the whole file to be on the disk first.
+    // No direct I/O: the kernel would first wait until the whole file is on disk.
     config.info.flags = LO_FLAGS_AUTOCLEAR;
     // SAFETY: the kernel reads one configuration, which lives until the call returns.
     let answer = unsafe { libc::ioctl(device.as_raw_fd(), LOOP_CONFIGURE, &raw const config) };

@@ -1,4 +1,4 @@
-//! Changing the properties of mounts.
+//! Changes the properties of mounts.
 
 use std::io;
 use std::os::fd::{AsRawFd as _, BorrowedFd};
@@ -32,8 +32,8 @@ struct MountAttributes {
     user_namespace: u64,
 }
 
-/// Gives properties to the mount that `mount` stands for. Set-user-id programs never work on a
-/// mount of ours, and none of ours is shared.
+/// Sets properties of a mount. Set-user-id programs never work on a mount of ours, and none of ours
+/// is shared.
 pub fn set_properties(mount: BorrowedFd<'_>, properties: Properties<'_>) -> io::Result<()> {
     let mut set = MOUNT_ATTR_NOSUID;
     if properties.read_only {

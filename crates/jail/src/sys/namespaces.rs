@@ -1,4 +1,4 @@
-//! Leaving shared namespaces for ones of one's own.
+//! Makes new namespaces for this process.
 
 use std::io;
 

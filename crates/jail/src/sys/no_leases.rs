@@ -1,12 +1,12 @@
-//! Keeps programs from leasing files, and where a longer filter is given, from what that says
-//! besides. Whoever starts a program that another has leased waits for it
-//! in the kernel for most of a minute, and so would the guest, whose memory the child borrows. The
-//! guest itself leases its scale file, so this is no part of the filter that both have.
+//! Forbids programs to lease files, and what a longer filter forbids, if one is given. Starting a
+//! program that another process has leased blocks in the kernel for most of a minute, and would
+//! block the guest too, whose memory the child borrows. The guest itself leases its scale file, so
+//! this is not part of the filter that both have.
 
 use libc::{c_int, c_ulong, sock_filter, sock_fprog};
 
-/// Where the number of a call and its second argument are in what a filter is shown. The lower half
-/// comes first wherever we run.
+/// Offsets of the call number and of the second argument in `struct seccomp_data`. The lower half
+/// comes first on every architecture we run on.
 const NUMBER: u32 = 0;
 const SECOND_ARGUMENT: u32 = 24;
 
@@ -29,9 +29,8 @@ pub(super) fn program(instead: Option<&[sock_filter]>) -> sock_fprog {
     sock_fprog { len: instructions.len() as u16, filter: instructions.as_ptr().cast_mut() }
 }
 
-/// Loads it for this process and all that descends from it; says what the kernel said if it failed,
-/// or 0. Allocates nothing. Where filters are not for this process to load, nothing is forbidden:
-/// every sandbox is a place where they are.
+/// Loads it for this process and all its descendants; returns the error number, or 0. Allocates
+/// nothing. Where this process may not load filters, nothing is forbidden: in every sandbox it may.
 pub(super) fn forbid(program: &sock_fprog) -> c_int {
     // SAFETY: `program` points to as many instructions as it says, which the parent keeps until
     // this process has exec'ed; the kernel copies them and never writes to them.

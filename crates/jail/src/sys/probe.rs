@@ -1,5 +1,5 @@
-//! Asks the kernel which calls it has. Each question is a call that cannot do anything, because
-//! its arguments make no sense: what matters is which error comes back.
+//! Asks the kernel which calls it has. Each question is a call that cannot do anything, because its
+//! arguments are invalid: only the error matters.
 
 use libc::c_long;
 
@@ -8,7 +8,7 @@ use crate::machine::{Calls, Presence};
 /// A descriptor that is never open.
 const NO_DESCRIPTOR: c_long = -1;
 
-/// Asks about every call that depends on the kernel's age or on a filter around us.
+/// Asks about every call that depends on the kernel's version or on a filter.
 pub fn calls() -> Calls {
     Calls {
         new_mount_api: presence(libc::SYS_fsopen),
@@ -23,7 +23,7 @@ pub fn calls() -> Calls {
     }
 }
 
-/// Makes a call with arguments of which none is valid.
+/// Makes a call with invalid arguments.
 fn presence(number: c_long) -> Presence {
     // SAFETY: every call asked about takes a pointer, a descriptor or a size that is invalid here,
     // so the kernel fails before it does anything.
@@ -31,14 +31,14 @@ fn presence(number: c_long) -> Presence {
     judge(result)
 }
 
-/// This one would close something if it could, so the range is empty.
+/// This call would close descriptors, so the range is empty.
 fn close_range() -> Presence {
     // SAFETY: a range whose first is behind its last is refused.
     let result = unsafe { libc::syscall(libc::SYS_close_range, 2_usize, 1_usize, 0_usize) };
     judge(result)
 }
 
-/// Whether a filter can kill a whole process, the newest action that is relied on.
+/// Whether a filter can kill a whole process, the newest action that we need.
 fn seccomp() -> Presence {
     let action = libc::SECCOMP_RET_KILL_PROCESS;
     // SAFETY: the kernel reads one word and answers.
@@ -68,8 +68,8 @@ fn judge(result: c_long) -> Presence {
     }
     match std::io::Error::last_os_error().raw_os_error() {
         Some(libc::ENOSYS) => Presence::Missing,
-        // A filter around us says this; the kernel itself would have looked at the arguments first,
-        // or we lack the privilege, which is the same to us.
+        // A filter returns this, or we lack the privilege, which means the same for us; the kernel
+        // itself would check the arguments first.
         Some(libc::EPERM) => Presence::Denied,
         Some(_) | None => Presence::There,
     }
@@ -80,9 +80,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn asking_does_nothing_and_answers() {
+    fn kernel_call_probes_answer_without_effect() {
         let calls = calls();
-        // Older than everything asked about here no kernel we support is.
+        // No supported kernel is older than these calls.
         assert_ne!(calls.openat2, Presence::Missing);
         assert_eq!(calls, super::calls());
     }

@@ -1,5 +1,5 @@
-//! Project quotas: directories whose contents count for a number, and what that number may hold.
-//! ext4 and xfs have them, where they are mounted with `prjquota`.
+//! Project quotas: directories whose contents count for a project id, and the limit of that
+//! project. ext4 and xfs have them, if mounted with `prjquota`.
 
 use std::io;
 use std::os::fd::{AsRawFd as _, BorrowedFd};
@@ -7,7 +7,7 @@ use std::os::fd::{AsRawFd as _, BorrowedFd};
 const FS_IOC_FSGETXATTR: libc::Ioctl = 0x801c_581f;
 const FS_IOC_FSSETXATTR: libc::Ioctl = 0x401c_5820;
 
-/// What is made in a directory counts for the directory's number.
+/// New files in a directory count for the directory's project.
 const FS_XFLAG_PROJINHERIT: u32 = 0x200;
 
 const PRJQUOTA: u32 = 2;
@@ -15,7 +15,7 @@ const Q_GETQUOTA: u32 = 0x0080_0007;
 const Q_SETQUOTA: u32 = 0x0080_0008;
 const Q_XGETQSTATV: u32 = 0x5808;
 
-/// Usage of projects is counted, and their limits are kept.
+/// Usage of projects is counted, and their limits are enforced.
 const PROJECTS_COUNTED: u16 = 1 << 4;
 const PROJECTS_LIMITED: u16 = 1 << 5;
 
@@ -42,18 +42,18 @@ struct State {
     rest: [u64; 31],
 }
 
-/// What a project holds.
+/// The usage of a project.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Held {
     /// Bytes on disk.
     pub bytes: u64,
     /// Files and directories.
     pub files: u64,
-    /// It may hold only so much.
+    /// Whether it has a limit.
     pub limited: bool,
 }
 
-/// Whether the file system of a directory keeps limits of projects.
+/// Whether the file system of a directory enforces limits of projects.
 pub fn are_limited(directory: BorrowedFd<'_>) -> io::Result<bool> {
     let mut state = State { version: 1, unused: 0, flags: 0, rest: [0; 31] };
     // SAFETY: the kernel writes at most as much as there is room for.
@@ -62,12 +62,12 @@ pub fn are_limited(directory: BorrowedFd<'_>) -> io::Result<bool> {
     Ok(state.flags & wanted == wanted)
 }
 
-/// The number that a directory counts for; 0 is none.
+/// The project id of a directory; 0 is none.
 pub fn project_of(directory: BorrowedFd<'_>) -> io::Result<u32> {
     Ok(attributes_of(directory)?.project)
 }
 
-/// Makes an empty directory, and what will be made in it, count for a number.
+/// Makes an empty directory, and its future contents, count for a project.
 pub fn set_project(directory: BorrowedFd<'_>, project: u32) -> io::Result<()> {
     let mut attributes = attributes_of(directory)?;
     attributes.project = project;
@@ -86,7 +86,7 @@ fn attributes_of(directory: BorrowedFd<'_>) -> io::Result<Attributes> {
     if answer == 0 { Ok(attributes) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Limits what a project may hold; 0 is no limit.
+/// Limits a project; 0 is no limit.
 pub fn limit_project(
     directory: BorrowedFd<'_>,
     project: u32,
@@ -103,7 +103,7 @@ pub fn limit_project(
     unsafe { quotactl(directory, Q_SETQUOTA, project, (&raw mut limits).cast()) }
 }
 
-/// What a project holds.
+/// The usage of a project.
 pub fn held_by(directory: BorrowedFd<'_>, project: u32) -> io::Result<Held> {
     // SAFETY: all zeroes is a valid dqblk: it holds numbers only.
     let mut found: libc::dqblk = unsafe { std::mem::zeroed() };

@@ -1,5 +1,5 @@
-//! Children: being told that one ended, collecting how, and sending signals. It must never wait:
-//! the process that uses it serves others meanwhile.
+//! Children: learning that one ended, collecting its status, and sending signals. It must never
+//! wait: the process that uses it serves others meanwhile.
 
 use std::mem::MaybeUninit;
 use std::os::fd::{FromRawFd as _, OwnedFd};
@@ -7,7 +7,7 @@ use std::ptr;
 
 use rustix::io::Errno;
 
-/// A child that is over, and what it used.
+/// A child that has ended, and what it used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Reaped {
     /// Its process id.
@@ -31,13 +31,13 @@ pub enum End {
     Signal(i32),
 }
 
-/// Turns the ends of children, and what [`super::lease`] tells, into something to poll for, and broken
-/// pipes into plain errors.
+/// Turns the ends of children, and the signal of [`super::lease`], into a descriptor to poll, and
+/// broken pipes into plain errors.
 /// Afterwards no signal has a handler here and none is ignored, so that a child that shares this
-/// memory until it execs has nothing to put right but its mask.
+/// memory until its exec only has to reset its mask.
 pub fn watch_children() -> Result<OwnedFd, Errno> {
     for signal in 1..libc::SIGRTMIN() {
-        // Refused for those that cannot be changed, which is as good.
+        // Some signals cannot be changed, which is fine.
         // SAFETY: the default disposition runs no code of ours.
         unsafe { libc::signal(signal, libc::SIG_DFL) };
     }
@@ -46,7 +46,7 @@ pub fn watch_children() -> Result<OwnedFd, Errno> {
     unsafe { libc::sigaddset(&raw mut blocked, libc::SIGCHLD) };
     // SAFETY: as above.
     unsafe { libc::sigaddset(&raw mut blocked, super::lease::SIGNAL) };
-    let told = blocked;
+    let watched = blocked;
     // SAFETY: `blocked` is an initialised set.
     unsafe { libc::sigaddset(&raw mut blocked, libc::SIGPIPE) };
     // SAFETY: reads one set, and changes the mask of this thread only.
@@ -56,15 +56,15 @@ pub fn watch_children() -> Result<OwnedFd, Errno> {
     }
     // SAFETY: reads one set, and makes a new descriptor.
     let raw =
-        unsafe { libc::signalfd(-1, &raw const told, libc::SFD_NONBLOCK | libc::SFD_CLOEXEC) };
+        unsafe { libc::signalfd(-1, &raw const watched, libc::SFD_NONBLOCK | libc::SFD_CLOEXEC) };
     if raw < 0 {
         return Err(last_errno());
     }
-    // SAFETY: the descriptor was just made, and nobody else knows it.
+    // SAFETY: the descriptor was just made, and no other code knows it.
     Ok(unsafe { OwnedFd::from_raw_fd(raw) })
 }
 
-/// Takes the notices that wait, and says whether one of them is about a lease.
+/// Reads pending signals, and returns whether one of them is about a lease.
 pub fn take_notices(signals: &OwnedFd) -> Result<bool, Errno> {
     const NOTICE_BYTES: usize = size_of::<libc::signalfd_siginfo>();
     let mut is_lease = false;
@@ -72,7 +72,7 @@ pub fn take_notices(signals: &OwnedFd) -> Result<bool, Errno> {
         let mut notice = [0; NOTICE_BYTES];
         match rustix::io::read(signals, &mut notice) {
             Ok(_) => {
-                // It begins with the number of the signal.
+                // It begins with the signal number.
                 let [a, b, c, d, ..] = notice;
                 is_lease |= i32::from_ne_bytes([a, b, c, d]) == super::lease::SIGNAL;
             }
@@ -83,8 +83,8 @@ pub fn take_notices(signals: &OwnedFd) -> Result<bool, Errno> {
     }
 }
 
-/// Looks at one child that is over, if there is one. It stays, and its process id stays its own,
-/// until [`collect`]: taking it apart takes longer than looking, and somebody waits for the news.
+/// Looks at one child that has ended, if there is one. Its process id is not used again until
+/// [`collect`]: freeing the process takes longer than looking, and the host waits for the report.
 pub fn look() -> Result<Option<Reaped>, Errno> {
     let mut info = MaybeUninit::<libc::siginfo_t>::zeroed();
     let mut usage = MaybeUninit::<libc::rusage>::zeroed();
@@ -130,7 +130,7 @@ pub fn look() -> Result<Option<Reaped>, Errno> {
     }
 }
 
-/// Takes a child apart that is over. Its process id is free for others now.
+/// Frees a child that has ended. Its process id may be used again.
 pub fn collect(pid: i32) {
     loop {
         // SAFETY: no pointer but null.
@@ -141,31 +141,31 @@ pub fn collect(pid: i32) {
     }
 }
 
-/// Signals one process, by any number the kernel knows. Process ids below 2 are refused: they mean
-/// everybody, a whole group, or this guest itself.
+/// Signals one process, with any signal number of the kernel. Process ids below 2 are refused: they
+/// mean all processes, a whole group, or this guest itself.
 pub fn signal(pid: i32, signal: i32) -> Result<(), Errno> {
     if pid < 2 { Err(Errno::INVAL) } else { kill(pid, signal) }
 }
 
-/// Signals all processes of a group at once, those being forked included.
+/// Signals all processes of a group at once, including those being forked.
 pub fn signal_group(group: i32, signal: i32) -> Result<(), Errno> {
     if group < 2 { Err(Errno::INVAL) } else { kill(-group, signal) }
 }
 
-/// Kills everybody but this process, which must be the first of its process namespace, those being
-/// forked included. Whether anybody was there: one that is over and not collected counts, and so does
-/// one that may not be signalled.
+/// Kills all processes but this one, which must be the first of its process namespace, including
+/// those being forked. Returns whether there were any: a process counts that has ended and was not
+/// collected, and one that may not be signalled.
 pub fn kill_others() -> Result<bool, Errno> {
     signal_others(libc::SIGKILL)
 }
 
-/// Whether anybody is there but this process, which must be the first of its process namespace.
+/// Whether there is any other process. This one must be the first of its process namespace.
 pub fn has_others() -> Result<bool, Errno> {
     signal_others(0)
 }
 
 fn signal_others(signal: i32) -> Result<bool, Errno> {
-    // Anywhere else, everybody would be the whole machine.
+    // Anywhere else, it would reach the whole machine.
     if !rustix::process::getpid().is_init() {
         return Err(Errno::PERM);
     }
@@ -176,9 +176,9 @@ fn signal_others(signal: i32) -> Result<bool, Errno> {
     }
 }
 
-/// Lets threads of a process that wait in a system call begin it anew, without their noticing: a stop
-/// wakes them, and is taken back before it is one. Where it comes to a stop after all, it is over at
-/// once.
+/// Makes threads of a process that wait in a system call restart it, without the program noticing:
+/// a stop signal wakes them and is taken back before it stops the process. If it stops after all,
+/// it continues at once.
 pub fn nudge(pid: i32, threads: &[i32]) {
     if threads.is_empty() {
         return;
@@ -187,7 +187,7 @@ pub fn nudge(pid: i32, threads: &[i32]) {
         // SAFETY: takes numbers only.
         unsafe { libc::syscall(libc::SYS_tgkill, pid, thread, libc::SIGSTOP) };
     }
-    // One that is gone needs no nudge.
+    // A thread that is gone needs nothing.
     let _ = signal(pid, libc::SIGCONT);
 }
 

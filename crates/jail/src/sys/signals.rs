@@ -1,4 +1,4 @@
-//! Signals as something to read, instead of something that interrupts.
+//! Signals as something to read, instead of interruptions.
 
 use std::io;
 use std::os::fd::{FromRawFd as _, OwnedFd};
@@ -27,7 +27,7 @@ pub fn readable(signals: &[Signal]) -> io::Result<OwnedFd> {
     if descriptor < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: the kernel just gave us this descriptor and nobody else has it.
+    // SAFETY: the kernel just gave us this descriptor, and no other code has it.
     Ok(unsafe { OwnedFd::from_raw_fd(descriptor) })
 }
 

@@ -1,5 +1,5 @@
-//! Starting a program without copying this process: the child borrows its memory, and this process
-//! waits, until the program runs or cannot. The child must never allocate, lock, unwind or return:
+//! Starts a program without copying this process: the child borrows its memory, and this process
+//! waits until the program runs or cannot. The child must never allocate, lock, unwind or return:
 //! whatever it does to memory, it does to its parent's.
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
@@ -15,7 +15,7 @@ use super::descriptors::LAST_DESCRIPTOR;
 use super::no_leases;
 use super::reap::{collect, empty_set, last_errno};
 
-/// A program to start, with everything worked out beforehand.
+/// A program to start, with everything prepared.
 #[derive(Debug)]
 pub struct Program<'a> {
     /// Paths to try, in this order; one without a slash is relative to `cwd`.
@@ -26,18 +26,18 @@ pub struct Program<'a> {
     pub env: &'a [CString],
     /// Where it starts.
     pub cwd: &'a CStr,
-    /// Its first three descriptors; none: what this process has there. Numbers 1 and 2 cannot be
-    /// given away, and 0 only as another number.
+    /// Its first three descriptors; `None` is what this process has there. Numbers 1 and 2 cannot
+    /// be given away, and 0 only as another number.
     pub stdio: [Option<BorrowedFd<'a>>; 3],
-    /// What it has as descriptor 3; none: it has none.
+    /// Its descriptor 3, if any.
     pub channel: Option<BorrowedFd<'a>>,
     /// Whether its standard input becomes its controlling terminal.
     pub terminal: bool,
     /// Resource limits.
     pub limits: &'a [Limit],
-    /// Whom it runs as; none: as this process.
+    /// The user it runs as; `None` is this process' own.
     pub identity: Option<Identity>,
-    /// What it gives up last, which includes leases; none: those alone.
+    /// The filter it loads last, which also forbids leases; `None` forbids leases alone.
     pub filter: Option<&'a [sock_filter]>,
 }
 
@@ -46,9 +46,9 @@ pub struct Program<'a> {
 pub struct Limit {
     /// What is limited.
     pub resource: Resource,
-    /// From where the program is told, where it can be.
+    /// The soft limit, at which the program gets a signal if there is one.
     pub soft: u64,
-    /// Where it ends.
+    /// The hard limit.
     pub hard: u64,
 }
 
@@ -65,7 +65,7 @@ pub enum Resource {
     AddressSpace,
 }
 
-/// Whom a program runs as. It has no supplementary groups.
+/// The user of a program. It has no supplementary groups.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Identity {
     /// Its user.
@@ -74,25 +74,25 @@ pub struct Identity {
     pub gid: u32,
 }
 
-/// What a child does before the program runs.
+/// The steps of a child before the program runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Step {
-    /// Becoming a process.
+    /// Making the process.
     Clone,
-    /// Beginning a session of its own.
+    /// Starting a session of its own.
     Session,
     /// Taking the terminal.
     Terminal,
     /// Setting a resource limit.
     Limit,
-    /// Becoming the user it runs as.
+    /// Becoming its user.
     Identity,
-    /// Going where it starts.
+    /// Going to its directory.
     Directory,
     /// Putting its descriptors in place.
     Descriptors,
-    /// Giving up what no program may do to files.
+    /// Loading the filter.
     Filter,
     /// Running the program.
     Exec,
@@ -104,13 +104,13 @@ const CHILD_STEPS: [Step; 8] = [
     Step::Limit,
     Step::Directory,
     Step::Descriptors,
-    // As late as can be: from here on other programs can signal it, and the guest waits for it.
+    // As late as possible: from here on other programs can signal it, while the guest waits for it.
     Step::Identity,
     Step::Filter,
     Step::Exec,
 ];
 
-/// Why a program does not run.
+/// Why a program could not start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("{step:?}: {errno}")]
 pub struct SpawnError {
@@ -120,10 +120,10 @@ pub struct SpawnError {
     pub errno: Errno,
 }
 
-/// The shell that runs a file which is executable and has no format the kernel knows.
+/// The shell for an executable file whose format the kernel does not know.
 const SHELL: &CStr = c"/bin/sh";
 
-/// Enough for a few system calls in a row, also without optimisation.
+/// Enough for a few nested calls, also without optimisation.
 const STACK_BYTES: usize = 32 * 1024;
 
 #[repr(align(16))]
@@ -131,11 +131,11 @@ struct Stack(
     #[expect(dead_code, reason = "only its address matters")] [MaybeUninit<u8>; STACK_BYTES],
 );
 
-/// What the child needs, all of it ready, and where it leaves its last words.
+/// What the child needs, all prepared, and where it leaves its error.
 struct Orders {
     candidates: *const *const c_char,
     argv: *const *const c_char,
-    /// `SHELL`, a place for the script's path, and the arguments after the program's name.
+    /// `SHELL`, room for the script's path, and the arguments after the program's name.
     script_argv: *mut *const c_char,
     env: *const *const c_char,
     cwd: *const c_char,
@@ -156,9 +156,9 @@ const KEEP: RawFd = -1;
 /// Where a channel is put.
 const CHANNEL: RawFd = 3;
 
-/// Starts a program and gives its process id, once it runs. In a session of its own, without any
-/// signal blocked, and without any descriptor of this process but those it is given. Expects
-/// [`super::reap::watch_children`] to have been called.
+/// Starts a program and returns its process id once it runs. It has a session of its own, no
+/// blocked signals, and no descriptor of this process but those it is given.
+/// [`super::reap::watch_children`] must have been called.
 pub fn spawn(program: &Program<'_>) -> Result<i32, SpawnError> {
     let [stdin, stdout, stderr] = program.stdio.map(|fd| fd.map_or(KEEP, |fd| fd.as_raw_fd()));
     let channel = program.channel.map_or(KEEP, |fd| fd.as_raw_fd());
@@ -210,13 +210,13 @@ pub fn spawn(program: &Program<'_>) -> Result<i32, SpawnError> {
     if errno == 0 {
         return Ok(pid);
     }
-    // It is over already, and nobody else is to hear of it.
+    // The child has ended already, and is not reported.
     collect(pid);
     let step = CHILD_STEPS[usize::from(orders.failed_step.load(Ordering::Relaxed))];
     Err(SpawnError { step, errno: Errno::from_raw_os_error(errno) })
 }
 
-/// A list as the kernel wants it: pointers, and a null at the end.
+/// A list for the kernel: pointers, and a null at the end.
 fn pointers(first: &[*const c_char], rest: &[CString]) -> Vec<*const c_char> {
     let mut list = Vec::with_capacity(first.len() + rest.len() + 1);
     list.extend_from_slice(first);
@@ -240,7 +240,7 @@ extern "C" fn child(orders: *mut c_void) -> c_int {
     unsafe { libc::_exit(127) }
 }
 
-/// Does one step, and says what the kernel said if it failed, or 0.
+/// Does one step, and returns the error number, or 0.
 fn take(step: Step, orders: &Orders) -> c_int {
     match step {
         // SAFETY: takes nothing.
@@ -282,14 +282,14 @@ fn limit(orders: &Orders) -> c_int {
     0
 }
 
-/// System calls and not the C library's functions of these names: those would ask other threads
-/// to follow, of which there are none here, in memory that is not the child's.
+/// System calls and not the C library's functions of these names: those would signal other threads,
+/// of which there are none, in memory that is not the child's.
 pub(super) fn become_other(Identity { uid, gid }: Identity) -> c_int {
     // SAFETY: an empty list.
     let result = unsafe { libc::syscall(libc::SYS_setgroups, 0, ptr::null::<libc::gid_t>()) };
     if result != 0 {
         let errno = errno();
-        // Where groups may not be changed at all, having none is just as good.
+        // Where groups may not be changed at all, having none is as good.
         // SAFETY: asks for the number of groups only.
         let groups =
             unsafe { libc::syscall(libc::SYS_getgroups, 0, ptr::null_mut::<libc::gid_t>()) };
@@ -308,8 +308,8 @@ pub(super) fn become_other(Identity { uid, gid }: Identity) -> c_int {
     0
 }
 
-/// Standard input after the other two: its number may be given for one of them. The channel last:
-/// what is to be one of the three may have its number.
+/// Standard input comes after the other two: its number may be given for one of them. The channel
+/// comes last: one of the three may be at its number.
 fn place_descriptors(orders: &Orders) -> c_int {
     let [stdin, stdout, stderr] = orders.stdio;
     for (source, target) in [(stdout, 1), (stderr, 2), (stdin, 0)] {
@@ -329,13 +329,14 @@ fn place_descriptors(orders: &Orders) -> c_int {
         }
         first_closed += 1;
     }
-    // That nothing else is inherited is also what close-on-exec says: a kernel without this call is fine.
+    // Close-on-exec also ensures that nothing else is inherited, so a kernel without this call is
+    // fine.
     // SAFETY: takes numbers only; the table of descriptors is the child's own copy.
     unsafe { libc::syscall(libc::SYS_close_range, first_closed, LAST_DESCRIPTOR, 0) };
     0
 }
 
-/// A descriptor that is in its place already stays the same, which would be closed on exec.
+/// A descriptor that is already in its place must lose close-on-exec.
 fn place_channel(source: RawFd) -> c_int {
     if source == CHANNEL {
         // SAFETY: takes numbers only.
@@ -439,14 +440,14 @@ mod tests {
     }
 
     #[test]
-    fn signals_end_it_as_they_should() {
+    fn signals_end_a_spawned_program() {
         assert_eq!(run(&[c"/bin/sh"], &[c"sh", c"-c", c"kill -9 $$"], &[]), Ok(End::Signal(9)));
         let pipe = c"yes | true; test ${PIPESTATUS:-0} = 0; kill -PIPE $$";
         assert_eq!(run(&[c"/bin/sh"], &[c"sh", c"-c", pipe], &[]), Ok(End::Signal(libc::SIGPIPE)));
     }
 
     #[test]
-    fn what_cannot_run_says_why_and_leaves_no_child() {
+    fn a_failed_spawn_reports_why_and_leaves_no_child() {
         let missing = SpawnError { step: Step::Exec, errno: Errno::NOENT };
         assert_eq!(run(&[c"/nowhere"], &[c"x"], &[]), Err(missing));
         let denied = SpawnError { step: Step::Exec, errno: Errno::ACCESS };
@@ -458,11 +459,11 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_inherited() {
+    fn a_spawned_program_inherits_nothing() {
         let _open = std::fs::File::open("/dev/null").unwrap();
         let line = c"for fd in /proc/self/fd/*; do case $fd in */[012]) ;; *) test ! -e $fd || exit 9; esac; done";
         assert_eq!(run(&[c"/bin/sh"], &[c"sh", c"-c", line], &[]), Ok(End::Code(0)));
-        // Signals 32 and 33 belong to the C library, which lets nobody change them.
+        // Signals 32 and 33 belong to the C library, which does not let programs change them.
         let blocked = c"set -- $(grep -E 'Sig(Blk|Ign)' /proc/self/status | cut -f2)
             test $1 = 0000000000000000 || exit 8
             case $2 in 0000000[01][08]0000000) ;; *) exit 9; esac";

@@ -1,5 +1,5 @@
-//! A page of a directory. The kernel gives names in no order, so all of them are read for every
-//! page, a buffer at a time; only those of the page are ever held.
+//! A page of a directory. The kernel returns names in no order, so all names are read for every
+//! page, a buffer at a time; only those of the page are held.
 
 use std::collections::BTreeSet;
 use std::ffi::CString;
@@ -15,19 +15,20 @@ use super::super::io::Io;
 use super::super::stream::Progress;
 use super::{entry, kind_of, open, refuse_proc};
 
-/// Entries of one reply.
+/// The most entries of one reply.
 const MAX_ENTRIES: u32 = 5000;
 
-/// Bytes of names and links of one reply, so that it stays far below what a message may be.
+/// The most bytes of names and links of one reply, so that it stays far below the maximum size of a
+/// message.
 const MAX_PAGE_BYTES: usize = 256 * 1024;
 
 /// The most that the rest of an entry takes in a message.
 const ENTRY_BYTES: usize = 40;
 
-/// Entries described between two looks at other work.
+/// Entries described between two checks for other work.
 const DESCRIBED_AT_ONCE: usize = 256;
 
-/// What is read of a directory at once.
+/// Bytes read of a directory at once.
 const BUFFER_BYTES: usize = 32 * 1024;
 
 /// A page of a directory.
@@ -38,9 +39,9 @@ pub(in super::super) struct Listing {
     directory: OwnedFd,
     after: Vec<u8>,
     limit: usize,
-    /// Those of the page that are not described yet.
+    /// Names of the page that are not described yet.
     names: BTreeSet<Vec<u8>>,
-    /// All of the directory was read.
+    /// The whole directory was read.
     is_read: bool,
     entries: Vec<Entry>,
     entries_bytes: usize,
@@ -72,7 +73,7 @@ impl Listing {
         })
     }
 
-    /// Reads a buffer of names, or describes some of those that were read.
+    /// Reads a buffer of names, or describes some of the names.
     pub(in super::super) fn step(&mut self, io: &mut Io) -> Progress {
         if self.is_read {
             return self.describe_some(io);
@@ -126,7 +127,7 @@ impl Listing {
                 io.reply(self.channel, &Reply::Entries { entries, more: self.more });
                 return Progress::Over;
             };
-            // One that went meanwhile is not there.
+            // An entry that was removed meanwhile is left out.
             if let Some(entry) = self.describe(&name) {
                 let target_bytes = entry.target.as_ref().map_or(0, Vec::len);
                 self.entries_bytes += entry.name.len() + target_bytes + ENTRY_BYTES;

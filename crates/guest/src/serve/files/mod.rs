@@ -1,13 +1,13 @@
-//! Files, as the user of the sandbox would find them. Whatever is at a path, a look at it must
-//! never hang the guest nor lead it into `/proc`, where it would show itself.
+//! Files, as the user of the sandbox would find them. Whatever is at a path, opening it must never
+//! block the guest nor lead it into `/proc`, where it would show itself.
 
-pub(super) mod about;
-pub(super) mod linking;
+pub(super) mod file_reader;
+pub(super) mod file_writer;
+pub(super) mod links;
 pub(super) mod listing;
-pub(super) mod reading;
+pub(super) mod metadata;
+pub(super) mod path_resolution;
 pub(super) mod removal;
-pub(super) mod resolving;
-pub(super) mod writing;
 
 use std::ffi::CString;
 use std::os::fd::{AsFd, OwnedFd};
@@ -21,24 +21,25 @@ use rustix::io::Errno;
 
 use super::fault::{fault, refused};
 
-/// Permissions of a directory that is made.
+/// Permissions of a new directory.
 const DIRECTORY_MODE: u32 = 0o755;
 
 /// The bits of a mode that are permissions.
 pub(super) const PERMISSIONS: u32 = 0o7777;
 
-/// What a file that is written may have of them: not that others become its owner by running it.
+/// The bits that a written file may have: never set-user-id or set-group-id.
 const SETTABLE: u32 = 0o1777;
 
-/// Opens what is at a path, without waiting for whoever may be at the other end of it.
+/// Opens a path without waiting for a process at the other end of a pipe.
 fn open(path: &str, flags: OFlags) -> Result<OwnedFd, Errno> {
-    // A terminal must not become the guest's; of a mere path the kernel knows no such thing.
+    // A terminal must not become the guest's controlling terminal. `O_PATH` does not take that
+    // flag.
     let never_own = if flags.contains(OFlags::PATH) { OFlags::empty() } else { OFlags::NOCTTY };
     let flags = flags | never_own | OFlags::CLOEXEC;
-    resolving::open(CWD, path, flags)
+    path_resolution::open(CWD, path, flags)
 }
 
-/// Refuses what is the kernel's, and not the user's.
+/// Refuses files of `/proc`.
 pub(super) fn refuse_proc(descriptor: impl AsFd, path: &str) -> Result<(), Fault> {
     match fstatfs(descriptor) {
         Ok(filesystem) if filesystem.f_type == PROC_SUPER_MAGIC => {
@@ -82,12 +83,12 @@ pub(super) fn stat(path: &str) -> Result<Entry, Fault> {
     Ok(entry(last_name(path), &found, target))
 }
 
-/// What is shown as the name of a path.
+/// The name that is shown for a path.
 fn last_name(path: &str) -> &[u8] {
     split(path).map_or(b"/", |(_, name)| name.as_bytes())
 }
 
-/// A file as the host is told of it.
+/// A file as it is described to the host.
 fn entry(name: &[u8], found: &Stat, target: Option<Vec<u8>>) -> Entry {
     Entry {
         name: name.to_vec(),
@@ -127,8 +128,8 @@ pub(super) fn make_directory(path: &str, parents: bool) -> Result<(), Fault> {
     mkdirat(&directory, name, Mode::from(DIRECTORY_MODE)).map_err(|errno| refused(errno, path))
 }
 
-/// Makes a directory and those above it that are missing: up to the first that is there, then
-/// down again.
+/// Makes a directory and the missing ones above it: goes up to the first that exists, then down
+/// again.
 fn make_all(path: &str) -> Result<(), Fault> {
     let mut missing = Vec::new();
     let mut rest = path.trim_end_matches('/');
@@ -151,13 +152,13 @@ fn make_all(path: &str) -> Result<(), Fault> {
             Err(errno) => return Err(refused(errno, path)),
         }
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        directory = resolving::open(directory.as_fd(), name, flags)
+        directory = path_resolution::open(directory.as_fd(), name, flags)
             .map_err(|errno| refused(errno, path))?;
     }
     Ok(())
 }
 
-/// Gives something another name.
+/// Renames a file or directory.
 pub(super) fn rename(from: &str, to: &str, overwrite: bool) -> Result<(), Fault> {
     let (from_directory, from_name) = open_directory_of(from)?;
     let (to_directory, to_name) = open_directory_of(to)?;
@@ -180,7 +181,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn paths_end_in_names() {
+    fn paths_are_split_at_their_last_name() {
         assert_eq!(split("/a"), Ok(("/", "a")));
         assert_eq!(split("/a/b/"), Ok(("/a", "b")));
         assert_eq!(split("/w//a//"), Ok(("/w/", "a")));

@@ -1,6 +1,5 @@
-//! A tree of files on its way out of this world: however deep, with one descriptor open at a time,
-//! and without ever following a link. Every way up is checked, because somebody may move
-//! directories about meanwhile.
+//! Removes a tree of files, however deep, with one descriptor open at a time, and without following
+//! any link. Every step up is checked, because a program may move directories meanwhile.
 
 use std::ffi::CString;
 use std::mem::MaybeUninit;
@@ -15,10 +14,10 @@ use super::super::io::Io;
 use super::super::stream::Progress;
 use super::{open_directory_of, split};
 
-/// Removals and steps up or down between two looks at other work.
+/// Removals and steps up or down between two checks for other work.
 const STEPS_AT_ONCE: usize = 256;
 
-/// Directories with something in them that are remembered for each level.
+/// Non-empty directories that are remembered for each level.
 const MAX_PENDING: usize = 64;
 
 /// How often a directory may turn out not to be empty after it was emptied.
@@ -26,13 +25,13 @@ const MAX_SURPRISES: u32 = 1000;
 
 const BUFFER_BYTES: usize = 16 * 1024;
 
-/// A directory on the way down to where the work is.
+/// A directory on the path to the current one.
 #[derive(Debug)]
 struct Level {
     name: CString,
     device: u64,
     inode: u64,
-    /// Directories in it that have something in them.
+    /// Its non-empty subdirectories.
     pending: Vec<CString>,
 }
 
@@ -41,7 +40,7 @@ struct Level {
 pub(in super::super) struct Removal {
     channel: u32,
     path: String,
-    /// Where the tree hangs.
+    /// The directory that contains the tree.
     top: OwnedFd,
     levels: Vec<Level>,
     /// The directory of the last level.
@@ -49,7 +48,7 @@ pub(in super::super) struct Removal {
     surprises: u32,
 }
 
-/// Removes a file or an empty directory at once; begins with a tree.
+/// Removes a file or an empty directory at once; begins the removal of a tree.
 pub(in super::super) fn start(
     channel: u32,
     path: String,
@@ -83,7 +82,7 @@ fn enter(directory: &OwnedFd, name: CString) -> Result<(OwnedFd, Level), Errno> 
 }
 
 impl Removal {
-    /// Goes on for a while.
+    /// Continues for a while.
     pub(in super::super) fn step(&mut self, io: &mut Io) -> Progress {
         let mut steps = 0;
         while steps < STEPS_AT_ONCE {
@@ -103,8 +102,8 @@ impl Removal {
         Progress::More
     }
 
-    /// Down if there is something to go down for, else empties where it is, else up. Whether there
-    /// is more to do.
+    /// Goes down if there is a subdirectory to empty, else empties the current directory, else goes
+    /// up. Whether there is more to do.
     fn go_on(&mut self, steps: &mut usize) -> Result<bool, Errno> {
         *steps += 1;
         let Some(level) = self.levels.last_mut() else { return Ok(false) };
@@ -114,7 +113,7 @@ impl Removal {
                     self.current = directory;
                     self.levels.push(level);
                 }
-                // Somebody else removed or replaced it; if it is there, it is found again.
+                // A program removed or replaced it. If it exists, it is found again.
                 Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => self.surprise()?,
                 Err(errno) => return Err(errno),
             }
@@ -156,7 +155,7 @@ impl Removal {
         Ok(found_any)
     }
 
-    /// Removes the directory that is empty now, from the one above it.
+    /// Removes the directory, which is empty now, from the one above it.
     fn ascend(&mut self) -> Result<(), Errno> {
         let Some(level) = self.levels.pop() else { return Ok(()) };
         let above = match self.levels.last() {
@@ -174,7 +173,7 @@ impl Removal {
         match unlinkat(above.as_ref().unwrap_or(&self.top), &level.name, AtFlags::REMOVEDIR) {
             Ok(()) | Err(Errno::NOENT) => {}
             Err(Errno::NOTEMPTY | Errno::EXIST) => {
-                // Somebody writes into it: it is emptied again, but not for ever.
+                // A program writes into it: it is emptied again, but not for ever.
                 self.surprise()?;
                 let (directory, level) = enter(above.as_ref().unwrap_or(&self.top), level.name)?;
                 self.current = directory;

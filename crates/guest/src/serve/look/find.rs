@@ -1,21 +1,21 @@
-//! Which files there are.
+//! Finds files by name and kind.
 
 use guest_protocol::look::{Sighting, Until, Which};
 use guest_protocol::message::{EntryKind, Fault, FaultCode};
 
 use super::super::fault::fault;
 use super::super::files::{PERMISSIONS, kind_of, milliseconds};
-use super::telling::Telling;
+use super::record_writer::RecordWriter;
 use super::walk::{Deadline, Walk};
 
-/// Tells of files beneath a directory.
+/// Reports the files beneath a directory.
 pub(super) fn find(
     path: &str,
     which: &Which,
     kinds: &[EntryKind],
     max_depth: Option<u32>,
     until: Until,
-    telling: &mut Telling,
+    records: &mut RecordWriter,
 ) -> Result<(), Fault> {
     let deadline = Deadline::after(until.time_ms);
     let Ok(mut walk) = Walk::start(path, which, max_depth)? else {
@@ -24,7 +24,7 @@ pub(super) fn find(
     let (mut found, mut truncated) = (0, false);
     while let Some(visit) = walk.next() {
         let kind = kind_of(&visit.stat);
-        if deadline.is_over() || telling.is_over() {
+        if deadline.has_passed() || records.is_closed() {
             truncated = true;
             break;
         }
@@ -36,7 +36,7 @@ pub(super) fn find(
             break;
         }
         found += 1;
-        telling.tell(&Sighting::File {
+        records.write(&Sighting::File {
             path: visit.path,
             kind,
             size: u64::try_from(visit.stat.st_size).unwrap_or(0),
@@ -45,6 +45,6 @@ pub(super) fn find(
         });
     }
     let truncated = truncated || walk.is_cut;
-    telling.tell(&Sighting::Over { truncated, count: walk.unreadable });
+    records.write(&Sighting::Over { truncated, count: walk.unreadable });
     Ok(())
 }

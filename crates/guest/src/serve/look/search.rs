@@ -1,5 +1,5 @@
-//! In which lines of which files a text is. A file is read in pieces, however long its lines are,
-//! and the search is over as soon as enough was found.
+//! Finds lines with a text. A file is read in pieces, however long its lines are, and the search
+//! ends as soon as enough was found.
 
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -10,26 +10,26 @@ use rustix::io::{Errno, read};
 
 use super::super::fault::fault;
 use super::super::files::kind_of;
-use super::telling::Telling;
+use super::record_writer::RecordWriter;
 use super::walk::{Deadline, Walk};
 
-/// What is read of a file at once.
+/// Bytes read of a file at once.
 const PIECE_BYTES: usize = 64 * 1024;
 
-/// A file with a zero in this much of its beginning is no text.
+/// A file with a zero byte in this much of its beginning is not text.
 const LOOKED_AT_BYTES: usize = 8 * 1024;
 
-/// Of a line that is too long to be told whole, so much before the text is.
+/// How much of a long line is reported before the text.
 const BEFORE_BYTES: usize = 128;
 
-/// Longer texts are not looked for.
+/// The longest text to search for.
 const MAX_TEXT_BYTES: usize = 4096;
 
-/// A text to look for.
+/// A text to search for.
 struct Needle {
     text: Vec<u8>,
     folded: bool,
-    /// How far to go on when this byte is at the end of what was compared.
+    /// How far to move on when this byte is at the end of the compared window.
     skips: [usize; 256],
 }
 
@@ -48,7 +48,7 @@ impl Needle {
         if self.folded { byte.to_ascii_lowercase() } else { byte }
     }
 
-    /// Where it is first.
+    /// The first position of the text.
     fn find(&self, bytes: &[u8]) -> Option<usize> {
         let last = self.text.len() - 1;
         let mut at = 0;
@@ -65,7 +65,7 @@ impl Needle {
     }
 }
 
-/// A line in which the text is.
+/// A line that contains the text.
 #[derive(Debug, PartialEq, Eq)]
 struct Line {
     number: u64,
@@ -73,15 +73,15 @@ struct Line {
     text: Vec<u8>,
 }
 
-/// The lines of a file as they come.
+/// The lines of a file, as they are read.
 struct Lines<'a> {
     needle: &'a Needle,
     number: u64,
-    /// What is held of the line.
+    /// The part of the line that is held.
     held: Vec<u8>,
-    /// How much of it came before.
+    /// How many bytes of the line came before it.
     passed: u64,
-    /// It was found in this line.
+    /// The text was found in this line.
     is_found: bool,
 }
 
@@ -90,7 +90,7 @@ impl<'a> Lines<'a> {
         Self { needle, number: 1, held: Vec::new(), passed: 0, is_found: false }
     }
 
-    /// Takes more of the file. `found` says whether to go on.
+    /// Takes more of the file. `found` returns whether to go on.
     fn take(&mut self, mut bytes: &[u8], found: &mut impl FnMut(Line) -> bool) -> bool {
         while let Some(end) = bytes.iter().position(|&byte| byte == b'\n') {
             self.hold(&bytes[..end]);
@@ -107,7 +107,7 @@ impl<'a> Lines<'a> {
             return true;
         }
         let go_on = self.look(found);
-        // What is kept may be the beginning of the text, and what is shown before it.
+        // What is kept may be the beginning of the text, or be shown before it.
         let kept = (self.needle.text.len() + BEFORE_BYTES).min(self.held.len());
         let passed = self.held.len() - kept;
         self.held.drain(..passed);
@@ -121,7 +121,7 @@ impl<'a> Lines<'a> {
     }
 
     fn hold(&mut self, bytes: &[u8]) {
-        // Nothing more is wanted of a line in which it was found.
+        // After a find, the rest of the line does not matter.
         if !self.is_found {
             self.held.extend_from_slice(bytes);
         }
@@ -145,35 +145,35 @@ impl<'a> Lines<'a> {
     }
 }
 
-/// Tells where a text is, in a file or beneath a directory.
+/// Reports the lines with a text, in a file or beneath a directory.
 pub(super) fn search(
     path: &str,
     text: &[u8],
     case_sensitive: bool,
     which: &Which,
     until: Until,
-    telling: &mut Telling,
+    records: &mut RecordWriter,
 ) -> Result<(), Fault> {
     if text.is_empty() || text.len() > MAX_TEXT_BYTES {
-        let message = format!("a text to look for has 1 to {MAX_TEXT_BYTES} bytes");
+        let message = format!("a text to search for must have 1 to {MAX_TEXT_BYTES} bytes");
         return Err(fault(FaultCode::Invalid, message));
     }
     let needle = Needle::new(text, case_sensitive);
     let deadline = Deadline::after(until.time_ms);
-    let mut search = Search { needle, deadline, left: until.results, files: 0, telling };
+    let mut search = Search { needle, deadline, left: until.results, files: 0, records };
     let mut truncated = false;
     match Walk::start(path, which, None)? {
         Err(file) => truncated = !search.look_into(&file, b""),
         Ok(mut walk) => {
             while let Some(visit) = walk.next() {
-                if deadline.is_over() || search.telling.is_over() {
+                if deadline.has_passed() || search.records.is_closed() {
                     truncated = true;
                     break;
                 }
                 if !visit.is_wanted || kind_of(&visit.stat) != EntryKind::File {
                     continue;
                 }
-                // What cannot be read is as if it had nothing in it.
+                // An unreadable file counts as empty.
                 if let Ok(file) = walk.open(&visit.path)
                     && !search.look_into(&file, &visit.path)
                 {
@@ -185,7 +185,7 @@ pub(super) fn search(
         }
     }
     let count = search.files;
-    telling.tell(&Sighting::Over { truncated, count });
+    records.write(&Sighting::Over { truncated, count });
     Ok(())
 }
 
@@ -194,22 +194,22 @@ struct Search<'a> {
     deadline: Deadline,
     left: u32,
     files: u64,
-    telling: &'a mut Telling,
+    records: &'a mut RecordWriter,
 }
 
 impl Search<'_> {
     /// Whether to go on after this file.
     fn look_into(&mut self, file: &OwnedFd, path: &[u8]) -> bool {
-        // Something else may have come into its place: a device, say, that gives bytes for ever.
+        // The file may have been replaced, for example by a device that never ends.
         if !is_file(file) {
             return true;
         }
-        let Self { needle, deadline, left, files, telling } = self;
+        let Self { needle, deadline, left, files, records } = self;
         let mut lines = Lines::new(needle);
         let mut tell = |Line { number, column, text }: Line| {
-            telling.tell(&Sighting::Match { path: path.to_vec(), line: number, column, text });
+            records.write(&Sighting::Match { path: path.to_vec(), line: number, column, text });
             *left = left.saturating_sub(1);
-            *left > 0 && !telling.is_over()
+            *left > 0 && !records.is_closed()
         };
         let mut buffer = vec![0; PIECE_BYTES];
         let mut is_first = true;
@@ -228,7 +228,7 @@ impl Search<'_> {
                 *files += 1;
                 is_first = false;
             }
-            if !lines.take(piece, &mut tell) || deadline.is_over() {
+            if !lines.take(piece, &mut tell) || deadline.has_passed() {
                 return false;
             }
         }
@@ -243,7 +243,7 @@ fn is_file(file: impl AsFd) -> bool {
 mod tests {
     use super::*;
 
-    /// What is found in a file that is read in pieces of a size.
+    /// The lines found in a file that is read in pieces of a size.
     fn lines(text: &str, case_sensitive: bool, file: &[u8], piece: usize) -> Vec<Line> {
         let needle = Needle::new(text.as_bytes(), case_sensitive);
         let (mut lines, mut found) = (Lines::new(&needle), Vec::new());
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn texts_are_found_once_a_line() {
+    fn search_finds_a_text_once_per_line() {
         let file = b"one\ntwo abc abc\n\nABC\nab\nc\nabc";
         for piece in [1, 2, 5, 100] {
             let exact = [line(2, 5, b"two abc abc"), line(7, 1, b"abc")];
@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn long_lines_are_looked_through_and_cut() {
+    fn search_cuts_long_lines() {
         for at in [0, 500, 1021, 1022, 65_534, 65_536, 200_000] {
             let mut file = vec![b'x'; 300_000];
             file[at..at + 3].copy_from_slice(b"abc");
@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn the_search_ends_when_nobody_wants_more() {
+    fn search_ends_when_enough_is_found() {
         let needle = Needle::new(b"a", true);
         let mut lines = Lines::new(&needle);
         let mut count = 0;

@@ -1,5 +1,5 @@
-//! The sockets of a program and of everything that descends from it: which of the kernel's tables of
-//! sockets they are in, by the numbers under which the processes hold them.
+//! The sockets of a program and its descendants: rows of the kernel's socket tables, matched by the
+//! inodes that the processes hold.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -11,22 +11,22 @@ use guest_protocol::message::{Fault, FaultCode};
 
 use super::super::family::relatives;
 use super::super::fault::fault;
-use super::telling::Telling;
+use super::record_writer::RecordWriter;
 
-/// Tables beyond this are not read to their end.
+/// Longer tables are not read to their end.
 const MAX_TABLE_BYTES: u64 = 16 * 1024 * 1024;
 
-/// Sockets that are told of.
+/// The most sockets that are reported.
 const MAX_SOCKETS: usize = 10_000;
 
 const TABLES: [&str; 4] = ["tcp", "tcp6", "udp", "udp6"];
 
-/// Tells of the sockets of a program.
-pub(super) fn tell(
+/// Reports the sockets of a program.
+pub(super) fn list(
     pid: u32,
     guest: i32,
     programs: &BTreeMap<i32, u32>,
-    telling: &mut Telling,
+    records: &mut RecordWriter,
 ) -> Result<(), Fault> {
     let unknown = || fault(FaultCode::NotFound, format!("no process {pid}"));
     let first = i32::try_from(pid).map_err(|_| unknown())?;
@@ -39,19 +39,19 @@ pub(super) fn tell(
     }
     family.sort_unstable();
     let owners = owners(&family);
-    let (mut told, mut truncated) = (0, false);
+    let (mut listed, mut truncated) = (0, false);
     for table in TABLES {
-        // Without IPv6 there is no table of it.
+        // Without IPv6 there are no such tables.
         let Ok(file) = File::open(format!("/proc/net/{table}")) else { continue };
         let lines = BufReader::new(file.take(MAX_TABLE_BYTES)).lines().map_while(Result::ok);
         for row in lines.filter_map(|line| parse(&line)) {
             let Some(&pid) = owners.get(&row.inode) else { continue };
-            if told == MAX_SOCKETS {
+            if listed == MAX_SOCKETS {
                 truncated = true;
                 break;
             }
-            told += 1;
-            telling.tell(&Sighting::Socket {
+            listed += 1;
+            records.write(&Sighting::Socket {
                 pid: pid.cast_unsigned(),
                 program: name_of(pid),
                 protocol: table.to_owned(),
@@ -63,11 +63,11 @@ pub(super) fn tell(
             });
         }
     }
-    telling.tell(&Sighting::Over { truncated, count: 0 });
+    records.write(&Sighting::Over { truncated, count: 0 });
     Ok(())
 }
 
-/// The first of a family to hold each socket.
+/// The first process of a family that holds each socket.
 fn owners(family: &[i32]) -> BTreeMap<u64, i32> {
     let mut owners = BTreeMap::new();
     for &pid in family {
@@ -89,7 +89,7 @@ fn name_of(pid: i32) -> String {
     String::from_utf8_lossy(&name).trim_end().to_owned()
 }
 
-/// A line of a table.
+/// A row of a table.
 #[derive(Debug, PartialEq, Eq)]
 struct Row {
     local: (IpAddr, u16),
@@ -105,7 +105,7 @@ fn parse(line: &str) -> Option<Row> {
     Some(Row { local, remote, state, inode: fields.nth(5)?.parse().ok()? })
 }
 
-/// Addresses are words in the byte order of the machine.
+/// Addresses are 32-bit words in the byte order of the machine.
 fn end(field: &str) -> Option<(IpAddr, u16)> {
     let (address, port) = field.split_once(':')?;
     let word = |at: usize| {
@@ -148,7 +148,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_of_the_tables() {
+    fn socket_rows_are_parsed() {
         let listening = "   0: 0100007F:1F90 00000000:0000 0A 00000000:00000000 00:00000000 00000000  1000        0 4711 1 0 100 0 0 10 0";
         let row = parse(listening).unwrap();
         assert_eq!(row.local, (Ipv4Addr::LOCALHOST.into(), 8080));

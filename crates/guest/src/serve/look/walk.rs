@@ -1,6 +1,6 @@
-//! A tree of files in the order of names, a directory before what is in it. No link beneath the
-//! first directory is followed, nothing of the kernel's own file system is entered, and however
-//! wide or deep a tree is, only so many names of it are held.
+//! Walks a tree of files in the order of names, a directory before its contents. No link beneath
+//! the first directory is followed, `/proc` is never entered, and however wide or deep the tree is,
+//! the number of names in memory is bounded.
 
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd as _, OwnedFd};
@@ -17,34 +17,34 @@ use rustix::io::Errno;
 use rustix::time::{ClockId, clock_gettime};
 
 use super::super::fault::refused;
-use super::super::files::{kind_of, refuse_proc, resolving};
+use super::super::files::{kind_of, path_resolution, refuse_proc};
 
-/// Names that are held at once, of all directories on the way down.
+/// The most names held at once, of all directories on the current path.
 pub(super) const MAX_NAMES: usize = 200_000;
 
-/// What is read of a directory at once.
+/// Bytes read of a directory at once.
 const BUFFER_BYTES: usize = 32 * 1024;
 
-/// The longest path the kernel takes.
+/// The kernel's maximum length of a path.
 const MAX_PATH_BYTES: usize = 4095;
 
 /// One file of a tree.
 pub(super) struct Visit {
-    /// From the first directory.
+    /// Relative to the first directory.
     pub(super) path: Vec<u8>,
     pub(super) stat: Stat,
-    /// Whether its name is one that is looked for.
+    /// Whether its name matches.
     pub(super) is_wanted: bool,
 }
 
 struct Level {
-    /// How much of the path is this directory's.
+    /// How much of the path belongs to this directory.
     path_bytes: usize,
     device: u64,
     files: IntoIter<(Vec<u8>, Stat)>,
 }
 
-/// A tree that is being walked.
+/// A walk through a tree.
 pub(super) struct Walk<'a> {
     root: OwnedFd,
     which: &'a Which,
@@ -54,12 +54,12 @@ pub(super) struct Walk<'a> {
     held: usize,
     /// Directories that could not be read.
     pub(super) unreadable: u64,
-    /// Names were left out.
+    /// Some names were left out.
     pub(super) is_cut: bool,
 }
 
 impl<'a> Walk<'a> {
-    /// Begins at a directory. Gives the file instead if it is one.
+    /// Begins at a directory. Returns the file instead if it is one.
     pub(super) fn start(
         path: &str,
         which: &'a Which,
@@ -116,7 +116,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Opens a file that was met. Whatever is in its place by now is not waited for.
+    /// Opens a file of the walk. Non-blocking, because something else may have replaced it.
     pub(super) fn open(&self, path: &[u8]) -> Result<OwnedFd, Errno> {
         self.open_as(path, OFlags::empty())
     }
@@ -131,7 +131,7 @@ impl<'a> Walk<'a> {
             | OFlags::NOCTTY
             | OFlags::NOFOLLOW
             | OFlags::CLOEXEC;
-        resolving::open_beneath(self.root.as_fd(), path, flags)
+        path_resolution::open_beneath(self.root.as_fd(), path, flags)
     }
 
     fn descend(&mut self, is_elsewhere: bool) {
@@ -142,7 +142,7 @@ impl<'a> Walk<'a> {
             let device = fstat(&directory)?.st_dev;
             self.enter(&directory, device)
         });
-        // One that went meanwhile is not there.
+        // A directory that was removed meanwhile is left out.
         if entered.is_err_and(|errno| errno != Errno::NOENT) {
             self.unreadable += 1;
         }
@@ -169,7 +169,7 @@ impl<'a> Walk<'a> {
         Ok(())
     }
 
-    /// Names that are told of or entered. Of more than there is room for, the first ones.
+    /// Names to report or enter. If there are more than `room`, the first ones.
     fn names_in(&mut self, directory: &OwnedFd, room: usize) -> Result<Vec<Vec<u8>>, Errno> {
         let mut buffer = vec![MaybeUninit::uninit(); BUFFER_BYTES];
         let mut entries = RawDir::new(directory, &mut buffer);
@@ -195,7 +195,7 @@ impl<'a> Walk<'a> {
     }
 }
 
-/// A moment after which a look is done.
+/// The time at which a look must end.
 #[derive(Clone, Copy)]
 pub(super) struct Deadline(u64);
 
@@ -204,7 +204,7 @@ impl Deadline {
         Self(now_ms().saturating_add(u64::from(time_ms)))
     }
 
-    pub(super) fn is_over(self) -> bool {
+    pub(super) fn has_passed(self) -> bool {
         now_ms() >= self.0
     }
 }

@@ -1,13 +1,13 @@
-//! The scale file: programs write to it how much they want the sandbox to be kept awake, and read
-//! what keeps it so. It is a plain file to them. Whoever opens it waits for a moment, in the kernel,
-//! until the guest has taken in all that was written before, and gets a file of its own to write to;
-//! another has its name by then. So no write is lost, and a read sees every write before it.
+//! The scale file: programs write to it how much they want to keep the sandbox alive, and read what
+//! keeps it so. To them it is a plain file. A program that opens it waits for a moment, in the
+//! kernel, until the guest has read all earlier writes, and then has a file of its own; the name
+//! already belongs to a new file. So no write is lost, and a read sees every write before it.
 //!
-//! It must never wait for a program: one that keeps its file open is looked at now and then, and one
-//! that breaks the file breaks it for itself.
+//! The guest must never wait for a program: a file that a program keeps open is checked now and
+//! then, and a program that breaks the file breaks only its own.
 
-mod sheet;
-mod words;
+mod leased_file;
+mod operations;
 
 use std::os::fd::OwnedFd;
 
@@ -15,57 +15,57 @@ use guest_protocol::message::Reply;
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, openat, statat, unlinkat};
 use rustix::io::Errno;
 
-use sheet::Sheet;
-use words::Word;
+use leased_file::LeasedFile;
+use operations::Operation;
 
 /// Its name in its directory.
 const NAME: &str = "scale";
 
-/// The name of one that is being made.
+/// The name of a file that is being made.
 const NEW: &str = ".new";
 
-/// Files that programs have open. Of more, those opened first are forgotten.
+/// The most files that programs have open. With more, the oldest are forgotten.
 const MAX_HANDED_OUT: usize = 64;
 
-/// How soon one that was handed out is looked at, and how seldom after a while.
+/// The shortest and the longest pause between two checks of the files that were handed out.
 const SOONEST_MS: u64 = 1;
 const LATEST_MS: u64 = 128;
 
-/// How soon after one change the host is told of another: every word to it may be stored.
-const NOTE_MS: u64 = 50;
+/// The shortest pause between two reports to the host: each may be stored.
+const REPORT_INTERVAL_MS: u64 = 50;
 
-/// How long several that wait for the same file are told apart before they get it together. The
-/// kernel lets them have it after 45 seconds.
-const TELL_APART_MS: u64 = 1000;
+/// How long the guest tries to give a file to one of several waiting programs alone. After 45
+/// seconds the kernel would let all of them have it.
+const SINGLE_OUT_MS: u64 = 1000;
 
 /// The scale file of a sandbox.
 #[derive(Debug)]
 pub(super) struct Scale {
     directory: OwnedFd,
     path: String,
-    /// The one that has the name.
-    current: Option<Sheet>,
-    /// One that is asked for, and since when.
-    asked_for: Option<(Sheet, u64)>,
-    handed_out: Vec<Sheet>,
+    /// The file that has the name.
+    current: Option<LeasedFile>,
+    /// A file that a program waits for, and since when.
+    requested: Option<(LeasedFile, u64)>,
+    handed_out: Vec<LeasedFile>,
     next_look_ms: u64,
     pause_ms: u64,
     count: Count,
 }
 
-/// What was counted, and what the host knows of it.
+/// The counter, and what the host knows of it.
 #[derive(Debug, Default)]
 struct Count {
     scale: u32,
     processes: u32,
-    told_scale: u32,
-    /// Said, and not told yet.
+    reported_scale: u32,
+    /// A write set the scale to a number and was not reported yet.
     drops: bool,
-    told: u64,
-    heard: u64,
-    /// What the host says of processes before it has heard this is out of date.
+    reported: u64,
+    acknowledged: u64,
+    /// Process counts of the host from before this report are out of date.
     last_drop: u64,
-    next_note_ms: u64,
+    next_report_ms: u64,
 }
 
 impl Scale {
@@ -78,7 +78,7 @@ impl Scale {
             directory,
             path,
             current: None,
-            asked_for: None,
+            requested: None,
             handed_out: Vec::new(),
             next_look_ms: 0,
             pause_ms: SOONEST_MS,
@@ -88,15 +88,15 @@ impl Scale {
         Ok(scale)
     }
 
-    /// Where programs find it.
+    /// The path for programs.
     pub(super) fn path(&self) -> &str {
         &self.path
     }
 
     fn publish(&mut self) -> Result<(), Errno> {
-        // One that was not finished, or that somebody put there.
+        // A file that was not finished, or that a program put there.
         let _ = unlinkat(&self.directory, NEW, AtFlags::empty());
-        let published = Sheet::publish(&self.directory, NEW, NAME, self.count.value());
+        let published = LeasedFile::publish(&self.directory, NEW, NAME, self.count.value());
         if published.is_err() {
             let _ = unlinkat(&self.directory, NEW, AtFlags::empty());
         }
@@ -104,112 +104,113 @@ impl Scale {
         Ok(())
     }
 
-    /// A program is about to start: it is to find the file, whatever others did to it.
+    /// Restores the file before a program starts, whatever other programs did to it.
     pub(super) fn restore(&mut self) {
         let found = statat(&self.directory, NAME, AtFlags::SYMLINK_NOFOLLOW);
         let is_ours = match (&self.current, &found) {
             (Some(current), Ok(found)) => found.st_ino == current.inode(),
             (Some(_) | None, _) => false,
         };
-        if is_ours || self.asked_for.is_some() {
+        if is_ours || self.requested.is_some() {
             return;
         }
         if found.is_ok() {
-            // A directory is not replaced by a file. One with something in it stays.
+            // A rename cannot replace a directory. A non-empty directory stays.
             let _ = unlinkat(&self.directory, NAME, AtFlags::REMOVEDIR);
         }
         let _ = self.publish();
     }
 
-    /// When to look again.
+    /// When to check again.
     pub(super) fn due_ms(&self) -> Option<u64> {
         let look =
-            (self.asked_for.is_some() || !self.handed_out.is_empty()).then_some(self.next_look_ms);
-        let note = self.count.may_tell().then_some(self.count.next_note_ms);
-        look.into_iter().chain(note).min()
+            (self.requested.is_some() || !self.handed_out.is_empty()).then_some(self.next_look_ms);
+        let report = self.count.may_report().then_some(self.count.next_report_ms);
+        look.into_iter().chain(report).min()
     }
 
-    /// Somebody may have asked for the file: gives it out, if there is one alone who wants it.
-    pub(super) fn asked(&mut self, now_ms: u64) {
+    /// Hands the file out if programs wait for it and one of them can have it alone.
+    pub(super) fn on_requests(&mut self, now_ms: u64) {
         loop {
-            if self.asked_for.is_none() {
-                let Some(current) = self.current.take_if(|current| current.is_asked_for()) else {
+            if self.requested.is_none() {
+                let Some(current) = self.current.take_if(|current| current.is_requested()) else {
                     return;
                 };
-                self.asked_for = Some((current, now_ms));
-                // From here on, whoever comes finds another one. Without room for one, all that is
-                // lost is that several may get the same.
+                self.requested = Some((current, now_ms));
+                // From here on, other programs find a new file. Without room for one, several
+                // programs may get the same.
                 let _ = self.publish();
             }
-            let Some((mut sheet, since_ms)) = self.asked_for.take() else { return };
-            let is_late = now_ms >= since_ms + TELL_APART_MS;
+            let Some((mut leased, since_ms)) = self.requested.take() else { return };
+            let is_late = now_ms >= since_ms + SINGLE_OUT_MS;
             self.pause_ms = SOONEST_MS;
             self.next_look_ms = now_ms + SOONEST_MS;
             if let Some(next) = &self.current
                 && !is_late
-                && !sheet.single_out(next)
+                && !leased.single_out(next)
             {
-                self.asked_for = Some((sheet, since_ms));
+                self.requested = Some((leased, since_ms));
                 return;
             }
-            self.hand_out(sheet);
+            self.hand_out(leased);
         }
     }
 
-    fn hand_out(&mut self, mut sheet: Sheet) {
-        self.look(true);
-        sheet.hand_out(self.count.value());
+    fn hand_out(&mut self, mut leased: LeasedFile) {
+        self.take_in(true);
+        leased.hand_out(self.count.value());
         if self.handed_out.len() >= MAX_HANDED_OUT {
             self.handed_out.remove(0);
         }
-        self.handed_out.push(sheet);
+        self.handed_out.push(leased);
     }
 
-    /// It is time to look at what was handed out.
+    /// Checks the files that were handed out, when it is time.
     pub(super) fn look_if_due(&mut self, now_ms: u64) {
-        let is_open = self.asked_for.is_some() || !self.handed_out.is_empty();
+        let is_open = self.requested.is_some() || !self.handed_out.is_empty();
         if !is_open || now_ms < self.next_look_ms {
             return;
         }
-        if self.look(false) {
+        if self.take_in(false) {
             self.pause_ms = SOONEST_MS;
         } else {
             self.pause_ms = (self.pause_ms * 2).min(LATEST_MS);
         }
         self.next_look_ms = now_ms + self.pause_ms;
         if self.current.is_none() {
-            // There was no room for one.
+            // There was no room for a new file.
             let _ = self.publish();
         }
-        self.asked(now_ms);
+        self.on_requests(now_ms);
     }
 
-    /// Takes in what was written. Whether anything was.
-    fn look(&mut self, all: bool) -> bool {
+    /// Reads what was written. Whether anything was.
+    fn take_in(&mut self, all: bool) -> bool {
         let mut found = false;
         let Self { handed_out, count, .. } = self;
-        handed_out.retain_mut(|sheet| {
-            let is_closed = sheet.is_closed();
-            for word in sheet.take_in(all || is_closed) {
+        handed_out.retain_mut(|leased| {
+            let is_closed = leased.is_closed();
+            for operation in leased.take_in(all || is_closed) {
                 found = true;
-                count.take(word);
+                count.apply(operation);
             }
             !is_closed
         });
         found
     }
 
-    /// What the host is to be told, if it has heard the last, and that was a while ago.
-    pub(super) fn news(&mut self, now_ms: u64) -> Option<Reply> {
-        self.count.news(now_ms)
+    /// The next report to the host, if it has acknowledged the last one and that was long enough
+    /// ago.
+    pub(super) fn next_report(&mut self, now_ms: u64) -> Option<Reply> {
+        self.count.next_report(now_ms)
     }
 
-    /// The host has heard.
-    pub(super) fn heard(&mut self, seq: u64) {
-        self.count.heard = self.count.heard.max(seq.min(self.count.told));
+    /// The host has acknowledged a report.
+    pub(super) fn acknowledged(&mut self, seq: u64) {
+        self.count.acknowledged = self.count.acknowledged.max(seq.min(self.count.reported));
     }
 
-    /// The host says how many processes keep the sandbox awake.
+    /// Sets how many processes keep the sandbox alive, as the host counts them.
     pub(super) fn show_holds(&mut self, processes: u32, seen: u64) {
         if !self.count.drops && seen >= self.count.last_drop {
             self.count.processes = processes;
@@ -218,16 +219,16 @@ impl Scale {
 }
 
 impl Count {
-    /// What the file shows.
+    /// The number that the file shows.
     fn value(&self) -> u32 {
         self.scale.saturating_add(self.processes)
     }
 
-    fn take(&mut self, word: Word) {
-        match word {
-            Word::More(by) => self.scale = self.scale.saturating_add(by),
-            Word::Fewer(by) => self.scale = self.scale.saturating_sub(by),
-            Word::Exactly(number) => {
+    fn apply(&mut self, operation: Operation) {
+        match operation {
+            Operation::More(by) => self.scale = self.scale.saturating_add(by),
+            Operation::Fewer(by) => self.scale = self.scale.saturating_sub(by),
+            Operation::Exactly(number) => {
                 self.scale = number;
                 self.processes = 0;
                 self.drops = true;
@@ -235,24 +236,24 @@ impl Count {
         }
     }
 
-    /// Whether there is something to tell, and the host has heard the last.
-    fn may_tell(&self) -> bool {
-        let is_new = self.drops || self.scale != self.told_scale;
-        is_new && self.heard >= self.told
+    /// Whether there is something to report, and the host has acknowledged the last report.
+    fn may_report(&self) -> bool {
+        let is_new = self.drops || self.scale != self.reported_scale;
+        is_new && self.acknowledged >= self.reported
     }
 
-    fn news(&mut self, now_ms: u64) -> Option<Reply> {
-        if !self.may_tell() || now_ms < self.next_note_ms {
+    fn next_report(&mut self, now_ms: u64) -> Option<Reply> {
+        if !self.may_report() || now_ms < self.next_report_ms {
             return None;
         }
-        self.next_note_ms = now_ms + NOTE_MS;
-        self.told += 1;
-        self.told_scale = self.scale;
+        self.next_report_ms = now_ms + REPORT_INTERVAL_MS;
+        self.reported += 1;
+        self.reported_scale = self.scale;
         let drops = std::mem::take(&mut self.drops);
         if drops {
-            self.last_drop = self.told;
+            self.last_drop = self.reported;
         }
-        Some(Reply::Scale { seq: self.told, scale: self.scale, drops })
+        Some(Reply::Scale { seq: self.reported, scale: self.scale, drops })
     }
 }
 
@@ -261,27 +262,27 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_note_at_a_time_tells_all_there_is() {
+    fn one_scale_report_contains_all_changes() {
         let mut count = Count::default();
-        assert_eq!(count.news(1000), None);
-        count.take(Word::More(2));
-        assert_eq!(count.news(1000), Some(Reply::Scale { seq: 1, scale: 2, drops: false }));
-        count.take(Word::Fewer(9));
-        count.take(Word::More(1));
-        assert_eq!((count.news(2000), count.value()), (None, 1));
-        count.heard = 1;
-        assert_eq!(count.news(1049), None, "not so soon");
-        assert_eq!(count.news(1050), Some(Reply::Scale { seq: 2, scale: 1, drops: false }));
-        count.heard = 2;
-        assert_eq!(count.news(2000), None);
+        assert_eq!(count.next_report(1000), None);
+        count.apply(Operation::More(2));
+        assert_eq!(count.next_report(1000), Some(Reply::Scale { seq: 1, scale: 2, drops: false }));
+        count.apply(Operation::Fewer(9));
+        count.apply(Operation::More(1));
+        assert_eq!((count.next_report(2000), count.value()), (None, 1));
+        count.acknowledged = 1;
+        assert_eq!(count.next_report(1049), None, "not so soon");
+        assert_eq!(count.next_report(1050), Some(Reply::Scale { seq: 2, scale: 1, drops: false }));
+        count.acknowledged = 2;
+        assert_eq!(count.next_report(2000), None);
     }
 
     #[test]
-    fn what_was_dropped_stays_so_whatever_was_said_before() {
+    fn dropped_holds_stay_dropped_despite_older_counts() {
         let mut count = Count { processes: 3, ..Count::default() };
-        count.take(Word::Exactly(1));
+        count.apply(Operation::Exactly(1));
         assert_eq!(count.value(), 1);
-        assert_eq!(count.news(0), Some(Reply::Scale { seq: 1, scale: 1, drops: true }));
+        assert_eq!(count.next_report(0), Some(Reply::Scale { seq: 1, scale: 1, drops: true }));
         assert_eq!(count.last_drop, 1);
     }
 }

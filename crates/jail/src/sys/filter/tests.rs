@@ -1,7 +1,7 @@
-//! The kernel does with the filter what the policy says. Each test starts this test binary again
-//! and asks it for one of the `inside_` tests, which load the filter into their own thread only:
-//! whatever a mistake in the policy does, the rest of the process can still end. A deadline is
-//! around each, and a limit on processes around those that start programs.
+//! The kernel enforces the filter as the policy says. Each test starts this test binary again for
+//! one of the `inside_` tests, which load the filter into their own thread only: whatever a mistake
+//! in the policy does, the rest of the process can still end. Each has a deadline, and those that
+//! start programs a limit on processes.
 
 use std::io::Read as _;
 use std::os::unix::process::ExitStatusExt as _;
@@ -17,10 +17,10 @@ use crate::seccomp::{Policy, Rule, Verdict, compile, refused};
 
 const DEADLINE_S: u32 = 40;
 const PROGRAMS_MAX: u64 = 64;
-/// A user that owns nothing and of whom nothing else runs, so that a limit on its processes is ours.
-const NOBODY: u32 = 3_999_999_990;
+/// A user without files or other processes, so that a limit on its processes counts ours only.
+const UNUSED_USER: u32 = 3_999_999_990;
 
-/// Runs one of the tests below in a process of its own; gives how it ended and what it said.
+/// Runs one of the tests below in a process of its own; returns its status and output.
 fn inside(test: &str) -> (ExitStatus, String) {
     let mut child = Command::new(std::env::current_exe().unwrap())
         .args(["--ignored", "--nocapture", "--exact", &format!("sys::filter::tests::{test}")])
@@ -42,7 +42,7 @@ fn inside(test: &str) -> (ExitStatus, String) {
     panic!("{test} did not end in {DEADLINE_S} s");
 }
 
-/// Puts the calling thread under the filter of a sandbox.
+/// Loads the filter of a sandbox into the calling thread.
 fn confine() {
     set_parent_process_death_signal(Some(rustix::process::Signal::KILL)).unwrap();
     let program = compile(&Policy::sandbox()).unwrap();
@@ -71,7 +71,7 @@ fn call(number: u32, arguments: [u64; 6]) -> i32 {
 #[test]
 #[ignore = "runs inside another test"]
 fn inside_refused_calls() {
-    // Away from the terminal, for the call that would hang it up.
+    // Away from the terminal, because one call would hang it up.
     let _ = rustix::process::setsid();
     confine();
     for group in refused::GROUPS {
@@ -92,7 +92,7 @@ fn inside_refused_calls() {
         let typing = [0, libc::TIOCSTI | dirt, 0, 0, 0, 0];
         assert_eq!(call(libc::SYS_ioctl as u32, typing), libc::EPERM);
     }
-    // On a descriptor that is none, an allowed request gets as far as that.
+    // On an invalid descriptor, an allowed request fails with that error.
     let size = [u64::MAX, libc::TIOCGWINSZ, 0, 0, 0, 0];
     assert_eq!(call(libc::SYS_ioctl as u32, size), libc::EBADF);
     let new_user = [(libc::CLONE_NEWUSER | libc::SIGCHLD) as u64, 0, 0, 0, 0, 0];
@@ -137,12 +137,12 @@ fn inside_32_bit_call() {
 #[test]
 fn a_32_bit_call_kills() {
     let (status, said) = inside("inside_32_bit_call");
-    // A kernel without 32-bit calls knows no such instruction.
+    // A kernel without 32-bit calls does not know this instruction.
     let expected = [Some(libc::SIGSYS), Some(libc::SIGSEGV)];
     assert!(expected.contains(&status.signal()), "{status}: {said}");
 }
 
-/// A program, a line for the shell that uses it, and what that prints.
+/// A program, a shell line that uses it, and its output.
 const PROGRAMS: &[(&str, &str, &str)] = &[
     ("sh", "for i in 1 2 3; do echo $i; done | tail -n 1", "3"),
     ("bash", "bash -c 'cat <(echo from a substitution)'", "from a substitution"),
@@ -190,14 +190,14 @@ new w.Worker(\"require(\\\"worker_threads\\\").parentPort.postMessage(6)\", {eva
 #[test]
 #[ignore = "runs inside another test"]
 fn inside_programs() {
-    // A filter under which nothing can end would fill the machine.
+    // A filter under which no process can end would fill the machine.
     let policy = Policy::sandbox();
     let ends = policy.rule(libc::SYS_exit_group as u32);
     assert_eq!(ends, Rule::Always(Verdict::Allow), "programs must be able to end");
     let directory = std::env::temp_dir().join(format!("jail-filter-{}", std::process::id()));
     std::fs::create_dir(&directory).unwrap();
     if getuid().is_root() {
-        let (user, group) = (Uid::from_raw(NOBODY), Gid::from_raw(NOBODY));
+        let (user, group) = (Uid::from_raw(UNUSED_USER), Gid::from_raw(UNUSED_USER));
         rustix::fs::chown(&directory, Some(user), Some(group)).unwrap();
         let most = Rlimit { current: Some(PROGRAMS_MAX), maximum: Some(PROGRAMS_MAX) };
         setrlimit(Resource::Nproc, most).unwrap();
