@@ -1,9 +1,9 @@
 //! `cargo run --release -p bench`: how fast sandboxes are, beside a bare spawn and beside others. Gates are ratios
 //! inside one run, because absolute times move with the machine's mood and ratios hardly do.
 
-mod bare;
+mod bare_spawn;
 mod contender;
-mod others;
+mod other_runtimes;
 mod rates;
 mod report;
 mod samples;
@@ -25,7 +25,7 @@ use runtime::native::NetworkMode;
 use runtime::{Root, Runtime, RuntimeError};
 use serde_json::json;
 
-use self::bare::Bare;
+use self::bare_spawn::Bare;
 use self::contender::{Contender, Skipped, compete};
 use self::report::{BARE, BARE_TRUE, Report};
 use self::samples::Pace;
@@ -273,7 +273,7 @@ async fn times(wish: &Wish, scratch: &Scratch, report: &mut Report) -> Result<()
     {
         all.push(Box::new(Run { name, runtime: Arc::clone(&spare), root, argv }));
     }
-    all.extend(others::found(scratch, &mut report.skipped).await);
+    all.extend(other_runtimes::found(scratch, &mut report.skipped).await);
     all.retain(|contender| wish.wants_contender(contender.name()));
     if all.len() <= 1 {
         let only = wish.only.clone().unwrap_or_default();
@@ -303,7 +303,7 @@ async fn open(
         spares: 8,
         network,
         limits,
-        lent: None,
+        workspace: None,
         directory,
         images: None,
         user: None,
@@ -322,7 +322,7 @@ async fn open_as_user(scratch: &Scratch) -> Result<Arc<dyn Runtime>, Failure> {
         spares: 8,
         network: NetworkMode::Spare,
         limits: true,
-        lent: None,
+        workspace: None,
         directory: None,
         images: None,
         user: user.map(|user| (user, directory)),

@@ -85,10 +85,10 @@ impl Report {
                     }),
                 );
             }
-            for (name, other) in against::PAIRS {
+            for (name, other) in other_binary::PAIRS {
                 let ratio = self.samples.ratio(name, other, pace);
                 gates.extend(ratio.map(|ratio| {
-                    Gate::at_most(format!("{name} / {other} ({word})"), ratio, against::LIMIT)
+                    Gate::at_most(format!("{name} / {other} ({word})"), ratio, other_binary::LIMIT)
                 }));
             }
             for (name, limit) in [("launch, brought root", 1.3), ("launch, ordinary user", 1.5)] {

@@ -141,7 +141,7 @@ impl Failure {
 
     /// The same failure, of a command that runs programs.
     #[must_use]
-    pub fn of_ours(self) -> Self {
+    pub fn as_own_failure(self) -> Self {
         Self { exit: OWN_FAILURE, ..self }
     }
 

@@ -67,7 +67,7 @@ pub struct Settings {
     /// Whether limits are enforced: off only to measure what they cost.
     pub limits: bool,
     /// A directory that is a workspace.
-    pub lent: Option<Lent>,
+    pub workspace: Option<HostWorkspace>,
     /// Beneath which directory root filesystems are found.
     pub directory: Option<PathBuf>,
     /// The image store.
@@ -78,13 +78,13 @@ pub struct Settings {
 
 impl Settings {
     /// For one sandbox, which nothing can be prepared for.
-    pub fn for_one(workspace: Option<&Lent>) -> Self {
+    pub fn for_one(workspace: Option<&HostWorkspace>) -> Self {
         Self {
             slots: 2,
             spares: 1,
             network: NetworkMode::Fresh,
             limits: true,
-            lent: workspace.cloned(),
+            workspace: workspace.cloned(),
             directory: None,
             images: None,
             user: None,
@@ -94,12 +94,12 @@ impl Settings {
 
 /// A directory that somebody lends to a sandbox.
 #[derive(Debug, Clone)]
-pub struct Lent {
+pub struct HostWorkspace {
     directory: PathBuf,
     id: WorkspaceId,
 }
 
-impl Lent {
+impl HostWorkspace {
     /// Checks that programs could use it.
     pub fn check(directory: &Path) -> Result<Self, Failure> {
         let what = || format!("cannot use {} as workspace", directory.display());
@@ -206,7 +206,7 @@ pub async fn open(settings: Settings) -> Result<Arc<dyn Runtime>, Failure> {
     config.spares = settings.spares;
     config.network = settings.network;
     config.limits = settings.limits;
-    config.lent.extend(settings.lent.map(|lent| (lent.id, lent.directory)));
+    config.lent.extend(settings.workspace.map(|workspace| (workspace.id, workspace.directory)));
     config.directories.extend(settings.directory);
     config.images = settings.images;
     match Native::start(config).await {

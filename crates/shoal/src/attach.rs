@@ -1,7 +1,7 @@
 //! `shoal attach`: a terminal in a sandbox at our own, with a new shell or with a process that is
 //! there already; or the lines of its harness.
 
-mod lines;
+mod harness_lines;
 
 use std::io::{self, IsTerminal as _, Read as _};
 use std::os::fd::AsFd as _;
@@ -16,7 +16,7 @@ use wire::TerminalSize;
 use crate::failure::Failure;
 use crate::native;
 use crate::output::Output;
-use crate::run::signals::{Signals, Told, asks_to_end};
+use crate::run::signals::{SignalAction, Signals, asks_to_end};
 use crate::run::streams::write_all;
 use crate::run::terminal::{self, Raw};
 use crate::server::{Server, cannot};
@@ -66,19 +66,21 @@ pub(crate) struct Arguments {
 }
 
 pub(crate) fn main(arguments: &Arguments, output: &Output) -> Result<ExitCode, Failure> {
-    let client = arguments.server.client().map_err(Failure::of_ours)?;
+    let client = arguments.server.client().map_err(Failure::as_own_failure)?;
     // Two threads: a slow screen must not keep us from hearing a signal.
     let tokio = native::tokio()?;
     let code = native::block_on(&tokio, async {
         let mut signals = Signals::listen()?;
         if arguments.harness {
             let sandbox = client.sandbox(arguments.sandbox);
-            return lines::speak(&sandbox, &mut signals).await.map_err(Failure::of_ours);
+            return harness_lines::speak(&sandbox, &mut signals)
+                .await
+                .map_err(Failure::as_own_failure);
         }
-        let mut terminal = open(&client, arguments).await.map_err(Failure::of_ours)?;
+        let mut terminal = open(&client, arguments).await.map_err(Failure::as_own_failure)?;
         // From here on every key is the process's.
         let raw = Raw::enter();
-        let code = speak(&mut terminal, &mut signals).await.map_err(Failure::of_ours);
+        let code = speak(&mut terminal, &mut signals).await.map_err(Failure::as_own_failure);
         drop(raw);
         code
     });
@@ -157,10 +159,10 @@ async fn speak(terminal: &mut Terminal, signals: &mut Signals) -> Result<Option<
                     terminal.write(vec![0x04]).await.map_err(&failed)?;
                 }
             },
-            told = signals.next() => match told {
-                Told::Resized => terminal.resize(size()).await.map_err(&failed)?,
-                Told::Pass(number) if asks_to_end(number) => return Ok(Some(SIGNAL_BASE + number)),
-                Told::Pass(_) => {}
+            action = signals.next() => match action {
+                SignalAction::Resized => terminal.resize(size()).await.map_err(&failed)?,
+                SignalAction::Forward(number) if asks_to_end(number) => return Ok(Some(SIGNAL_BASE + number)),
+                SignalAction::Forward(_) => {}
             },
         }
     }

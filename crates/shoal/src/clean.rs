@@ -8,7 +8,7 @@ use engine::LostFound;
 use runtime::Reaped;
 use serde_json::json;
 
-use crate::config::{self, ConfigError, Overrides, Surroundings};
+use crate::config::{self, ConfigError, HostContext, Overrides};
 use crate::failure::Failure;
 use crate::native;
 use crate::output::{Output, Paint};
@@ -65,7 +65,7 @@ pub(crate) fn main(arguments: &Arguments, output: &Output) -> Result<ExitCode, F
 
 fn lost_found(arguments: &Arguments, output: &Output) -> Result<ExitCode, Failure> {
     let overrides = Overrides::of_data_dir(arguments.data_dir.as_deref());
-    let effective = config::load(&overrides, &Surroundings::read());
+    let effective = config::load(&overrides, &HostContext::read());
     let data_dir = effective.map_err(ConfigError::failure)?.config.server.data_dir;
     let place = data_dir.join(LOST_FOUND);
     let removed = LostFound::at(&place).remove(None).map_err(|error| {

@@ -8,9 +8,9 @@ use clap::{Parser, Subcommand};
 use crate::failure::OWN_FAILURE;
 use crate::output::Color;
 use crate::{
-    attach, backup, clean, completions, config, cp, create, doctor, events, exec, forward, image,
-    key, look, mcp, pools, process, ps, restore, rm, run, serve, session, stats, status, templates,
-    why,
+    attach, backup, clean, completions, config, cp, create, doctor, events, exec, file_search,
+    forward, image, key, mcp, pools, process, ps, restore, rm, run, serve, session, stats, status,
+    templates, why,
 };
 
 /// Sandboxes for programs you do not trust, in a millisecond.
@@ -68,11 +68,11 @@ pub(crate) enum Verb {
     /// Let the processes of a sandbox keep it awake no longer
     Stop(status::Stop),
     /// Find files in a sandbox
-    Find(look::Find),
+    Find(file_search::Find),
     /// Look for a text in the files of a sandbox
-    Grep(look::Grep),
+    Grep(file_search::Grep),
     /// Show what changes in a directory of a sandbox
-    Watch(look::Watch),
+    Watch(file_search::Watch),
     /// Talk to sessions: conversations that outlive their sandboxes
     Session(Box<session::Arguments>),
     /// Say why a sandbox is as it is, or how it ended

@@ -3,10 +3,10 @@
 use std::process::ExitCode;
 
 use crate::failure::Failure;
-use crate::moment;
 use crate::output::Output;
+use crate::relative_time;
+use crate::sandbox_request::{SandboxRequest, environment};
 use crate::server::{Server, cannot};
-use crate::wanted::{Wanted, environment};
 
 /// What was typed.
 #[derive(Debug, clap::Args)]
@@ -17,7 +17,7 @@ use crate::wanted::{Wanted, environment};
     Exit codes: 0; 1 if the server refused; 3 if there is no server.")]
 pub(crate) struct Arguments {
     #[command(flatten)]
-    wanted: Wanted,
+    sandbox: SandboxRequest,
     /// Environment of its programs; KEY alone takes the value from yours
     #[arg(long = "env", short = 'e', value_name = "KEY[=VALUE]")]
     env: Vec<String>,
@@ -30,7 +30,7 @@ pub(crate) struct Arguments {
 
 pub(crate) fn main(arguments: &Arguments, output: &Output) -> Result<ExitCode, Failure> {
     let env = environment(&arguments.env, |key| std::env::var(key).ok())?;
-    let request = arguments.wanted.request(env)?;
+    let request = arguments.sandbox.request(env)?;
     let sandbox = arguments.server.with(async |client| {
         client.create_sandbox(&request).await.map_err(cannot("make a sandbox"))
     })?;
@@ -43,7 +43,7 @@ pub(crate) fn main(arguments: &Arguments, output: &Output) -> Result<ExitCode, F
             output.remark(&format!("it is container {container} of {runtime}, use {uses}"));
         }
         if let Some(end) = sandbox.expires_at {
-            output.remark(&format!("it ends {}", moment::until(end, moment::now())));
+            output.remark(&format!("it ends {}", relative_time::until(end, relative_time::now())));
         }
     }
     Ok(ExitCode::SUCCESS)

@@ -113,7 +113,7 @@ async fn serve(
         listening.spawn(accept(listener, inside.clone(), pair.inside));
     }
     tokio::select! {
-        number = signals.ending() => {
+        number = signals.next_end() => {
             output.remark(&format!("ended by signal {number}"));
             Ok(())
         }

@@ -12,7 +12,7 @@ use crate::failure::Failure;
 use crate::output::Output;
 use crate::server::{Server, cannot};
 use crate::table::Table;
-use crate::{duration, moment};
+use crate::{duration, relative_time};
 
 /// What was typed.
 #[derive(Debug, clap::Args)]
@@ -98,7 +98,7 @@ pub(crate) fn main(arguments: Arguments, output: &Output) -> Result<ExitCode, Fa
             if shared.json {
                 output.say_json(&json!({ "keys": keys }));
             } else {
-                table(&keys, moment::now()).say(output, "there are no keys");
+                table(&keys, relative_time::now()).say(output, "there are no keys");
             }
         }
         Act::Revoke { keys, shared } => {
@@ -124,16 +124,16 @@ fn table(keys: &[Key], now: Time) -> Table {
     let mut table = Table::new(&["KEY", "NAME", "ROLE", "MADE", "WORKS"]);
     for key in keys {
         let works = match (key.revoked_at, key.expires_at) {
-            (Some(at), _) => format!("no, revoked {}", moment::ago(at, now)),
-            (None, Some(at)) if at <= now => format!("no, expired {}", moment::ago(at, now)),
-            (None, Some(at)) => format!("yes, ends {}", moment::until(at, now)),
+            (Some(at), _) => format!("no, revoked {}", relative_time::ago(at, now)),
+            (None, Some(at)) if at <= now => format!("no, expired {}", relative_time::ago(at, now)),
+            (None, Some(at)) => format!("yes, ends {}", relative_time::until(at, now)),
             (None, None) => "yes".to_owned(),
         };
         table.row([
             key.id.to_string(),
             key.name.clone(),
             key.role.to_string(),
-            moment::ago(key.created_at, now),
+            relative_time::ago(key.created_at, now),
             works,
         ]);
     }

@@ -8,11 +8,11 @@ use serde_json::json;
 use wire::{Sandbox, Time};
 
 use crate::failure::Failure;
-use crate::moment;
 use crate::output::Output;
+use crate::relative_time;
+use crate::sandbox_request::pair;
 use crate::server::{Server, cannot};
 use crate::table::Table;
-use crate::wanted::pair;
 
 /// How many are asked for at a time.
 const PAGE: u32 = 500;
@@ -66,7 +66,7 @@ pub(crate) fn main(arguments: &Arguments, output: &Output) -> Result<ExitCode, F
             output.say(&sandbox.id.to_string());
         }
     } else {
-        table(&sandboxes, moment::now()).say(output, "there are no sandboxes");
+        table(&sandboxes, relative_time::now()).say(output, "there are no sandboxes");
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -115,10 +115,10 @@ fn table(sandboxes: &[Sandbox], now: Time) -> Table {
             sandbox.container_id.as_deref().map_or("-", short).to_owned(),
             state,
             rests(sandbox, now),
-            moment::ago(sandbox.created_at, now),
-            moment::ago(sandbox.last_used_at, now),
+            relative_time::ago(sandbox.created_at, now),
+            relative_time::ago(sandbox.last_used_at, now),
             sandbox.use_count.to_string(),
-            sandbox.expires_at.map_or_else(|| "-".to_owned(), |end| moment::until(end, now)),
+            sandbox.expires_at.map_or_else(|| "-".to_owned(), |end| relative_time::until(end, now)),
             of(sandbox),
             labels.join(","),
         ]);
@@ -137,7 +137,7 @@ fn rests(sandbox: &Sandbox, now: Time) -> String {
     match (sandbox.frozen, sandbox.awake, sandbox.freezes_at) {
         (true, _, _) => "frozen".to_owned(),
         (false, true, _) => "kept awake".to_owned(),
-        (false, false, Some(at)) => moment::until(at, now),
+        (false, false, Some(at)) => relative_time::until(at, now),
         (false, false, None) => "-".to_owned(),
     }
 }

@@ -1,5 +1,5 @@
 //! `shoal restore`: makes a data directory from a backup. Everything is read, checked against the
-//! list of the backup and brought to the disk aside; then the directory gets its name. A restore that
+//! list of the backup and brought to the disk staging; then the directory gets its name. A restore that
 //! fails leaves nothing.
 
 use std::collections::BTreeMap;
@@ -15,7 +15,7 @@ use tar_stream::{Bounds, Entries, Kind};
 use zstd::stream::read::Decoder;
 
 use crate::backup::manifest::{FORMAT, Listed, MANIFEST, Manifest, is_expected};
-use crate::backup::{Summed, hex};
+use crate::backup::{HashingReader, hex};
 use crate::failure::Failure;
 use crate::output::Output;
 
@@ -46,11 +46,11 @@ pub(crate) struct Arguments {
 pub(crate) fn main(arguments: &Arguments, output: &Output) -> Result<ExitCode, Failure> {
     let to = &arguments.data_dir;
     refuse_used(to)?;
-    let aside = Aside::make(to).map_err(|error| cannot_write(to, &error))?;
-    let restored = restore(&arguments.from, &aside, output);
+    let staging = StagingDir::make(to).map_err(|error| cannot_write(to, &error))?;
+    let restored = restore(&arguments.from, &staging, output);
     output.progress("");
     let manifest = restored?;
-    aside.put_in_place(to).map_err(|error| cannot_write(to, &error))?;
+    staging.put_in_place(to).map_err(|error| cannot_write(to, &error))?;
     let bytes: u64 = manifest.files.iter().map(|file| file.bytes).sum();
     if arguments.json {
         output.say_json(&json!({
@@ -92,26 +92,26 @@ fn refuse_used(to: &Path) -> Result<(), Failure> {
 }
 
 /// A directory beside the one that is to be made. It goes unless it got its name.
-struct Aside(PathBuf);
+struct StagingDir(PathBuf);
 
-impl Drop for Aside {
+impl Drop for StagingDir {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(&self.0);
     }
 }
 
-impl Aside {
+impl StagingDir {
     fn make(to: &Path) -> io::Result<Self> {
         let mut beside = to.as_os_str().to_owned();
         beside.push(format!(".restoring-{}", std::process::id()));
-        let aside = Self(beside.into());
+        let staging = Self(beside.into());
         for directory in ["", "archives", "seeds"] {
             DirBuilder::new()
                 .recursive(directory.is_empty())
                 .mode(0o700)
-                .create(aside.0.join(directory))?;
+                .create(staging.0.join(directory))?;
         }
-        Ok(aside)
+        Ok(staging)
     }
 
     /// An empty directory of that name gives way; anything else does not.
@@ -125,32 +125,33 @@ impl Aside {
     }
 }
 
-fn restore(from: &Path, aside: &Aside, output: &Output) -> Result<Manifest, Failure> {
-    let mut taken = Taken { aside, found: BTreeMap::new(), manifest: None, bytes: 0, output };
+fn restore(from: &Path, staging: &StagingDir, output: &Output) -> Result<Manifest, Failure> {
+    let mut reader =
+        BackupReader { staging, found: BTreeMap::new(), manifest: None, bytes: 0, output };
     let read = if from == Path::new("-") {
-        taken.archive(io::stdin())
+        reader.archive(io::stdin())
     } else if from.is_dir() {
-        taken.directory(from)
+        reader.directory(from)
     } else {
-        File::open(from).and_then(|file| taken.archive(file))
+        File::open(from).and_then(|file| reader.archive(file))
     };
     read.map_err(|error| {
         Failure::new(format!("cannot read the backup {}", from.display()), error)
             .remedy("take another backup; nothing was restored")
     })?;
-    taken.checked()
+    reader.checked()
 }
 
 /// What was read so far.
-struct Taken<'a> {
-    aside: &'a Aside,
+struct BackupReader<'a> {
+    staging: &'a StagingDir,
     found: BTreeMap<String, Listed>,
     manifest: Option<Manifest>,
     bytes: u64,
     output: &'a Output,
 }
 
-impl Taken<'_> {
+impl BackupReader<'_> {
     fn archive(&mut self, from: impl Read) -> io::Result<()> {
         // To the end, where the sum of all is.
         let mut entries = Entries::whole(Decoder::new(from)?, Bounds::NONE);
@@ -193,8 +194,8 @@ impl Taken<'_> {
             return Err(unexpected(path));
         }
         let options = File::options().write(true).create_new(true).mode(0o600).clone();
-        let mut file = options.open(self.aside.0.join(path))?;
-        let mut summed = Summed { from, digest: Sha256::new(), bytes: 0 };
+        let mut file = options.open(self.staging.0.join(path))?;
+        let mut summed = HashingReader { from, digest: Sha256::new(), bytes: 0 };
         io::copy(&mut (&mut summed).take(bytes), &mut file)?;
         file.sync_all()?;
         let (bytes, sha256) = (summed.bytes, hex(&summed.digest.finalize()));

@@ -9,8 +9,8 @@ use serde_json::json;
 use crate::failure::Failure;
 use crate::output::Output;
 use crate::ps;
+use crate::sandbox_request::pair;
 use crate::server::Server;
-use crate::wanted::pair;
 
 /// What was typed.
 #[derive(Debug, clap::Args)]

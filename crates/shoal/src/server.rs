@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use client::{Client, Discovery, Patience};
 
-use crate::config::{self, ConfigError, Overrides, Surroundings};
+use crate::config::{self, ConfigError, HostContext, Overrides};
 use crate::failure::Failure;
 use crate::native;
 
@@ -32,7 +32,7 @@ impl Server {
     /// The data directory of the server of this machine.
     pub(crate) fn data_dir(&self) -> Result<PathBuf, Failure> {
         let overrides = Overrides::of_data_dir(self.data_dir.as_deref());
-        let effective = config::load(&overrides, &Surroundings::read());
+        let effective = config::load(&overrides, &HostContext::read());
         Ok(effective.map_err(ConfigError::failure)?.config.server.data_dir)
     }
 
@@ -45,7 +45,7 @@ impl Server {
         // What is said already needs no file to be read, and none to be right.
         if discovery.address.is_none() || discovery.key.is_none() {
             let overrides = Overrides::of_data_dir(self.data_dir.as_deref());
-            let effective = config::load(&overrides, &Surroundings::read());
+            let effective = config::load(&overrides, &HostContext::read());
             let config = effective.map_err(ConfigError::failure)?.config;
             let mut listen = config.server.listen;
             if listen.ip().is_unspecified() {

@@ -9,8 +9,8 @@ use wire::StatusReport;
 
 use crate::duration;
 use crate::failure::Failure;
-use crate::moment;
 use crate::output::{Output, Paint};
+use crate::relative_time;
 use crate::server::{Server, cannot};
 
 /// What was typed.
@@ -81,14 +81,14 @@ fn tell(report: &StatusReport, json: bool, output: &Output) -> Result<ExitCode, 
         (false, Wakefulness::Auto) => "auto",
     };
     output.say(&format!("{}: {}", output.paint(Paint::Strong, state), report.because));
-    let now = moment::now();
+    let now = relative_time::now();
     for (name, at) in [
         ("freezes", report.freezes_at),
         ("sleeps", report.sleeps_at),
         ("processes keep it awake no longer", report.scheduled_stop_at),
     ] {
         if let Some(at) = at {
-            output.say(&format!("  {name} {}", moment::until(at, now)));
+            output.say(&format!("  {name} {}", relative_time::until(at, now)));
         }
     }
     for process in &report.keep_alive_processes {

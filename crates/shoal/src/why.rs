@@ -6,8 +6,8 @@ use model::SandboxId;
 use wire::{Time, Why, WhyAlive, WhyEnded};
 
 use crate::failure::Failure;
-use crate::moment;
 use crate::output::{Output, Paint};
+use crate::relative_time;
 use crate::server::{Server, cannot};
 
 /// What was typed.
@@ -39,8 +39,8 @@ pub(crate) fn main(arguments: &Arguments, output: &Output) -> Result<ExitCode, F
     }
     output.say(&output.paint(Paint::Strong, why.summary()));
     let facts = match &why {
-        Why::Alive(alive) => of_life(alive, moment::now()),
-        Why::Ended(ended) => of_end(ended, moment::now()),
+        Why::Alive(alive) => of_life(alive, relative_time::now()),
+        Why::Ended(ended) => of_end(ended, relative_time::now()),
     };
     let width = facts.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
     for (name, fact) in facts {
@@ -52,7 +52,7 @@ pub(crate) fn main(arguments: &Arguments, output: &Output) -> Result<ExitCode, F
 type Fact = (&'static str, String);
 
 fn of_life(alive: &WhyAlive, now: Time) -> Vec<Fact> {
-    let after = |name, at: Option<Time>| Some((name, moment::until(at?, now)));
+    let after = |name, at: Option<Time>| Some((name, relative_time::until(at?, now)));
     let counted = |name, count: u32| (count > 0).then(|| (name, count.to_string()));
     let told = |name, what: Option<String>| Some((name, what?));
     [
@@ -69,7 +69,7 @@ fn of_life(alive: &WhyAlive, now: Time) -> Vec<Fact> {
         told("workspace", workspace(alive)),
         told("being ended", alive.ending.map(|cause| cause.as_str().to_owned())),
         told("asleep because", alive.slept.map(|cause| cause.as_str().to_owned())),
-        Some(("last used", moment::ago(alive.last_used_at, now))),
+        Some(("last used", relative_time::ago(alive.last_used_at, now))),
         after("freezes", alive.freezes_at),
         after("sleeps", alive.sleeps_at),
         after("ends", alive.expires_at),
@@ -99,8 +99,8 @@ fn of_end(ended: &WhyEnded, now: Time) -> Vec<Fact> {
         told("lease", ended.lease.map(|id| id.to_string())),
         told("session", ended.session.map(|id| id.to_string())),
         told("gave way for", ended.eviction.as_ref().map(|e| format!("want of {:?}", e.shortage))),
-        Some(("ended", moment::ago(ended.ended_at, now))),
-        Some(("lived for", moment::span(lived_ms))),
+        Some(("ended", relative_time::ago(ended.ended_at, now))),
+        Some(("lived for", relative_time::span(lived_ms))),
     ]
     .into_iter()
     .flatten()

@@ -3,7 +3,7 @@
 //! sandboxes have not, is written down here.
 
 mod between_users;
-mod outside;
+mod escape_attempts;
 
 use std::path::PathBuf;
 use std::sync::Arc;

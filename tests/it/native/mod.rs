@@ -3,12 +3,13 @@
 //! run again as an ordinary user by [`rootless`].
 
 mod between_users;
+mod cgroup_v2;
+mod concurrent_launches;
 mod crash;
-mod crowd;
 mod density;
 mod disk;
 mod escapes;
-mod frozen;
+mod freezing;
 mod hostile_trees;
 mod isolation;
 mod limits;
@@ -17,7 +18,6 @@ mod mounts;
 mod node;
 mod programs;
 mod rootless;
-mod second_generation;
 mod system_calls;
 mod terminals;
 mod tools_at_work;

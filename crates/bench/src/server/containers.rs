@@ -9,10 +9,10 @@ use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
 use super::super::contender::{Contender, Times};
-use super::super::others::{self, Stay};
+use super::super::other_runtimes::{self, Stay};
 use super::engine::Engine;
 use super::http::Connection;
-use super::served::Served;
+use super::test_server::Served;
 use super::times::{Leased, checkout, exec, give_back};
 use command::failure::Failure;
 
@@ -197,9 +197,9 @@ impl Contender for Refill {
         let ours = began.elapsed();
         self.connection.json("DELETE", "/v1/pools/refill?force=true", "").await?;
         let began = Instant::now();
-        let names = others::stay_at_once(&self.stay, POOL).await?;
+        let names = other_runtimes::stay_at_once(&self.stay, POOL).await?;
         let theirs = began.elapsed();
-        others::remove(&self.stay, &names).await?;
+        other_runtimes::remove(&self.stay, &names).await?;
         Ok(vec![(REFILL, ours), (RUNS, theirs)])
     }
 }

@@ -10,7 +10,7 @@ use tokio::task::{JoinSet, LocalSet};
 use tokio::time::{Instant, sleep_until};
 
 use super::super::samples::Series;
-use super::served::Served;
+use super::test_server::Served;
 use super::times::{checkout, exec, give_back};
 use command::failure::Failure;
 

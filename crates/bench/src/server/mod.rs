@@ -1,13 +1,13 @@
 //! `bench --server`: what a server adds, beside a bare spawn, in the same rounds.
 
-pub(crate) mod against;
 pub(super) mod containers;
 mod engine;
 mod http;
 mod load;
+pub(crate) mod other_binary;
 pub(super) mod processes;
-mod served;
 pub(super) mod sessions;
+mod test_server;
 mod times;
 
 use std::path::Path;
@@ -17,9 +17,9 @@ use serde::Serialize;
 
 use self::engine::Engine;
 use self::load::Work;
-use self::served::{Kept, Served};
+use self::test_server::{Kept, Served};
 use self::times::{Acquire, AcquireAndExec, Exec, Sleep};
-use super::bare::Bare;
+use super::bare_spawn::Bare;
 use super::contender::{Contender, compete};
 use super::others;
 use super::report::{BARE, BARE_TRUE, Report};
@@ -80,7 +80,7 @@ pub(super) async fn measure(
     ];
     let mut other = None;
     if let Some(program) = &wish.against {
-        let (served, contenders) = against::start(program, &scratch.root(), &bytes).await?;
+        let (served, contenders) = other_binary::start(program, &scratch.root(), &bytes).await?;
         other = Some(served);
         all.extend(contenders);
     }
@@ -164,7 +164,7 @@ pub(super) async fn measure_containers(
     output: &Output,
 ) -> Result<(), Failure> {
     let engine = Engine::found()?;
-    let stay = others::docker_stay(scratch).await?;
+    let stay = other_runtimes::docker_stay(scratch).await?;
     let served = Served::start(&wish.shoal, Kept::Durable, &scratch.root()).await?;
     output.note("filling pools of containers");
     containers::prepare(&served).await?;

@@ -14,7 +14,7 @@ use tokio::time::Instant;
 use super::super::contender::{Contender, Times};
 use super::http::Connection;
 use super::load::CLIENTS;
-use super::served::Served;
+use super::test_server::Served;
 use super::times::{Leased, checkout};
 use command::failure::Failure;
 

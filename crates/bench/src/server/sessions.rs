@@ -9,7 +9,7 @@ use tokio::time::{Instant, sleep};
 
 use super::super::contender::{Contender, Times};
 use super::http::Connection;
-use super::served::Served;
+use super::test_server::Served;
 use command::failure::Failure;
 
 pub(in super::super) const CREATE: &str = "create a session";

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::super::contender::{Contender, Times};
 use super::http::Connection;
-use super::served::Served;
+use super::test_server::Served;
 use command::failure::Failure;
 
 pub(super) const ACQUIRE: &str = "acquire over HTTP";

@@ -3,12 +3,12 @@
 //! server can start meanwhile. The keys of the node are read from their files in both cases: they
 //! never travel.
 
-mod local;
+mod data_dir_lock;
 pub(crate) mod manifest;
-mod sink;
 mod stream;
+mod writer;
 
-pub(crate) use self::sink::{Summed, hex};
+pub(crate) use self::writer::{HashingReader, hex};
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -16,9 +16,9 @@ use std::process::ExitCode;
 use serde_json::json;
 
 use self::manifest::{KEY_FILES, Manifest, NODE_KEY};
-use self::sink::Sink;
-use self::stream::Told;
-use crate::config::{self, ConfigError, Overrides, Surroundings};
+use self::stream::BackupSummary;
+use self::writer::BackupWriter;
+use crate::config::{self, ConfigError, HostContext, Overrides};
 use crate::failure::Failure;
 use crate::output::Output;
 
@@ -50,7 +50,7 @@ pub(crate) struct Arguments {
 
 pub(crate) fn main(arguments: &Arguments, output: &Output) -> Result<ExitCode, Failure> {
     let overrides = Overrides::of_data_dir(arguments.data_dir.as_deref());
-    let effective = config::load(&overrides, &Surroundings::read());
+    let effective = config::load(&overrides, &HostContext::read());
     let data_dir = effective.map_err(ConfigError::failure)?.config.server.data_dir;
     if !data_dir.join(store::sqlite::FILE).is_file() {
         let cause = format!("{} has no {}", data_dir.display(), store::sqlite::FILE);
@@ -58,44 +58,44 @@ pub(crate) fn main(arguments: &Arguments, output: &Output) -> Result<ExitCode, F
             .remedy("name the data directory with --data-dir")
             .usage());
     }
-    let mut sink = Sink::open(&arguments.to)?;
-    let made = make(arguments, &data_dir, &mut sink, output);
+    let mut writer = BackupWriter::open(&arguments.to)?;
+    let made = make(arguments, &data_dir, &mut writer, output);
     output.progress("");
-    let (manifest, told) = made?;
-    let bytes = sink.finish(&manifest)?;
-    tell(arguments, output, &manifest, &told, bytes);
+    let (manifest, summary) = made?;
+    let bytes = writer.finish(&manifest)?;
+    tell(arguments, output, &manifest, &summary, bytes);
     Ok(ExitCode::SUCCESS)
 }
 
 fn make(
     arguments: &Arguments,
     data_dir: &Path,
-    sink: &mut Sink,
+    writer: &mut BackupWriter,
     output: &Output,
-) -> Result<(Manifest, Told), Failure> {
-    let told = if local::is_served(data_dir)? {
-        stream::from_server(data_dir, sink, output)?
+) -> Result<(Manifest, BackupSummary), Failure> {
+    let summary = if data_dir_lock::is_served(data_dir)? {
+        stream::from_server(data_dir, writer, output)?
     } else {
-        stream::from_directory(data_dir, sink, output)?
+        stream::from_directory(data_dir, writer, output)?
     };
     for name in KEY_FILES {
         if *name != NODE_KEY || !arguments.without_node_key {
-            sink.put_file(name, &data_dir.join(name))?;
+            writer.put_file(name, &data_dir.join(name))?;
         }
     }
-    let node_key = sink.has(NODE_KEY);
+    let node_key = writer.has(NODE_KEY);
     if !node_key && !arguments.without_node_key {
         return Err(Failure::new("cannot read node.key", "it is not in the data directory")
             .remedy("put it back, or leave it out on purpose with --without-node-key"));
     }
-    Ok((sink.manifest(node_key, told.sessions), told))
+    Ok((writer.manifest(node_key, summary.sessions), summary))
 }
 
 fn tell(
     arguments: &Arguments,
     output: &Output,
     manifest: &Manifest,
-    told: &Told,
+    summary: &BackupSummary,
     bytes: Option<u64>,
 ) {
     if arguments.json && arguments.to != Path::new("-") {
@@ -104,7 +104,7 @@ fn tell(
             "bytes": bytes,
             "files": manifest.files.len(),
             "sessions": manifest.sessions,
-            "without_files": told.without_files,
+            "without_files": summary.without_files,
             "node_key": manifest.node_key,
         }));
         return;
@@ -115,11 +115,11 @@ fn tell(
         manifest.files.len(),
         arguments.to.display()
     ));
-    if !told.without_files.is_empty() {
+    if !summary.without_files.is_empty() {
         output.complain(&format!(
             "{} sessions have no files in the data directory, so there are none in the backup: {}",
-            told.without_files.len(),
-            told.without_files.join(", ")
+            summary.without_files.len(),
+            summary.without_files.join(", ")
         ));
     }
     output.note(if manifest.node_key {

@@ -58,7 +58,7 @@ impl File {
         self.table.get(keys::TEMPLATES)
     }
 
-    /// Where a key is; if it is not there, where the nearest thing above it is.
+    /// Where a key is; if it is not there, where the nearest_existing thing above it is.
     pub(super) fn source(&self, path: &str) -> Option<Source> {
         let mut path = path;
         loop {

@@ -8,10 +8,10 @@ use toml::{Table, Value};
 
 use super::file::{BYTES_MAX, File};
 use super::flags::Overrides;
+use super::host_context::HostContext;
 use super::keys::{self, Kind};
 use super::settings::Config;
 use super::source::{ConfigError, Source};
-use super::surroundings::Surroundings;
 
 /// The file of a machine.
 const SYSTEM_FILE: &str = "/etc/shoal/shoal.toml";
@@ -49,11 +49,11 @@ pub(crate) struct Effective {
 }
 
 /// Reads everything and gives what holds.
-pub(crate) fn load(flags: &Overrides, around: &Surroundings) -> Result<Effective, ConfigError> {
+pub(crate) fn load(flags: &Overrides, around: &HostContext) -> Result<Effective, ConfigError> {
     let mut stack = Stack::of_defaults(around);
     let typed = flags.typed();
     let asked = flags.speaks_ash();
-    let data_dir = Surroundings::absolute(&data_dir_before_file(&typed, around, asked)?);
+    let data_dir = HostContext::absolute(&data_dir_before_file(&typed, around, asked)?);
     let found = find_file(flags, around, &data_dir);
     let file = found.as_ref().map(read_file).transpose()?;
     if let Some(file) = &file {
@@ -70,7 +70,7 @@ pub(crate) fn load(flags: &Overrides, around: &Surroundings) -> Result<Effective
     stack.values.entry(DATA_DIR.to_owned()).and_modify(|sourced| {
         // Relative to where it was typed, wherever the server's directory will be.
         if let Value::String(path) = &mut sourced.value {
-            *path = Surroundings::absolute(Path::new(path)).to_string_lossy().into_owned();
+            *path = HostContext::absolute(Path::new(path)).to_string_lossy().into_owned();
         }
     });
     let strays = around.env.keys().filter(|name| keys::is_stray(name)).cloned().collect();
@@ -78,36 +78,40 @@ pub(crate) fn load(flags: &Overrides, around: &Surroundings) -> Result<Effective
 }
 
 /// Reads one file alone, on top of the defaults.
-pub(crate) fn check(path: &Path, around: &Surroundings) -> Result<Effective, ConfigError> {
-    let wanted = Wanted { path: path.to_owned(), by: Some(Source::Flag("--check".to_owned())) };
+pub(crate) fn check(path: &Path, around: &HostContext) -> Result<Effective, ConfigError> {
+    let choice =
+        FileChoice { path: path.to_owned(), chosen_by: Some(Source::Flag("--check".to_owned())) };
     let mut stack = Stack::of_defaults(around);
-    let file = read_file(&wanted)?;
+    let file = read_file(&choice)?;
     stack.lay_file(&file);
-    stack.finish(Some(&file), Some(wanted.path), Vec::new())
+    stack.finish(Some(&file), Some(choice.path), Vec::new())
 }
 
 /// A file to read, and who asked for it; if nobody did, it need not exist.
-struct Wanted {
+struct FileChoice {
     path: PathBuf,
-    by: Option<Source>,
+    chosen_by: Option<Source>,
 }
 
-fn find_file(flags: &Overrides, around: &Surroundings, data_dir: &Path) -> Option<Wanted> {
+fn find_file(flags: &Overrides, around: &HostContext, data_dir: &Path) -> Option<FileChoice> {
     if let Some(path) = flags.file() {
-        return Some(Wanted { path: path.to_owned(), by: Some(Source::Flag("--config".into())) });
+        return Some(FileChoice {
+            path: path.to_owned(),
+            chosen_by: Some(Source::Flag("--config".into())),
+        });
     }
     if let Some(path) = around.variable(FILE_VARIABLE) {
-        let by = Some(Source::Environment(FILE_VARIABLE.to_owned()));
-        return Some(Wanted { path: path.into(), by });
+        let chosen_by = Some(Source::Environment(FILE_VARIABLE.to_owned()));
+        return Some(FileChoice { path: path.into(), chosen_by });
     }
     let places = [data_dir.join(DATA_DIR_FILE), PathBuf::from(SYSTEM_FILE)];
-    places.into_iter().find(|path| path.exists()).map(|path| Wanted { path, by: None })
+    places.into_iter().find(|path| path.exists()).map(|path| FileChoice { path, chosen_by: None })
 }
 
 /// The data directory as far as it can be known before the file is read, which may lie in it.
 fn data_dir_before_file(
     typed: &[(String, String, String)],
-    around: &Surroundings,
+    around: &HostContext,
     of_ash: bool,
 ) -> Result<PathBuf, ConfigError> {
     if let Some((_, path, _)) = typed.iter().rev().find(|(key, _, _)| key == DATA_DIR) {
@@ -143,10 +147,10 @@ fn refuse_to_point_away(file: &File, data_dir: &Path, stack: &Stack) -> Result<(
     }
 }
 
-fn read_file(wanted: &Wanted) -> Result<File, ConfigError> {
-    let path = &wanted.path;
+fn read_file(choice: &FileChoice) -> Result<File, ConfigError> {
+    let path = &choice.path;
     let refused = |problem: String| ConfigError {
-        source: wanted.by.clone().unwrap_or(Source::Default),
+        source: choice.chosen_by.clone().unwrap_or(Source::Default),
         key: None,
         problem: format!("cannot read {}: {problem}", path.display()),
         remedy: "check the path and its permissions".to_owned(),
@@ -179,7 +183,7 @@ struct Stack {
 }
 
 impl Stack {
-    fn of_defaults(around: &Surroundings) -> Self {
+    fn of_defaults(around: &HostContext) -> Self {
         let mut table = Table::try_from(Config::defaults(around)).unwrap_or_default();
         let templates = table.remove(keys::TEMPLATES);
         let sourced = |(path, value)| (path, Sourced { value, source: Source::Default });
@@ -202,7 +206,7 @@ impl Stack {
         }
     }
 
-    fn lay_environment(&mut self, around: &Surroundings, asked: bool) -> Result<(), ConfigError> {
+    fn lay_environment(&mut self, around: &HostContext, asked: bool) -> Result<(), ConfigError> {
         if asked {
             self.lay_address_of_ash(around)?;
         }
@@ -222,7 +226,7 @@ impl Stack {
 
     /// Ash has a variable for each half of its address. Where neither is set, what the file says
     /// counts, or else the port that its clients expect.
-    fn lay_address_of_ash(&mut self, around: &Surroundings) -> Result<(), ConfigError> {
+    fn lay_address_of_ash(&mut self, around: &HostContext) -> Result<(), ConfigError> {
         let half = |name: &'static str| {
             let value = around.variable(name).map(|value| text_of(name, value)).transpose()?;
             Ok(value.map(|value| (name, value)))

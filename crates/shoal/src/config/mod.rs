@@ -4,12 +4,12 @@
 
 mod file;
 mod flags;
+mod host_context;
 mod keys;
 mod layers;
 mod settings;
 mod show;
 mod source;
-mod surroundings;
 #[cfg(test)]
 mod tests;
 
@@ -20,13 +20,13 @@ use model::Template;
 use serde_json::json;
 
 pub(crate) use self::flags::Overrides;
+pub(crate) use self::host_context::HostContext;
 pub(crate) use self::layers::{Effective, load};
-pub(crate) use self::settings::{Ash, Config, Log, LogFormat, LogLevel, StoreKind, Wanted};
+pub(crate) use self::settings::{Ash, Config, Enabled, Log, LogFormat, LogLevel, StoreKind};
 pub(crate) use self::source::ConfigError;
-pub(crate) use self::surroundings::Surroundings;
 use crate::failure::Failure;
 use crate::output::{Output, Paint};
-use crate::placing::Ground;
+use crate::workspace_placement::WorkspacePlacement;
 
 /// What was typed.
 #[derive(Debug, clap::Args)]
@@ -51,7 +51,7 @@ pub(crate) struct Arguments {
 }
 
 pub(crate) fn main(arguments: &Arguments, output: &Output) -> Result<ExitCode, Failure> {
-    let around = Surroundings::read();
+    let around = HostContext::read();
     if let Some(path) = &arguments.check {
         layers::check(path, &around).map_err(ConfigError::failure)?;
         if arguments.json {
@@ -64,8 +64,8 @@ pub(crate) fn main(arguments: &Arguments, output: &Output) -> Result<ExitCode, F
     }
     let effective = load(&arguments.overrides, &around).map_err(ConfigError::failure)?;
     warn_of_strays(&effective, output);
-    let ground = Ground::look(&effective.config.server.data_dir);
-    let placing = |template: &Template| ground.placed(template);
+    let placement = WorkspacePlacement::probe(&effective.config.server.data_dir);
+    let placing = |template: &Template| placement.placed(template);
     if arguments.json {
         output.say_json(&show::as_json(&effective, &placing));
     } else {

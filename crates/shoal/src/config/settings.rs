@@ -9,7 +9,7 @@ use runtime::docker::{Endpoint, LinkMode, PathMap};
 use runtime::oci::Program;
 use serde::{Deserialize, Serialize};
 
-use super::surroundings::Surroundings;
+use super::host_context::HostContext;
 
 /// The whole configuration.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -112,7 +112,7 @@ pub(crate) struct NativeSettings {
 pub(crate) struct DockerSettings {
     /// Whether there are any: `no`, `yes`, or `auto`: if an engine is there when the server starts, or
     /// something here or in the environment speaks of one, or a configured template wants one.
-    pub(crate) enabled: Wanted,
+    pub(crate) enabled: Enabled,
     /// Where the engine listens, `unix:///PATH` or `tcp://HOST:PORT`; what `DOCKER_HOST` says, or the
     /// usual socket, if not set.
     pub(crate) host: Option<String>,
@@ -128,7 +128,7 @@ pub(crate) struct DockerSettings {
 /// Whether something is to be there.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Wanted {
+pub(crate) enum Enabled {
     #[default]
     Auto,
     Yes,
@@ -282,7 +282,7 @@ impl Default for NativeSettings {
 impl Default for DockerSettings {
     fn default() -> Self {
         Self {
-            enabled: Wanted::Auto,
+            enabled: Enabled::Auto,
             host: None,
             link: LinkWord::Auto,
             host_path_map: Vec::new(),
@@ -350,7 +350,7 @@ impl Ash {
 
 impl Config {
     /// The defaults on this machine, for this user.
-    pub(crate) fn defaults(around: &Surroundings) -> Self {
+    pub(crate) fn defaults(around: &HostContext) -> Self {
         let server =
             Server { data_dir: around.data_dir(), workers: around.workers(), ..Server::default() };
         Self { server, ..Self::default() }
@@ -380,7 +380,7 @@ impl Config {
     }
 
     /// Refuses what could never work, naming the key.
-    pub(super) fn validate(&self) -> Result<(), Wrong> {
+    pub(super) fn validate(&self) -> Result<(), InvalidValue> {
         let above_0 = [
             ("server.max_connections", u64::from(self.server.max_connections)),
             ("server.max_requests", u64::from(self.server.max_requests)),
@@ -400,14 +400,14 @@ impl Config {
             ("store.process_logs_mb", self.store.process_logs_mb.into()),
         ];
         if let Some((key, _)) = above_0.into_iter().find(|(_, value)| *value == 0) {
-            return Err(Wrong::new(key, "must be above 0"));
+            return Err(InvalidValue::new(key, "must be above 0"));
         }
         if self.store.database_mb < DATABASE_MB_MIN {
             let problem = format!("must be at least {DATABASE_MB_MIN}");
-            return Err(Wrong::new("store.database_mb", problem));
+            return Err(InvalidValue::new("store.database_mb", problem));
         }
         if !self.server.data_dir.is_absolute() {
-            return Err(Wrong::new("server.data_dir", "must be an absolute path"));
+            return Err(InvalidValue::new("server.data_dir", "must be an absolute path"));
         }
         for (key, paths) in [
             ("native.directories", &self.native.directories),
@@ -416,49 +416,49 @@ impl Config {
             ("ash.agent_roots", &self.ash.agent_roots),
         ] {
             if let Some(at) = paths.iter().position(|path| !path.is_absolute()) {
-                return Err(Wrong::new(format!("{key}.{at}"), "must be an absolute path"));
+                return Err(InvalidValue::new(format!("{key}.{at}"), "must be an absolute path"));
             }
         }
         self.docker.validate()?;
         self.oci.validate()?;
         if TemplateName::new(&self.ash.template).is_err() {
-            return Err(Wrong::new("ash.template", "is no name of a template"));
+            return Err(InvalidValue::new("ash.template", "is no name of a template"));
         }
         if self.ash.memory_mb == 0 {
-            return Err(Wrong::new("ash.memory_mb", "must be above 0"));
+            return Err(InvalidValue::new("ash.memory_mb", "must be above 0"));
         }
         if TemplateName::new(&self.blaxel.template).is_err() {
-            return Err(Wrong::new("blaxel.template", "is no name of a template"));
+            return Err(InvalidValue::new("blaxel.template", "is no name of a template"));
         }
         let beyond = self.blaxel.listen.filter(|address| !address.ip().is_loopback());
         if let Some(address) = beyond.filter(|_| self.blaxel.keyless) {
             let problem =
                 format!("everybody who reaches {address} would need no key: use loopback");
-            return Err(Wrong::new("blaxel.keyless", problem));
+            return Err(InvalidValue::new("blaxel.keyless", problem));
         }
         for (at, origin) in self.server.cors_origins.iter().enumerate() {
             if !is_origin(origin) {
                 let problem = format!("{origin:?} is no origin such as https://example.org");
-                return Err(Wrong::new(format!("server.cors_origins.{at}"), problem));
+                return Err(InvalidValue::new(format!("server.cors_origins.{at}"), problem));
             }
         }
         for (at, host) in self.server.hosts.iter().enumerate() {
             if host.is_empty() || host.contains(['/', ':', ' ', '*']) {
                 let problem = format!("{host:?} is no host name; leave out scheme and port");
-                return Err(Wrong::new(format!("server.hosts.{at}"), problem));
+                return Err(InvalidValue::new(format!("server.hosts.{at}"), problem));
             }
         }
         self.node
             .validate()
-            .map_err(|wrong| Wrong::new(format!("node.{}", wrong.field), wrong.problem))?;
+            .map_err(|wrong| InvalidValue::new(format!("node.{}", wrong.field), wrong.problem))?;
         let given = self.given_templates();
         for (at, template) in given.iter().enumerate() {
             template.validate().map_err(|wrong| {
-                Wrong::new(format!("templates.{at}.{}", wrong.field), wrong.problem)
+                InvalidValue::new(format!("templates.{at}.{}", wrong.field), wrong.problem)
             })?;
             if given[..at].iter().any(|other| other.name == template.name) {
                 let problem = format!("there are two templates called {}", template.name);
-                return Err(Wrong::new(format!("templates.{at}.name"), problem));
+                return Err(InvalidValue::new(format!("templates.{at}.name"), problem));
             }
         }
         Ok(())
@@ -466,15 +466,17 @@ impl Config {
 }
 
 impl DockerSettings {
-    fn validate(&self) -> Result<(), Wrong> {
+    fn validate(&self) -> Result<(), InvalidValue> {
         if let Some(host) = &self.host {
             Endpoint::parse(host)
-                .map_err(|error| Wrong::new("docker.host", error.cause.into_owned()))?;
+                .map_err(|error| InvalidValue::new("docker.host", error.cause.into_owned()))?;
         }
         if self.creates_at_once == 0 {
-            return Err(Wrong::new("docker.creates_at_once", "must be above 0"));
+            return Err(InvalidValue::new("docker.creates_at_once", "must be above 0"));
         }
-        self.path_map().map(drop).map_err(|problem| Wrong::new("docker.host_path_map", problem))
+        self.path_map()
+            .map(drop)
+            .map_err(|problem| InvalidValue::new("docker.host_path_map", problem))
     }
 
     /// The paths, as the runtime has them.
@@ -495,11 +497,11 @@ fn program(name: &str) -> Option<Program> {
 }
 
 impl OciSettings {
-    fn validate(&self) -> Result<(), Wrong> {
+    fn validate(&self) -> Result<(), InvalidValue> {
         for (at, name) in self.programs.iter().enumerate() {
             if program(name).is_none() {
                 let problem = format!("{name:?} is none of runc, runsc, crun and youki");
-                return Err(Wrong::new(format!("oci.programs.{at}"), problem));
+                return Err(InvalidValue::new(format!("oci.programs.{at}"), problem));
             }
         }
         for (at, text) in self.paths.iter().enumerate() {
@@ -508,7 +510,7 @@ impl OciSettings {
                 .filter(|(name, path)| program(name).is_some() && Path::new(path).is_absolute());
             if pair.is_none() {
                 let problem = format!("{text:?} is no name and path such as runsc=/opt/runsc");
-                return Err(Wrong::new(format!("oci.paths.{at}"), problem));
+                return Err(InvalidValue::new(format!("oci.paths.{at}"), problem));
             }
         }
         Ok(())
@@ -530,12 +532,12 @@ fn is_origin(text: &str) -> bool {
 
 /// A value that could never work.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Wrong {
+pub(super) struct InvalidValue {
     pub(super) key: String,
     pub(super) problem: String,
 }
 
-impl Wrong {
+impl InvalidValue {
     fn new(key: impl Into<String>, problem: impl Into<String>) -> Self {
         Self { key: key.into(), problem: problem.into() }
     }

@@ -37,9 +37,9 @@ impl Drop for Scratch {
     }
 }
 
-fn around(env: &[(&str, &str)]) -> Surroundings {
+fn around(env: &[(&str, &str)]) -> HostContext {
     let env = env.iter().map(|(name, value)| ((*name).to_owned(), (*value).into()));
-    Surroundings { root: false, cores: 8, env: env.collect() }
+    HostContext { root: false, cores: 8, env: env.collect() }
 }
 
 fn typed(words: &[&str]) -> Overrides {

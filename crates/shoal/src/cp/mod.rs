@@ -1,10 +1,10 @@
 //! `shoal cp`: files and directories into a sandbox and out of it. What comes out was written by
 //! programs nobody trusts: nothing of it is ever written outside the place that was named.
 
-mod down;
-pub(crate) mod pieces;
-mod place;
-mod up;
+mod download;
+mod location;
+pub(crate) mod transfer_stream;
+mod upload;
 
 use std::process::ExitCode;
 
@@ -13,7 +13,7 @@ use model::SandboxId;
 use serde_json::json;
 use uuid::Uuid;
 
-use self::place::Place;
+use self::location::Location;
 use crate::failure::Failure;
 use crate::native;
 use crate::output::Output;
@@ -70,23 +70,23 @@ pub(crate) fn between(
     inside: impl Fn(&Client, Uuid) -> Inside,
     output: &Output,
 ) -> Result<ExitCode, Failure> {
-    let (from, to) = (Place::parse(from), Place::parse(to));
+    let (from, to) = (Location::parse(from), Location::parse(to));
     let client = server.client()?;
     let tokio = native::tokio()?;
     let copied = native::block_on(&tokio, async {
         match (from, to) {
-            (Place::There(from), Place::Here(to)) => {
-                down::copy(&inside(&client, from.id), &from.path, &to, output).await
+            (Location::Sandbox(from), Location::Local(to)) => {
+                download::copy(&inside(&client, from.id), &from.path, &to, output).await
             }
-            (Place::Here(from), Place::There(to)) => {
-                up::copy(&inside(&client, to.id), &from, &to.path, output).await
+            (Location::Local(from), Location::Sandbox(to)) => {
+                upload::copy(&inside(&client, to.id), &from, &to.path, output).await
             }
-            (Place::Here(_), Place::Here(_)) => {
+            (Location::Local(_), Location::Local(_)) => {
                 Err(Failure::new("cannot copy", "neither is in a sandbox")
                     .remedy("write one of them as SANDBOX:PATH, with the id that `shoal ps` shows")
                     .usage())
             }
-            (Place::There(_), Place::There(_)) => {
+            (Location::Sandbox(_), Location::Sandbox(_)) => {
                 Err(Failure::new("cannot copy", "both are in a sandbox")
                     .remedy("copy it here first")
                     .usage())

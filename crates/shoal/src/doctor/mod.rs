@@ -2,9 +2,9 @@
 //! then tries: one real sandbox says more than all signs of it.
 
 mod abilities;
-mod judge;
-mod limits;
+mod host_checks;
 mod runtimes;
+mod workspace_limits;
 
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
@@ -24,14 +24,14 @@ use serde_json::json;
 use tokio::time::{Instant, timeout};
 
 use self::abilities::{Ability, How};
-use self::judge::{Finding, State};
+use self::host_checks::{Finding, State};
 use self::runtimes::Report;
-use crate::config::{self, Config, Overrides, Surroundings};
+use crate::config::{self, Config, HostContext, Overrides};
 use crate::duration;
 use crate::failure::Failure;
-use crate::native::{self, Lent, Settings};
+use crate::native::{self, HostWorkspace, Settings};
 use crate::output::{Output, Paint};
-use crate::placing::{Ground, nearest};
+use crate::workspace_placement::{WorkspacePlacement, nearest_existing};
 
 /// How long the trial may take in all.
 const TRIAL_TIMEOUT: Duration = Duration::from_secs(15);
@@ -63,11 +63,11 @@ pub(crate) struct Arguments {
 
 pub(crate) fn main(arguments: &Arguments, output: &Output) -> Result<ExitCode, Failure> {
     let machine = Machine::probe();
-    let mut findings = judge::findings(&machine);
+    let mut findings = host_checks::findings(&machine);
     let (config, unusable) = configured(arguments);
     let data_dir = &config.server.data_dir;
-    findings.push(limits::finding(data_dir));
-    let mut ground = Ground::look(data_dir);
+    findings.push(workspace_limits::finding(data_dir));
+    let mut placement = WorkspacePlacement::probe(data_dir);
     let mut abilities = Vec::new();
     if !arguments.no_trial && !findings.iter().any(Finding::is_fatal) {
         let Tried { found, can, disk } = trial(data_dir)?;
@@ -78,12 +78,12 @@ pub(crate) fn main(arguments: &Arguments, output: &Output) -> Result<ExitCode, F
             findings.extend(subordinate(can.users));
             abilities = abilities::abilities(can);
             if let Some(disk) = disk {
-                ground = ground.tried(disk);
+                placement = placement.tried(disk);
             }
         }
     }
     findings.extend(unusable);
-    let templates = template_reports(&config, &ground);
+    let templates = template_reports(&config, &placement);
     let reports = choices(&config, &findings, !arguments.no_trial)?;
     let able = reports.iter().any(|one| one.state != State::No);
     if arguments.json {
@@ -112,7 +112,7 @@ pub(crate) fn main(arguments: &Arguments, output: &Output) -> Result<ExitCode, F
 fn configured(arguments: &Arguments) -> (Config, Option<Finding>) {
     let flags = Overrides::of_data_dir(arguments.data_dir.as_deref())
         .with_file(arguments.config.as_deref());
-    match config::load(&flags, &Surroundings::read()) {
+    match config::load(&flags, &HostContext::read()) {
         Ok(effective) => (effective.config, None),
         Err(error) => {
             let remedy =
@@ -133,10 +133,10 @@ struct TemplateReport {
 }
 
 /// What the templates that are configured come to, or the built-in one.
-fn template_reports(config: &Config, ground: &Ground) -> Vec<TemplateReport> {
+fn template_reports(config: &Config, placement: &WorkspacePlacement) -> Vec<TemplateReport> {
     let templates = config.templates.clone().unwrap_or_else(Config::built_in);
     let report = |template: Template| {
-        let placed = ground.placed(&template);
+        let placed = placement.placed(&template);
         let (workspace, why_not) = match placed {
             Ok(placed) => (Some(placed), None),
             Err(why) => (None, Some(why)),
@@ -276,17 +276,17 @@ struct Tried {
 fn trial(data_dir: &Path) -> Result<Tried, Failure> {
     const NAME: &str = "a sandbox starts";
     let tokio = native::tokio()?;
-    let lent = Trial::make_in(&nearest(data_dir));
+    let trial_workspace = TrialWorkspace::make_in(&nearest_existing(data_dir));
     let mut disk = None;
     let attempt = async {
         // As many as a server has: whoever has users for two may not have them for all.
         let slots = model::NodeConfig::default().max_live;
-        let workspace = lent.as_ref().map(|trial| &trial.lent);
+        let workspace = trial_workspace.as_ref().map(|trial| &trial.workspace);
         let opened = native::open(Settings { slots, ..Settings::for_one(workspace) }).await?;
         let can = opened.capabilities();
         let tried = try_one(&*opened).await;
-        if let (Ok(_), Some(lent)) = (&tried, workspace) {
-            disk = Some(try_on_disk(&*opened, lent).await);
+        if let (Ok(_), Some(workspace)) = (&tried, workspace) {
+            disk = Some(try_on_disk(&*opened, workspace).await);
         }
         let closed = opened.shutdown().await;
         let (ran, took) =
@@ -318,12 +318,12 @@ fn trial(data_dir: &Path) -> Result<Tried, Failure> {
 }
 
 /// A directory that is a workspace for as long as it is tried.
-struct Trial {
+struct TrialWorkspace {
     path: PathBuf,
-    lent: Lent,
+    workspace: HostWorkspace,
 }
 
-impl Trial {
+impl TrialWorkspace {
     /// None where we may not make one: who runs the server may.
     fn make_in(place: &Path) -> Option<Self> {
         let path = place.join(format!(".shoal-workspace-{}", std::process::id()));
@@ -333,25 +333,25 @@ impl Trial {
         } else {
             Ok(())
         };
-        if let Some(lent) = owned.ok().and_then(|()| Lent::check(&path).ok()) {
-            return Some(Self { path, lent });
+        if let Some(workspace) = owned.ok().and_then(|()| HostWorkspace::check(&path).ok()) {
+            return Some(Self { path, workspace });
         }
         let _ = std::fs::remove_dir(&path);
         None
     }
 }
 
-impl Drop for Trial {
+impl Drop for TrialWorkspace {
     fn drop(&mut self) {
         let _ = std::fs::remove_dir_all(&self.path);
     }
 }
 
 /// Starts a sandbox with this workspace, and ends it.
-async fn try_on_disk(runtime: &dyn Runtime, lent: &Lent) -> Result<(), String> {
+async fn try_on_disk(runtime: &dyn Runtime, workspace: &HostWorkspace) -> Result<(), String> {
     let limits = model::Limits { best_effort: true, ..model::Limits::default() };
     let spec = native::spec(limits).map_err(|failure| Failure::to_string(&failure))?;
-    let (instance, workspace) = (spec.instance, lent.source());
+    let (instance, workspace) = (spec.instance, workspace.source());
     let launched = runtime.launch(LaunchSpec { workspace, ..spec }).await;
     // Whoever closes the runtime ends what is left.
     let _ = runtime.kill(instance).await;

@@ -12,9 +12,9 @@ use runtime::{Runtime, RuntimeError, RuntimeErrorCode};
 use serde::Serialize;
 use tokio::time::timeout;
 
-use super::judge::{Finding, State};
+use super::host_checks::{Finding, State};
 use super::{TRIAL_TIMEOUT, try_one};
-use crate::config::{Config, Wanted};
+use crate::config::{Config, Enabled};
 use crate::duration;
 use crate::failure::Failure;
 use crate::native;
@@ -69,7 +69,7 @@ fn native(findings: &[Finding], trial: bool) -> Report {
 async fn docker(config: &Config) -> Report {
     let kind = RuntimeKind::Docker;
     let settings = &config.docker;
-    if settings.enabled == Wanted::No {
+    if settings.enabled == Enabled::No {
         return Report::no(kind, "docker.enabled is no", "set docker.enabled to auto or yes");
     }
     let endpoint = match &settings.host {
@@ -206,7 +206,7 @@ mod tests {
         config.docker.host = Some("ssh://somewhere".to_owned());
         let remedy = report(&reports(&config, &[], false).await, RuntimeKind::Docker).remedy;
         assert!(remedy.is_some_and(|remedy| remedy.contains("unix:///PATH")));
-        config.docker.enabled = Wanted::No;
+        config.docker.enabled = Enabled::No;
         let all = reports(&config, &[], false).await;
         assert_eq!(report(&all, RuntimeKind::Native).state, State::Yes);
         assert!(report(&all, RuntimeKind::Docker).why.contains("docker.enabled"));

@@ -16,7 +16,7 @@ use tokio::time::timeout;
 use wire::{CheckoutRequest, ExecExit, ExecResult};
 
 pub(crate) use self::request::{Arguments, Program};
-use self::request::{Plan, Where};
+use self::request::{ExecPlan, ExecTarget};
 use crate::failure::Failure;
 use crate::native;
 use crate::output::Output;
@@ -30,8 +30,9 @@ const RETURN_PATIENCE: Duration = Duration::from_secs(10);
 const SIGNAL_BASE: i32 = 128;
 
 pub(crate) fn main(typed: Arguments, output: &Output) -> Result<ExitCode, Failure> {
-    let client = typed.server.client().map_err(Failure::of_ours)?;
-    let plan = Plan::of(typed, |key| std::env::var(key).ok()).map_err(Failure::of_ours)?;
+    let client = typed.server.client().map_err(Failure::as_own_failure)?;
+    let plan =
+        ExecPlan::of(typed, |key| std::env::var(key).ok()).map_err(Failure::as_own_failure)?;
     carry_out(&client, plan, output)
 }
 
@@ -43,13 +44,13 @@ pub(crate) fn in_session(
     server: &Server,
     output: &Output,
 ) -> Result<ExitCode, Failure> {
-    let client = server.client().map_err(Failure::of_ours)?;
-    let place = Where::Session(session);
-    let plan = program.plan(place, words, |key| std::env::var(key).ok());
-    carry_out(&client, plan.map_err(Failure::of_ours)?, output)
+    let client = server.client().map_err(Failure::as_own_failure)?;
+    let target = ExecTarget::Session(session);
+    let plan = program.plan(target, words, |key| std::env::var(key).ok());
+    carry_out(&client, plan.map_err(Failure::as_own_failure)?, output)
 }
 
-fn carry_out(client: &Client, plan: Plan, output: &Output) -> Result<ExitCode, Failure> {
+fn carry_out(client: &Client, plan: ExecPlan, output: &Output) -> Result<ExitCode, Failure> {
     // Two threads: a reader of our output who is slow must not keep us from hearing a signal.
     let tokio = native::tokio()?;
     let code = native::block_on(&tokio, async {
@@ -64,28 +65,28 @@ fn carry_out(client: &Client, plan: Plan, output: &Output) -> Result<ExitCode, F
 /// Runs it, unless we are told to end. Whatever happens, what was checked out is given back.
 async fn perform(
     client: &Client,
-    plan: Plan,
+    plan: ExecPlan,
     signals: &mut Signals,
     output: &Output,
 ) -> Result<i32, Failure> {
     let request = tokio::select! {
         request = input::give(plan.request, plan.stdin, output) => request?,
-        number = signals.ending() => return Ok(SIGNAL_BASE + number),
+        number = signals.next_end() => return Ok(SIGNAL_BASE + number),
     };
-    let (inside, lease) = match plan.place {
-        Where::Session(id) => (Inside::clone(&client.session(id)), None),
-        Where::Sandbox(id) => (Inside::clone(&client.sandbox(id)), None),
-        Where::Checkout(wanted) => {
+    let (inside, lease) = match plan.target {
+        ExecTarget::Session(id) => (Inside::clone(&client.session(id)), None),
+        ExecTarget::Sandbox(id) => (Inside::clone(&client.sandbox(id)), None),
+        ExecTarget::Checkout(request) => {
             let lease = tokio::select! {
-                lease = check_out(client, wanted) => lease?,
-                number = signals.ending() => return Ok(SIGNAL_BASE + number),
+                lease = check_out(client, request) => lease?,
+                number = signals.next_end() => return Ok(SIGNAL_BASE + number),
             };
             (Inside::clone(&lease), Some(lease))
         }
     };
     let code = tokio::select! {
         code = run(&inside, request, plan.json, output) => code,
-        number = signals.ending() => Ok(SIGNAL_BASE + number),
+        number = signals.next_end() => Ok(SIGNAL_BASE + number),
     };
     if let Some(lease) = lease {
         give_back(lease, output).await;
@@ -93,11 +94,11 @@ async fn perform(
     code
 }
 
-async fn check_out(client: &Client, wanted: CheckoutRequest) -> Result<Lease, Failure> {
+async fn check_out(client: &Client, request: CheckoutRequest) -> Result<Lease, Failure> {
     client
-        .checkout(wanted)
+        .checkout(request)
         .await
-        .map_err(|e| Failure::of_client("cannot get a sandbox", &e).of_ours())
+        .map_err(|e| Failure::of_client("cannot get a sandbox", &e).as_own_failure())
 }
 
 async fn give_back(lease: Lease, output: &Output) {

@@ -12,8 +12,8 @@ use wire::CheckoutRequest;
 use crate::duration;
 use crate::failure::Failure;
 use crate::run::When;
+use crate::sandbox_request::{SandboxRequest, environment};
 use crate::server::Server;
-use crate::wanted::{Wanted, environment};
 
 /// What was typed.
 #[derive(Debug, clap::Args)]
@@ -30,7 +30,7 @@ use crate::wanted::{Wanted, environment};
     name.")]
 pub(crate) struct Arguments {
     #[command(flatten)]
-    wanted: Wanted,
+    checkout: SandboxRequest,
     #[command(flatten)]
     program: Program,
     #[command(flatten)]
@@ -102,10 +102,10 @@ impl Program {
     /// What is meant, if it is to be run there.
     pub(super) fn plan(
         self,
-        place: Where,
+        target: ExecTarget,
         words: Vec<String>,
         inherited: impl Fn(&str) -> Option<String>,
-    ) -> Result<Plan, Failure> {
+    ) -> Result<ExecPlan, Failure> {
         let request = match self.shell {
             Some(line) if words.is_empty() => ExecRequest::shell(line),
             Some(_) => {
@@ -120,8 +120,8 @@ impl Program {
         };
         let stdin = std::io::stdin();
         let sensible = fcntl_getfd(&stdin).is_ok() && !stdin.is_terminal();
-        Ok(Plan {
-            place,
+        Ok(ExecPlan {
+            target,
             request: ExecRequest {
                 cwd: self.cwd,
                 env: environment(&self.env, inherited)?.into_iter().collect(),
@@ -134,9 +134,9 @@ impl Program {
     }
 }
 
-/// Where to run.
+/// ExecTarget to run.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Where {
+pub(super) enum ExecTarget {
     Sandbox(SandboxId),
     Session(SessionId),
     /// In one that is checked out for it.
@@ -145,35 +145,35 @@ pub(super) enum Where {
 
 /// What is meant.
 #[derive(Debug)]
-pub(super) struct Plan {
-    pub(super) place: Where,
+pub(super) struct ExecPlan {
+    pub(super) target: ExecTarget,
     pub(super) request: ExecRequest,
     /// Whether our input is passed on.
     pub(super) stdin: bool,
     pub(super) json: bool,
 }
 
-impl Plan {
+impl ExecPlan {
     pub(super) fn of(
         typed: Arguments,
         inherited: impl Fn(&str) -> Option<String>,
     ) -> Result<Self, Failure> {
         let mut words = typed.words;
         let first = words.first().and_then(|word| word.parse::<SandboxId>().ok());
-        let place = match (typed.sandbox, first, &typed.wanted.template) {
-            (Some(id), _, _) => Where::Sandbox(id),
+        let target = match (typed.sandbox, first, &typed.checkout.template) {
+            (Some(id), _, _) => ExecTarget::Sandbox(id),
             (None, Some(id), None) => {
                 words.remove(0);
                 if words.first().is_some_and(|word| word == "--") {
                     words.remove(0);
                 }
-                Where::Sandbox(id)
+                ExecTarget::Sandbox(id)
             }
             (None, _, Some(_)) | (None, None, None) => {
-                Where::Checkout(typed.wanted.request(Vec::new())?)
+                ExecTarget::Checkout(typed.checkout.request(Vec::new())?)
             }
         };
-        typed.program.plan(place, words, inherited)
+        typed.program.plan(target, words, inherited)
     }
 }
 
@@ -191,7 +191,7 @@ mod tests {
         arguments: Arguments,
     }
 
-    fn plan(line: &str) -> Result<Plan, String> {
+    fn plan(line: &str) -> Result<ExecPlan, String> {
         let words: Vec<OsString> =
             ["exec"].into_iter().chain(line.split(' ')).map(OsString::from).collect();
         let parse =
@@ -200,12 +200,12 @@ mod tests {
         if let Some(again) = typed.arguments.with_flags_after(&words) {
             typed = parse(&again)?;
         }
-        Plan::of(typed.arguments, |_| None).map_err(|failure| failure.to_string())
+        ExecPlan::of(typed.arguments, |_| None).map_err(|failure| failure.to_string())
     }
 
     #[test]
     fn a_sandbox_is_told_from_a_program() {
-        let sandbox = Where::Sandbox(ID.parse().unwrap());
+        let sandbox = ExecTarget::Sandbox(ID.parse().unwrap());
         let cases = [
             (format!("{ID} ls -l"), true, vec!["ls", "-l"]),
             (format!("{ID} -- ls -l"), true, vec!["ls", "-l"]),
@@ -219,14 +219,14 @@ mod tests {
         ];
         for (line, in_sandbox, argv) in cases {
             let plan = plan(&line).unwrap();
-            assert_eq!(plan.place == sandbox, in_sandbox, "{line}");
+            assert_eq!(plan.target == sandbox, in_sandbox, "{line}");
             let expected: Vec<String> = argv.into_iter().map(str::to_owned).collect();
             assert_eq!(plan.request.argv, Some(expected), "{line}");
             assert!(!plan.json, "{line}");
         }
         for line in [format!("--shell ls {ID}"), format!("{ID} --shell ls --json")] {
             let shell = plan(&line).unwrap();
-            assert_eq!(shell.place, sandbox, "{line}");
+            assert_eq!(shell.target, sandbox, "{line}");
             assert_eq!(shell.request.command.as_deref(), Some("ls"), "{line}");
         }
     }
@@ -235,7 +235,7 @@ mod tests {
     fn what_is_wanted_of_a_checkout_is_passed_on() {
         let line = "-T py -l a=b --ttl 1500ms --wait 2s -e K=v --timeout 3s --cwd /tmp x";
         let plan = plan(line).unwrap();
-        let Where::Checkout(request) = plan.place else { panic!("{line}") };
+        let ExecTarget::Checkout(request) = plan.target else { panic!("{line}") };
         assert_eq!((request.template.as_str(), request.ttl_s), ("py", Some(2)));
         assert_eq!(request.wait_ms, Some(2000));
         assert_eq!(request.labels["a"], "b");

@@ -1,9 +1,9 @@
 //! `shoal image`: root filesystems that templates name. Without a server that is named, they are
 //! brought to the store of this machine directly, whether a server runs or not.
 
-mod brought;
-mod here;
-mod told;
+mod display;
+mod local_store;
+mod upload;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -13,10 +13,10 @@ use model::{ImageId, ImageName};
 use serde_json::json;
 use wire::{Image, ImageRemoved};
 
-use self::here::Here;
+use self::local_store::LocalStore;
 use crate::failure::Failure;
-use crate::moment;
 use crate::output::Output;
+use crate::relative_time;
 use crate::server::{Server, cannot};
 
 /// The store in a data directory.
@@ -96,15 +96,15 @@ enum Act {
 }
 
 /// An image of this machine's store, for a sandbox without a server.
-pub(crate) struct Found {
+pub(crate) struct LocalImage {
     pub(crate) store: PathBuf,
     pub(crate) id: ImageId,
 }
 
-impl Found {
+impl LocalImage {
     pub(crate) fn by_name(image: &str) -> Result<Self, Failure> {
         let server = Server::default();
-        let id = Here::find(&server)?.show(image).map_err(Failure::of_ours)?.id;
+        let id = LocalStore::find(&server)?.show(image).map_err(Failure::as_own_failure)?.id;
         Ok(Self { store: server.data_dir()?.join(STORE), id })
     }
 }
@@ -114,15 +114,15 @@ pub(crate) fn main(arguments: Arguments, output: &Output) -> Result<ExitCode, Fa
     match act.unwrap_or(Act::Ls(shared)) {
         Act::Import { name, source, reference, shared } => {
             let image = if shared.server.is_named() {
-                brought::to_server(&shared.server, &name, reference.as_deref(), &source, output)?
+                upload::to_server(&shared.server, &name, reference.as_deref(), &source, output)?
             } else {
-                Here::make(&shared.server)?.import(&name, reference, &source, output)?
+                LocalStore::make(&shared.server)?.import(&name, reference, &source, output)?
             };
             if shared.json {
                 output.say_value(&image)?;
             } else {
                 output.say(&image.id.to_string());
-                told::imported(&image, output);
+                display::imported(&image, output);
             }
         }
         Act::Ls(shared) => {
@@ -130,7 +130,7 @@ pub(crate) fn main(arguments: Arguments, output: &Output) -> Result<ExitCode, Fa
             if shared.json {
                 output.say_json(&json!({ "images": images }));
             } else {
-                told::table(&images, moment::now()).say(output, "there are no images");
+                display::table(&images, relative_time::now()).say(output, "there are no images");
             }
         }
         Act::Show { image, shared } => {
@@ -139,12 +139,12 @@ pub(crate) fn main(arguments: Arguments, output: &Output) -> Result<ExitCode, Fa
                     client.image(&image).await.map_err(cannot("show the image"))
                 })?
             } else {
-                Here::find(&shared.server)?.show(&image)?
+                LocalStore::find(&shared.server)?.show(&image)?
             };
             if shared.json {
                 output.say_value(&image)?;
             } else {
-                told::one(&image, output);
+                display::one(&image, output);
             }
         }
         Act::Rm { images, force, shared } => {
@@ -157,7 +157,7 @@ pub(crate) fn main(arguments: Arguments, output: &Output) -> Result<ExitCode, Fa
                 }
                 if !removed.is_empty() {
                     let bytes = removed.iter().map(|removed| removed.bytes).sum();
-                    output.remark(&format!("{} freed", told::size(bytes)));
+                    output.remark(&format!("{} freed", display::size(bytes)));
                 }
             }
             outcome?;
@@ -168,7 +168,7 @@ pub(crate) fn main(arguments: Arguments, output: &Output) -> Result<ExitCode, Fa
                     .remedy("a server does it by itself, after every import and removal")
                     .usage());
             }
-            let collected = Here::find(&shared.server)?.collect()?;
+            let collected = LocalStore::find(&shared.server)?.collect()?;
             if shared.json {
                 output.say_json(&json!({
                     "images": collected.images,
@@ -177,7 +177,7 @@ pub(crate) fn main(arguments: Arguments, output: &Output) -> Result<ExitCode, Fa
                     "in_use": collected.in_use,
                 }));
             } else {
-                told::collected(&collected, output);
+                display::collected(&collected, output);
             }
         }
     }
@@ -191,7 +191,7 @@ fn list(shared: &Shared) -> Result<Vec<Image>, Failure> {
             .server
             .with(async |client| listed(client).await.map_err(cannot("list images")));
     }
-    Here::find(&shared.server)?.list()
+    LocalStore::find(&shared.server)?.list()
 }
 
 /// What is gone, and why the next one is not: those before it are gone all the same.
@@ -200,7 +200,7 @@ type Removal = (Vec<ImageRemoved>, Result<(), Failure>);
 fn remove(images: &[String], force: bool, shared: &Shared) -> Result<Removal, Failure> {
     let mut removed = Vec::new();
     if !shared.server.is_named() {
-        let here = Here::find(&shared.server)?;
+        let here = LocalStore::find(&shared.server)?;
         for image in images {
             match here.remove(image, force) {
                 Ok(gone) => removed.push(gone),

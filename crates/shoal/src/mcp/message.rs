@@ -12,11 +12,11 @@ const NO_ANSWER: i64 = -32000;
 
 /// A line of our input.
 #[derive(Debug, PartialEq)]
-pub(super) enum Line {
+pub(super) enum InputLine {
     /// A message to pass on.
     Message(Message),
     /// The call with this id is not wanted any more.
-    CalledOff(Value),
+    Cancelled(Value),
     /// Not JSON.
     Unreadable(String),
 }
@@ -32,7 +32,7 @@ pub(super) struct Message {
     body: String,
 }
 
-impl Line {
+impl InputLine {
     pub(super) fn read(text: &str) -> Self {
         let value: Value = match serde_json::from_str(text) {
             Ok(value) => value,
@@ -41,7 +41,7 @@ impl Line {
         let word = |value: &Value| value.as_str().map(str::to_owned);
         let (method, params) = (word(&value["method"]), &value["params"]);
         if method.as_deref() == Some("notifications/cancelled") {
-            return Self::CalledOff(params["requestId"].clone());
+            return Self::Cancelled(params["requestId"].clone());
         }
         // An answer has an id too, and is not answered.
         let id = value.get("id").filter(|id| !id.is_null() && method.is_some()).cloned();
@@ -102,10 +102,12 @@ mod tests {
 
     #[test]
     fn lines_are_told_apart() {
-        let read = |value: Value| Line::read(&value.to_string());
-        let of = |line: Line| match line {
-            Line::Message(message) => (message.id, message.method, message.name, message.version),
-            Line::CalledOff(_) | Line::Unreadable(_) => panic!("{line:?}"),
+        let read = |value: Value| InputLine::read(&value.to_string());
+        let of = |line: InputLine| match line {
+            InputLine::Message(message) => {
+                (message.id, message.method, message.name, message.version)
+            }
+            InputLine::Cancelled(_) | InputLine::Unreadable(_) => panic!("{line:?}"),
         };
         let word = |text: &str| Some(text.to_owned());
         for (value, expected) in [
@@ -124,8 +126,8 @@ mod tests {
             assert_eq!(of(read(value.clone())), expected, "{value}");
         }
         let off = json!({"method": "notifications/cancelled", "params": {"requestId": 4}});
-        assert_eq!(read(off), Line::CalledOff(json!(4)));
-        assert!(matches!(Line::read("{"), Line::Unreadable(_)));
+        assert_eq!(read(off), InputLine::Cancelled(json!(4)));
+        assert!(matches!(InputLine::read("{"), InputLine::Unreadable(_)));
     }
 
     #[test]

@@ -13,7 +13,7 @@ use tokio::sync::mpsc;
 use tokio::task::{AbortHandle, JoinSet, block_in_place};
 use tokio::time::timeout;
 
-use super::message::{self, Line, Message};
+use super::message::{self, InputLine, Message};
 use crate::failure::Failure;
 use crate::run::streams::write_all;
 
@@ -46,8 +46,8 @@ pub(super) async fn run(client: &Client, place: McpPlace) -> Result<(), Failure>
             Some(done) = running.join_next() => finish(done.ok(), &mut asked, &mut agreed)?,
             line = lines.recv(), if running.len() < AT_ONCE => {
                 let Some(line) = line else { break };
-                match Line::read(&line) {
-                    Line::Message(message) => {
+                match InputLine::read(&line) {
+                    InputLine::Message(message) => {
                         let id = message.id.as_ref().map(Value::to_string);
                         let passing = pass_on(client.clone(), place, message, agreed.clone());
                         let handle = running.spawn(passing);
@@ -55,12 +55,12 @@ pub(super) async fn run(client: &Client, place: McpPlace) -> Result<(), Failure>
                             asked.insert(id, handle);
                         }
                     }
-                    Line::CalledOff(id) => {
+                    InputLine::Cancelled(id) => {
                         if let Some(handle) = asked.remove(&id.to_string()) {
                             handle.abort();
                         }
                     }
-                    Line::Unreadable(cause) => {
+                    InputLine::Unreadable(cause) => {
                         write_line(message::unreadable(&cause).to_string().into_bytes())?;
                     }
                 }

@@ -8,8 +8,8 @@ use model::SandboxId;
 
 use crate::duration;
 use crate::failure::Failure;
+use crate::sandbox_request::environment;
 use crate::server::Server;
-use crate::wanted::environment;
 
 /// What was typed.
 #[derive(Debug, clap::Args)]
@@ -33,28 +33,28 @@ pub(crate) struct Arguments {
 #[derive(Debug, Subcommand)]
 pub(super) enum Act {
     /// Start a process
-    Start(Box<Started>),
+    Start(Box<StartArgs>),
     /// List the processes of a sandbox, the latest first
-    Ls(Listed),
+    Ls(ListArgs),
     /// Show one process
-    Show(Named),
+    Show(ProcessArgs),
     /// Print what a process wrote
-    Logs(LogsOf),
+    Logs(LogsArgs),
     /// Ask a process to end, and kill it if it does not
-    Stop(Stopped),
+    Stop(StopArgs),
     /// Kill a process
-    Kill(Named),
+    Kill(ProcessArgs),
     /// Send a signal to a process
-    Signal(Signalled),
+    Signal(SignalArgs),
     /// Pass our standard input on to a process
-    Stdin(Fed),
+    Stdin(StdinArgs),
     /// Wait until a process is over
-    Wait(Waited),
+    Wait(WaitArgs),
 }
 
 /// One process.
 #[derive(Debug, clap::Args)]
-pub(super) struct Named {
+pub(super) struct ProcessArgs {
     /// The sandbox
     #[arg(value_name = "SANDBOX")]
     pub(super) sandbox: SandboxId,
@@ -70,7 +70,7 @@ pub(super) struct Named {
 
 /// A process to start.
 #[derive(Debug, clap::Args)]
-pub(super) struct Started {
+pub(super) struct StartArgs {
     /// The sandbox
     #[arg(value_name = "SANDBOX")]
     pub(super) sandbox: SandboxId,
@@ -117,7 +117,7 @@ pub(super) struct Started {
     argv: Vec<String>,
 }
 
-impl Started {
+impl StartArgs {
     pub(super) fn request(
         &self,
         inherited: impl Fn(&str) -> Option<String>,
@@ -144,7 +144,7 @@ impl Started {
 
 /// Which processes to list.
 #[derive(Debug, clap::Args)]
-pub(super) struct Listed {
+pub(super) struct ListArgs {
     /// The sandbox
     #[arg(value_name = "SANDBOX")]
     pub(super) sandbox: SandboxId,
@@ -163,9 +163,9 @@ pub(super) struct Listed {
 
 /// What to print of a log.
 #[derive(Debug, clap::Args)]
-pub(super) struct LogsOf {
+pub(super) struct LogsArgs {
     #[command(flatten)]
-    pub(super) of: Named,
+    pub(super) of: ProcessArgs,
     /// Go on until the process is over
     #[arg(long, short = 'f')]
     pub(super) follow: bool,
@@ -182,9 +182,9 @@ pub(super) struct LogsOf {
 
 /// A process to end.
 #[derive(Debug, clap::Args)]
-pub(super) struct Stopped {
+pub(super) struct StopArgs {
     #[command(flatten)]
-    pub(super) of: Named,
+    pub(super) of: ProcessArgs,
     /// How long it may take [default: 10s]
     #[arg(long, value_name = "TIME", value_parser = duration::parse)]
     pub(super) grace: Option<Duration>,
@@ -192,9 +192,9 @@ pub(super) struct Stopped {
 
 /// A signal to send.
 #[derive(Debug, clap::Args)]
-pub(super) struct Signalled {
+pub(super) struct SignalArgs {
     #[command(flatten)]
-    pub(super) of: Named,
+    pub(super) of: ProcessArgs,
     /// Which, like HUP or SIGHUP
     #[arg(value_name = "SIGNAL")]
     pub(super) signal: String,
@@ -205,9 +205,9 @@ pub(super) struct Signalled {
 
 /// Input for a process.
 #[derive(Debug, clap::Args)]
-pub(super) struct Fed {
+pub(super) struct StdinArgs {
     #[command(flatten)]
-    pub(super) of: Named,
+    pub(super) of: ProcessArgs,
     /// Leave its input open afterwards
     #[arg(long)]
     pub(super) keep_open: bool,
@@ -215,9 +215,9 @@ pub(super) struct Fed {
 
 /// A process to wait for.
 #[derive(Debug, clap::Args)]
-pub(super) struct Waited {
+pub(super) struct WaitArgs {
     #[command(flatten)]
-    pub(super) of: Named,
+    pub(super) of: ProcessArgs,
     /// How long [default: 10m]
     #[arg(long, value_name = "TIME", value_parser = duration::parse)]
     pub(super) timeout: Option<Duration>,
@@ -232,7 +232,7 @@ mod tests {
     #[derive(Debug, Parser)]
     struct Typed {
         #[command(flatten)]
-        started: Started,
+        started: StartArgs,
     }
 
     fn request(words: &[&str]) -> ProcessRequest {

@@ -5,14 +5,14 @@ use std::process::ExitCode;
 use client::{Client, LogPart, Logged};
 use wire::LogStream;
 
-use super::arguments::{LogsOf, Named};
+use super::arguments::{LogsArgs, ProcessArgs};
 use super::{code_of, pass_on};
 use crate::failure::Failure;
 use crate::native;
 use crate::output::Output;
 use crate::server::cannot;
 
-pub(super) fn main(wanted: &LogsOf, output: &Output) -> Result<ExitCode, Failure> {
+pub(super) fn main(wanted: &LogsArgs, output: &Output) -> Result<ExitCode, Failure> {
     let client = wanted.of.server.client()?;
     // Two threads: a slow reader of our output must not keep us from hearing the server.
     let tokio = native::tokio()?;
@@ -27,7 +27,7 @@ pub(super) fn main(wanted: &LogsOf, output: &Output) -> Result<ExitCode, Failure
     code
 }
 
-fn part(wanted: &LogsOf) -> LogPart {
+fn part(wanted: &LogsArgs) -> LogPart {
     let stream = match (wanted.stdout, wanted.stderr) {
         (true, _) => Some("stdout"),
         (_, true) => Some("stderr"),
@@ -36,8 +36,8 @@ fn part(wanted: &LogsOf) -> LogPart {
     LogPart { stream, offset: wanted.offset, max_bytes: None }
 }
 
-async fn print(client: &Client, wanted: &LogsOf, output: &Output) -> Result<ExitCode, Failure> {
-    let Named { sandbox, process, json, .. } = &wanted.of;
+async fn print(client: &Client, wanted: &LogsArgs, output: &Output) -> Result<ExitCode, Failure> {
+    let ProcessArgs { sandbox, process, json, .. } = &wanted.of;
     let (sandbox, failed) = (client.sandbox(*sandbox), cannot("read the log"));
     let mut at = part(wanted);
     if !json {
@@ -63,8 +63,8 @@ async fn print(client: &Client, wanted: &LogsOf, output: &Output) -> Result<Exit
     }
 }
 
-async fn follow(client: &Client, wanted: &LogsOf, output: &Output) -> Result<ExitCode, Failure> {
-    let Named { sandbox, process, json, .. } = &wanted.of;
+async fn follow(client: &Client, wanted: &LogsArgs, output: &Output) -> Result<ExitCode, Failure> {
+    let ProcessArgs { sandbox, process, json, .. } = &wanted.of;
     let mut log = client.sandbox(*sandbox).follow_log(process, part(wanted));
     while let Some(told) = log.next().await.map_err(cannot("follow the log"))? {
         match told {

@@ -12,10 +12,10 @@ use tokio::task::block_in_place;
 use wire::{Process, Time};
 
 pub(crate) use self::arguments::Arguments;
-use self::arguments::{Act, Fed, Listed, Named, Started, Waited};
+use self::arguments::{Act, ListArgs, ProcessArgs, StartArgs, StdinArgs, WaitArgs};
 use crate::failure::Failure;
-use crate::moment;
 use crate::output::Output;
+use crate::relative_time;
 use crate::run::streams::{read_input, write_all};
 use crate::server::cannot;
 use crate::table::Table;
@@ -51,10 +51,10 @@ pub(crate) fn main(arguments: Arguments, output: &Output) -> Result<ExitCode, Fa
 }
 
 fn act(
-    named: &Named,
+    named: &ProcessArgs,
     what: &str,
     output: &Output,
-    act: impl AsyncFnOnce(&Client, &Named) -> Result<Process, ClientError>,
+    act: impl AsyncFnOnce(&Client, &ProcessArgs) -> Result<Process, ClientError>,
 ) -> Result<ExitCode, Failure> {
     let process =
         named.server.with(async |client| act(&client, named).await.map_err(cannot(what)))?;
@@ -66,12 +66,12 @@ fn tell(process: &Process, json: bool, output: &Output) -> Result<ExitCode, Fail
     if json {
         output.say_value(process)?;
     } else {
-        table(std::slice::from_ref(process), moment::now()).say(output, "");
+        table(std::slice::from_ref(process), relative_time::now()).say(output, "");
     }
     Ok(ExitCode::SUCCESS)
 }
 
-fn start(started: &Started, output: &Output) -> Result<ExitCode, Failure> {
+fn start(started: &StartArgs, output: &Output) -> Result<ExitCode, Failure> {
     let request = started.request(|key| std::env::var(key).ok())?;
     let process = started.server.with(async |client| {
         let sandbox = client.sandbox(started.sandbox);
@@ -92,8 +92,8 @@ fn start(started: &Started, output: &Output) -> Result<ExitCode, Failure> {
     Ok(if process.ports_open == Some(false) { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
-fn wait(waited: &Waited, output: &Output) -> Result<ExitCode, Failure> {
-    let Named { sandbox, process, json, server } = &waited.of;
+fn wait(waited: &WaitArgs, output: &Output) -> Result<ExitCode, Failure> {
+    let ProcessArgs { sandbox, process, json, server } = &waited.of;
     let process = server.with(async |client| {
         let waiting = client.sandbox(*sandbox);
         let process = waiting.wait_process(process, waited.timeout).await;
@@ -129,8 +129,8 @@ fn code_of(process: &Process, output: &Output) -> ExitCode {
     ExitCode::FAILURE
 }
 
-fn feed(fed: &Fed) -> Result<ExitCode, Failure> {
-    let Named { sandbox, process, server, .. } = &fed.of;
+fn feed(fed: &StdinArgs) -> Result<ExitCode, Failure> {
+    let ProcessArgs { sandbox, process, server, .. } = &fed.of;
     let bytes =
         read_input(INPUT_BYTES_MAX).map_err(|error| Failure::new("cannot read input", error))?;
     server.with(async |client| {
@@ -147,7 +147,7 @@ fn feed(fed: &Fed) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn list(listed: &Listed, output: &Output) -> Result<ExitCode, Failure> {
+fn list(listed: &ListArgs, output: &Output) -> Result<ExitCode, Failure> {
     let processes = listed.server.with(async |client| {
         let sandbox = client.sandbox(listed.sandbox);
         let (mut all, mut before) = (Vec::new(), None);
@@ -166,7 +166,7 @@ fn list(listed: &Listed, output: &Output) -> Result<ExitCode, Failure> {
     if listed.json {
         output.say_json(&serde_json::json!({ "processes": processes }));
     } else {
-        table(&processes, moment::now()).say(output, "there are no processes");
+        table(&processes, relative_time::now()).say(output, "there are no processes");
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -184,7 +184,7 @@ fn table(processes: &[Process], now: Time) -> Table {
             process.name.clone(),
             process.status.as_str().to_owned(),
             exit,
-            moment::ago(process.started_at, now),
+            relative_time::ago(process.started_at, now),
             if process.keep_alive { "keeps" } else { "-" }.to_owned(),
             process.command.clone(),
         ]);

@@ -10,7 +10,7 @@ use runtime::Command;
 
 use crate::duration;
 use crate::failure::Failure;
-use crate::wanted::environment;
+use crate::sandbox_request::environment;
 
 /// What was typed.
 #[derive(Debug, clap::Args)]
@@ -108,7 +108,7 @@ pub(crate) enum When {
 
 /// What is known about where we run.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Surroundings {
+pub(crate) struct StdioContext {
     /// Standard input is open.
     pub(crate) stdin_open: bool,
     /// Standard input is a terminal.
@@ -119,7 +119,7 @@ pub(crate) struct Surroundings {
 
 /// What is meant.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Wish {
+pub(crate) struct RunPlan {
     pub(crate) command: Command,
     /// How it is called in messages.
     pub(crate) name: String,
@@ -137,10 +137,10 @@ pub(crate) struct Wish {
     pub(crate) json: bool,
 }
 
-impl Wish {
+impl RunPlan {
     pub(crate) fn of(
         typed: Arguments,
-        around: Surroundings,
+        around: StdioContext,
         inherited: impl Fn(&str) -> Option<String>,
     ) -> Result<Self, Failure> {
         let mut limits = Limits::default();
@@ -229,12 +229,12 @@ mod tests {
         arguments: Arguments,
     }
 
-    const SCRIPT: Surroundings =
-        Surroundings { stdin_open: true, stdin_terminal: false, stdout_terminal: false };
-    const PERSON: Surroundings =
-        Surroundings { stdin_open: true, stdin_terminal: true, stdout_terminal: true };
+    const SCRIPT: StdioContext =
+        StdioContext { stdin_open: true, stdin_terminal: false, stdout_terminal: false };
+    const PERSON: StdioContext =
+        StdioContext { stdin_open: true, stdin_terminal: true, stdout_terminal: true };
 
-    fn wish(line: &str, around: Surroundings) -> Result<Wish, String> {
+    fn plan(line: &str, around: StdioContext) -> Result<RunPlan, String> {
         let words = ["run"].into_iter().chain(line.split(' '));
         let typed = Typed::try_parse_from(words).map_err(|error| error.to_string())?;
         let inherited = |key: &str| match key {
@@ -242,7 +242,7 @@ mod tests {
             "TERM" => Some("vt100".to_owned()),
             _ => None,
         };
-        Wish::of(typed.arguments, around, inherited).map_err(|failure| failure.to_string())
+        RunPlan::of(typed.arguments, around, inherited).map_err(|failure| failure.to_string())
     }
 
     fn argv(words: &[&str]) -> Command {
@@ -252,13 +252,13 @@ mod tests {
     #[test]
     fn programs_keep_their_own_flags() {
         for line in ["ls -l --json", "-- ls -l --json"] {
-            let wish = wish(line, SCRIPT).unwrap();
-            assert_eq!(wish.command, argv(&["ls", "-l", "--json"]), "{line}");
-            assert!(!wish.json);
+            let plan = plan(line, SCRIPT).unwrap();
+            assert_eq!(plan.command, argv(&["ls", "-l", "--json"]), "{line}");
+            assert!(!plan.json);
         }
-        assert_eq!(wish("--shell ls", SCRIPT).unwrap().command, Command::Shell("ls".into()));
-        assert!(wish("--shell ls -- ls", SCRIPT).is_err());
-        assert!(wish("--memory 64", SCRIPT).is_err(), "nothing to run");
+        assert_eq!(plan("--shell ls", SCRIPT).unwrap().command, Command::Shell("ls".into()));
+        assert!(plan("--shell ls -- ls", SCRIPT).is_err());
+        assert!(plan("--memory 64", SCRIPT).is_err(), "nothing to run");
     }
 
     #[test]
@@ -272,24 +272,24 @@ mod tests {
             ("--tty=no --stdin=no x", PERSON, false, false),
             ("--json x", PERSON, false, false),
             ("--json x", SCRIPT, false, true),
-            ("x", Surroundings { stdin_open: false, ..SCRIPT }, false, false),
+            ("x", StdioContext { stdin_open: false, ..SCRIPT }, false, false),
         ];
         for (line, around, terminal, stdin) in cases {
-            let wish = wish(line, around).unwrap();
-            assert_eq!((wish.terminal, wish.stdin), (terminal, stdin), "{line} {around:?}");
+            let plan = plan(line, around).unwrap();
+            assert_eq!((plan.terminal, plan.stdin), (terminal, stdin), "{line} {around:?}");
         }
-        assert!(wish("--json -t x", PERSON).is_err());
-        let term = |line| wish(line, PERSON).unwrap().env.iter().any(|(key, _)| key == "TERM");
+        assert!(plan("--json -t x", PERSON).is_err());
+        let term = |line| plan(line, PERSON).unwrap().env.iter().any(|(key, _)| key == "TERM");
         assert!(term("x") && !term("--tty=no x"));
     }
 
     #[test]
     fn environment_and_limits_are_read() {
-        let wish = wish("-e A=b=c -e HOME -e NONE -e E= --memory 64 --cpu 500 --pids 9 x", SCRIPT);
-        let wish = wish.unwrap();
+        let plan = plan("-e A=b=c -e HOME -e NONE -e E= --memory 64 --cpu 500 --pids 9 x", SCRIPT);
+        let plan = plan.unwrap();
         let expected = [("A", "b=c"), ("HOME", "/root"), ("E", "")];
-        assert_eq!(wish.env, expected.map(|(key, value)| (key.to_owned(), value.to_owned())));
-        let limits = (wish.limits.memory_mb, wish.limits.cpu_milli, wish.limits.pids);
+        assert_eq!(plan.env, expected.map(|(key, value)| (key.to_owned(), value.to_owned())));
+        let limits = (plan.limits.memory_mb, plan.limits.cpu_milli, plan.limits.pids);
         assert_eq!(limits, (64, 500, 9));
     }
 
@@ -298,7 +298,7 @@ mod tests {
         for line in
             ["--memory 0 x", "--cpu 1 x", "--pids 0 x", "-e =v x", "--cwd a x", "--timeout 0 x"]
         {
-            assert!(wish(line, SCRIPT).is_err(), "{line}");
+            assert!(plan(line, SCRIPT).is_err(), "{line}");
         }
     }
 }

@@ -7,9 +7,9 @@ use crate::failure::Failure;
 
 /// What a signal asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Told {
+pub(crate) enum SignalAction {
     /// Pass this on to the program.
-    Pass(i32),
+    Forward(i32),
     /// The terminal has another size.
     Resized,
 }
@@ -45,7 +45,7 @@ impl Signals {
     }
 
     /// The next one.
-    pub(crate) async fn next(&mut self) -> Told {
+    pub(crate) async fn next(&mut self) -> SignalAction {
         let kind = tokio::select! {
             _ = self.interrupt.recv() => SignalKind::interrupt(),
             _ = self.terminate.recv() => SignalKind::terminate(),
@@ -53,17 +53,17 @@ impl Signals {
             _ = self.quit.recv() => SignalKind::quit(),
             _ = self.user1.recv() => SignalKind::user_defined1(),
             _ = self.user2.recv() => SignalKind::user_defined2(),
-            _ = self.resize.recv() => return Told::Resized,
+            _ = self.resize.recv() => return SignalAction::Resized,
         };
-        Told::Pass(kind.as_raw_value())
+        SignalAction::Forward(kind.as_raw_value())
     }
 
     /// The next one that asks us to end, while there is no program to pass it on to.
-    pub(crate) async fn ending(&mut self) -> i32 {
+    pub(crate) async fn next_end(&mut self) -> i32 {
         loop {
             match self.next().await {
-                Told::Pass(number) if asks_to_end(number) => return number,
-                Told::Pass(_) | Told::Resized => {}
+                SignalAction::Forward(number) if asks_to_end(number) => return number,
+                SignalAction::Forward(_) | SignalAction::Resized => {}
             }
         }
     }

@@ -32,7 +32,7 @@ pub(super) fn write(place: &DataDir, address: SocketAddr) -> Result<(), Failure>
 
 /// Sees to it that the file is there at some time, for as long as it is waited for.
 pub(super) async fn keep(place: &DataDir, address: SocketAddr) -> Infallible {
-    while !place.says_address(address) && place.write_address(address).is_err() {
+    while !place.has_address(address) && place.write_address(address).is_err() {
         sleep(PAUSE).await;
     }
     pending().await

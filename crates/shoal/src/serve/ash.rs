@@ -12,7 +12,7 @@ use model::{ErrorCode, Refusal, Role, Template, TemplateName};
 use tokio::time::sleep;
 
 use super::data_dir::DataDir;
-use crate::config::{Ash, Config, Surroundings};
+use crate::config::{Ash, Config, HostContext};
 use crate::failure::Failure;
 
 /// Where `npm install -g` puts the bridge.
@@ -23,7 +23,7 @@ const KEY_NAME: &str = "ash-initial";
 const KEY_VARIABLE: &str = "ASH_API_KEY";
 
 /// What the dialect is to know.
-pub(super) fn settings(config: &Config, around: &Surroundings) -> AshSettings {
+pub(super) fn settings(config: &Config, around: &HostContext) -> AshSettings {
     let ash = &config.ash;
     let roots = if ash.agent_roots.is_empty() {
         vec![config.server.data_dir.join("agents")]
@@ -46,11 +46,11 @@ pub(super) fn settings(config: &Config, around: &Surroundings) -> AshSettings {
 }
 
 /// Why there is no template.
-pub(super) enum NotPut {
+pub(super) enum PutError {
     /// The store cannot be written, for want of space say.
-    Later(Refusal),
+    RetryLater(Refusal),
     /// It was refused.
-    Never(Failure),
+    Refused(Failure),
 }
 
 /// How long is waited before it is tried again.
@@ -61,9 +61,9 @@ pub(super) async fn put_template_later(engine: Engine, config: Config, best_effo
     loop {
         sleep(PUT_PAUSE).await;
         match put_template(&engine, &config, best_effort).await {
-            Err(NotPut::Later(_)) if !engine.health().stopping => {}
-            Ok(()) | Err(NotPut::Later(_)) => return,
-            Err(NotPut::Never(failure)) => {
+            Err(PutError::RetryLater(_)) if !engine.health().stopping => {}
+            Ok(()) | Err(PutError::RetryLater(_)) => return,
+            Err(PutError::Refused(failure)) => {
                 tracing::error!(%failure, "the template of Ash cannot be made");
                 return;
             }
@@ -76,7 +76,7 @@ pub(super) async fn put_template(
     engine: &Engine,
     config: &Config,
     best_effort: bool,
-) -> Result<(), NotPut> {
+) -> Result<(), PutError> {
     let ash = &config.ash;
     let Ok(name) = TemplateName::new(&ash.template) else { return Ok(()) };
     let configured = config.given_templates().iter().any(|template| template.name == name);
@@ -98,10 +98,12 @@ pub(super) async fn put_template(
     }
     match engine.put_template(template).await {
         Ok(_) => Ok(()),
-        Err(refusal) if refusal.code == ErrorCode::StoreUnavailable => Err(NotPut::Later(refusal)),
+        Err(refusal) if refusal.code == ErrorCode::StoreUnavailable => {
+            Err(PutError::RetryLater(refusal))
+        }
         Err(refusal) => {
             let failure = Failure::new("cannot make the template of Ash", &refusal);
-            Err(NotPut::Never(failure.remedy(refusal.code.remedy())))
+            Err(PutError::Refused(failure.remedy(refusal.code.remedy())))
         }
     }
 }
@@ -122,7 +124,7 @@ pub(super) async fn ensure_key(
     config: &Config,
     place: &DataDir,
 ) -> Result<(), Failure> {
-    let has_one = Surroundings::read().variable(KEY_VARIABLE).is_some();
+    let has_one = HostContext::read().variable(KEY_VARIABLE).is_some();
     let made = engine.keys().iter().any(|key| key.name == KEY_NAME);
     if config.ash.listen.is_none() || has_one || made {
         return Ok(());
@@ -137,9 +139,9 @@ pub(super) async fn ensure_key(
 mod tests {
     use super::*;
 
-    fn around(env: &[(&str, &str)]) -> Surroundings {
+    fn around(env: &[(&str, &str)]) -> HostContext {
         let env = env.iter().map(|(name, value)| ((*name).to_owned(), (*value).into()));
-        Surroundings { root: true, cores: 2, env: env.collect() }
+        HostContext { root: true, cores: 2, env: env.collect() }
     }
 
     #[test]

@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use engine::Engine;
 
 use super::{Parts, reachable};
-use crate::config::Surroundings;
+use crate::config::HostContext;
 use crate::output::Paint;
 
 pub(super) fn show(parts: &Parts<'_>, engine: &Engine, address: SocketAddr) {
@@ -39,7 +39,7 @@ pub(super) fn show(parts: &Parts<'_>, engine: &Engine, address: SocketAddr) {
     let output = parts.output;
     let here = reachable(address);
     // What commands find by themselves need not be typed.
-    let found = parts.place.path() == Surroundings::read().data_dir();
+    let found = parts.place.path() == HostContext::read().data_dir();
     let flag = if found { String::new() } else { format!(" --data-dir {data_dir}") };
     let pools = engine.templates();
     let pools: Vec<_> = pools

@@ -14,7 +14,7 @@ pub(super) fn settings(config: &Config) -> BlaxelSettings {
 }
 
 /// Says it at the start if there is no such template: it may still be made.
-pub(super) fn tell_of_template(engine: &Engine, config: &Config) {
+pub(super) fn warn_if_template_missing(engine: &Engine, config: &Config) {
     let template = config.blaxel.template.as_str();
     let known = TemplateName::new(template).is_ok_and(|name| engine.template(&name).is_some());
     if config.blaxel.listen.is_some() && !known {

@@ -50,7 +50,7 @@ const PID_BYTES_MAX: u64 = 20;
 pub(crate) struct DataDir {
     path: PathBuf,
     /// Where what the store names is: here, or in a directory that goes with it.
-    of_store: PathBuf,
+    store_path: PathBuf,
     /// Whether the file with the address is ours.
     wrote_address: AtomicBool,
     /// Open as long as it is ours. The kernel unlocks it if we are killed.
@@ -86,16 +86,16 @@ impl DataDir {
         }
         // Whatever it was, it did not outlive its server.
         remove(&path.join(MEMORY)).map_err(failed)?;
-        let of_store = match store {
+        let store_path = match store {
             StoreKind::Sqlite => path.to_owned(),
             StoreKind::Memory => {
-                let of_store = path.join(MEMORY);
-                DirBuilder::new().mode(0o700).create(&of_store).map_err(failed)?;
-                of_store
+                let store_path = path.join(MEMORY);
+                DirBuilder::new().mode(0o700).create(&store_path).map_err(failed)?;
+                store_path
             }
         };
         let wrote_address = AtomicBool::new(false);
-        Ok(Self { path: path.to_owned(), of_store, wrote_address, _lock: lock })
+        Ok(Self { path: path.to_owned(), store_path, wrote_address, _lock: lock })
     }
 
     /// Refuses names that are garbled, before anything is changed.
@@ -117,7 +117,7 @@ impl DataDir {
     }
 
     /// Something here that an earlier run left, besides the database: then there must be one.
-    pub(super) fn left_by_an_earlier_run(&self) -> Option<String> {
+    pub(super) fn trace_of_an_earlier_run(&self) -> Option<String> {
         let files = [ADMIN_KEY_FILE, ASH_KEY_FILE, STORE_FILE];
         let file = files.into_iter().find(|name| self.path.join(name).exists());
         let kept = || {
@@ -194,24 +194,24 @@ impl DataDir {
     }
 
     pub(crate) fn workspaces(&self) -> PathBuf {
-        self.of_store.join("workspaces")
+        self.store_path.join("workspaces")
     }
 
     pub(crate) fn archives(&self) -> PathBuf {
-        self.of_store.join("archives")
+        self.store_path.join("archives")
     }
 
     /// Where files go that the store does not name.
     pub(super) fn lost_found(&self) -> PathBuf {
-        self.of_store.join(LOST_FOUND)
+        self.store_path.join(LOST_FOUND)
     }
 
     pub(crate) fn seeds(&self) -> PathBuf {
-        self.of_store.join("seeds")
+        self.store_path.join("seeds")
     }
 
     pub(super) fn processes(&self) -> PathBuf {
-        self.of_store.join("processes")
+        self.store_path.join("processes")
     }
 
     pub(super) fn images(&self) -> PathBuf {
@@ -219,17 +219,17 @@ impl DataDir {
     }
 
     pub(super) fn key_file(&self) -> PathBuf {
-        self.of_store.join(ADMIN_KEY_FILE)
+        self.store_path.join(ADMIN_KEY_FILE)
     }
 
     /// Writes the secret of the first key, for its owner alone. It is there whole or not at all.
     pub(super) fn write_key(&self, secret: &str) -> Result<(), Failure> {
-        write(&self.of_store, ADMIN_KEY_FILE, 0o600, secret)
+        write(&self.store_path, ADMIN_KEY_FILE, 0o600, secret)
     }
 
     /// Writes the secret of the first key for clients of Ash, where they look for it.
     pub(super) fn write_ash_key(&self, secret: &str) -> Result<(), Failure> {
-        write(&self.of_store, ASH_KEY_FILE, 0o600, secret)
+        write(&self.store_path, ASH_KEY_FILE, 0o600, secret)
     }
 
     /// Says where the server is, and where its key is if that is not the one beside it. It goes with
@@ -244,13 +244,13 @@ impl DataDir {
     }
 
     /// Whether the file says where the server is.
-    pub(super) fn says_address(&self, address: SocketAddr) -> bool {
+    pub(super) fn has_address(&self, address: SocketAddr) -> bool {
         let said = fs::read_to_string(self.address_file());
         said.is_ok_and(|said| said.trim_end() == self.address_line(address))
     }
 
     fn address_line(&self, address: SocketAddr) -> String {
-        let key = match self.of_store.strip_prefix(&self.path) {
+        let key = match self.store_path.strip_prefix(&self.path) {
             Ok(beneath) if beneath != Path::new("") => {
                 format!("\n{}", beneath.join(ADMIN_KEY_FILE).display())
             }
@@ -393,9 +393,9 @@ mod tests {
         let _ = fs::remove_dir_all(&path);
         let place = DataDir::open(&path, StoreKind::Sqlite).unwrap();
         place.check().unwrap();
-        assert_eq!(place.left_by_an_earlier_run(), None);
+        assert_eq!(place.trace_of_an_earlier_run(), None);
         let node = place.node().unwrap();
-        assert_eq!(place.left_by_an_earlier_run(), None, "a first start that was cut short");
+        assert_eq!(place.trace_of_an_earlier_run(), None, "a first start that was cut short");
         assert!(place.belongs_to(7).unwrap());
         place.check().unwrap();
         assert_eq!(place.node().unwrap(), node);
@@ -410,13 +410,13 @@ mod tests {
             }
             fs::write(path.join(name), good).unwrap();
         }
-        assert_eq!(place.left_by_an_earlier_run().as_deref(), Some(STORE_FILE));
+        assert_eq!(place.trace_of_an_earlier_run().as_deref(), Some(STORE_FILE));
         fs::remove_file(path.join(STORE_FILE)).unwrap();
         let id = WorkspaceId::from_u128(5).to_string();
         fs::create_dir_all(place.workspaces().join("trash")).unwrap();
-        assert_eq!(place.left_by_an_earlier_run(), None);
+        assert_eq!(place.trace_of_an_earlier_run(), None);
         fs::create_dir_all(place.workspaces().join(id)).unwrap();
-        let left = place.left_by_an_earlier_run().unwrap();
+        let left = place.trace_of_an_earlier_run().unwrap();
         assert_eq!(left, "1 workspaces of sessions");
         fs::remove_dir_all(&path).unwrap();
     }

@@ -6,12 +6,12 @@ mod ash;
 mod banner;
 mod blaxel;
 pub(crate) mod data_dir;
+mod disk_workspace_probe;
 mod first_key;
 mod logs;
 mod runtimes;
 mod stop;
 mod stored_images;
-mod trial;
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::process::ExitCode;
@@ -30,17 +30,17 @@ use store::sqlite::{self, Inspected, Loss, SqliteStore};
 use store::{Retention, Store, StoreError, StoreErrorCode};
 use tokio::sync::watch;
 
-use self::ash::NotPut;
+use self::ash::PutError;
 use self::data_dir::DataDir;
 use self::stop::Stops;
-use crate::config::{self, Config, ConfigError, Overrides, StoreKind, Surroundings};
+use crate::config::{self, Config, ConfigError, HostContext, Overrides, StoreKind};
 use crate::failure::Failure;
 use crate::native;
 use crate::output::Output;
 
 /// Connections that may wait to be accepted.
 /// How much longer than what runs connections may last: whoever follows it is told how it ended.
-const LAST_WORDS: Duration = Duration::from_secs(30);
+const CONNECTION_EXTRA_GRACE: Duration = Duration::from_secs(30);
 const BACKLOG: i32 = 4096;
 /// What records of processes that are over may take, with what is kept of their output beside them.
 const PROCESS_BYTES_MAX: u64 = 256 << 20;
@@ -75,7 +75,7 @@ pub(crate) struct Arguments {
 }
 
 pub(crate) fn main(arguments: &Arguments, output: &Output) -> Result<ExitCode, Failure> {
-    let effective = config::load(&arguments.overrides, &Surroundings::read());
+    let effective = config::load(&arguments.overrides, &HostContext::read());
     let effective = effective.map_err(ConfigError::failure)?;
     config::warn_of_strays(&effective, output);
     let config = effective.config;
@@ -225,7 +225,7 @@ async fn start(
     // have them on disk, if a sandbox can.
     let runtimes = match &alive {
         None => runtimes,
-        Some(native) => match trial::of_disk(&**native, &workspaces).await {
+        Some(native) => match disk_workspace_probe::probe(&**native, &workspaces).await {
             Ok(()) => runtimes,
             Err(why) => runtimes.without_disk(RuntimeKind::Native, why),
         },
@@ -261,17 +261,17 @@ async fn start(
     };
     let started =
         Engine::start(engine, store, runtimes).await.map_err(|error| not_started(&error))?;
-    tell_of_the_past(&started.recovery, &started.reaped);
+    log_recovery(&started.recovery, &started.reaped);
     let best_effort = !unenforced.is_empty();
     match ash::put_template(&started.engine, config, best_effort).await {
         Ok(()) => Ok(started),
-        Err(NotPut::Later(refusal)) => {
+        Err(PutError::RetryLater(refusal)) => {
             tracing::warn!(%refusal, "the template of Ash is made when the store can be written");
             let (engine, config) = (started.engine.clone(), config.clone());
             tasks::spawn(async move { ash::put_template_later(engine, config, best_effort).await });
             Ok(started)
         }
-        Err(NotPut::Never(failure)) => {
+        Err(PutError::Refused(failure)) => {
             // Nothing of what was started stays behind.
             let _ = started.engine.shutdown_now().await;
             Err(failure)
@@ -318,7 +318,7 @@ fn inspect_store(
         StoreKind::Sqlite => {
             let database = sqlite::Place {
                 directory: place.path().to_owned(),
-                beside: place.left_by_an_earlier_run(),
+                beside: place.trace_of_an_earlier_run(),
                 loss: if accept_loss { Loss::Accept } else { Loss::Refuse },
             };
             SqliteStore::inspect(&database, retention(config)).map(Some).map_err(not_opened)
@@ -388,7 +388,7 @@ fn not_started(error: &StartError) -> Failure {
 }
 
 /// Says what was found of earlier runs.
-fn tell_of_the_past(recovery: &Recovery, reaped: &[Reaped]) {
+fn log_recovery(recovery: &Recovery, reaped: &[Reaped]) {
     api::tell_of_recovery(recovery);
     tracing::debug!(cold = recovery.marked_cold, "sandboxes of the last run are cold");
     if recovery.ended > 0 || recovery.orphans > 0 {
@@ -423,7 +423,7 @@ async fn serve(
         let listener = of(listeners.main).map_err(no_listener)?;
         let of_ash = listeners.ash.map(of).transpose().map_err(no_listener)?;
         let of_blaxel = listeners.blaxel.map(of).transpose().map_err(no_listener)?;
-        blaxel::tell_of_template(&engine, parts.config);
+        blaxel::warn_if_template_missing(&engine, parts.config);
         let address = listener.local_addr().map_err(no_listener)?;
         address_file::write(parts.place, reachable(address))?;
         banner::show(parts, &engine, address);
@@ -453,7 +453,7 @@ async fn serve(
     };
     match served.await {
         Ok((stop, serving, address)) => tokio::select! {
-            stopped = stop::when_told(&engine, parts, &mut stops, stop, serving) => stopped,
+            stopped = stop::serve_until_stopped(&engine, parts, &mut stops, stop, serving) => stopped,
             never = address_file::keep(parts.place, address) => match never {},
         },
         Err(failure) => {
@@ -485,7 +485,7 @@ fn api_settings(config: &Config) -> Settings {
     };
     Settings {
         web,
-        ash: ash::settings(config, &Surroundings::read()),
+        ash: ash::settings(config, &HostContext::read()),
         blaxel: blaxel::settings(config),
     }
 }
@@ -496,7 +496,7 @@ fn connection_limits(config: &Config) -> ConnectionLimits {
         connections: server.max_connections as usize,
         head: Duration::from_millis(server.header_timeout_ms),
         idle: Duration::from_millis(server.keep_alive_timeout_ms),
-        stop_grace: Duration::from_millis(server.shutdown_grace_ms) + LAST_WORDS,
+        stop_grace: Duration::from_millis(server.shutdown_grace_ms) + CONNECTION_EXTRA_GRACE,
         ..ConnectionLimits::default()
     }
 }

@@ -14,7 +14,7 @@ use runtime::oci::{self, OciConfig, Program};
 
 use super::Parts;
 use super::stored_images::StoredImages;
-use crate::config::Wanted;
+use crate::config::Enabled;
 use crate::failure::Failure;
 use crate::native;
 
@@ -25,14 +25,14 @@ pub(super) async fn gather(
     images: &images::Store,
     node: &str,
 ) -> Result<(Runtimes, RuntimeKind), Failure> {
-    let mut found = Found { runtimes: Runtimes::new(), first: None };
+    let mut found = RuntimeSet { runtimes: Runtimes::new(), first: None };
     let unable = match native {
         Ok(native) => {
             found.add(RuntimeKind::Native, native);
             None
         }
         Err(failure) => {
-            found.lack(RuntimeKind::Native, failure.to_string());
+            found.add_missing(RuntimeKind::Native, failure.to_string());
             Some(failure)
         }
     };
@@ -55,19 +55,19 @@ pub(super) async fn gather(
 }
 
 /// What was found so far.
-struct Found {
+struct RuntimeSet {
     runtimes: Runtimes,
     /// The first of them is for who does not choose.
     first: Option<RuntimeKind>,
 }
 
-impl Found {
+impl RuntimeSet {
     fn add(&mut self, kind: RuntimeKind, runtime: Arc<dyn Runtime>) {
         self.runtimes = std::mem::take(&mut self.runtimes).with(kind, runtime);
         self.first.get_or_insert(kind);
     }
 
-    fn lack(&mut self, kind: RuntimeKind, why: String) {
+    fn add_missing(&mut self, kind: RuntimeKind, why: String) {
         self.runtimes = std::mem::take(&mut self.runtimes).without(kind, why);
     }
 }
@@ -76,11 +76,11 @@ async fn add_docker(
     parts: &Parts<'_>,
     images: &images::Store,
     node: &str,
-    found: &mut Found,
+    found: &mut RuntimeSet,
 ) -> Result<(), Failure> {
     let settings = &parts.config.docker;
-    if settings.enabled == Wanted::No {
-        found.lack(RuntimeKind::Docker, "docker.enabled is no".to_owned());
+    if settings.enabled == Enabled::No {
+        found.add_missing(RuntimeKind::Docker, "docker.enabled is no".to_owned());
         return Ok(());
     }
     let endpoint = match &settings.host {
@@ -89,18 +89,18 @@ async fn add_docker(
     };
     let endpoint = match (endpoint, settings.enabled) {
         (Ok(endpoint), _) => endpoint,
-        (Err(error), Wanted::Yes) => return Err(Failure::of_runtime("cannot use Docker", &error)),
-        (Err(error), Wanted::Auto | Wanted::No) => {
-            found.lack(RuntimeKind::Docker, error.to_string());
+        (Err(error), Enabled::Yes) => return Err(Failure::of_runtime("cannot use Docker", &error)),
+        (Err(error), Enabled::Auto | Enabled::No) => {
+            found.add_missing(RuntimeKind::Docker, error.to_string());
             return Ok(());
         }
     };
-    if !is_wanted(parts, &endpoint) {
+    if !docker_is_wanted(parts, &endpoint) {
         let why = format!(
             "there was no engine at {endpoint} when this server started; start one and then the \
              server again, or set docker.host or docker.enabled"
         );
-        found.lack(RuntimeKind::Docker, why);
+        found.add_missing(RuntimeKind::Docker, why);
         return Ok(());
     }
     let host_path_map = settings
@@ -122,7 +122,7 @@ async fn add_docker(
         }
         Err(error) => {
             tracing::warn!(%error, "there are no sandboxes in Docker containers");
-            found.lack(RuntimeKind::Docker, error.to_string());
+            found.add_missing(RuntimeKind::Docker, error.to_string());
         }
     }
     Ok(())
@@ -130,12 +130,12 @@ async fn add_docker(
 
 /// Whether there is to be Docker. An engine that is only away for the moment is waited for, so that
 /// any sign that somebody wants one is enough.
-fn is_wanted(parts: &Parts<'_>, endpoint: &Endpoint) -> bool {
+fn docker_is_wanted(parts: &Parts<'_>, endpoint: &Endpoint) -> bool {
     let (config, settings) = (parts.config, &parts.config.docker);
     match settings.enabled {
-        Wanted::Yes => true,
-        Wanted::No => false,
-        Wanted::Auto => {
+        Enabled::Yes => true,
+        Enabled::No => false,
+        Enabled::Auto => {
             let is_there = match endpoint {
                 Endpoint::Unix(path) => Path::new(path).exists(),
                 Endpoint::Tcp(_) => true,
@@ -153,12 +153,12 @@ fn is_wanted(parts: &Parts<'_>, endpoint: &Endpoint) -> bool {
 async fn add_program(
     parts: &Parts<'_>,
     program: Program,
-    found: &mut Found,
+    found: &mut RuntimeSet,
 ) -> Result<(), Failure> {
     let settings = &parts.config.oci;
     let kind = program.kind();
     if !settings.programs.iter().any(|name| name == program.as_str()) {
-        found.lack(kind, "oci.programs does not name it".to_owned());
+        found.add_missing(kind, "oci.programs does not name it".to_owned());
         return Ok(());
     }
     let mut oci = OciConfig::new(program, native::run_directory()?);
@@ -173,7 +173,7 @@ async fn add_program(
         Ok(runtime) => found.add(kind, runtime),
         Err(error) => {
             tracing::debug!(%error, program = program.as_str(), "an OCI runtime is not used");
-            found.lack(kind, error.cause.into_owned());
+            found.add_missing(kind, error.cause.into_owned());
         }
     }
     Ok(())

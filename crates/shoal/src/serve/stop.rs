@@ -17,7 +17,7 @@ use crate::failure::Failure;
 
 /// How long connections may take to end once nothing runs any more.
 const CONNECTIONS_PATIENCE: Duration = Duration::from_secs(5);
-const TELL_EVERY: Duration = Duration::from_millis(500);
+const PROGRESS_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Signals that mean the end.
 pub(super) struct Stops {
@@ -47,7 +47,7 @@ impl Stops {
 }
 
 /// Serves until it is told to stop, then stops.
-pub(super) async fn when_told(
+pub(super) async fn serve_until_stopped(
     engine: &Engine,
     parts: &Parts<'_>,
     stops: &mut Stops,
@@ -71,7 +71,7 @@ pub(super) async fn when_told(
     // Whoever waits for a connection finds none; whoever has one gets the answer.
     let _ = stop.send(true);
     let ended = tokio::select! {
-        ended = in_order(engine, parts) => ended,
+        ended = stop_in_order(engine, parts) => ended,
         () = stops.next() => {
             tracing::info!("stopping at once");
             engine.shutdown_now().await
@@ -94,13 +94,13 @@ pub(super) async fn when_told(
 }
 
 /// Stops in order, and says how far it is.
-async fn in_order(engine: &Engine, parts: &Parts<'_>) -> Result<(), Refusal> {
+async fn stop_in_order(engine: &Engine, parts: &Parts<'_>) -> Result<(), Refusal> {
     let stopping = engine.shutdown();
     tokio::pin!(stopping);
     loop {
         tokio::select! {
             ended = &mut stopping => return ended,
-            () = sleep(TELL_EVERY) => {
+            () = sleep(PROGRESS_INTERVAL) => {
                 let stats = engine.stats();
                 let left = stats.warming + stats.warm + stats.waiting + stats.running;
                 parts.output.progress(&format!("{left} sandboxes left, {} in use", stats.running));

@@ -21,20 +21,20 @@ impl StoredImages {
 
 impl docker::StoredImages for StoredImages {
     fn write_archive(&self, image: ImageId, tag: &str, to: &mut dyn Write) -> io::Result<()> {
-        let mut taken = Taken { to, failure: None };
-        let written = self.store.write_archive(image, tag, &mut taken);
-        written.map_err(|error| taken.failure.unwrap_or_else(|| error.into()))
+        let mut capture = ErrorCapture { to, failure: None };
+        let written = self.store.write_archive(image, tag, &mut capture);
+        written.map_err(|error| capture.failure.unwrap_or_else(|| error.into()))
     }
 }
 
 /// Keeps the failure of whoever takes what is written: of an error that went through the store only
 /// the words are left.
-struct Taken<'a> {
+struct ErrorCapture<'a> {
     to: &'a mut dyn Write,
     failure: Option<io::Error>,
 }
 
-impl Taken<'_> {
+impl ErrorCapture<'_> {
     /// Whoever failed is left alone.
     fn check(&self) -> io::Result<()> {
         self.failure.as_ref().map_or(Ok(()), |failure| Err(failure.kind().into()))
@@ -52,7 +52,7 @@ impl Taken<'_> {
     }
 }
 
-impl Write for Taken<'_> {
+impl Write for ErrorCapture<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.check()?;
         let outcome = self.to.write(bytes);

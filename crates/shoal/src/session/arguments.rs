@@ -11,8 +11,8 @@ use serde_json::{Map, Value};
 use wire::SessionFile;
 
 use crate::failure::Failure;
+use crate::sandbox_request::{DEFAULT_TEMPLATE, environment, pair};
 use crate::server::Server;
-use crate::wanted::{DEFAULT_TEMPLATE, environment, pair};
 use crate::{duration, events, exec};
 
 /// What was typed.
@@ -38,44 +38,44 @@ pub(crate) struct Arguments {
 #[derive(Debug, Subcommand)]
 pub(super) enum Act {
     /// Begin a session
-    Create(Box<Created>),
+    Create(Box<CreateArgs>),
     /// List sessions, newest first
-    Ls(Listed),
+    Ls(ListArgs),
     /// Show one session
-    Show(Changed),
+    Show(SessionArgs),
     /// Say something, and print what comes back as it comes
-    Send(Said),
+    Send(SendArgs),
     /// Print what comes of a turn, from its beginning
-    Follow(Followed),
+    Follow(FollowArgs),
     /// Print what was said, and what came of it
-    History(Recalled),
+    History(HistoryArgs),
     /// Print what the harness wrote that belongs to no turn
-    Logs(Logged),
+    Logs(LogsArgs),
     /// Print what happened to a session
-    Events(Events),
+    Events(EventsArgs),
     /// Call off the turn in progress
-    Abort(Aborted),
+    Abort(AbortArgs),
     /// Set a session aside until it is used again
-    Pause(Changed),
+    Pause(SessionArgs),
     /// Let a session go on
-    Resume(Changed),
+    Resume(SessionArgs),
     /// End its sandbox, and keep its files until it is resumed
-    Stop(Changed),
+    Stop(SessionArgs),
     /// Make another session with its files and history
-    Fork(Changed),
+    Fork(SessionArgs),
     /// End sessions
-    End(Ended),
+    End(EndArgs),
     /// Run a program in the sandbox of a session
-    Exec(Box<Executed>),
+    Exec(Box<ExecArgs>),
     /// Copy files into the sandbox of a session or out of it
-    Cp(Copied),
+    Cp(CpArgs),
 }
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  \
     shoal session create -T python -e TOKEN -m user=ada\n  \
     shoal session create --file ./notes.md:docs/notes.md --config '{\"model\":\"small\"}'")]
-pub(super) struct Created {
+pub(super) struct CreateArgs {
     /// Template to make it from [default: default]
     #[arg(long, short = 'T', value_name = "NAME", value_parser = TemplateName::new)]
     template: Option<TemplateName>,
@@ -104,7 +104,7 @@ pub(super) struct Created {
     pub(super) server: Server,
 }
 
-impl Created {
+impl CreateArgs {
     /// As the server wants it.
     pub(super) fn request(
         &self,
@@ -155,7 +155,7 @@ fn read(text: &str) -> Result<SessionFile, Failure> {
 #[command(after_help = "Examples:\n  \
     shoal session ls --status active\n  \
     shoal session ls -m user=ada -q      only the ids, for other commands")]
-pub(super) struct Listed {
+pub(super) struct ListArgs {
     /// Only those of this template
     #[arg(long, short = 'T', value_name = "NAME", value_parser = TemplateName::new)]
     pub(super) template: Option<TemplateName>,
@@ -181,7 +181,7 @@ fn status(text: &str) -> Result<SessionStatus, String> {
 }
 
 #[derive(Debug, clap::Args)]
-pub(super) struct Changed {
+pub(super) struct SessionArgs {
     /// The session
     #[arg(value_name = "SESSION")]
     pub(super) session: SessionId,
@@ -201,7 +201,7 @@ pub(super) struct Changed {
     What a command of the shell writes goes to our own outputs, and its exit code is ours. Messages\n\
     of other harnesses are printed as JSON, one a line. An interrupt (Ctrl-C) aborts the turn, keeps\n\
     the sandbox, and ends with 130. A connection that breaks is made again: the turn goes on.")]
-pub(super) struct Said {
+pub(super) struct SendArgs {
     /// The session
     #[arg(value_name = "SESSION")]
     pub(super) session: SessionId,
@@ -226,7 +226,7 @@ pub(super) struct Said {
     shoal session follow SESSION            the turn in progress, or the last one\n  \
     shoal session follow SESSION TURN --after 10\n\n\
     An interrupt ends the following, not the turn.")]
-pub(super) struct Followed {
+pub(super) struct FollowArgs {
     /// The session
     #[arg(value_name = "SESSION")]
     pub(super) session: SessionId,
@@ -247,7 +247,7 @@ pub(super) struct Followed {
 #[command(after_help = "Examples:\n  \
     shoal session history SESSION\n  \
     shoal session history SESSION --events --json    with everything that came back")]
-pub(super) struct Recalled {
+pub(super) struct HistoryArgs {
     /// The session
     #[arg(value_name = "SESSION")]
     pub(super) session: SessionId,
@@ -265,7 +265,7 @@ pub(super) struct Recalled {
 }
 
 #[derive(Debug, clap::Args)]
-pub(super) struct Logged {
+pub(super) struct LogsArgs {
     /// The session
     #[arg(value_name = "SESSION")]
     pub(super) session: SessionId,
@@ -283,7 +283,7 @@ pub(super) struct Logged {
 }
 
 #[derive(Debug, clap::Args)]
-pub(super) struct Events {
+pub(super) struct EventsArgs {
     /// The session
     #[arg(value_name = "SESSION")]
     pub(super) session: SessionId,
@@ -294,7 +294,7 @@ pub(super) struct Events {
 }
 
 #[derive(Debug, clap::Args)]
-pub(super) struct Aborted {
+pub(super) struct AbortArgs {
     /// The session
     #[arg(value_name = "SESSION")]
     pub(super) session: SessionId,
@@ -309,7 +309,7 @@ pub(super) struct Aborted {
 }
 
 #[derive(Debug, clap::Args)]
-pub(super) struct Ended {
+pub(super) struct EndArgs {
     /// The sessions
     #[arg(value_name = "SESSION", required = true)]
     pub(super) sessions: Vec<SessionId>,
@@ -322,7 +322,7 @@ pub(super) struct Ended {
     shoal session exec SESSION -- cat notes.md\n  \
     shoal session exec --shell 'ls | wc -l' SESSION\n\n\
     A session that sleeps is woken. Flags come before SESSION.")]
-pub(super) struct Executed {
+pub(super) struct ExecArgs {
     #[command(flatten)]
     pub(super) program: exec::Program,
     #[command(flatten)]
@@ -339,7 +339,7 @@ pub(super) struct Executed {
 #[command(after_help = "Examples:\n  \
     shoal session cp ./project SESSION:          a directory in, as /workspace/project\n  \
     shoal session cp SESSION:out.csv .           a file out")]
-pub(super) struct Copied {
+pub(super) struct CpArgs {
     /// What to copy: a path, SESSION:PATH, or - for standard input
     #[arg(value_name = "FROM")]
     pub(super) from: String,

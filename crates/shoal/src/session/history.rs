@@ -6,10 +6,10 @@ use model::lifecycle::TurnOutcome;
 use serde_json::Value;
 use wire::{Turn, TurnList};
 
-use super::arguments::Recalled;
+use super::arguments::HistoryArgs;
 use crate::failure::Failure;
-use crate::moment;
 use crate::output::Output;
+use crate::relative_time;
 use crate::server::cannot;
 use crate::table::Table;
 
@@ -18,9 +18,9 @@ const PAGE: u32 = 100;
 /// As much of a message as is shown in a line.
 const SHOWN_CHARS: usize = 48;
 
-pub(super) fn main(wanted: &Recalled, output: &Output) -> Result<ExitCode, Failure> {
+pub(super) fn main(wanted: &HistoryArgs, output: &Output) -> Result<ExitCode, Failure> {
     let mut table = Table::new(&["NUMBER", "TURN", "SAID", "WHEN", "OUTCOME", "TOOK"]);
-    let now = moment::now();
+    let now = relative_time::now();
     wanted.server.with(async |client| {
         let session = client.session(wanted.session);
         let mut after = wanted.after;
@@ -56,7 +56,7 @@ fn row(turn: &Turn, now: wire::Time) -> [String; 6] {
         turn.number.to_string(),
         turn.id.to_string(),
         shortened(&turn.input),
-        moment::ago(turn.created_at, now),
+        relative_time::ago(turn.created_at, now),
         outcome.unwrap_or(waits).to_owned(),
         took.map_or_else(|| "-".to_owned(), |(from, to)| format!("{} ms", to.ms_after(from))),
     ]

@@ -7,17 +7,17 @@ use model::SessionStatus;
 use serde_json::json;
 use wire::{Session, Time};
 
-use super::arguments::{Changed, Listed};
+use super::arguments::{ListArgs, SessionArgs};
 use crate::failure::Failure;
-use crate::moment;
 use crate::output::{Output, Paint};
+use crate::relative_time;
 use crate::server::cannot;
 use crate::table::Table;
 
 /// How many are asked for at a time.
 const PAGE: u32 = 500;
 
-pub(super) fn list(wanted: &Listed, output: &Output) -> Result<ExitCode, Failure> {
+pub(super) fn list(wanted: &ListArgs, output: &Output) -> Result<ExitCode, Failure> {
     let filter = SessionFilter {
         template: wanted.template.clone(),
         status: wanted.status,
@@ -33,7 +33,7 @@ pub(super) fn list(wanted: &Listed, output: &Output) -> Result<ExitCode, Failure
             output.say(&session.id.to_string());
         }
     } else {
-        table(&sessions, moment::now()).say(output, "there are no sessions");
+        table(&sessions, relative_time::now()).say(output, "there are no sessions");
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -68,15 +68,15 @@ fn table(sessions: &[Session], now: Time) -> Table {
             session.status.as_str().to_owned(),
             session.sandbox_id.map_or_else(|| "-".to_owned(), |id| id.to_string()),
             turn,
-            moment::ago(session.created_at, now),
-            moment::ago(session.last_active_at, now),
+            relative_time::ago(session.created_at, now),
+            relative_time::ago(session.last_active_at, now),
             words.join(","),
         ]);
     }
     table
 }
 
-pub(super) fn show(shown: &Changed, output: &Output) -> Result<ExitCode, Failure> {
+pub(super) fn show(shown: &SessionArgs, output: &Output) -> Result<ExitCode, Failure> {
     let session = shown.server.with(async |client| {
         client.session(shown.session).get().await.map_err(cannot("show the session"))
     })?;
@@ -84,7 +84,7 @@ pub(super) fn show(shown: &Changed, output: &Output) -> Result<ExitCode, Failure
         output.say_value(&session)?;
         return Ok(ExitCode::SUCCESS);
     }
-    let now = moment::now();
+    let now = relative_time::now();
     let none = match session.status {
         SessionStatus::Starting => "none yet",
         SessionStatus::Active | SessionStatus::Paused => "none; the next message gets one",
@@ -112,8 +112,8 @@ pub(super) fn show(shown: &Changed, output: &Output) -> Result<ExitCode, Failure
         ("turn", turn),
         ("files", files.to_owned()),
         ("forked from", session.parent_id.map_or_else(|| "-".to_owned(), |id| id.to_string())),
-        ("made", moment::ago(session.created_at, now)),
-        ("used", moment::ago(session.last_active_at, now)),
+        ("made", relative_time::ago(session.created_at, now)),
+        ("used", relative_time::ago(session.last_active_at, now)),
     ] {
         output.say(&format!("{}  {value}", output.paint(Paint::Strong, &format!("{name:<11}"))));
     }

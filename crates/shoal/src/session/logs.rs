@@ -6,15 +6,15 @@ use std::time::Duration;
 use tokio::time::sleep;
 use wire::LogLine;
 
-use super::arguments::Logged;
+use super::arguments::LogsArgs;
 use crate::failure::Failure;
 use crate::output::{Output, Paint};
 use crate::server::cannot;
 
 /// How often it is looked for new lines.
-const LOOK: Duration = Duration::from_millis(500);
+const POLL_INTERVAL: Duration = Duration::from_millis(500);
 
-pub(super) fn main(wanted: &Logged, output: &Output) -> Result<ExitCode, Failure> {
+pub(super) fn main(wanted: &LogsArgs, output: &Output) -> Result<ExitCode, Failure> {
     wanted.server.with(async |client| {
         let session = client.session(wanted.session);
         let mut after = wanted.after;
@@ -27,7 +27,7 @@ pub(super) fn main(wanted: &Logged, output: &Output) -> Result<ExitCode, Failure
             if !wanted.follow {
                 return Ok(());
             }
-            sleep(LOOK).await;
+            sleep(POLL_INTERVAL).await;
         }
     })?;
     Ok(ExitCode::SUCCESS)

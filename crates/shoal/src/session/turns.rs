@@ -13,7 +13,7 @@ use tokio::task::block_in_place;
 use tokio::time::timeout;
 use wire::{TurnEnded, TurnError, TurnOutput, WhenBusy};
 
-use super::arguments::{Aborted, Followed, Said};
+use super::arguments::{AbortArgs, FollowArgs, SendArgs};
 use super::talk;
 use crate::failure::Failure;
 use crate::output::Output;
@@ -30,22 +30,22 @@ const ABORT_PATIENCE: Duration = Duration::from_secs(30);
 /// The longest message that is read from standard input: what a server takes.
 const MESSAGE_BYTES_MAX: u64 = 8 << 20;
 
-pub(super) fn send(said: &Said, output: &Output) -> Result<ExitCode, Failure> {
+pub(super) fn send(said: &SendArgs, output: &Output) -> Result<ExitCode, Failure> {
     let request = request(said)?;
     let code = talk(&said.server, async |client| {
         let mut signals = Signals::listen()?;
         let session = client.session(said.session);
         let begun = tokio::select! {
             begun = session.send(request) => begun.map_err(cannot("send it"))?,
-            number = signals.ending() => {
+            number = signals.next_end() => {
                 call_off(&session, output).await;
                 return Ok(SIGNAL_BASE + number);
             }
         };
-        let mut told = Told::new(begun, said.json, output);
+        let mut printer = TurnPrinter::new(begun, said.json, output);
         tokio::select! {
-            code = told.tell_all() => code,
-            number = signals.ending() => {
+            code = printer.print_all() => code,
+            number = signals.next_end() => {
                 call_off(&session, output).await;
                 Ok(SIGNAL_BASE + number)
             }
@@ -66,7 +66,7 @@ async fn call_off(session: &Conversation, output: &Output) {
     }
 }
 
-fn request(said: &Said) -> Result<TurnRequest, Failure> {
+fn request(said: &SendArgs) -> Result<TurnRequest, Failure> {
     let text = if said.message == "-" { read_message()? } else { said.message.clone() };
     let input = if said.object {
         let value: Value = serde_json::from_str(&text).map_err(|error| {
@@ -94,15 +94,16 @@ fn read_message() -> Result<String, Failure> {
     Ok(text)
 }
 
-pub(super) fn follow(followed: &Followed, output: &Output) -> Result<ExitCode, Failure> {
+pub(super) fn follow(followed: &FollowArgs, output: &Output) -> Result<ExitCode, Failure> {
     let code = talk(&followed.server, async |client| {
         let session = client.session(followed.session);
         let turn = match followed.turn {
             Some(turn) => turn,
             None => latest(&session).await?,
         };
-        let mut told = Told::new(session.follow(turn, followed.after), followed.json, output);
-        told.tell_all().await
+        let mut printer =
+            TurnPrinter::new(session.follow(turn, followed.after), followed.json, output);
+        printer.print_all().await
     })?;
     Ok(exit(code))
 }
@@ -125,7 +126,7 @@ async fn latest(session: &Conversation) -> Result<TurnId, Failure> {
     last.ok_or_else(|| Failure::new("nothing to follow", "nothing was said to this session yet"))
 }
 
-pub(super) fn abort(wanted: &Aborted, output: &Output) -> Result<ExitCode, Failure> {
+pub(super) fn abort(wanted: &AbortArgs, output: &Output) -> Result<ExitCode, Failure> {
     let aborted = wanted.server.with(async |client| {
         let session = client.session(wanted.session);
         session.abort(wanted.keep_sandbox).await.map_err(cannot("abort the turn"))
@@ -142,19 +143,19 @@ pub(super) fn abort(wanted: &Aborted, output: &Output) -> Result<ExitCode, Failu
 }
 
 /// A turn that is told as it happens.
-struct Told<'o> {
+struct TurnPrinter<'o> {
     stream: TurnStream,
     json: bool,
     output: &'o Output,
 }
 
-impl<'o> Told<'o> {
+impl<'o> TurnPrinter<'o> {
     fn new(stream: TurnStream, json: bool, output: &'o Output) -> Self {
         Self { stream, json, output }
     }
 
     /// Tells all of it. The exit code is that of a command of the shell, if it was one.
-    async fn tell_all(&mut self) -> Result<i32, Failure> {
+    async fn print_all(&mut self) -> Result<i32, Failure> {
         while let Some(event) = self.stream.next().await.map_err(cannot("follow the turn"))? {
             if self.json {
                 let line = serde_json::to_string(&event)

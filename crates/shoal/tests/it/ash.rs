@@ -8,8 +8,8 @@ use std::process::Command;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use crate::served::{Scratch, Served};
 use crate::shell::{able, eventually, skipped};
+use crate::test_server::{Scratch, Served};
 
 fn agents() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../scripts/ash").canonicalize().unwrap()

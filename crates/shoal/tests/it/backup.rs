@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::served::{Scratch, Served, alone, names, told};
 use crate::shell::{Said, able, finish};
+use crate::test_server::{Scratch, Served, alone, names, told};
 
 fn say(words: &[&str]) -> Said {
     told(finish(alone(words).spawn().unwrap(), &[]))

@@ -7,8 +7,8 @@ use std::process::Command;
 
 use serde_json::{Value, json};
 
-use crate::served::{Scratch, Served};
 use crate::shell::{able, eventually, skipped};
+use crate::test_server::{Scratch, Served};
 
 fn ready(programs: &[&str]) -> bool {
     if !rustix::process::geteuid().is_root() {

@@ -6,8 +6,8 @@ use std::process::Command;
 
 use rustix::process::Signal;
 
-use crate::served::{Scratch, Served, alone};
 use crate::shell::{able, eventually, skipped};
+use crate::test_server::{Scratch, Served, alone};
 
 /// Adds the seconds in a file to the wall clock, and leaves other clocks as they are.
 const LIBRARY: &str = r#"

@@ -7,8 +7,8 @@ use std::process::Command;
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::served::{Scratch, Served, alone, names};
 use crate::shell::{able, eventually, skipped};
+use crate::test_server::{Scratch, Served, alone, names};
 
 const HARD: &str = ", limit = \"hard\"";
 

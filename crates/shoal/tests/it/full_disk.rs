@@ -11,8 +11,8 @@ use std::time::Duration;
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::served::{Scratch, Served, alone};
 use crate::shell::{able, eventually, skipped};
+use crate::test_server::{Scratch, Served, alone};
 
 /// Sandboxes are refused before the disk is full otherwise.
 const FLOOR: &str = "node.workspace_free_floor_mb=1";
@@ -184,7 +184,8 @@ fn a_first_start_on_a_full_disk_is_refused_with_its_remedy() {
     disk.fill();
     let data = disk.0.to_str().unwrap();
     let arguments = ["serve", "--listen", "127.0.0.1:0", "--data-dir", data];
-    let said = crate::served::told(crate::shell::finish(alone(&arguments).spawn().unwrap(), &[]));
+    let said =
+        crate::test_server::told(crate::shell::finish(alone(&arguments).spawn().unwrap(), &[]));
     assert!(![Some(0), None].contains(&said.code), "{said:?}");
     assert!(said.stderr.contains("space"), "{}", said.stderr);
     assert!(!said.stderr.contains("by itself"), "{}", said.stderr);

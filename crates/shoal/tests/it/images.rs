@@ -6,8 +6,8 @@ use std::process::Command;
 
 use serde_json::json;
 
-use crate::served::{Scratch, Served, alone, told};
 use crate::shell::{Said, able, finish, skipped};
+use crate::test_server::{Scratch, Served, alone, told};
 
 fn on(scratch: &Scratch, arguments: &[&str], input: &[u8]) -> Said {
     let mut command = alone(arguments);

@@ -3,8 +3,8 @@
 
 use std::os::unix::fs::symlink;
 
-use crate::served::{Scratch, Served, alone, told};
 use crate::shell::{able, finish};
+use crate::test_server::{Scratch, Served, alone, told};
 
 fn put(served: &Served, host_path: &str, more: &str) -> crate::shell::Said {
     let text = format!(

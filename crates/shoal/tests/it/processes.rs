@@ -6,8 +6,8 @@ use std::net::TcpStream;
 use std::process::Stdio;
 use std::time::Duration;
 
-use crate::served::{Served, told};
 use crate::shell::{able, eventually, finish};
+use crate::test_server::{Served, told};
 
 /// Answers HTTP with what it was asked, and says back what it hears after an upgrade.
 const SERVER: &str = r#"

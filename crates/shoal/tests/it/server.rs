@@ -5,8 +5,8 @@ use std::os::unix::fs::PermissionsExt as _;
 
 use rustix::process::Signal;
 
-use crate::served::{Scratch, Served, alone, names, told};
 use crate::shell::{able, eventually, finish};
+use crate::test_server::{Scratch, Served, alone, names, told};
 
 #[test]
 fn without_a_server_commands_say_how_to_start_one() {

@@ -5,8 +5,8 @@ use std::io::Read as _;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
 
-use crate::served::{Scratch, Served, told};
 use crate::shell::{able, eventually, finish};
+use crate::test_server::{Scratch, Served, told};
 
 #[test]
 fn a_conversation_keeps_its_files_and_its_history() {

@@ -4,8 +4,8 @@ use std::os::unix::fs::PermissionsExt as _;
 
 use serde_json::json;
 
-use crate::served::{Served, names, told};
 use crate::shell::{able, eventually, finish};
+use crate::test_server::{Served, names, told};
 
 #[test]
 fn programs_run_in_a_warm_sandbox_as_they_would_anywhere() {
@@ -231,7 +231,7 @@ fn another_server_can_be_named() {
     let served = Served::start();
     let url = std::fs::read_to_string(served.data().join("address")).unwrap();
     let key = std::fs::read_to_string(served.data().join("admin.key")).unwrap();
-    let mut command = crate::served::alone(&["stats", "--json", "--server", url.trim()]);
+    let mut command = crate::test_server::alone(&["stats", "--json", "--server", url.trim()]);
     let said = told(finish(command.env("SHOAL_KEY", key.trim()).spawn().unwrap(), &[]));
     assert_eq!(said.code, Some(0), "{said:?}");
 }

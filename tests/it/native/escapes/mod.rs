@@ -2,9 +2,9 @@
 //! kernel, tried again here. Each test has the number in its name and says what it was; most of them
 //! were mistakes of a runtime, and ours must not make them again.
 
-mod doors;
-mod entering;
+mod host_entry;
 mod images;
+mod kernel_interfaces;
 mod roots;
 mod workspaces;
 

@@ -20,15 +20,15 @@ macro_rules! on_every_runtime {
     };
 }
 
-mod deaths;
-mod dropped;
-mod ends;
+mod client_disconnects;
 pub(crate) mod engine;
-mod forged;
-mod gate;
+mod engine_gate;
+mod forged_output;
+mod host_mounts;
+mod leftovers_between_uses;
 pub(crate) mod machine;
-mod remains;
-mod serving;
-mod shown;
+mod sandbox_deaths;
+mod selected_templates;
+mod server_stop;
 pub(crate) mod stage;
-mod subset;
+mod waiters;

@@ -14,10 +14,10 @@ use tokio::time::{Instant, sleep, timeout};
 use wire::{CheckoutRequest, Sandbox};
 
 use super::engine::{self, Labelled};
-use super::gate::Gate;
+use super::engine_gate::Gate;
 use super::machine::{self, Process};
-use crate::served::Scratch;
 use crate::storm::node::Server;
+use crate::test_server::Scratch;
 
 /// How long anything that must come may take on a busy machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(50);

@@ -5,8 +5,8 @@ use std::path::Path;
 
 use workspaces::HardLimit;
 
-use super::judge::Finding;
-use crate::placing::{nearest, tried_in};
+use super::host_checks::Finding;
+use crate::workspace_placement::{nearest_existing, probe_limits_in};
 
 const NAME: &str = "hard limit of workspaces";
 const REMEDY: &str = "templates that ask for `limit = \"hard\"` are refused without \
@@ -15,9 +15,9 @@ const REMEDY: &str = "templates that ask for `limit = \"hard\"` are refused with
 
 /// What works in a data directory.
 pub(super) fn finding(data_dir: &Path) -> Finding {
-    let place = nearest(data_dir);
-    match tried_in(&place) {
-        Ok(found) => judge(&place, &found),
+    let place = nearest_existing(data_dir);
+    match probe_limits_in(&place) {
+        Ok(found) => finding_for(&place, &found),
         Err(error) => {
             let why = format!("cannot be tried in {}: {error}", place.display());
             Finding::no(NAME, why, "run it as whoever runs the server")
@@ -25,7 +25,7 @@ pub(super) fn finding(data_dir: &Path) -> Finding {
     }
 }
 
-fn judge(place: &Path, found: &HardLimit) -> Finding {
+fn finding_for(place: &Path, found: &HardLimit) -> Finding {
     let reasons = found.reasons();
     match found.by {
         Some(by) if reasons.is_empty() => {
@@ -44,7 +44,7 @@ fn judge(place: &Path, found: &HardLimit) -> Finding {
 
 #[cfg(test)]
 mod tests {
-    use super::super::judge::State;
+    use super::super::host_checks::State;
     use super::*;
     use workspaces::HardBy;
 
@@ -52,14 +52,14 @@ mod tests {
     fn what_works_and_what_does_not_is_told_with_its_reason() {
         let place = Path::new("/data");
         let not = vec![(HardBy::Btrfs, "quotas are off".to_owned())];
-        let by = |by| judge(place, &HardLimit { by, not: not.clone() });
+        let by = |by| finding_for(place, &HardLimit { by, not: not.clone() });
         let image = by(Some(HardBy::Image));
         assert_eq!((image.state, image.remedy.is_some()), (State::Yes, false));
         assert!(image.why.contains("images") && image.why.contains("quotas are off"));
         let none = by(None);
         assert_eq!((none.state, none.needed), (State::No, false));
         assert!(none.why.contains("soft") && none.remedy.is_some(), "{none:?}");
-        let best = judge(place, &HardLimit { by: Some(HardBy::Btrfs), not: Vec::new() });
+        let best = finding_for(place, &HardLimit { by: Some(HardBy::Btrfs), not: Vec::new() });
         assert_eq!(best.why, "by btrfs subvolumes in /data");
     }
 }

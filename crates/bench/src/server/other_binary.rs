@@ -5,7 +5,7 @@ use std::path::Path;
 use async_trait::async_trait;
 use command::failure::Failure;
 
-use super::served::{Kept, Served};
+use super::test_server::{Kept, Served};
 use super::times::{self, Acquire, AcquireAndExec, Exec, Sleep};
 use crate::contender::{Contender, Times};
 

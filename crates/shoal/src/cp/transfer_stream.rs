@@ -14,16 +14,16 @@ use crate::output::Output;
 
 const CHUNK_BYTES: usize = 128 * 1024;
 const PIECES: usize = 4;
-const TELL_EVERY: Duration = Duration::from_millis(250);
+const PROGRESS_INTERVAL: Duration = Duration::from_millis(250);
 
 /// Writes into a request that is being sent.
-pub(crate) struct Outgoing {
+pub(crate) struct UploadWriter {
     pieces: mpsc::Sender<io::Result<Bytes>>,
     buffer: Vec<u8>,
     count: Counter,
 }
 
-impl Outgoing {
+impl UploadWriter {
     pub(crate) fn new(pieces: mpsc::Sender<io::Result<Bytes>>, count: Counter) -> Self {
         Self { pieces, buffer: Vec::with_capacity(CHUNK_BYTES), count }
     }
@@ -42,7 +42,7 @@ impl Outgoing {
     }
 }
 
-impl Write for Outgoing {
+impl Write for UploadWriter {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let room = CHUNK_BYTES - self.buffer.len();
         let taken = &bytes[..bytes.len().min(room)];
@@ -59,12 +59,12 @@ impl Write for Outgoing {
 }
 
 /// Reads from an answer that is arriving.
-pub(super) struct Arriving {
+pub(super) struct DownloadReader {
     pieces: mpsc::Receiver<io::Result<Bytes>>,
     current: Bytes,
 }
 
-impl Arriving {
+impl DownloadReader {
     /// Bytes of a download, taken off the connection as they are read.
     pub(super) fn of(mut download: Download, count: Counter) -> Self {
         let (sender, pieces) = mpsc::channel(PIECES);
@@ -88,7 +88,7 @@ impl Arriving {
     }
 }
 
-impl Read for Arriving {
+impl Read for DownloadReader {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         while self.current.is_empty() {
             match self.pieces.blocking_recv() {
@@ -114,18 +114,18 @@ impl Counter {
     /// Waits for something, and says how far it is.
     pub(crate) async fn watch<T>(&self, work: impl Future<Output = T>, output: &Output) -> T {
         tokio::pin!(work);
-        let mut told = false;
+        let mut shown = false;
         let done = loop {
             tokio::select! {
                 done = &mut work => break done,
-                () = tokio::time::sleep(TELL_EVERY) => {
-                    told = true;
+                () = tokio::time::sleep(PROGRESS_INTERVAL) => {
+                    shown = true;
                     let kilobytes = self.0.load(Ordering::Relaxed) / 1000;
                     output.progress(&format!("{}.{} MB", kilobytes / 1000, kilobytes / 100 % 10));
                 }
             }
         };
-        if told {
+        if shown {
             output.progress("");
         }
         done

@@ -7,14 +7,14 @@ use std::path::{Path, PathBuf};
 
 /// Who runs us, and where.
 #[derive(Debug, Clone)]
-pub(crate) struct Surroundings {
+pub(crate) struct HostContext {
     pub(crate) root: bool,
     pub(crate) cores: u32,
     /// The environment.
     pub(crate) env: BTreeMap<String, OsString>,
 }
 
-impl Surroundings {
+impl HostContext {
     pub(crate) fn read() -> Self {
         let known = std::env::vars_os().filter_map(|(name, value)| {
             // A name that is not text is none of ours.
@@ -53,7 +53,7 @@ mod tests {
     fn half_of_the_cores_serve() {
         for (cores, workers) in [(0, 1), (1, 1), (2, 1), (3, 1), (4, 2), (64, 32)] {
             assert_eq!(
-                Surroundings { root: true, cores, env: BTreeMap::new() }.workers(),
+                HostContext { root: true, cores, env: BTreeMap::new() }.workers(),
                 workers,
                 "{cores}"
             );

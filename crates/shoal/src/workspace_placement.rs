@@ -12,18 +12,18 @@ use workspaces::{HardLimit, probe};
 
 /// What was found.
 #[derive(Debug)]
-pub(crate) struct Ground {
+pub(crate) struct WorkspacePlacement {
     /// What keeps hard limits where data is, or why that cannot be tried.
     hard: Result<HardLimits, String>,
     /// Whether native sandboxes can have a workspace there, or why not.
     native: Result<(), String>,
 }
 
-impl Ground {
+impl WorkspacePlacement {
     /// Looks at the machine and tries limits where data is kept. It starts no sandbox.
-    pub(crate) fn look(data_dir: &Path) -> Self {
-        let place = nearest(data_dir);
-        let hard = tried_in(&place).map(|found| found.kept()).map_err(|error| {
+    pub(crate) fn probe_at(data_dir: &Path) -> Self {
+        let place = nearest_existing(data_dir);
+        let hard = probe_limits_in(&place).map(|found| found.kept()).map_err(|error| {
             format!("{}: {error}; run it as whoever runs the server", place.display())
         });
         let machine = Machine::probe();
@@ -61,12 +61,12 @@ impl Ground {
 }
 
 /// The data directory, or what is there of the way to it.
-pub(crate) fn nearest(data_dir: &Path) -> PathBuf {
+pub(crate) fn nearest_existing(data_dir: &Path) -> PathBuf {
     data_dir.ancestors().find(|path| path.is_dir()).unwrap_or(Path::new("/")).to_owned()
 }
 
 /// Tries limits in a directory that is gone afterwards.
-pub(crate) fn tried_in(place: &Path) -> io::Result<HardLimit> {
+pub(crate) fn probe_limits_in(place: &Path) -> io::Result<HardLimit> {
     let trial = place.join(format!(".shoal-trial-{}", std::process::id()));
     std::fs::DirBuilder::new().mode(0o700).create(&trial)?;
     let found = probe(&trial);
@@ -85,8 +85,8 @@ mod tests {
     fn a_trial_leaves_nothing() {
         let place = std::env::temp_dir().join(format!("placing-{}", std::process::id()));
         std::fs::create_dir(&place).unwrap();
-        assert_eq!(nearest(&place.join("not/there")), place);
-        tried_in(&place).unwrap();
+        assert_eq!(nearest_existing(&place.join("not/there")), place);
+        probe_limits_in(&place).unwrap();
         assert_eq!(std::fs::read_dir(&place).unwrap().count(), 0);
         std::fs::remove_dir(&place).unwrap();
     }
@@ -95,16 +95,17 @@ mod tests {
     fn containers_are_in_memory_and_what_cannot_be_tried_is_not_guessed() {
         const WHY: &str = "there is no such thing";
         let mut template = Template::named(TemplateName::new("t").unwrap());
-        let ground = Ground { hard: Err(WHY.to_owned()), native: Ok(()) };
-        assert_eq!(ground.placed(&template), Err(WHY.to_owned()));
+        let placement = WorkspacePlacement { hard: Err(WHY.to_owned()), native: Ok(()) };
+        assert_eq!(placement.placed(&template), Err(WHY.to_owned()));
         template.runtime = RuntimeKind::Docker;
-        let found = ground.placed(&template).unwrap();
+        let found = placement.placed(&template).unwrap();
         assert_eq!(found.kind, WorkspaceKind::Memory);
         assert!(found.why.unwrap().contains("docker"));
         template.runtime = RuntimeKind::Native;
-        let ground = Ground { hard: Ok(HardLimits::FileSystem("x")), native: Ok(()) };
-        assert_eq!(ground.placed(&template).unwrap().kind, WorkspaceKind::Disk);
-        let found = ground.tried(Err(WHY.to_owned())).placed(&template).unwrap();
+        let placement =
+            WorkspacePlacement { hard: Ok(HardLimits::FileSystem("x")), native: Ok(()) };
+        assert_eq!(placement.placed(&template).unwrap().kind, WorkspaceKind::Disk);
+        let found = placement.tried(Err(WHY.to_owned())).placed(&template).unwrap();
         assert_eq!(found.kind, WorkspaceKind::Memory, "a trial counts");
     }
 }

@@ -14,7 +14,7 @@ use crate::shell::skipped;
 on_every_runtime!(nothing_of_a_use_is_found_by_the_next);
 
 const MISCHIEF: &str = include_str!("mischief.py");
-const LOOK: &str = include_str!("look.py");
+const LOOK: &str = include_str!("inspect.py");
 const ROUNDS: u32 = 3;
 
 fn nothing_of_a_use_is_found_by_the_next(kind: Kind) {

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use wire::ExecRequest;
 
 use super::stage::{Kind, POOL, Stage};
-use crate::served::Scratch;
+use crate::test_server::Scratch;
 
 on_every_runtime!(paths_are_taken_by_whole_names, what_may_not_be_shown_is_refused_by_name);
 

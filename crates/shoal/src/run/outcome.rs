@@ -14,7 +14,7 @@ const SIGNAL_BASE: i32 = 128;
 
 /// How it ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Ending {
+pub(crate) struct ProgramOutcome {
     status: ExitStatus,
     out_of_memory: bool,
     took: Duration,
@@ -22,10 +22,10 @@ pub(crate) struct Ending {
     timed_out_after: Option<Duration>,
     memory_mb: u32,
     /// It is all said already.
-    told: bool,
+    reported: bool,
 }
 
-impl Ending {
+impl ProgramOutcome {
     pub(crate) fn of(
         exit: Exit,
         took: Duration,
@@ -33,7 +33,7 @@ impl Ending {
         memory_mb: u32,
     ) -> Self {
         let (status, out_of_memory) = (exit.status, exit.out_of_memory);
-        Self { status, out_of_memory, took, timed_out_after, memory_mb, told: false }
+        Self { status, out_of_memory, took, timed_out_after, memory_mb, reported: false }
     }
 
     /// We were asked to end before the program did.
@@ -44,13 +44,13 @@ impl Ending {
             took: Duration::ZERO,
             timed_out_after: None,
             memory_mb: 0,
-            told: false,
+            reported: false,
         }
     }
 
     #[must_use]
-    pub(crate) fn told(mut self) -> Self {
-        self.told = true;
+    pub(crate) fn reported(mut self) -> Self {
+        self.reported = true;
         self
     }
 
@@ -80,8 +80,8 @@ impl Ending {
         })
     }
 
-    pub(crate) fn tell(&self, output: &Output) {
-        if let Some(words) = self.words().filter(|_| !self.told) {
+    pub(crate) fn report(&self, output: &Output) {
+        if let Some(words) = self.words().filter(|_| !self.reported) {
             output.note(&words);
         }
     }
@@ -111,9 +111,9 @@ impl Ending {
 mod tests {
     use super::*;
 
-    fn ending(status: ExitStatus) -> Ending {
+    fn outcome(status: ExitStatus) -> ProgramOutcome {
         let exit = Exit { status, out_of_memory: false, user_us: 0, system_us: 0, max_rss_kb: 0 };
-        Ending::of(exit, Duration::from_millis(3), None, 64)
+        ProgramOutcome::of(exit, Duration::from_millis(3), None, 64)
     }
 
     #[test]
@@ -129,17 +129,17 @@ mod tests {
             (ExitStatus::Signal(64), 192),
         ];
         for (status, expected) in cases {
-            assert_eq!(ending(status).code(), expected, "{status:?}");
+            assert_eq!(outcome(status).code(), expected, "{status:?}");
         }
     }
 
     #[test]
     fn want_of_memory_and_time_are_said_in_words() {
-        let plain = ending(ExitStatus::Signal(9));
+        let plain = outcome(ExitStatus::Signal(9));
         assert_eq!(plain.words(), None);
-        let hungry = Ending { out_of_memory: true, ..plain };
+        let hungry = ProgramOutcome { out_of_memory: true, ..plain };
         assert!(hungry.words().unwrap().starts_with("out of memory"));
-        let slow = Ending { timed_out_after: Some(Duration::from_secs(2)), ..plain };
+        let slow = ProgramOutcome { timed_out_after: Some(Duration::from_secs(2)), ..plain };
         assert_eq!(slow.words().unwrap(), "timed out: killed after 2.0 s; --timeout gives it more");
     }
 }

@@ -10,7 +10,7 @@ use model::ImageName;
 use tasks::spawn_blocking;
 use wire::Image;
 
-use crate::cp::pieces::{Counter, Outgoing};
+use crate::cp::transfer_stream::{Counter, UploadWriter};
 use crate::failure::Failure;
 use crate::output::Output;
 use crate::server::{Server, cannot};
@@ -25,7 +25,7 @@ pub(super) fn to_server(
     server.with(async |client| {
         let (sender, upload) = Upload::channel();
         let count = Counter::default();
-        let mut outgoing = Outgoing::new(sender, count.clone());
+        let mut outgoing = UploadWriter::new(sender, count.clone());
         let from = source.to_owned();
         let reading = spawn_blocking(move || {
             let read = send(&from, &mut outgoing);
@@ -50,7 +50,7 @@ pub(super) fn to_server(
     })
 }
 
-fn send(source: &PathBuf, to: &mut Outgoing) -> Result<(), Failure> {
+fn send(source: &PathBuf, to: &mut UploadWriter) -> Result<(), Failure> {
     let failed =
         |error: io::Error| Failure::new(format!("cannot send {}", source.display()), error).usage();
     if source == Path::new("-") {

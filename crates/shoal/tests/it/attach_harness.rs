@@ -5,8 +5,8 @@ use std::process::Stdio;
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::served::{Served, told};
 use crate::shell::{able, eventually, finish};
+use crate::test_server::{Served, told};
 
 /// More than all the buffers between two programs hold.
 const LINES: usize = 300;

@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 
 use rustix::process::Signal;
 
-use crate::served::{Scratch, Served, alone, told};
 use crate::shell::{able, eventually, finish};
+use crate::test_server::{Scratch, Served, alone, told};
 
 /// In everything that may be secret.
 const MARK: &str = "correct-horse-battery";

@@ -8,7 +8,7 @@ use tokio::sync::mpsc;
 use tokio::task::block_in_place;
 
 use crate::failure::Failure;
-use crate::run::signals::{Signals, Told, asks_to_end};
+use crate::run::signals::{SignalAction, Signals, asks_to_end};
 use crate::run::streams::write_all;
 use crate::server::cannot;
 
@@ -44,9 +44,9 @@ pub(super) async fn speak(sandbox: &Handle, signals: &mut Signals) -> Result<Opt
                     return Ok(None);
                 }
             },
-            told = signals.next() => match told {
-                Told::Pass(number) if asks_to_end(number) => return Ok(Some(SIGNAL_BASE + number)),
-                Told::Pass(_) | Told::Resized => {}
+            action = signals.next() => match action {
+                SignalAction::Forward(number) if asks_to_end(number) => return Ok(Some(SIGNAL_BASE + number)),
+                SignalAction::Forward(_) | SignalAction::Resized => {}
             },
         }
     }

@@ -6,8 +6,8 @@ use std::time::Duration;
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::served::{Scratch, Served, names};
 use crate::shell::{able, eventually, skipped};
+use crate::test_server::{Scratch, Served, names};
 
 /// Templates of every kind of workspace that works here.
 fn kinds() -> Vec<(&'static str, &'static str)> {

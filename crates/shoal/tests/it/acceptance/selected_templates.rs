@@ -3,8 +3,8 @@
 
 use rustix::process::Signal;
 
-use crate::served::{Scratch, Served, alone, told};
 use crate::shell::{able, eventually, finish};
+use crate::test_server::{Scratch, Served, alone, told};
 
 const CONFIG: &str = r#"
 [docker]

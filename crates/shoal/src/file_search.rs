@@ -12,9 +12,9 @@ use crate::server::{Server, cannot};
 
 const WORKSPACE: &str = "/workspace";
 
-/// Which files, typed the same way wherever they are looked for.
+/// FileSelection files, typed the same way wherever they are looked for.
 #[derive(Debug, clap::Args)]
-pub(crate) struct Which {
+pub(crate) struct FileSelection {
     /// Only files whose name is like this; may be given more than once
     #[arg(long, short = 'n', value_name = "PATTERN")]
     name: Vec<String>,
@@ -34,7 +34,7 @@ pub(crate) struct Which {
     server: Server,
 }
 
-impl Which {
+impl FileSelection {
     fn filter(&self) -> FileFilter {
         FileFilter {
             names: self.name.clone(),
@@ -67,7 +67,7 @@ pub(crate) struct Find {
     #[arg(long, value_name = "N")]
     depth: Option<u32>,
     #[command(flatten)]
-    which: Which,
+    files: FileSelection,
 }
 
 /// What was typed to look for a text.
@@ -91,7 +91,7 @@ pub(crate) struct Grep {
     #[arg(long, short = 'i')]
     ignore_case: bool,
     #[command(flatten)]
-    which: Which,
+    files: FileSelection,
 }
 
 /// What was typed to watch.
@@ -126,15 +126,15 @@ fn shown(path: &str) -> String {
 
 pub(crate) fn find(asked: &Find, output: &Output) -> Result<ExitCode, Failure> {
     let filter =
-        FileFilter { kinds: asked.kind.clone(), depth: asked.depth, ..asked.which.filter() };
-    let found = asked.which.server.with(async |client| {
+        FileFilter { kinds: asked.kind.clone(), depth: asked.depth, ..asked.files.filter() };
+    let found = asked.files.server.with(async |client| {
         client
             .sandbox(asked.sandbox)
             .find(&asked.path, &filter)
             .await
             .map_err(cannot("look for files"))
     })?;
-    if asked.which.json {
+    if asked.files.json {
         output.say_value(&found)?;
         return Ok(ExitCode::SUCCESS);
     }
@@ -151,13 +151,13 @@ pub(crate) fn find(asked: &Find, output: &Output) -> Result<ExitCode, Failure> {
 }
 
 pub(crate) fn grep(asked: &Grep, output: &Output) -> Result<ExitCode, Failure> {
-    let filter = asked.which.filter();
-    let hits = asked.which.server.with(async |client| {
+    let filter = asked.files.filter();
+    let hits = asked.files.server.with(async |client| {
         let sandbox = client.sandbox(asked.sandbox);
         let hits = sandbox.search(&asked.path, &asked.text, asked.ignore_case, &filter).await;
         hits.map_err(cannot("look for a text"))
     })?;
-    if asked.which.json {
+    if asked.files.json {
         output.say_value(&hits)?;
     } else {
         for hit in &hits.matches {

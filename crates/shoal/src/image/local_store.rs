@@ -10,21 +10,21 @@ use images::{Collected, ImageError, ImageErrorCode, ImportOptions, Progress, Sou
 use model::ImageName;
 use wire::{Image, ImageRemoved};
 
-use super::{STORE, told};
+use super::{STORE, display};
 use crate::failure::Failure;
 use crate::output::Output;
 use crate::server::Server;
 
 /// Between two words about how far it is.
-const TELL_EVERY_BYTES: u64 = 4 << 20;
-const TELL_EVERY_ENTRIES: u64 = 500;
+const PROGRESS_EVERY_BYTES: u64 = 4 << 20;
+const PROGRESS_EVERY_ENTRIES: u64 = 500;
 
-pub(super) struct Here {
+pub(super) struct LocalStore {
     /// None if nobody ever brought anything.
     store: Option<Store>,
 }
 
-impl Here {
+impl LocalStore {
     /// The store, made if there is none.
     pub(super) fn make(server: &Server) -> Result<Self, Failure> {
         let data_dir = server.data_dir()?;
@@ -67,12 +67,13 @@ impl Here {
             Source::Path(source.to_owned())
         };
         let options = ImportOptions { reference, ..ImportOptions::default() };
-        let mut told = (0, 0);
+        let mut shown = (0, 0);
         let mut watch = |progress: &Progress| {
-            let now = (progress.bytes / TELL_EVERY_BYTES, progress.entries / TELL_EVERY_ENTRIES);
-            if now != told {
-                told = now;
-                output.progress(&told::progress(progress));
+            let now =
+                (progress.bytes / PROGRESS_EVERY_BYTES, progress.entries / PROGRESS_EVERY_ENTRIES);
+            if now != shown {
+                shown = now;
+                output.progress(&display::progress(progress));
             }
             ControlFlow::Continue(())
         };

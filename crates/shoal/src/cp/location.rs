@@ -9,9 +9,9 @@ const HOME: &str = "/workspace";
 
 /// Here, or in a sandbox.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Place {
-    Here(Local),
-    There(Remote),
+pub(super) enum Location {
+    Local(Local),
+    Sandbox(Remote),
 }
 
 /// Here.
@@ -31,7 +31,7 @@ pub(super) struct Remote {
     pub(super) path: String,
 }
 
-impl Place {
+impl Location {
     /// What has an id before a colon is there; all else is here.
     pub(super) fn parse(text: &str) -> Self {
         if let Some((id, path)) = text.split_once(':')
@@ -42,9 +42,9 @@ impl Place {
                 path if path.starts_with('/') => path.to_owned(),
                 path => format!("{HOME}/{path}"),
             };
-            return Self::There(Remote { id, path });
+            return Self::Sandbox(Remote { id, path });
         }
-        Self::Here(match text {
+        Self::Local(match text {
             "-" => Local::Stream,
             path => Local::Path(PathBuf::from(path), path.ends_with('/')),
         })
@@ -65,20 +65,21 @@ mod tests {
 
     #[test]
     fn places_are_told_apart() {
-        let there =
-            |path: &str| Place::There(Remote { id: ID.parse().unwrap(), path: path.to_owned() });
-        let here = |path: &str, dir| Place::Here(Local::Path(PathBuf::from(path), dir));
+        let there = |path: &str| {
+            Location::Sandbox(Remote { id: ID.parse().unwrap(), path: path.to_owned() })
+        };
+        let here = |path: &str, dir| Location::Local(Local::Path(PathBuf::from(path), dir));
         let cases = [
             (format!("{ID}:/a/b"), there("/a/b")),
             (format!("{ID}:a"), there("/workspace/a")),
             (format!("{ID}:"), there("/workspace/")),
             ("a:b".to_owned(), here("a:b", false)),
             ("./x/".to_owned(), here("./x/", true)),
-            ("-".to_owned(), Place::Here(Local::Stream)),
+            ("-".to_owned(), Location::Local(Local::Stream)),
             (ID.to_owned(), here(ID, false)),
         ];
         for (text, expected) in cases {
-            assert_eq!(Place::parse(&text), expected, "{text}");
+            assert_eq!(Location::parse(&text), expected, "{text}");
         }
     }
 

@@ -8,8 +8,8 @@ use std::time::Duration;
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::served::Served;
 use crate::shell::{able, eventually};
+use crate::test_server::Served;
 
 /// Asks the server by hand, and gives the status and the body of its answer.
 fn asked(served: &Served, method: &str, path: &str, body: &str) -> (u16, String) {

@@ -14,7 +14,7 @@ pub(crate) const DEFAULT_TEMPLATE: &str = "default";
 
 /// What was typed.
 #[derive(Debug, Clone, Default, clap::Args)]
-pub(crate) struct Wanted {
+pub(crate) struct SandboxRequest {
     /// Template to make it from [default: default]
     #[arg(long, short = 'T', value_name = "NAME", value_parser = TemplateName::new)]
     pub(crate) template: Option<TemplateName>,
@@ -29,7 +29,7 @@ pub(crate) struct Wanted {
     wait: Option<Duration>,
 }
 
-impl Wanted {
+impl SandboxRequest {
     /// As the server wants it.
     pub(crate) fn request(&self, env: Vec<(String, String)>) -> Result<CheckoutRequest, Failure> {
         let default = || {

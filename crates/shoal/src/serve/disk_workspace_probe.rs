@@ -17,7 +17,7 @@ use crate::native;
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Makes a sandbox with its workspace on disk, and removes both. Why that cannot be, if it cannot.
-pub(super) async fn of_disk(runtime: &dyn Runtime, workspaces: &Workspaces) -> Result<(), String> {
+pub(super) async fn probe(runtime: &dyn Runtime, workspaces: &Workspaces) -> Result<(), String> {
     if !runtime.capabilities().disk_workspaces {
         return Err("the runtime cannot do it here".to_owned());
     }

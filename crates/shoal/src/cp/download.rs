@@ -11,8 +11,8 @@ use tasks::spawn_blocking;
 use wire::FileKind;
 
 use super::Copied;
-use super::pieces::{Arriving, Counter};
-use super::place::{Local, last_name};
+use super::location::{Local, last_name};
+use super::transfer_stream::{Counter, DownloadReader};
 use crate::failure::Failure;
 use crate::output::Output;
 
@@ -35,7 +35,7 @@ pub(super) async fn copy(
         };
         let directory = target(from, to, false)?;
         let download = sandbox.download_archive(from).await.map_err(failed)?;
-        let arriving = Arriving::of(download, count.clone());
+        let arriving = DownloadReader::of(download, count.clone());
         let work = spawn_blocking(move || unpack(arriving, &directory));
         return settle(count.watch(work, output).await, from);
     }
@@ -45,7 +45,7 @@ pub(super) async fn copy(
         Local::Path(path, as_directory) => Some(target(from, path, *as_directory)?),
     };
     let download = sandbox.read_file(from, 0).await.map_err(failed)?;
-    let arriving = Arriving::of(download, count.clone());
+    let arriving = DownloadReader::of(download, count.clone());
     let work = spawn_blocking(move || match file {
         Some(file) => write_file(arriving, &file, mode),
         None => write_out(arriving),

@@ -12,8 +12,8 @@ use tokio::task::JoinError;
 use wire::FileKind;
 
 use super::Copied;
-use super::pieces::{Counter, Outgoing};
-use super::place::Local;
+use super::location::Local;
+use super::transfer_stream::{Counter, UploadWriter};
 use crate::failure::Failure;
 use crate::output::Output;
 
@@ -77,13 +77,13 @@ async fn file(
 ) -> Result<Copied, Failure> {
     let (sender, upload) = Upload::channel();
     let count = Counter::default();
-    let mut outgoing = Outgoing::new(sender, count.clone());
+    let mut outgoing = UploadWriter::new(sender, count.clone());
     let reading = spawn_blocking(move || {
         let copied = io::copy(&mut from, &mut outgoing).and_then(|bytes| {
             outgoing.flush()?;
             Ok(Copied { files: 1, bytes, left_behind: 0 })
         });
-        told_if_failed(copied, &outgoing)
+        abort_if_failed(copied, &outgoing)
     });
     let sending = async { sandbox.upload_file(to, upload, mode).await.map(|_| ()) };
     let sent = count.watch(sending, output).await;
@@ -106,7 +106,7 @@ async fn directory(
         .map_err(|error| Failure::of_client(format!("cannot make {to}"), &error))?;
     let (sender, upload) = Upload::channel();
     let count = Counter::default();
-    let outgoing = Outgoing::new(sender, count.clone());
+    let outgoing = UploadWriter::new(sender, count.clone());
     let from = from.to_owned();
     let packing = spawn_blocking(move || pack(&from, outgoing));
     let sending = async { sandbox.upload_archive(to, upload).await.map(|_| ()) };
@@ -115,19 +115,19 @@ async fn directory(
 }
 
 /// Makes an archive of what is in a directory. Links are kept as links and never followed.
-fn pack(from: &Path, outgoing: Outgoing) -> io::Result<Copied> {
+fn pack(from: &Path, outgoing: UploadWriter) -> io::Result<Copied> {
     let mut archive = tar::Builder::new(outgoing);
     archive.follow_symlinks(false);
     let mut copied = Copied::default();
     let packed = pack_into(from, &mut archive, &mut copied).and_then(|()| archive.finish());
     let outgoing = archive.get_mut();
     let flushed = packed.and_then(|()| outgoing.flush());
-    told_if_failed(flushed.map(|()| copied), outgoing)
+    abort_if_failed(flushed.map(|()| copied), outgoing)
 }
 
 fn pack_into(
     from: &Path,
-    archive: &mut tar::Builder<Outgoing>,
+    archive: &mut tar::Builder<UploadWriter>,
     copied: &mut Copied,
 ) -> io::Result<()> {
     let mut waiting: Vec<PathBuf> = vec![PathBuf::new()];
@@ -153,7 +153,7 @@ fn pack_into(
     Ok(())
 }
 
-fn told_if_failed(copied: io::Result<Copied>, outgoing: &Outgoing) -> io::Result<Copied> {
+fn abort_if_failed(copied: io::Result<Copied>, outgoing: &UploadWriter) -> io::Result<Copied> {
     if copied.is_err() {
         outgoing.fail();
     }

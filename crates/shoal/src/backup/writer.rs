@@ -13,17 +13,17 @@ use super::manifest::{FORMAT, Listed, MANIFEST, Manifest};
 use crate::failure::Failure;
 
 /// Most of it is compressed already.
-const LEVEL: i32 = 1;
+const COMPRESSION_LEVEL: i32 = 1;
 
 type Packed = tar::Builder<Encoder<'static, Box<dyn Write + Send>>>;
 
 /// A backup that is being written.
-pub(super) struct Sink {
-    to: To,
+pub(super) struct BackupWriter {
+    to: Target,
     files: Vec<Listed>,
 }
 
-enum To {
+enum Target {
     Directory { path: PathBuf, partial: Partial },
     File { path: PathBuf, partial: Partial, packed: Box<Packed> },
     Output { packed: Box<Packed> },
@@ -40,16 +40,16 @@ impl Drop for Partial {
     }
 }
 
-impl Sink {
+impl BackupWriter {
     /// Makes room for one. What is there already is never written over.
     pub(super) fn open(to: &Path) -> Result<Self, Failure> {
         let opened = Self::try_open(to).map_err(|error| failed(to, &error))?;
         Ok(Self { to: opened, files: Vec::new() })
     }
 
-    fn try_open(to: &Path) -> io::Result<To> {
+    fn try_open(to: &Path) -> io::Result<Target> {
         if to == Path::new("-") {
-            return Ok(To::Output { packed: packed(Box::new(io::stdout()))? });
+            return Ok(Target::Output { packed: packed(Box::new(io::stdout()))? });
         }
         let is_archive = to.to_string_lossy().ends_with(".tar.zst");
         let is_empty = fs::read_dir(to).is_ok_and(|mut entries| entries.next().is_none());
@@ -66,12 +66,12 @@ impl Sink {
         if to.to_string_lossy().ends_with(".tar.zst") {
             let options = File::options().write(true).create_new(true).mode(0o600).clone();
             let file = options.open(&partial.0)?;
-            return Ok(To::File { path, partial, packed: packed(Box::new(file))? });
+            return Ok(Target::File { path, partial, packed: packed(Box::new(file))? });
         }
         for directory in ["", "archives", "seeds"] {
             DirBuilder::new().mode(0o700).create(partial.0.join(directory))?;
         }
-        Ok(To::Directory { path, partial })
+        Ok(Target::Directory { path, partial })
     }
 
     /// Whether something is in it.
@@ -94,7 +94,7 @@ impl Sink {
 
     /// Puts bytes in.
     pub(super) fn put(&mut self, name: &str, bytes: u64, from: &mut dyn Read) -> io::Result<()> {
-        let mut summed = Summed { from, digest: Sha256::new(), bytes: 0 };
+        let mut summed = HashingReader { from, digest: Sha256::new(), bytes: 0 };
         self.write(name, bytes, &mut summed)?;
         if summed.bytes != bytes {
             return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "a file ended too early"));
@@ -106,13 +106,13 @@ impl Sink {
 
     fn write(&mut self, name: &str, bytes: u64, from: &mut dyn Read) -> io::Result<()> {
         let packed = match &mut self.to {
-            To::Directory { partial, .. } => {
+            Target::Directory { partial, .. } => {
                 let options = File::options().write(true).create_new(true).mode(0o600).clone();
                 let mut file = options.open(partial.0.join(name))?;
                 io::copy(&mut from.take(bytes), &mut file)?;
                 return file.sync_all();
             }
-            To::File { packed, .. } | To::Output { packed } => packed,
+            Target::File { packed, .. } | Target::Output { packed } => packed,
         };
         let mut header = tar::Header::new_ustar();
         header.set_path(name)?;
@@ -141,15 +141,15 @@ impl Sink {
 
     fn end(self) -> io::Result<Option<u64>> {
         let (path, partial) = match self.to {
-            To::Output { packed } => {
+            Target::Output { packed } => {
                 packed.into_inner()?.finish()?.flush()?;
                 return Ok(None);
             }
-            To::File { path, partial, packed } => {
+            Target::File { path, partial, packed } => {
                 packed.into_inner()?.finish()?.flush()?;
                 (path, partial)
             }
-            To::Directory { path, partial } => {
+            Target::Directory { path, partial } => {
                 // An empty directory gives way. If it is none by now, the next step says so.
                 let _ = fs::remove_dir(&path);
                 (path, partial)
@@ -172,7 +172,7 @@ pub(super) fn rename_new(from: &Path, to: &Path) -> io::Result<()> {
 }
 
 fn packed(to: Box<dyn Write + Send>) -> io::Result<Box<Packed>> {
-    let mut encoder = Encoder::new(to, LEVEL)?;
+    let mut encoder = Encoder::new(to, COMPRESSION_LEVEL)?;
     encoder.include_checksum(true)?;
     Ok(Box::new(tar::Builder::new(encoder)))
 }
@@ -184,13 +184,13 @@ fn failed(path: &Path, error: &io::Error) -> Failure {
 }
 
 /// Reads and sums up what is read.
-pub(crate) struct Summed<'r> {
+pub(crate) struct HashingReader<'r> {
     pub(crate) from: &'r mut dyn Read,
     pub(crate) digest: Sha256,
     pub(crate) bytes: u64,
 }
 
-impl Read for Summed<'_> {
+impl Read for HashingReader<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let read = self.from.read(buffer)?;
         self.digest.update(&buffer[..read]);

@@ -3,8 +3,8 @@
 use images::{Collected, Progress};
 use wire::{Image, Time};
 
-use crate::moment;
 use crate::output::{Output, Paint};
+use crate::relative_time;
 use crate::table::Table;
 
 /// Enough of an id to be told from the others.
@@ -38,7 +38,7 @@ pub(super) fn table(images: &[Image], now: Time) -> Table {
             image.id.to_string()[..ID_DIGITS].to_owned(),
             image.layers.len().to_string(),
             size(image.bytes),
-            moment::ago(image.imported_at, now),
+            relative_time::ago(image.imported_at, now),
         ]);
     }
     table

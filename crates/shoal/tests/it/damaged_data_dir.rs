@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 
 use rustix::process::Signal;
 
-use crate::served::{Scratch, Served, alone, told};
 use crate::shell::{able, finish};
+use crate::test_server::{Scratch, Served, alone, told};
 
 /// Every file with what is in it, besides the lock, which has the number of the last process.
 fn files(directory: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
