@@ -1,4 +1,4 @@
-//! Looking around among the files of a sandbox, and watching them.
+//! Searches and watches the files of a sandbox.
 
 use std::time::Duration;
 
@@ -10,23 +10,23 @@ use crate::call::Call;
 use crate::error::ClientError;
 use crate::events::STREAM;
 use crate::inside::Inside;
-use crate::lines::{Events, Lines};
+use crate::lines::{Lines, SseParser};
 use crate::query::Target;
 
-/// Which files.
+/// Selects files.
 #[derive(Debug, Clone, Default)]
 pub struct FileFilter {
-    /// Whose last name is like one of these.
+    /// Whose last name matches one of these.
     pub names: Vec<String>,
     /// Of one of these kinds: `file`, `directory`, `link`, `other`.
     pub kinds: Vec<String>,
     /// Not in directories of these names.
     pub exclude: Vec<String>,
-    /// Nor what begins with a dot.
+    /// Without names that begin with a dot.
     pub exclude_hidden: bool,
-    /// How far down.
+    /// How many levels deep.
     pub depth: Option<u32>,
-    /// At most so many.
+    /// At most this many.
     pub limit: Option<u32>,
 }
 
@@ -47,23 +47,23 @@ impl FileFilter {
 }
 
 impl Inside {
-    fn look(&self, how: &str, path: &str) -> Target {
+    fn files_route(&self, how: &str, path: &str) -> Target {
         self.at().part("files").part(how).with("path", path)
     }
 
-    /// What is beneath a directory.
+    /// The tree below a directory.
     #[boxed]
     pub async fn tree(&self, path: &str, filter: &FileFilter) -> Result<FileTree, ClientError> {
-        self.client.json(Call::get(filter.of(self.look("tree", path)))).await
+        self.client.json(Call::get(filter.of(self.files_route("tree", path)))).await
     }
 
-    /// Files beneath a directory.
+    /// Files below a directory.
     #[boxed]
     pub async fn find(&self, path: &str, filter: &FileFilter) -> Result<FoundList, ClientError> {
-        self.client.json(Call::get(filter.of(self.look("find", path)))).await
+        self.client.json(Call::get(filter.of(self.files_route("find", path)))).await
     }
 
-    /// A text in the files beneath a directory, or in one file.
+    /// Searches for a text in the files below a directory, or in one file.
     #[boxed]
     pub async fn search(
         &self,
@@ -72,12 +72,12 @@ impl Inside {
         ignore_case: bool,
         filter: &FileFilter,
     ) -> Result<SearchResult, ClientError> {
-        let target = self.look("search", path).with("text", text);
+        let target = self.files_route("search", path).with("text", text);
         let target = target.maybe("ignore_case", ignore_case.then_some(true));
         self.client.json(Call::get(filter.of(target))).await
     }
 
-    /// Changes the permissions of a file, or when it was last written.
+    /// Changes the permissions or the modification time of a file.
     #[boxed]
     pub async fn change_file(
         &self,
@@ -95,44 +95,44 @@ impl Inside {
         self.client.done(Call::post(self.at().part("files").part("link")).json(&request)?).await
     }
 
-    /// What changes in a directory; it is armed when this is answered.
+    /// Watches a directory. Changes after this call returned are reported.
     #[boxed]
     pub async fn watch(&self, path: &str, recursive: bool) -> Result<WatchStream, ClientError> {
-        let target = self.look("watch", path).maybe("recursive", recursive.then_some(true));
+        let target = self.files_route("watch", path).maybe("recursive", recursive.then_some(true));
         let mut call = Call::get(target).accept(STREAM);
         let answer = self.client.stream(&mut call).await?;
         let quiet = self.client.patience().quiet;
         let lines = Lines::new(answer.into_body());
-        let mut stream = WatchStream { lines, events: Events::default(), quiet, over: false };
+        let mut stream = WatchStream { lines, events: SseParser::default(), quiet, ended: false };
         match stream.next().await? {
             Some(FileEvent::Armed) => Ok(stream),
-            other => Err(ClientError::cut(format!("a watch that began with {other:?}"))),
+            other => Err(ClientError::cut(format!("the watch began with {other:?}"))),
         }
     }
 }
 
-/// What changes, as it happens. A watch that is cut off cannot be taken up: what changed meanwhile is
-/// not known.
+/// Changes as they happen. A broken watch cannot resume: changes meanwhile are unknown.
 pub struct WatchStream {
     lines: Lines,
-    events: Events,
+    events: SseParser,
     quiet: Duration,
-    over: bool,
+    ended: bool,
 }
 
 impl WatchStream {
-    /// What comes next; none after the end. Safe to drop while waiting.
+    /// The next change; none after the end. Safe to drop while waiting.
     pub async fn next(&mut self) -> Result<Option<FileEvent>, ClientError> {
-        while !self.over {
+        while !self.ended {
             let line = timeout(self.quiet, self.lines.next()).await;
-            let line = line.map_err(|_| ClientError::cut("nothing was heard for too long"))??;
+            let line =
+                line.map_err(|_| ClientError::cut("the server sent nothing for too long"))??;
             let Some(line) = line else {
-                self.over = true;
-                return Err(ClientError::cut("the watch was cut off"));
+                self.ended = true;
+                return Err(ClientError::cut("the connection of the watch ended"));
             };
-            let Some(told) = self.events.line(&line) else { continue };
-            let event = serde_json::from_str(&told.data).map_err(ClientError::cut)?;
-            self.over = matches!(event, FileEvent::Gone | FileEvent::Error { .. });
+            let Some(event) = self.events.line(&line) else { continue };
+            let event = serde_json::from_str(&event.data).map_err(ClientError::cut)?;
+            self.ended = matches!(event, FileEvent::Gone | FileEvent::Error { .. });
             return match event {
                 FileEvent::Error { problem } => Err(ClientError::Problem(problem)),
                 FileEvent::Armed
@@ -151,6 +151,6 @@ impl WatchStream {
 
 impl std::fmt::Debug for WatchStream {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("WatchStream").field("over", &self.over).finish_non_exhaustive()
+        f.debug_struct("WatchStream").field("ended", &self.ended).finish_non_exhaustive()
     }
 }
