@@ -1,4 +1,4 @@
-//! Rules about the text of the sources, checked by machine so that nobody has to remember them.
+//! Rules about the text of the sources, checked by a test so that no author has to remember them.
 
 use anyhow::Result;
 

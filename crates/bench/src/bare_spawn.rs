@@ -1,5 +1,5 @@
-//! What everything is compared with: starting a program with nothing around it. A small static
-//! process does the starting and the timing, so that our own size plays no part.
+//! The baseline: starting a program without a sandbox. A small static process starts and times it,
+//! so that the size of the benchmark itself has no influence.
 
 use std::path::Path;
 use std::process::Stdio;
@@ -12,15 +12,15 @@ use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 use super::contender::{Contender, Times};
 use command::failure::Failure;
 
-/// A process that starts a program on demand and says how long that took.
-pub(crate) struct Bare {
+/// A process that starts a program on demand and reports how long that took.
+pub(crate) struct BareSpawn {
     name: &'static str,
     _child: Child,
     ask: ChildStdin,
     answer: ChildStdout,
 }
 
-impl Bare {
+impl BareSpawn {
     /// `image` is the binary that does the starting, `program` what it starts.
     pub(crate) fn start(name: &'static str, image: &Path, program: &Path) -> Result<Self, Failure> {
         let failed = |error| Failure::new("cannot start the process to compare with", error);
@@ -40,13 +40,13 @@ impl Bare {
 }
 
 #[async_trait]
-impl Contender for Bare {
+impl Contender for BareSpawn {
     fn name(&self) -> &'static str {
         self.name
     }
 
     async fn sample(&mut self) -> Result<Times, Failure> {
-        let failed = |error| Failure::new("the process to compare with is gone", error);
+        let failed = |error| Failure::new("the process to compare with has ended", error);
         self.ask.write_all(b".").await.map_err(failed)?;
         self.ask.flush().await.map_err(failed)?;
         let nanoseconds = self.answer.read_u64_le().await.map_err(failed)?;

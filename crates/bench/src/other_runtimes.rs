@@ -1,5 +1,5 @@
-//! Other ways to isolate a program, where they are installed: bubblewrap, runc, docker. Each gets
-//! the same static binary, and as much isolation as it offers without extra work.
+//! Other isolation tools, if installed: bubblewrap, runc, docker. Each runs the same static binary,
+//! with the isolation that it offers by default.
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -15,9 +15,9 @@ use super::contender::{Contender, Skipped, Times};
 use super::scratch::{PROGRAM_INSIDE, Scratch};
 use command::failure::Failure;
 
-/// How long one start of somebody else's may take.
+/// How long one start with another tool may take.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// An engine that does not answer in this time is not there.
+/// How long the Docker engine may take to answer.
 const ENGINE_PATIENCE: Duration = Duration::from_secs(3);
 const IMAGE: &str = "shoal-bench";
 
@@ -26,7 +26,7 @@ pub(crate) struct Spawned {
     name: &'static str,
     every: u32,
     argv: Vec<String>,
-    /// Run before we are done.
+    /// A command that cleans up.
     afterwards: Option<Vec<String>>,
 }
 
@@ -53,7 +53,7 @@ impl Contender for Spawned {
     }
 }
 
-/// Everybody else who is installed, and why not.
+/// All installed tools. Those that are missing are added to `skipped`.
 pub(crate) async fn found(
     scratch: &Scratch,
     skipped: &mut Vec<Skipped>,
@@ -126,34 +126,37 @@ async fn docker(scratch: &Scratch) -> Result<Vec<Spawned>, Failure> {
     ])
 }
 
-/// Containers of the engine's own that stay until they are removed.
-pub(crate) struct Stay {
+/// Docker containers that stay until they are removed.
+pub(crate) struct PlainContainers {
     docker: PathBuf,
 }
 
-/// Makes the image for them, if there is an engine.
-pub(crate) async fn docker_stay(scratch: &Scratch) -> Result<Stay, Failure> {
+/// Makes their image, if there is an engine.
+pub(crate) async fn docker_stay(scratch: &Scratch) -> Result<PlainContainers, Failure> {
     let docker = installed("docker")?;
     let ask = words(&docker, &["version", "--format", "{{.Server.Version}}"]);
     if !timeout(ENGINE_PATIENCE, run(&ask)).await.is_ok_and(|answer| answer.is_ok()) {
-        return Err(Failure::new("docker is of no use here", "no engine answers"));
+        return Err(Failure::new("cannot use docker", "no engine answers"));
     }
     let root = scratch.root().display().to_string();
     let import = format!("tar -C '{root}' -c . | '{}' import - {IMAGE}", docker.display());
     run(&words(Path::new("sh"), &["-c", &import])).await?;
-    Ok(Stay { docker })
+    Ok(PlainContainers { docker })
 }
 
-fn stay_as(stay: &Stay, name: &str) -> Vec<String> {
-    // Waits for input that never comes, and so stays.
+fn stay_as(stay: &PlainContainers, name: &str) -> Vec<String> {
+    // Waits for input that never comes.
     let argv = ["run", "-d", "-i", "--rm", "--network", "none", "--name", name, IMAGE];
     let mut argv = words(&stay.docker, &argv);
     argv.extend(words(Path::new(PROGRAM_INSIDE), &["bare-spawner", PROGRAM_INSIDE]));
     argv
 }
 
-/// Starts so many at once, and gives their names when all run.
-pub(crate) async fn stay_at_once(stay: &Stay, count: u32) -> Result<Vec<String>, Failure> {
+/// Starts `count` containers at once, and gives their names when all run.
+pub(crate) async fn stay_at_once(
+    stay: &PlainContainers,
+    count: u32,
+) -> Result<Vec<String>, Failure> {
     let names: Vec<_> = (0..count).map(|n| format!("{IMAGE}-{}-{n}", std::process::id())).collect();
     let mut all = JoinSet::new();
     for name in &names {
@@ -166,7 +169,7 @@ pub(crate) async fn stay_at_once(stay: &Stay, count: u32) -> Result<Vec<String>,
     Ok(names)
 }
 
-pub(crate) async fn remove(stay: &Stay, names: &[String]) -> Result<(), Failure> {
+pub(crate) async fn remove(stay: &PlainContainers, names: &[String]) -> Result<(), Failure> {
     let mut argv = words(&stay.docker, &["rm", "-f"]);
     argv.extend(names.iter().cloned());
     run(&argv).await
@@ -175,7 +178,9 @@ pub(crate) async fn remove(stay: &Stay, names: &[String]) -> Result<(), Failure>
 /// Runs a command that must succeed.
 async fn run(argv: &[String]) -> Result<(), Failure> {
     let what = || format!("cannot run {}", argv.join(" "));
-    let [program, arguments @ ..] = argv else { return Err(Failure::new(what(), "it is empty")) };
+    let [program, arguments @ ..] = argv else {
+        return Err(Failure::new(what(), "the command is empty"));
+    };
     let child = Command::new(program)
         .args(arguments)
         .stdin(Stdio::null())
@@ -185,13 +190,13 @@ async fn run(argv: &[String]) -> Result<(), Failure> {
         .spawn()
         .map_err(|error| Failure::new(what(), error))?;
     let ended = timeout(PATIENCE, child.wait_with_output()).await;
-    let ended = ended.map_err(|_| Failure::new(what(), "it does not end"))?;
+    let ended = ended.map_err(|_| Failure::new(what(), "the command does not end"))?;
     let ended = ended.map_err(|error| Failure::new(what(), error))?;
     if ended.status.success() {
         return Ok(());
     }
     let complaint = String::from_utf8_lossy(&ended.stderr);
-    Err(Failure::new(what(), complaint.lines().last().unwrap_or("it failed")))
+    Err(Failure::new(what(), complaint.lines().last().unwrap_or("the command failed")))
 }
 
 /// Where a program is.
@@ -200,7 +205,7 @@ fn installed(name: &str) -> Result<PathBuf, Failure> {
     std::env::split_paths(&path)
         .map(|directory| directory.join(name))
         .find(|file| file.is_file())
-        .ok_or_else(|| Failure::new(format!("{name} is of no use here"), "it is not installed"))
+        .ok_or_else(|| Failure::new(format!("cannot use {name}"), "the program is not installed"))
 }
 
 fn words(first: &Path, rest: &[&str]) -> Vec<String> {

@@ -159,7 +159,8 @@ pub(crate) struct Throughput {
     pub(crate) bare_gb_per_s: f64,
 }
 
-/// Lets a program write so many megabytes, in a sandbox and without one. The best of a few, in turn.
+/// Lets a program write so many megabytes, in a sandbox and without one. The best of a few, in
+/// turn.
 pub(crate) async fn throughput(
     runtime: &Arc<dyn Runtime>,
     megabytes: u32,

@@ -68,54 +68,7 @@ impl Report {
     pub(crate) fn gates(&self) -> Vec<Gate> {
         let mut gates = Vec::new();
         for pace in Pace::ALL {
-            let word = pace.word();
-            for (name, limit) in RATIOS {
-                let ratio = self.samples.ratio(name, BARE, pace);
-                gates.extend(
-                    ratio.map(|ratio| {
-                        Gate::at_most(format!("{name} / bare ({word})"), ratio, limit)
-                    }),
-                );
-            }
-            for (name, to, limit) in server::RATIOS {
-                let ratio = self.samples.ratio(name, to, pace);
-                gates.extend(
-                    ratio.map(|ratio| {
-                        Gate::at_most(format!("{name} / {to} ({word})"), ratio, limit)
-                    }),
-                );
-            }
-            for (name, other) in other_binary::PAIRS {
-                let ratio = self.samples.ratio(name, other, pace);
-                gates.extend(ratio.map(|ratio| {
-                    Gate::at_most(format!("{name} / {other} ({word})"), ratio, other_binary::LIMIT)
-                }));
-            }
-            for (name, limit) in [("launch, brought root", 1.3), ("launch, ordinary user", 1.5)] {
-                let ratio = self.samples.ratio(name, "launch, spare network", pace);
-                gates.extend(ratio.map(|ratio| {
-                    Gate::at_most(format!("{name} / launch, spare network ({word})"), ratio, limit)
-                }));
-            }
-            for (name, limit_ms, ash_ms) in sessions::LIMITS {
-                let middle = self.samples.get(name, pace).and_then(|found| found.percentile(50));
-                gates.extend(middle.map(|middle| {
-                    let beside = ash_ms.map_or_else(String::new, |ms| format!("; Ash says {ms}"));
-                    let name = format!("{name}, ms ({word}{beside})");
-                    Gate::at_most(name, middle.as_secs_f64() * 1e3, limit_ms)
-                }));
-            }
-            let ratio = self.samples.ratio(sessions::COLD_MUCH, sessions::COLD, pace);
-            gates.extend(ratio.map(|ratio| {
-                let name = format!("{} / {} ({word})", sessions::COLD_MUCH, sessions::COLD);
-                Gate::at_most(name, ratio, sessions::MUCH_LIMIT)
-            }));
-            gates.extend(self.gates_of_processes(pace));
-            gates.extend(self.gates_of_containers(pace));
-            let ratio = self.samples.ratio("bwrap", "launch, spare network", pace);
-            gates.extend(ratio.map(|ratio| {
-                Gate::at_least(format!("bwrap / launch, spare network ({word})"), ratio, 3.5)
-            }));
+            gates.extend(self.gates_of_times(pace));
         }
         for (network, limit) in [("shared", 1000.0), ("fresh", 300.0)] {
             let rates = self.rates.iter().filter(|rate| rate.network == network);
@@ -159,6 +112,56 @@ impl Report {
                 Gate::at_least("log followed, MB/s (Blaxel 0.08)", rates.stream_mb_per_s, 200.0),
             ]);
         }
+        gates
+    }
+
+    /// Promises about times at one pace.
+    fn gates_of_times(&self, pace: Pace) -> Vec<Gate> {
+        let mut gates = Vec::new();
+        let word = pace.word();
+        for (name, limit) in RATIOS {
+            let ratio = self.samples.ratio(name, BARE, pace);
+            gates.extend(
+                ratio.map(|ratio| Gate::at_most(format!("{name} / bare ({word})"), ratio, limit)),
+            );
+        }
+        for (name, to, limit) in server::RATIOS {
+            let ratio = self.samples.ratio(name, to, pace);
+            gates.extend(
+                ratio.map(|ratio| Gate::at_most(format!("{name} / {to} ({word})"), ratio, limit)),
+            );
+        }
+        for (name, other) in other_binary::PAIRS {
+            let ratio = self.samples.ratio(name, other, pace);
+            gates.extend(ratio.map(|ratio| {
+                Gate::at_most(format!("{name} / {other} ({word})"), ratio, other_binary::LIMIT)
+            }));
+        }
+        for (name, limit) in [("launch, brought root", 1.3), ("launch, ordinary user", 1.5)] {
+            let ratio = self.samples.ratio(name, "launch, spare network", pace);
+            gates.extend(ratio.map(|ratio| {
+                Gate::at_most(format!("{name} / launch, spare network ({word})"), ratio, limit)
+            }));
+        }
+        for (name, limit_ms, ash_ms) in sessions::LIMITS {
+            let middle = self.samples.get(name, pace).and_then(|found| found.percentile(50));
+            gates.extend(middle.map(|middle| {
+                let beside = ash_ms.map_or_else(String::new, |ms| format!("; Ash says {ms}"));
+                let name = format!("{name}, ms ({word}{beside})");
+                Gate::at_most(name, middle.as_secs_f64() * 1e3, limit_ms)
+            }));
+        }
+        let ratio = self.samples.ratio(sessions::COLD_MUCH, sessions::COLD, pace);
+        gates.extend(ratio.map(|ratio| {
+            let name = format!("{} / {} ({word})", sessions::COLD_MUCH, sessions::COLD);
+            Gate::at_most(name, ratio, sessions::MUCH_LIMIT)
+        }));
+        gates.extend(self.gates_of_processes(pace));
+        gates.extend(self.gates_of_containers(pace));
+        let ratio = self.samples.ratio("bwrap", "launch, spare network", pace);
+        gates.extend(ratio.map(|ratio| {
+            Gate::at_least(format!("bwrap / launch, spare network ({word})"), ratio, 3.5)
+        }));
         gates
     }
 
@@ -271,17 +274,17 @@ impl Report {
         })
     }
 
-    pub(crate) fn tell(&self, output: &Output) {
-        self.tell_latency(output);
-        self.tell_rates(output);
-        self.tell_gates(output);
+    pub(crate) fn print(&self, output: &Output) {
+        self.print_latency(output);
+        self.print_rates(output);
+        self.print_gates(output);
         for one in &self.skipped {
             let word = output.paint(Paint::Middling, "not measured");
             output.say(&format!("{word}: {}: {}", one.name, one.why));
         }
     }
 
-    fn tell_latency(&self, output: &Output) {
+    fn print_latency(&self, output: &Output) {
         if self.samples.names().is_empty() {
             return;
         }
@@ -308,7 +311,7 @@ impl Report {
         output.say(&table.text());
     }
 
-    fn tell_rates(&self, output: &Output) {
+    fn print_rates(&self, output: &Output) {
         if !self.rates.is_empty() {
             let mut table = Table::new(&["network", "at once", "launches/s", "with removal/s"]);
             for rate in &self.rates {
@@ -346,7 +349,7 @@ impl Report {
         }
     }
 
-    fn tell_gates(&self, output: &Output) {
+    fn print_gates(&self, output: &Output) {
         let gates = self.gates();
         if gates.is_empty() {
             return;
@@ -411,7 +414,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn columns_line_up() {
+    fn report_columns_line_up() {
         let mut table = Table::new(&["", "p50"]);
         table.row(vec!["bare".into(), "250 µs".into()]);
         table.row(vec!["docker run".into(), "1.2 s".into()]);

@@ -18,7 +18,7 @@ impl Address {
     pub(crate) fn parse(text: &str) -> Result<Self, ClientError> {
         let wrong = |why: &str| {
             ClientError::invalid(format!(
-                "{text:?} is not the address of a server: {why}; an address looks like http://127.0.0.1:7600"
+                "{text:?} is not the address of a server: {why}; give one like http://127.0.0.1:7600"
             ))
         };
         let whole = if text.contains("://") { text.to_owned() } else { format!("http://{text}") };

@@ -25,8 +25,8 @@ pub struct Upload {
 }
 
 impl Upload {
-    /// A body and the sender of its chunks. Dropping the sender ends the body; sending an error aborts
-    /// the request.
+    /// A body and the sender of its chunks. Dropping the sender ends the body; sending an error
+    /// aborts the request.
     pub fn channel() -> (mpsc::Sender<io::Result<Bytes>>, Self) {
         let (sender, pieces) = mpsc::channel(PIECES);
         (sender, Self { pieces, length: None })

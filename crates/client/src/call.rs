@@ -1,5 +1,5 @@
-//! One request before it is sent: method, target and body, how long it may take, and whether it may be
-//! sent again if the connection breaks.
+//! One request before it is sent: method, target and body, how long it may take, and whether it may
+//! be sent again if the connection breaks.
 
 use std::hash::{BuildHasher as _, RandomState};
 use std::time::Duration;

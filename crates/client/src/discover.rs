@@ -1,5 +1,5 @@
-//! Finds the server of this machine and its key, as the command line does. It never sends that key to
-//! another machine.
+//! Finds the server of this machine and its key, as the command line does. It never sends that key
+//! to another machine.
 
 use std::path::{Path, PathBuf};
 
@@ -10,8 +10,8 @@ use crate::error::ClientError;
 pub const DEFAULT_ADDRESS: &str = "http://127.0.0.1:7600";
 /// The file in a data directory that holds the secret of the first key.
 pub const ADMIN_KEY_FILE: &str = "admin.key";
-/// The file in a data directory with the address of its server, and on a second line the path of the
-/// key if it is not [`ADMIN_KEY_FILE`].
+/// The file in a data directory with the address of its server, and on a second line the path of
+/// the key if it is not [`ADMIN_KEY_FILE`].
 pub const ADDRESS_FILE: &str = "address";
 
 /// The data directory of a server of root.

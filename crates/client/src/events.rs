@@ -1,5 +1,5 @@
-//! Events as they happen. After a broken connection the stream resumes where it broke. It reports events
-//! that the server deleted meanwhile; it never skips any silently.
+//! Events as they happen. After a broken connection the stream resumes where it broke. It reports
+//! events that the server deleted meanwhile; it never skips any silently.
 
 use std::time::Duration;
 
@@ -94,8 +94,8 @@ impl EventStream {
         self.query.after
     }
 
-    /// Waits for the next item. An error means that the server refused, or that it was unreachable for
-    /// longer than `Patience::resume`. Safe to drop while waiting.
+    /// Waits for the next item. An error means that the server refused, or that it was unreachable
+    /// for longer than `Patience::resume`. Safe to drop while waiting.
     pub async fn next(&mut self) -> Result<EventUpdate, ClientError> {
         loop {
             let error = match self.step().await {

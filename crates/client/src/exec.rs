@@ -19,8 +19,8 @@ fn may_take(request: &ExecRequest) -> Duration {
 }
 
 impl Inside {
-    /// Runs a program and collects its output. The request is not sent again if the connection breaks,
-    /// because the program may have run.
+    /// Runs a program and collects its output. The request is not sent again if the connection
+    /// breaks, because the program may have run.
     #[boxed]
     pub async fn exec(&self, request: ExecRequest) -> Result<ExecResult, ClientError> {
         let may_take = may_take(&request);
@@ -58,8 +58,8 @@ impl ExecStream {
         self.state_lost.as_deref()
     }
 
-    /// The next event; none after the end. A refusal of the server is an error, also while the program
-    /// runs.
+    /// The next event; none after the end. A refusal of the server is an error, also while the
+    /// program runs.
     pub async fn next(&mut self) -> Result<Option<ExecEvent>, ClientError> {
         if self.ended {
             return Ok(None);

@@ -15,8 +15,8 @@ use crate::transport::Client;
 /// A sandbox that is yours until you return it. Everything that can be done with a sandbox can be
 /// done with this.
 ///
-/// Dropping it returns it in the background, if there is a tokio runtime. Otherwise, or if that fails,
-/// the lease ends when it expires. [`Lease::give_back`] waits for the answer.
+/// Dropping it returns it in the background, if there is a tokio runtime. Otherwise, or if that
+/// fails, the lease ends when it expires. [`Lease::give_back`] waits for the answer.
 #[derive(Debug)]
 pub struct Lease {
     handle: Handle,
@@ -53,7 +53,8 @@ impl Lease {
         Ok(&self.checkout.sandbox)
     }
 
-    /// Returns the lease and waits for the answer. If this future is dropped, the return is still sent.
+    /// Returns the lease and waits for the answer. If this future is dropped, the return is still
+    /// sent.
     pub async fn give_back(mut self) -> Result<(), ClientError> {
         let returned = self.handle.client.return_lease(self.checkout.id).await;
         self.held = false;
@@ -88,8 +89,8 @@ impl Drop for Lease {
     }
 }
 
-/// A checkout that has no answer yet. If it is dropped before the answer, it returns in the background
-/// whatever the server handed out, if there is a tokio runtime.
+/// A checkout that has no answer yet. If it is dropped before the answer, it returns in the
+/// background whatever the server handed out, if there is a tokio runtime.
 pub(crate) struct Unanswered {
     client: Client,
     key: Option<HeaderValue>,

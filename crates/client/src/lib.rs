@@ -1,6 +1,6 @@
-//! A typed client of the HTTP API: a method for every route, a type for every answer. An error is either
-//! a refusal of the server or a failed connection. The client decides nothing: the caller handles
-//! errors, except that idempotent requests are sent again when the connection breaks.
+//! A typed client of the HTTP API: a method for every route, a type for every answer. An error is
+//! either a refusal of the server or a failed connection. The client decides nothing: the caller
+//! handles errors, except that idempotent requests are sent again when the connection breaks.
 //!
 //! ```no_run
 //! use client::{Client, ExecRequest};
@@ -45,8 +45,8 @@ mod transport;
 mod turns;
 mod web_socket;
 
-// An unboxed future is compiled again in every crate that awaits it. Public functions are boxed, except
-// in the hot path of checkout and exec, so that they are compiled once, in this crate.
+// An unboxed future is compiled again in every crate that awaits it. Public functions are boxed,
+// except in the hot path of checkout and exec, so that they are compiled once, in this crate.
 use async_recursion::async_recursion as boxed;
 
 pub use model::{KeyId, LeaseId, Role, SandboxId, SessionId, TemplateName, TurnId};

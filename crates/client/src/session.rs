@@ -61,8 +61,8 @@ impl Client {
     }
 }
 
-/// One session. Dropping this does not end the session. Programs and files are those of its sandbox; if
-/// it has none, it gets one.
+/// One session. Dropping this does not end the session. Programs and files are those of its
+/// sandbox; if it has none, it gets one.
 #[derive(Debug, Clone)]
 pub struct Conversation {
     inside: Inside,

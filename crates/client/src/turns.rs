@@ -1,5 +1,5 @@
-//! A turn as it happens. After a broken connection the stream resumes where it broke; the turn goes on
-//! meanwhile. The last event is the end of the turn.
+//! A turn as it happens. After a broken connection the stream resumes where it broke; the turn goes
+//! on meanwhile. The last event is the end of the turn.
 
 use std::time::Duration;
 

@@ -128,8 +128,8 @@ impl HostWorkspace {
     }
 }
 
-/// Raises the limit of open files to the hard limit, for this process and the launcher: each sandbox
-/// needs descriptors in both, and the usual soft limit is too low.
+/// Raises the limit of open files to the hard limit, for this process and the launcher: each
+/// sandbox needs descriptors in both, and the usual soft limit is too low.
 pub fn raise_descriptor_limit() {
     let now = getrlimit(Resource::Nofile);
     if now.current != now.maximum {

@@ -1,4 +1,4 @@
-//! `shoal create`: a sandbox that stays until it is removed or its time is over.
+//! `shoal create`: makes a sandbox that stays until it is removed or expires.
 
 use std::process::ExitCode;
 
@@ -8,7 +8,7 @@ use crate::relative_time;
 use crate::sandbox_request::{SandboxRequest, environment};
 use crate::server::{Server, cannot};
 
-/// What was typed.
+/// Arguments of `shoal create`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  \
     shoal create                                      print the id of a new sandbox\n  \
@@ -40,10 +40,13 @@ pub(crate) fn main(arguments: &Arguments, output: &Output) -> Result<ExitCode, F
         output.say(&sandbox.id.to_string());
         if let Some(container) = &sandbox.container_id {
             let (runtime, uses) = (sandbox.runtime.as_str(), sandbox.use_count);
-            output.remark(&format!("it is container {container} of {runtime}, use {uses}"));
+            output.remark(&format!("sandbox is container {container} of {runtime}, use {uses}"));
         }
         if let Some(end) = sandbox.expires_at {
-            output.remark(&format!("it ends {}", relative_time::until(end, relative_time::now())));
+            output.remark(&format!(
+                "sandbox expires {}",
+                relative_time::until(end, relative_time::now())
+            ));
         }
     }
     Ok(ExitCode::SUCCESS)

@@ -1,4 +1,4 @@
-//! `shoal find`, `shoal grep` and `shoal watch`: looking around among the files of a sandbox.
+//! `shoal find`, `shoal grep` and `shoal watch`: searching and watching the files of a sandbox.
 
 use std::process::ExitCode;
 
@@ -12,16 +12,16 @@ use crate::server::{Server, cannot};
 
 const WORKSPACE: &str = "/workspace";
 
-/// FileSelection files, typed the same way wherever they are looked for.
+/// Flags that select files, for `find` and `grep`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct FileSelection {
-    /// Only files whose name is like this; may be given more than once
+    /// Only files whose name matches; may be given more than once
     #[arg(long, short = 'n', value_name = "PATTERN")]
     name: Vec<String>,
-    /// Do not look into directories of this name; may be given more than once
+    /// Do not search directories of this name; may be given more than once
     #[arg(long, short = 'x', value_name = "NAME")]
     exclude: Vec<String>,
-    /// Pass over what begins with a dot
+    /// Skip names that begin with a dot
     #[arg(long)]
     no_hidden: bool,
     /// At most so many [default: 1000]
@@ -46,7 +46,7 @@ impl FileSelection {
     }
 }
 
-/// What was typed to find files.
+/// Arguments of `shoal find`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  \
     shoal find SANDBOX                               everything in its workspace\n  \
@@ -57,25 +57,25 @@ pub(crate) struct Find {
     /// The sandbox
     #[arg(value_name = "SANDBOX")]
     sandbox: SandboxId,
-    /// Where to look
+    /// Where to search
     #[arg(value_name = "PATH", default_value = WORKSPACE)]
     path: String,
     /// Only this kind: file, directory, link, other; may be given more than once
     #[arg(long, value_name = "KIND")]
     kind: Vec<String>,
-    /// How far down; 1 is the directory itself
+    /// How many levels deep; 1 is the directory itself
     #[arg(long, value_name = "N")]
     depth: Option<u32>,
     #[command(flatten)]
     files: FileSelection,
 }
 
-/// What was typed to look for a text.
+/// Arguments of `shoal grep`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  \
     shoal grep SANDBOX 'fn main'             in all files of its workspace\n  \
     shoal grep SANDBOX -i error src -n '*.rs'\n\n\
-    The text is looked for as it is; there are no patterns.\n\n\
+    The text is searched for literally; there are no patterns.\n\n\
     Exit codes: 0 if it was found; 1 if not, or if the server refused; 3 if there is no server.")]
 pub(crate) struct Grep {
     /// The sandbox
@@ -84,23 +84,23 @@ pub(crate) struct Grep {
     /// The text
     #[arg(value_name = "TEXT")]
     text: String,
-    /// Where to look: a directory or a file
+    /// Where to search: a directory or a file
     #[arg(value_name = "PATH", default_value = WORKSPACE)]
     path: String,
-    /// Take `a` and `A` for the same
+    /// Ignore the difference between upper and lower case
     #[arg(long, short = 'i')]
     ignore_case: bool,
     #[command(flatten)]
     files: FileSelection,
 }
 
-/// What was typed to watch.
+/// Arguments of `shoal watch`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  \
     shoal watch SANDBOX              what changes in its workspace\n  \
     shoal watch SANDBOX src -r       and in everything beneath\n  \
     shoal watch SANDBOX --json       one object a line\n\n\
-    Runs until it is interrupted, or until the directory is gone.\n\n\
+    Runs until it is interrupted, or until the directory is removed.\n\n\
     Exit codes: 0; 1 if the server refused; 3 if there is no server.")]
 pub(crate) struct Watch {
     /// The sandbox
@@ -109,7 +109,7 @@ pub(crate) struct Watch {
     /// The directory
     #[arg(value_name = "PATH", default_value = WORKSPACE)]
     path: String,
-    /// Everything beneath it too
+    /// Also everything beneath it
     #[arg(long, short = 'r')]
     recursive: bool,
     /// Print JSON, one object a line
@@ -119,22 +119,25 @@ pub(crate) struct Watch {
     server: Server,
 }
 
-/// A name of a file as one line.
+/// The name of a file, without characters that would break the line.
 fn shown(path: &str) -> String {
     path.replace(char::is_control, "?")
 }
 
-pub(crate) fn find(asked: &Find, output: &Output) -> Result<ExitCode, Failure> {
-    let filter =
-        FileFilter { kinds: asked.kind.clone(), depth: asked.depth, ..asked.files.filter() };
-    let found = asked.files.server.with(async |client| {
+pub(crate) fn find(arguments: &Find, output: &Output) -> Result<ExitCode, Failure> {
+    let filter = FileFilter {
+        kinds: arguments.kind.clone(),
+        depth: arguments.depth,
+        ..arguments.files.filter()
+    };
+    let found = arguments.files.server.with(async |client| {
         client
-            .sandbox(asked.sandbox)
-            .find(&asked.path, &filter)
+            .sandbox(arguments.sandbox)
+            .find(&arguments.path, &filter)
             .await
-            .map_err(cannot("look for files"))
+            .map_err(cannot("find files"))
     })?;
-    if asked.files.json {
+    if arguments.files.json {
         output.say_value(&found)?;
         return Ok(ExitCode::SUCCESS);
     }
@@ -142,7 +145,7 @@ pub(crate) fn find(asked: &Find, output: &Output) -> Result<ExitCode, Failure> {
         output.say(&shown(&file.path));
     }
     if found.truncated {
-        output.note("there are more; --limit shows them");
+        output.note("there are more results; raise --limit to see them");
     }
     if found.unreadable > 0 {
         output.note(&format!("{} directories could not be read", found.unreadable));
@@ -150,14 +153,15 @@ pub(crate) fn find(asked: &Find, output: &Output) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-pub(crate) fn grep(asked: &Grep, output: &Output) -> Result<ExitCode, Failure> {
-    let filter = asked.files.filter();
-    let hits = asked.files.server.with(async |client| {
-        let sandbox = client.sandbox(asked.sandbox);
-        let hits = sandbox.search(&asked.path, &asked.text, asked.ignore_case, &filter).await;
-        hits.map_err(cannot("look for a text"))
+pub(crate) fn grep(arguments: &Grep, output: &Output) -> Result<ExitCode, Failure> {
+    let filter = arguments.files.filter();
+    let hits = arguments.files.server.with(async |client| {
+        let sandbox = client.sandbox(arguments.sandbox);
+        let hits =
+            sandbox.search(&arguments.path, &arguments.text, arguments.ignore_case, &filter).await;
+        hits.map_err(cannot("search the files"))
     })?;
-    if asked.files.json {
+    if arguments.files.json {
         output.say_value(&hits)?;
     } else {
         for hit in &hits.matches {
@@ -165,26 +169,27 @@ pub(crate) fn grep(asked: &Grep, output: &Output) -> Result<ExitCode, Failure> {
             output.say(&format!("{place}:{}", hit.text.replace(char::is_control, " ")));
         }
         if hits.truncated {
-            output.note("there are more; --limit shows them");
+            output.note("there are more results; raise --limit to see them");
         }
     }
     Ok(if hits.matches.is_empty() { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
-pub(crate) fn watch(asked: &Watch, output: &Output) -> Result<ExitCode, Failure> {
-    asked.server.with(async |client| {
-        let (sandbox, failed) = (client.sandbox(asked.sandbox), cannot("watch"));
-        let mut changes = sandbox.watch(&asked.path, asked.recursive).await.map_err(&failed)?;
+pub(crate) fn watch(arguments: &Watch, output: &Output) -> Result<ExitCode, Failure> {
+    arguments.server.with(async |client| {
+        let (sandbox, failed) = (client.sandbox(arguments.sandbox), cannot("watch the directory"));
+        let mut changes =
+            sandbox.watch(&arguments.path, arguments.recursive).await.map_err(&failed)?;
         output.remark("watching");
         while let Some(event) = changes.next().await.map_err(&failed)? {
-            tell(&event, asked.json, output)?;
+            print_change(&event, arguments.json, output)?;
         }
         Ok(())
     })?;
     Ok(ExitCode::SUCCESS)
 }
 
-fn tell(event: &FileEvent, json: bool, output: &Output) -> Result<(), Failure> {
+fn print_change(event: &FileEvent, json: bool, output: &Output) -> Result<(), Failure> {
     if json {
         let text = serde_json::to_string(event)
             .map_err(|error| Failure::new("cannot write a change", error))?;
@@ -200,8 +205,8 @@ fn tell(event: &FileEvent, json: bool, output: &Output) -> Result<(), Failure> {
             let slash = if file.directory { "/" } else { "" };
             output.say(&format!("{:8} {}{slash}", event.name(), shown(&file.path)));
         }
-        FileEvent::Lost => output.note("changes came too fast: some are not shown"),
-        FileEvent::Gone => output.note("the directory is gone"),
+        FileEvent::Lost => output.note("changes came too fast: some are missing"),
+        FileEvent::Gone => output.note("the directory was removed"),
         FileEvent::Armed | FileEvent::Error { .. } => {}
     }
     Ok(())

@@ -1,5 +1,5 @@
-//! The command line: reads what was typed, wires the parts, and gives the exit code. Nothing is
-//! decided here that a library could decide, and every failure ends here, said once.
+//! The command line: parses the arguments, wires the parts, and returns the exit code. It decides
+//! nothing that a library could decide. Every failure ends here and is printed once.
 
 mod attach;
 mod backup;

@@ -1,10 +1,10 @@
-//! Moments as people think of them: how long ago, how long until.
+//! Times as people read them: "3 min ago", "in 2 h".
 
 use std::time::SystemTime;
 
 use wire::Time;
 
-/// The time on the wall.
+/// The time of the wall clock.
 pub(crate) fn now() -> Time {
     #[expect(clippy::disallowed_methods, reason = "this is the edge where the clock is read")]
     let now = SystemTime::now();
@@ -12,12 +12,12 @@ pub(crate) fn now() -> Time {
     Time(i64::try_from(since.as_millis()).unwrap_or(i64::MAX))
 }
 
-/// How long ago.
+/// How long ago `then` was.
 pub(crate) fn ago(then: Time, now: Time) -> String {
     format!("{} ago", span(now.ms_after(then)))
 }
 
-/// How long until.
+/// How long it is until `then`.
 pub(crate) fn until(then: Time, now: Time) -> String {
     match then.ms_after(now) {
         ..=0 => "now".to_owned(),
@@ -40,7 +40,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn moments_are_told_from_here() {
+    fn relative_times_count_from_now() {
         let now = Time(1_000_000_000);
         assert_eq!(ago(Time(now.0 - 3_500), now), "3 s ago");
         assert_eq!(ago(Time(now.0 + 5), now), "0 s ago", "clocks differ");

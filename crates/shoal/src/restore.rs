@@ -1,6 +1,6 @@
-//! `shoal restore`: makes a data directory from a backup. Everything is read, checked against the
-//! list of the backup and brought to the disk staging; then the directory gets its name. A restore that
-//! fails leaves nothing.
+//! `shoal restore`: makes a data directory from a backup. It writes all files to a staging
+//! directory, checks them against the manifest, and then renames the directory. A failed restore
+//! leaves nothing.
 
 use std::collections::BTreeMap;
 use std::fs::{self, DirBuilder, File};
@@ -19,23 +19,23 @@ use crate::backup::{HashingReader, hex};
 use crate::failure::Failure;
 use crate::output::Output;
 
-/// The longest list.
+/// The longest manifest.
 const MANIFEST_BYTES_MAX: u64 = 1 << 30;
 
-/// What was typed.
+/// Arguments of `shoal restore`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  \
     sudo shoal restore /backups/monday.tar.zst --data-dir /var/lib/shoal\n  \
     sudo shoal restore /backups/monday --data-dir ./tried-out\n  \
     ssh elsewhere cat shoal.tar.zst | sudo shoal restore - --data-dir /var/lib/shoal\n\n\
-    The data directory must be empty or not exist. Start the server on it afterwards: all sessions\n\
-    are there, paused, with their files. A copy that is to run beside the original must lose its\n\
-    node.id first.")]
+    The data directory must be empty or not exist. Start the server on it afterwards: it has all\n\
+    sessions, paused, with their files. To run a copy beside the original, remove node.id from the\n\
+    copy first.")]
 pub(crate) struct Arguments {
-    /// What `shoal backup` made: a file, a directory, or - for standard input
+    /// The backup: a file, a directory, or - for standard input
     #[arg(value_name = "FILE|DIR")]
     from: PathBuf,
-    /// The data directory to be made
+    /// The data directory to make
     #[arg(long, value_name = "DIR")]
     data_dir: PathBuf,
     /// Print JSON
@@ -62,7 +62,7 @@ pub(crate) fn main(arguments: &Arguments, output: &Output) -> Result<ExitCode, F
         }));
     } else {
         output.say(&format!(
-            "restored {} sessions to {}; start it with: shoal serve --data-dir {}",
+            "restored {} sessions to {}; start the server with: shoal serve --data-dir {}",
             manifest.sessions,
             to.display(),
             to.display()
@@ -86,12 +86,12 @@ fn refuse_used(to: &Path) -> Result<(), Failure> {
     if is_empty {
         return Ok(());
     }
-    Err(Failure::new(format!("cannot restore to {}", to.display()), "it is not empty")
+    Err(Failure::new(format!("cannot restore to {}", to.display()), "the directory is not empty")
         .remedy("name a directory that does not exist with --data-dir")
         .usage())
 }
 
-/// A directory beside the one that is to be made. It goes unless it got its name.
+/// A directory beside the target. Dropping it removes it, unless it was renamed.
 struct StagingDir(PathBuf);
 
 impl Drop for StagingDir {
@@ -114,7 +114,7 @@ impl StagingDir {
         Ok(staging)
     }
 
-    /// An empty directory of that name gives way; anything else does not.
+    /// Renames it to the target. Fails if the target exists and is not an empty directory.
     fn put_in_place(&self, to: &Path) -> io::Result<()> {
         for directory in ["archives", "seeds", ""] {
             File::open(self.0.join(directory))?.sync_all()?;
@@ -137,12 +137,12 @@ fn restore(from: &Path, staging: &StagingDir, output: &Output) -> Result<Manifes
     };
     read.map_err(|error| {
         Failure::new(format!("cannot read the backup {}", from.display()), error)
-            .remedy("take another backup; nothing was restored")
+            .remedy("use another backup; nothing was restored")
     })?;
     reader.checked()
 }
 
-/// What was read so far.
+/// Reads a backup into the staging directory.
 struct BackupReader<'a> {
     staging: &'a StagingDir,
     found: BTreeMap<String, Listed>,
@@ -153,7 +153,7 @@ struct BackupReader<'a> {
 
 impl BackupReader<'_> {
     fn archive(&mut self, from: impl Read) -> io::Result<()> {
-        // To the end, where the sum of all is.
+        // To the very end, where the checksum of the compression is.
         let mut entries = Entries::whole(Decoder::new(from)?, Bounds::NONE);
         while let Some(entry) = entries.next_entry()? {
             let path = String::from_utf8_lossy(&entry.path).into_owned();
@@ -166,11 +166,11 @@ impl BackupReader<'_> {
     }
 
     fn directory(&mut self, from: &Path) -> io::Result<()> {
-        for room in ["", "archives", "seeds"] {
-            for entry in fs::read_dir(from.join(room))? {
+        for directory in ["", "archives", "seeds"] {
+            for entry in fs::read_dir(from.join(directory))? {
                 let entry = entry?;
                 let name = entry.file_name().to_string_lossy().into_owned();
-                let path = if room.is_empty() { name } else { format!("{room}/{name}") };
+                let path = if directory.is_empty() { name } else { format!("{directory}/{name}") };
                 let about = fs::symlink_metadata(entry.path())?;
                 if about.is_dir() && ["archives", "seeds"].contains(&&*path) {
                     continue;
@@ -205,18 +205,23 @@ impl BackupReader<'_> {
         Ok(())
     }
 
-    /// Whether everything that the list names was there as it says, and nothing else.
+    /// Checks that the backup has exactly the files of its manifest.
     fn checked(self) -> Result<Manifest, Failure> {
         let wrong = |cause: String| {
-            Failure::new("cannot restore", cause)
-                .remedy("the backup is damaged or cut off: take another; nothing was restored")
+            Failure::new("cannot restore", cause).remedy(
+                "the backup is damaged or incomplete: use another one; nothing was restored",
+            )
         };
-        let manifest =
-            self.manifest.ok_or_else(|| wrong("it has no list at its end".to_owned()))?;
+        let manifest = self
+            .manifest
+            .ok_or_else(|| wrong("the backup has no manifest at its end".to_owned()))?;
         if manifest.format != FORMAT {
-            let cause = format!("it has form {}, and this program knows {FORMAT}", manifest.format);
+            let cause = format!(
+                "the backup has format {}, but this program knows {FORMAT}",
+                manifest.format
+            );
             return Err(Failure::new("cannot restore", cause)
-                .remedy("use the program that made it, or a newer one"));
+                .remedy("use the version of shoal that made it, or a newer one"));
         }
         for listed in &manifest.files {
             match self.found.get(&listed.path) {
@@ -226,10 +231,10 @@ impl BackupReader<'_> {
             }
         }
         if self.found.len() != manifest.files.len() {
-            return Err(wrong("it has files that its list does not name".to_owned()));
+            return Err(wrong("the backup has files that its manifest does not name".to_owned()));
         }
         if !self.found.contains_key(store::sqlite::FILE) {
-            return Err(wrong(format!("it has no {}", store::sqlite::FILE)));
+            return Err(wrong(format!("the backup has no {}", store::sqlite::FILE)));
         }
         Ok(manifest)
     }
@@ -242,8 +247,8 @@ fn unexpected(path: &str) -> io::Error {
 fn cannot_write(to: &Path, error: &io::Error) -> Failure {
     Failure::new(format!("cannot restore to {}", to.display()), error)
         .remedy(
-            "run it with sudo, with enough space; a data directory that is a mount itself cannot be \
-             made: name one beneath it",
+            "run it with sudo, with enough free space; if the data directory is a mount point, name a \
+             directory below it",
         )
         .usage()
 }

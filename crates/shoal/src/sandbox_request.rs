@@ -1,5 +1,5 @@
-//! A sandbox as it is asked for on the command line: template, environment, labels, times. The
-//! same words wherever one is asked for.
+//! The flags with which commands ask for a sandbox: template, environment, labels, times. They are
+//! the same in every command.
 
 use std::time::Duration;
 
@@ -12,25 +12,25 @@ use crate::failure::Failure;
 /// The template that every server has unless it is configured otherwise.
 pub(crate) const DEFAULT_TEMPLATE: &str = "default";
 
-/// What was typed.
+/// Flags that describe the sandbox.
 #[derive(Debug, Clone, Default, clap::Args)]
 pub(crate) struct SandboxRequest {
-    /// Template to make it from [default: default]
+    /// Template of the sandbox [default: default]
     #[arg(long, short = 'T', value_name = "NAME", value_parser = TemplateName::new)]
     pub(crate) template: Option<TemplateName>,
-    /// Words to find it by
+    /// Label to find it by
     #[arg(long = "label", short = 'l', value_name = "KEY=VALUE", value_parser = pair)]
     labels: Vec<(String, String)>,
-    /// How long it is yours, like 10m [default: as its template says]
+    /// How long it is yours, like 10m [default: as the template says]
     #[arg(long, value_name = "TIME", value_parser = duration::parse)]
     ttl: Option<Duration>,
-    /// How long to wait for one [default: as the server says]
+    /// How long to wait for a sandbox [default: as the server says]
     #[arg(long, value_name = "TIME", value_parser = duration::parse)]
     wait: Option<Duration>,
 }
 
 impl SandboxRequest {
-    /// As the server wants it.
+    /// The request to the server.
     pub(crate) fn request(&self, env: Vec<(String, String)>) -> Result<CheckoutRequest, Failure> {
         let default = || {
             TemplateName::new(DEFAULT_TEMPLATE)
@@ -40,7 +40,7 @@ impl SandboxRequest {
         Ok(CheckoutRequest {
             env: env.into_iter().collect(),
             labels: self.labels.iter().cloned().collect(),
-            // A part of a second is a second: nothing ends sooner than asked for.
+            // Rounded up, so that no sandbox ends sooner than the user wanted.
             ttl_s: self.ttl.map(|time| time.as_millis().div_ceil(1000) as u64),
             wait_ms: self.wait.map(|time| time.as_millis() as u64),
             ..CheckoutRequest::of(template)
@@ -48,7 +48,7 @@ impl SandboxRequest {
     }
 }
 
-/// Reads `KEY=VALUE`.
+/// Parses `KEY=VALUE`.
 pub(crate) fn pair(text: &str) -> Result<(String, String), String> {
     match text.split_once('=') {
         Some((key, value)) if !key.is_empty() => Ok((key.to_owned(), value.to_owned())),
@@ -56,7 +56,7 @@ pub(crate) fn pair(text: &str) -> Result<(String, String), String> {
     }
 }
 
-/// Reads entries for an environment; `KEY` alone takes the value from ours, if there is one.
+/// Parses entries of an environment. `KEY` alone takes the value from our environment, if set.
 pub(crate) fn environment(
     typed: &[String],
     inherited: impl Fn(&str) -> Option<String>,
@@ -68,7 +68,10 @@ pub(crate) fn environment(
             None => (entry.as_str(), inherited(entry)),
         };
         if key.is_empty() || entry.contains('\0') {
-            return Err(Failure::new(format!("cannot set {entry:?}"), "that is no KEY=VALUE"));
+            return Err(Failure::new(
+                format!("cannot set {entry:?}"),
+                "an entry looks like KEY=VALUE",
+            ));
         }
         env.extend(value.map(|value| (key.to_owned(), value)));
     }

@@ -1,4 +1,4 @@
-//! `shoal stats`: the server in numbers.
+//! `shoal stats`: prints statistics of the server.
 
 use std::process::ExitCode;
 
@@ -7,7 +7,7 @@ use crate::output::{Output, Paint};
 use crate::server::{Server, cannot};
 use crate::{pools, relative_time};
 
-/// What was typed.
+/// Arguments of `shoal stats`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  \
     shoal stats                       counts by state, and each pool\n  \

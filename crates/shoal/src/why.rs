@@ -1,4 +1,4 @@
-//! `shoal why`: why a sandbox is as it is, or how it ended.
+//! `shoal why`: explains the state of a sandbox, or how it ended.
 
 use std::process::ExitCode;
 
@@ -10,12 +10,12 @@ use crate::output::{Output, Paint};
 use crate::relative_time;
 use crate::server::{Server, cannot};
 
-/// What was typed.
+/// Arguments of `shoal why`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  \
     shoal why SANDBOX                  in a sentence, and the facts behind it\n  \
     shoal why SANDBOX --json | jq .cause\n\n\
-    Ends are remembered after the sandbox is gone.\n\n\
+    The server remembers how a sandbox ended.\n\n\
     Exit codes: 0; 1 if the server knows no such sandbox; 3 if there is no server.")]
 pub(crate) struct Arguments {
     /// The sandbox
@@ -31,7 +31,7 @@ pub(crate) struct Arguments {
 pub(crate) fn main(arguments: &Arguments, output: &Output) -> Result<ExitCode, Failure> {
     let why = arguments.server.with(async |client| {
         let sandbox = client.sandbox(arguments.sandbox);
-        sandbox.why().await.map_err(cannot("say why"))
+        sandbox.why().await.map_err(cannot("explain the sandbox"))
     })?;
     if arguments.json {
         output.say_value(&why)?;
@@ -54,21 +54,21 @@ type Fact = (&'static str, String);
 fn of_life(alive: &WhyAlive, now: Time) -> Vec<Fact> {
     let after = |name, at: Option<Time>| Some((name, relative_time::until(at?, now)));
     let counted = |name, count: u32| (count > 0).then(|| (name, count.to_string()));
-    let told = |name, what: Option<String>| Some((name, what?));
+    let optional = |name, what: Option<String>| Some((name, what?));
     [
         Some(("template", alive.template.to_string())),
         Some(("runtime", alive.runtime.as_str().to_owned())),
-        told("container", alive.container_id.clone()),
+        optional("container", alive.container_id.clone()),
         counted("handed out", alive.use_count),
         Some(("state", alive.state.as_str().to_owned())),
         alive.frozen.then(|| ("frozen", "until its next use".to_owned())),
-        told("lease", alive.lease.map(|id| id.to_string())),
-        told("session", alive.session.map(|id| id.to_string())),
+        optional("lease", alive.lease.map(|id| id.to_string())),
+        optional("session", alive.session.map(|id| id.to_string())),
         counted("calls in progress", alive.uses_in_progress),
         counted("kept awake by", alive.keep_alive_processes + alive.scale),
-        told("workspace", workspace(alive)),
-        told("being ended", alive.ending.map(|cause| cause.as_str().to_owned())),
-        told("asleep because", alive.slept.map(|cause| cause.as_str().to_owned())),
+        optional("workspace", workspace(alive)),
+        optional("ending because", alive.ending.map(|cause| cause.as_str().to_owned())),
+        optional("asleep because", alive.slept.map(|cause| cause.as_str().to_owned())),
         Some(("last used", relative_time::ago(alive.last_used_at, now))),
         after("freezes", alive.freezes_at),
         after("sleeps", alive.sleeps_at),
@@ -79,7 +79,7 @@ fn of_life(alive: &WhyAlive, now: Time) -> Vec<Fact> {
     .collect()
 }
 
-/// How the size of a workspace on disk is kept, and what it held when it was last measured.
+/// The limit of a workspace on disk, and its size when it was last measured.
 fn workspace(alive: &WhyAlive) -> Option<String> {
     let limit = alive.workspace_limit?.as_str();
     Some(match alive.workspace_bytes {
@@ -89,16 +89,19 @@ fn workspace(alive: &WhyAlive) -> Option<String> {
 }
 
 fn of_end(ended: &WhyEnded, now: Time) -> Vec<Fact> {
-    let told = |name, what: Option<String>| Some((name, what?));
+    let optional = |name, what: Option<String>| Some((name, what?));
     let lived_ms = ended.ended_at.ms_after(ended.created_at);
     [
         Some(("template", ended.template.to_string())),
         Some(("reason", ended.reason.as_str().to_owned())),
         Some(("cause", ended.cause.as_str().to_owned())),
-        told("detail", ended.detail.clone()),
-        told("lease", ended.lease.map(|id| id.to_string())),
-        told("session", ended.session.map(|id| id.to_string())),
-        told("gave way for", ended.eviction.as_ref().map(|e| format!("want of {:?}", e.shortage))),
+        optional("detail", ended.detail.clone()),
+        optional("lease", ended.lease.map(|id| id.to_string())),
+        optional("session", ended.session.map(|id| id.to_string())),
+        optional(
+            "evicted for",
+            ended.eviction.as_ref().map(|e| format!("lack of {:?}", e.shortage)),
+        ),
         Some(("ended", relative_time::ago(ended.ended_at, now))),
         Some(("lived for", relative_time::span(lived_ms))),
     ]

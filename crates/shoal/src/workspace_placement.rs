@@ -1,5 +1,5 @@
-//! Where a server would keep the files of workspaces on this machine, found out without one: for
-//! `shoal config` and `shoal doctor`. It decides nothing: the rule is the one that servers go by.
+//! Where a server would keep workspaces on this machine, found out without a server: for
+//! `shoal config` and `shoal doctor`. It decides nothing: `model::placing` has the rule.
 
 use std::io;
 use std::os::unix::fs::DirBuilderExt as _;
@@ -8,23 +8,23 @@ use std::path::{Path, PathBuf};
 use jail::machine::Machine;
 use model::template::RuntimeKind;
 use model::{HardLimits, Placed, Template, placed};
-use workspaces::{HardLimit, probe};
+use workspaces::HardLimit;
 
-/// What was found.
+/// What this machine offers for workspaces.
 #[derive(Debug)]
 pub(crate) struct WorkspacePlacement {
-    /// What keeps hard limits where data is, or why that cannot be tried.
+    /// What enforces hard limits in the data directory, or why that cannot be tried.
     hard: Result<HardLimits, String>,
-    /// Whether native sandboxes can have a workspace there, or why not.
+    /// Why native sandboxes cannot have a workspace there, if they cannot.
     native: Result<(), String>,
 }
 
 impl WorkspacePlacement {
-    /// Looks at the machine and tries limits where data is kept. It starts no sandbox.
-    pub(crate) fn probe_at(data_dir: &Path) -> Self {
+    /// Looks at the machine and tries limits in the data directory. It starts no sandbox.
+    pub(crate) fn probe(data_dir: &Path) -> Self {
         let place = nearest_existing(data_dir);
         let hard = probe_limits_in(&place).map(|found| found.kept()).map_err(|error| {
-            format!("{}: {error}; run it as whoever runs the server", place.display())
+            format!("{}: {error}; run it as the user who runs the server", place.display())
         });
         let machine = Machine::probe();
         let native = if machine.is_root && !machine.idmapped_mounts {
@@ -35,12 +35,12 @@ impl WorkspacePlacement {
         Self { hard, native }
     }
 
-    /// The same, where a sandbox with its workspace on disk was tried.
-    pub(crate) fn tried(self, native: Result<(), String>) -> Self {
+    /// The same, after a sandbox with its workspace on disk was tried.
+    pub(crate) fn with_trial(self, native: Result<(), String>) -> Self {
         Self { native: self.native.and(native), ..self }
     }
 
-    /// What the workspaces of a template are here; why, where that cannot be told.
+    /// Where the workspaces of a template are, or why that is not known.
     pub(crate) fn placed(&self, template: &Template) -> Result<Placed, String> {
         let found = match template.runtime {
             RuntimeKind::Docker
@@ -60,16 +60,16 @@ impl WorkspacePlacement {
     }
 }
 
-/// The data directory, or what is there of the way to it.
+/// The data directory, or the nearest directory above it that exists.
 pub(crate) fn nearest_existing(data_dir: &Path) -> PathBuf {
     data_dir.ancestors().find(|path| path.is_dir()).unwrap_or(Path::new("/")).to_owned()
 }
 
-/// Tries limits in a directory that is gone afterwards.
+/// Tries limits in a directory that is removed afterwards.
 pub(crate) fn probe_limits_in(place: &Path) -> io::Result<HardLimit> {
     let trial = place.join(format!(".shoal-trial-{}", std::process::id()));
     std::fs::DirBuilder::new().mode(0o700).create(&trial)?;
-    let found = probe(&trial);
+    let found = workspaces::probe(&trial);
     std::fs::remove_dir_all(&trial)?;
     found
 }
@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_trial_leaves_nothing() {
+    fn limit_probe_leaves_nothing() {
         let place = std::env::temp_dir().join(format!("placing-{}", std::process::id()));
         std::fs::create_dir(&place).unwrap();
         assert_eq!(nearest_existing(&place.join("not/there")), place);
@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn containers_are_in_memory_and_what_cannot_be_tried_is_not_guessed() {
+    fn placement_of_containers_is_memory_and_an_untried_one_is_not_guessed() {
         const WHY: &str = "there is no such thing";
         let mut template = Template::named(TemplateName::new("t").unwrap());
         let placement = WorkspacePlacement { hard: Err(WHY.to_owned()), native: Ok(()) };
@@ -105,7 +105,7 @@ mod tests {
         let placement =
             WorkspacePlacement { hard: Ok(HardLimits::FileSystem("x")), native: Ok(()) };
         assert_eq!(placement.placed(&template).unwrap().kind, WorkspaceKind::Disk);
-        let found = placement.tried(Err(WHY.to_owned())).placed(&template).unwrap();
+        let found = placement.with_trial(Err(WHY.to_owned())).placed(&template).unwrap();
         assert_eq!(found.kind, WorkspaceKind::Memory, "a trial counts");
     }
 }

@@ -1,6 +1,6 @@
-//! What a program in a container tries and must not get: the attempts are those that native sandboxes
-//! meet. A container may refuse with another error than a native sandbox does; what it does not refuse is
-//! listed here, and why it does no harm.
+//! What a program in a container tries and must not get: the attempts are those that native
+//! sandboxes meet. A container may refuse with another error than a native sandbox does; what it
+//! does not refuse is listed here, and why it does no harm.
 
 use anyhow::{Context as _, Result, ensure};
 use serde_json::json;
@@ -20,8 +20,8 @@ const REACHED: &[(&str, &[Kind], &[&str])] = &[
         &[Docker, Runc, Runsc],
         &["mounts_on_which_programs_change_users", "mounts_with_devices"],
     ),
-    // The engine makes them for every container. Who is not root writes to none of them but the queues,
-    // which are wiped; what is beneath /sys is hidden.
+    // The engine makes them for every container. Who is not root writes to none of them but the
+    // queues, which are wiped; what is beneath /sys is hidden.
     ("files", &[Docker], &["other_devices", "other_mounts", "writable_mounts"]),
     // The engine mounts what it shows, and the kernel tells where that is from.
     (
@@ -30,7 +30,7 @@ const REACHED: &[(&str, &[Kind], &[&str])] = &[
         &["the host in mountinfo", "the host in mounts", "the host in mountstats"],
     ),
     ("own_api", &[Docker], &["names_of_the_host_in_what_is_told"]),
-    // The guest's connection, which nobody can join.
+    // The guest's connection, which no other process can join.
     ("own_api", &[Docker], &["sockets_of_the_guest_in_the_tables"]),
     // These are files and devices of gVisor's own kernel, which runs for this sandbox alone.
     (
@@ -60,9 +60,9 @@ const REACHED: &[(&str, &[Kind], &[&str])] = &[
             "a port below 1024",
         ],
     ),
-    // The guest is who the programs are, as in a native sandbox of somebody who is not root. The kernel
-    // spares the first process what it did not ask for; gVisor does not keep programs from what it has
-    // open, which is of this sandbox.
+    // Guest and programs are the same user, as in a native sandbox of an ordinary user. The kernel
+    // spares the first process what it did not ask for; gVisor does not keep programs from what it
+    // has open, which is of this sandbox.
     ("own_api", &[Docker, Runc, Runsc], &["taking_the_place_of_the_guest"]),
     (
         "own_api",
@@ -91,7 +91,7 @@ const REACHED: &[(&str, &[Kind], &[&str])] = &[
             "signal_through_a_process_descriptor",
         ],
     ),
-    // In gVisor whoever is the same user may look at the guest too, which has nothing that is secret;
+    // In gVisor a process of the same user may also read the guest, which has no secrets;
     // priorities and what is spared when memory is short are among the programs of its own kernel.
     (
         "processes",
@@ -113,7 +113,7 @@ const REACHED: &[(&str, &[Kind], &[&str])] = &[
             "files_as_another",
         ],
     ),
-    // No container has users of its own: this is the machine's, and nobody inside may enter it.
+    // No container has a user namespace: this is the machine's, and no program inside may enter it.
     ("kernel", &[Docker, Runc], &["user namespace that owns the pid namespace"]),
 ];
 

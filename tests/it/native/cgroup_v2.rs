@@ -1,8 +1,8 @@
 //! Control groups of the second generation, with every controller, looked at where the kernel keeps
 //! them. The machines that run these tests every day have the first: `scripts/vm/run.sh` boots one
 //! that has the second alone, and runs what is ignored here. It is emulated and slow, so programs
-//! are lines of shell, and nothing here is about time but what cannot be otherwise. All but the last
-//! hold for root, and for an ordinary user in groups that were handed over to him.
+//! are lines of shell, and nothing here is about time but what cannot be otherwise. All but the
+//! last hold for root, and for an ordinary user in delegated groups.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -86,7 +86,7 @@ async fn sh(sandbox: &Arc<dyn Sandbox>, line: &str) -> Result<runtime::Collected
 
 #[test]
 #[ignore = "needs control groups of the second generation alone: scripts/vm/run.sh"]
-fn limits_are_written_where_the_kernel_enforces_them() -> Result<()> {
+fn cgroup_v2_limits_are_written_where_the_kernel_enforces_them() -> Result<()> {
     on_small_node(async |node: &Node| {
         let sandbox = node.sandbox_with(LIMITS).await?;
         let group = group_of(node, &sandbox)?;
@@ -111,7 +111,7 @@ fn limits_are_written_where_the_kernel_enforces_them() -> Result<()> {
 
 #[test]
 #[ignore = "needs control groups of the second generation alone: scripts/vm/run.sh"]
-fn they_are_born_in_their_groups() -> Result<()> {
+fn cgroup_v2_sandboxes_start_in_their_groups() -> Result<()> {
     on_small_node(async |node: &Node| {
         let sandbox = node.sandbox_with(LIMITS).await?;
         let group = group_of(node, &sandbox)?;
@@ -120,7 +120,7 @@ fn they_are_born_in_their_groups() -> Result<()> {
         ensure!(!launcher.contains("slot-"), "{launcher}");
         for entry in std::fs::read_dir("/proc")?.flatten() {
             let name = std::fs::read_to_string(entry.path().join("comm")).unwrap_or_default();
-            ensure!(name.trim() != "shoal-seed", "there is a seed, and nobody needs one");
+            ensure!(name.trim() != "shoal-seed", "there is a slot parent, which v2 does not need");
         }
         let inside = sh(&sandbox, "cat /proc/self/cgroup").await?;
         ensure!(inside.stdout == b"0::/\n", "it sees where it is: {inside:?}");
@@ -130,7 +130,7 @@ fn they_are_born_in_their_groups() -> Result<()> {
 
 #[test]
 #[ignore = "needs control groups of the second generation alone: scripts/vm/run.sh"]
-fn who_runs_out_of_memory_is_told_and_the_next_in_its_slot_is_not() -> Result<()> {
+fn cgroup_v2_out_of_memory_is_reported_once_and_not_to_the_next_sandbox() -> Result<()> {
     on_small_node(async |node: &Node| {
         let neighbour = node.sandbox_with(LIMITS).await?;
         let mut deaths = node.native().events();
@@ -140,30 +140,36 @@ fn who_runs_out_of_memory_is_told_and_the_next_in_its_slot_is_not() -> Result<()
             let group = group_of(node, &greedy)?;
             let killed = sh(&greedy, "kill -9 $$").await?;
             ensure!(killed.exit.status == ExitStatus::Signal(9), "{killed:?}");
-            ensure!(!killed.exit.out_of_memory, "it is told of the one before");
+            ensure!(!killed.exit.out_of_memory, "it reports the end of the one before");
             let before = number(&group, "memory.events", "oom_kill")?;
             let ran = sh(&greedy, HOG).await?;
             ensure!(ran.exit.status == ExitStatus::Signal(9), "{ran:?}");
-            ensure!(ran.exit.out_of_memory, "it was killed and nobody says why");
+            ensure!(ran.exit.out_of_memory, "it was killed without a reported cause");
             ensure!(number(&group, "memory.events", "oom_kill")? > before);
             ensure!(sh(&greedy, "echo alive").await?.stdout == b"alive\n");
             greedy.kill().await?;
             let died = tokio::time::timeout(PROGRAM_PATIENCE, deaths.next()).await?;
-            ensure!(died.context("a death is told")?.out_of_memory, "its end says nothing of it");
+            ensure!(
+                died.context("a death is reported")?.out_of_memory,
+                "its end says nothing of it"
+            );
             groups.push(group);
         }
         ensure!(groups[0] == groups[1], "the slot was not used again: {groups:?}");
         ensure!(sh(&neighbour, "echo here").await?.stdout == b"here\n");
         neighbour.kill().await?;
         let died = tokio::time::timeout(PROGRAM_PATIENCE, deaths.next()).await?;
-        ensure!(!died.context("a death is told")?.out_of_memory, "told of its neighbour's");
+        ensure!(
+            !died.context("a death is reported")?.out_of_memory,
+            "it reports its neighbour's end"
+        );
         Ok(())
     })
 }
 
 #[test]
 #[ignore = "needs control groups of the second generation alone: scripts/vm/run.sh"]
-fn who_forks_too_often_is_stopped_at_the_number() -> Result<()> {
+fn cgroup_v2_process_limit_stops_forks() -> Result<()> {
     on_small_node(async |node: &Node| {
         let greedy = node.sandbox_with(LIMITS).await?;
         let group = group_of(node, &greedy)?;
@@ -182,7 +188,7 @@ fn who_forks_too_often_is_stopped_at_the_number() -> Result<()> {
 
 #[test]
 #[ignore = "needs control groups of the second generation alone: scripts/vm/run.sh"]
-fn who_computes_gets_its_share_and_nothing_while_frozen() -> Result<()> {
+fn cgroup_v2_cpu_limit_holds_and_a_frozen_sandbox_gets_nothing() -> Result<()> {
     on_small_node(async |node: &Node| {
         let sandbox = node.sandbox_with(Limits { cpu_milli: 100, ..LIMITS }).await?;
         let group = group_of(node, &sandbox)?;
@@ -217,7 +223,7 @@ fn who_computes_gets_its_share_and_nothing_while_frozen() -> Result<()> {
 
 #[test]
 #[ignore = "needs a user to whom no control group was handed over: scripts/vm/run.sh"]
-fn who_has_no_groups_is_refused_what_he_cannot_have() -> Result<()> {
+fn cgroup_v2_without_groups_refuses_limits() -> Result<()> {
     on_small_node(async |node: &Node| {
         let refused = node.native().launch(node.spec()).await.err().context("it was launched")?;
         ensure!(refused.code().as_str() == "unsupported", "{refused}");

@@ -65,7 +65,7 @@ fn a_full_node_says_so_and_serves_again_when_there_is_room() -> Result<()> {
 }
 
 #[test]
-fn launches_that_nobody_waits_for_leave_nothing() -> Result<()> {
+fn dropped_launches_leave_nothing() -> Result<()> {
     on_node(
         |_| {},
         async |node: &Node| {

@@ -247,7 +247,7 @@ fn run(command: &mut Command) -> Result<()> {
     Ok(())
 }
 
-/// Devices let go of their images when nothing has them mounted any more.
+/// A device releases its image when nothing has it mounted.
 async fn no_device_is_left() -> Result<()> {
     let mut left = Vec::new();
     for _ in 0..250 {

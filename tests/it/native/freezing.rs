@@ -19,7 +19,7 @@ const PAUSE: Duration = Duration::from_millis(15);
 
 const MIB: usize = 1 << 20;
 
-/// Freezes and thaws while somebody works.
+/// Freezes and thaws while programs run.
 async fn freeze_now_and_then(sandbox: &dyn Sandbox) -> Result<()> {
     for _ in 0..TIMES {
         tokio::time::sleep(PAUSE).await;
@@ -127,7 +127,7 @@ fn connections_and_streams_lose_no_byte() -> Result<()> {
         let mut echoed = Vec::new();
         let receive = from.read_to_end(&mut echoed);
 
-        // Nobody reads this one until the end: its pipe is full while it stands still.
+        // The test reads this one only at the end: its pipe is full while it is frozen.
         let spec = ExecSpec::shell("head -c 33554432 /dev/zero; echo end");
         let mut program = sandbox.inside().exec(spec).await?;
         let mut stdout = program.stdout.take().context("a stream")?;
@@ -165,5 +165,5 @@ async fn connected(sandbox: &Arc<dyn Sandbox>) -> Result<Box<dyn runtime::Duplex
         }
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
-    anyhow::bail!("nobody listens")
+    anyhow::bail!("no program listens")
 }

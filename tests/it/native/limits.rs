@@ -1,5 +1,6 @@
-//! Limits bite: what wants too much is stopped and told why, while its neighbour and the host go on
-//! working. Each of these programs is bounded by the limits of its sandbox and of its own loop.
+//! Limits hold: a program that wants too much is stopped with the cause, while its neighbour and
+//! the host go on working. Each of these programs is bounded by the limits of its sandbox and of
+//! its own loop.
 
 use std::time::Duration;
 
@@ -112,7 +113,7 @@ fn a_bomb_that_never_stops_is_ended_with_its_sandbox() -> Result<()> {
 }
 
 #[test]
-fn a_memory_hog_is_told_that_it_ran_out_of_memory() -> Result<()> {
+fn memory_hog_ends_as_out_of_memory() -> Result<()> {
     on_node(
         |_| {},
         async |node: &Node| {
@@ -124,7 +125,7 @@ fn a_memory_hog_is_told_that_it_ran_out_of_memory() -> Result<()> {
                 beside_a_neighbour(node, "x = []\nwhile True: x.append(bytearray(1 << 20))")
                     .await?;
             ensure!(ran.exit.status == ExitStatus::Signal(9), "{:?}", ran.exit);
-            ensure!(ran.exit.out_of_memory, "it was killed and nobody says why");
+            ensure!(ran.exit.out_of_memory, "it was killed without a reported cause");
             // The program died, not its sandbox.
             let after = node.sh(&greedy, "echo alive").await?;
             ensure!(after.stdout == b"alive\n", "{after:?}");
@@ -176,7 +177,7 @@ fn files_without_bytes_are_bounded_too() -> Result<()> {
 }
 
 #[test]
-fn an_output_flood_is_cut_and_said_to_be() -> Result<()> {
+fn output_flood_is_cut_and_marked_as_cut() -> Result<()> {
     on_node(
         |_| {},
         async |node: &Node| {
@@ -206,7 +207,7 @@ fn a_descriptor_flood_ends_at_the_limit() -> Result<()> {
 }
 
 #[test]
-fn a_processor_hog_gets_its_share_and_no_more() -> Result<()> {
+fn processor_hog_gets_only_its_share() -> Result<()> {
     on_node(
         |_| {},
         async |node: &Node| {

@@ -1,6 +1,6 @@
 //! Native sandboxes as their users meet them: real programs, real limits, real attackers, real
-//! crashes. They run in whatever mode whoever starts them can have; as root, the tests that attack are
-//! run again as an ordinary user by [`rootless`].
+//! crashes. They run in the mode of the user who starts them; as root, [`rootless`] runs the
+//! attacks again as an ordinary user.
 
 mod between_users;
 mod cgroup_v2;

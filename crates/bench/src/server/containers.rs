@@ -1,6 +1,6 @@
-//! What is measured of containers: whether a warm one is handed out as fast as a native sandbox, what
-//! a command in it costs beside the engine's own, what it takes until a used one is clean and handed
-//! out again, with little and with much in it, and how fast an empty pool is full.
+//! What is measured of containers: whether a warm one is handed out as fast as a native sandbox,
+//! what a command in it costs beside the engine's own, what it takes until a used one is clean and
+//! handed out again, with little and with much in it, and how fast an empty pool is full.
 
 use std::time::Duration;
 
@@ -9,10 +9,10 @@ use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
 use super::super::contender::{Contender, Times};
-use super::super::other_runtimes::{self, Stay};
+use super::super::other_runtimes::{self, PlainContainers};
 use super::engine::Engine;
 use super::http::Connection;
-use super::test_server::Served;
+use super::test_server::TestServer;
 use super::times::{Leased, checkout, exec, give_back};
 use command::failure::Failure;
 
@@ -42,7 +42,7 @@ const TRUE: &str = r#"{"argv":["/usr/bin/true"]}"#;
 const MANY: &str = "for d in $(seq 100); do mkdir d$d && (cd d$d && seq 1000 | xargs touch); done";
 
 /// Makes the templates that are measured, and waits until their pools are full.
-pub(super) async fn prepare(served: &Served) -> Result<(), Failure> {
+pub(super) async fn prepare(served: &TestServer) -> Result<(), Failure> {
     let mut connection = served.connect().await?;
     for (name, runtime, size, overflow) in [
         ("plain", "native", 4, 4),
@@ -75,8 +75,8 @@ async fn until_full(connection: &mut Connection, name: &str, size: u32) -> Resul
     }
 }
 
-/// Runs `true` in a sandbox of ours, and by the engine in the same container, some times in a row each,
-/// as agents run commands.
+/// Runs `true` in a sandbox of ours, and by the engine in the same container, some times in a row
+/// each, as agents run commands.
 pub(super) struct Execs {
     connection: Connection,
     leased: Leased,
@@ -85,7 +85,7 @@ pub(super) struct Execs {
 }
 
 impl Execs {
-    pub(super) async fn of(served: &Served, engine: Engine) -> Result<Self, Failure> {
+    pub(super) async fn of(served: &TestServer, engine: Engine) -> Result<Self, Failure> {
         let mut connection = served.connect().await?;
         let leased = checkout(&mut connection, "boxed").await?;
         let path = format!("/v1/sandboxes/{}", leased.sandbox);
@@ -127,7 +127,7 @@ pub(super) struct Renewal {
 }
 
 impl Renewal {
-    pub(super) async fn of(served: &Served, many: bool) -> Result<Self, Failure> {
+    pub(super) async fn of(served: &TestServer, many: bool) -> Result<Self, Failure> {
         Ok(Self { connection: served.connect().await?, many })
     }
 }
@@ -169,11 +169,11 @@ impl Renewal {
 /// Fills an empty pool, and starts as many containers by the engine's own command.
 pub(super) struct Refill {
     connection: Connection,
-    stay: Stay,
+    stay: PlainContainers,
 }
 
 impl Refill {
-    pub(super) async fn of(served: &Served, stay: Stay) -> Result<Self, Failure> {
+    pub(super) async fn of(served: &TestServer, stay: PlainContainers) -> Result<Self, Failure> {
         Ok(Self { connection: served.connect().await?, stay })
     }
 }

@@ -5,7 +5,7 @@ use std::path::Path;
 use async_trait::async_trait;
 use command::failure::Failure;
 
-use super::test_server::{Kept, Served};
+use super::test_server::{Journal, TestServer};
 use super::times::{self, Acquire, AcquireAndExec, Exec, Sleep};
 use crate::contender::{Contender, Times};
 
@@ -14,9 +14,9 @@ pub(super) async fn start(
     program: &Path,
     above: &Path,
     pinned: &[u8],
-) -> Result<(Served, Vec<Box<dyn Contender>>), Failure> {
+) -> Result<(TestServer, Vec<Box<dyn Contender>>), Failure> {
     let above = above.join("against");
-    let served = super::start(program, Kept::Durable, &above).await?;
+    let served = super::start(program, Journal::Durable, &above).await?;
     let all: Vec<Box<dyn Contender>> = vec![
         Box::new(Acquire::of(times::ACQUIRE, "default", &served).await?),
         Box::new(AcquireAndExec::of(&served).await?),

@@ -14,7 +14,7 @@ use tokio::time::Instant;
 use super::super::contender::{Contender, Times};
 use super::http::Connection;
 use super::load::CLIENTS;
-use super::test_server::Served;
+use super::test_server::TestServer;
 use super::times::{Leased, checkout};
 use command::failure::Failure;
 
@@ -35,7 +35,7 @@ pub(in super::super) const THAW_LIMIT_MS: f64 = 0.5;
 
 const PROCESSES: u32 = 1_230;
 const FILE_COUNT: u32 = 10_000;
-/// What is written while somebody follows.
+/// What is written while a client follows the log.
 const STREAM_BYTES: u64 = 1_000_000_000;
 const STREAM_BYTES_QUICK: u64 = 200_000_000;
 
@@ -54,7 +54,7 @@ struct Place {
 }
 
 impl Place {
-    async fn of(served: &Served) -> Result<Self, Failure> {
+    async fn of(served: &TestServer) -> Result<Self, Failure> {
         let mut connection = served.connect().await?;
         let leased = checkout(&mut connection, "default").await?;
         Ok(Self { connection, leased })
@@ -95,7 +95,7 @@ impl Place {
 pub(super) struct Exec(Place);
 
 impl Exec {
-    pub(super) async fn of(served: &Served) -> Result<Self, Failure> {
+    pub(super) async fn of(served: &TestServer) -> Result<Self, Failure> {
         Ok(Self(Place::of(served).await?))
     }
 }
@@ -115,7 +115,7 @@ impl Contender for Exec {
 pub(super) struct Much(Place);
 
 impl Much {
-    pub(super) async fn of(served: &Served) -> Result<Self, Failure> {
+    pub(super) async fn of(served: &TestServer) -> Result<Self, Failure> {
         Ok(Self(Place::of(served).await?))
     }
 }
@@ -139,7 +139,7 @@ impl Contender for Much {
 pub(super) struct Lists(Place);
 
 impl Lists {
-    pub(super) async fn of(served: &Served) -> Result<Self, Failure> {
+    pub(super) async fn of(served: &TestServer) -> Result<Self, Failure> {
         let mut place = Place::of(served).await?;
         for _ in 0..PROCESSES {
             place.run("true").await?;
@@ -171,7 +171,7 @@ impl Contender for Lists {
 pub(super) struct Wake(Place);
 
 impl Wake {
-    pub(super) async fn of(served: &Served) -> Result<Self, Failure> {
+    pub(super) async fn of(served: &TestServer) -> Result<Self, Failure> {
         Ok(Self(Place::of(served).await?))
     }
 
@@ -199,7 +199,7 @@ impl Contender for Wake {
 
 /// What is done per second, by several clients and over one stream.
 pub(super) async fn rates(
-    served: &Served,
+    served: &TestServer,
     lasting: Duration,
     quick: bool,
 ) -> Result<Rates, Failure> {
@@ -208,7 +208,7 @@ pub(super) async fn rates(
     Ok(Rates { exec_per_s: execs(served, lasting).await?, stream_mb_per_s })
 }
 
-async fn execs(served: &Served, lasting: Duration) -> Result<f64, Failure> {
+async fn execs(served: &TestServer, lasting: Duration) -> Result<f64, Failure> {
     let done = Rc::new(Cell::new(0_u32));
     let (began, local, mut clients) = (Instant::now(), LocalSet::new(), JoinSet::new());
     let end = began + lasting;
@@ -235,7 +235,7 @@ async fn execs(served: &Served, lasting: Duration) -> Result<f64, Failure> {
 }
 
 /// Follows a process that writes lines as fast as it can.
-async fn stream(served: &Served, bytes: u64) -> Result<f64, Failure> {
+async fn stream(served: &TestServer, bytes: u64) -> Result<f64, Failure> {
     let mut place = Place::of(served).await?;
     let line = format!("yes \"$(printf %01000d 7)\" | head -c {bytes}");
     let body = json!({ "command": line, "name": "writes" }).to_string();

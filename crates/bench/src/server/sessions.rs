@@ -9,7 +9,7 @@ use tokio::time::{Instant, sleep};
 
 use super::super::contender::{Contender, Times};
 use super::http::Connection;
-use super::test_server::Served;
+use super::test_server::TestServer;
 use command::failure::Failure;
 
 pub(in super::super) const CREATE: &str = "create a session";
@@ -52,7 +52,7 @@ for line in os.fdopen(3):
 "#;
 
 /// Makes the templates that are measured.
-pub(super) async fn prepare(served: &Served) -> Result<(), Failure> {
+pub(super) async fn prepare(served: &TestServer) -> Result<(), Failure> {
     let mut connection = served.connect().await?;
     let pool = serde_json::json!({ "pool_size": 8, "max_overflow": 8 });
     let disk = serde_json::json!({ "kind": "disk", "limit": "soft" });
@@ -85,7 +85,7 @@ async fn act(connection: &mut Connection, session: &str, what: &str) -> Result<D
 pub(super) struct Create(Connection);
 
 impl Create {
-    pub(super) async fn of(served: &Served) -> Result<Self, Failure> {
+    pub(super) async fn of(served: &TestServer) -> Result<Self, Failure> {
         Ok(Self(served.connect().await?))
     }
 }
@@ -114,7 +114,7 @@ pub(super) struct Turn {
 }
 
 impl Turn {
-    pub(super) async fn of(served: &Served) -> Result<Self, Failure> {
+    pub(super) async fn of(served: &TestServer) -> Result<Self, Failure> {
         let mut connection = served.connect().await?;
         let session = create(&mut connection, "talk").await?;
         Ok(Self { connection, session })
@@ -130,14 +130,14 @@ impl Contender for Turn {
     async fn sample(&mut self) -> Result<Times, Failure> {
         let path = format!("/v1/sessions/{}/turns", self.session);
         let body = r#"{"input":"hi"}"#;
-        let (took, told) = self.connection.stream(&path, body, "event: message\n").await?;
-        let data = told.split("event: message\n").nth(1).unwrap_or_default();
+        let (took, answer) = self.connection.stream(&path, body, "event: message\n").await?;
+        let data = answer.split("event: message\n").nth(1).unwrap_or_default();
         let data = data.lines().find_map(|line| line.strip_prefix("data: ")).unwrap_or_default();
         let said: Value = serde_json::from_str(data).unwrap_or_default();
         let own = said["took_ns"].as_u64().map(Duration::from_nanos);
-        let own = own.ok_or_else(|| Failure::new("the harness said nothing", &told))?;
-        if !told.contains(r#""outcome":"completed""#) {
-            return Err(Failure::new("a turn did not end well", told));
+        let own = own.ok_or_else(|| Failure::new("the harness sent no message", &answer))?;
+        if !answer.contains(r#""outcome":"completed""#) {
+            return Err(Failure::new("a turn failed", answer));
         }
         Ok(vec![(TURN, took.saturating_sub(own))])
     }
@@ -151,7 +151,7 @@ pub(super) struct Rest {
 }
 
 impl Rest {
-    pub(super) async fn of(served: &Served) -> Result<Self, Failure> {
+    pub(super) async fn of(served: &TestServer) -> Result<Self, Failure> {
         let mut connection = served.connect().await?;
         let mut made = Vec::new();
         for mb in [1, 100] {

@@ -16,9 +16,9 @@ use command::failure::Failure;
 const START_PATIENCE: Duration = Duration::from_secs(20);
 const STOP_PATIENCE: Duration = Duration::from_secs(20);
 
-/// Where decisions are written down.
+/// Where the journal is stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kept {
+pub(super) enum Journal {
     /// In a file: they survive `kill -9`.
     Durable,
     /// In memory only.
@@ -26,18 +26,22 @@ pub(super) enum Kept {
 }
 
 /// A server that runs.
-pub(super) struct Served {
+pub(super) struct TestServer {
     child: Child,
     address: SocketAddr,
     key: String,
 }
 
-impl Served {
-    pub(super) async fn start(program: &Path, kept: Kept, above: &Path) -> Result<Self, Failure> {
+impl TestServer {
+    pub(super) async fn start(
+        program: &Path,
+        kept: Journal,
+        above: &Path,
+    ) -> Result<Self, Failure> {
         let failed = |error: std::io::Error| Failure::new("cannot start a server", error);
         let name = match kept {
-            Kept::Durable => "durable",
-            Kept::Memory => "memory",
+            Journal::Durable => "durable",
+            Journal::Memory => "memory",
         };
         let directory: PathBuf = above.join(name);
         std::fs::create_dir_all(&directory).map_err(failed)?;
@@ -45,7 +49,7 @@ impl Served {
         let mut command = Command::new(program);
         command.arg("serve").arg("--listen").arg(address.to_string());
         command.arg("--data-dir").arg(&directory);
-        if kept == Kept::Memory {
+        if kept == Journal::Memory {
             command.args(["--store", "memory"]);
         }
         let log = std::fs::File::create(directory.join("log")).map_err(failed)?;
@@ -54,8 +58,8 @@ impl Served {
         let mut served = Self { child, address, key: String::new() };
         // A store in memory has its key in a directory of its own.
         let key = match kept {
-            Kept::Durable => directory.join("admin.key"),
-            Kept::Memory => directory.join("memory").join("admin.key"),
+            Journal::Durable => directory.join("admin.key"),
+            Journal::Memory => directory.join("memory").join("admin.key"),
         };
         served.wait_until_up(&directory, &key).await?;
         Ok(served)
@@ -103,7 +107,7 @@ impl Served {
     }
 }
 
-/// An address that nobody listens on at the moment.
+/// An address on which no program listens now.
 fn free_address() -> std::io::Result<SocketAddr> {
     TcpListener::bind(("127.0.0.1", 0))?.local_addr()
 }

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::super::contender::{Contender, Times};
 use super::http::Connection;
-use super::test_server::Served;
+use super::test_server::TestServer;
 use command::failure::Failure;
 
 pub(super) const ACQUIRE: &str = "acquire over HTTP";
@@ -72,7 +72,7 @@ impl Acquire {
     pub(super) async fn of(
         name: &'static str,
         template: &'static str,
-        served: &Served,
+        served: &TestServer,
     ) -> Result<Self, Failure> {
         Ok(Self { name, template, connection: served.connect().await? })
     }
@@ -97,7 +97,7 @@ impl Contender for Acquire {
 pub(super) struct AcquireAndExec(Connection);
 
 impl AcquireAndExec {
-    pub(super) async fn of(served: &Served) -> Result<Self, Failure> {
+    pub(super) async fn of(served: &TestServer) -> Result<Self, Failure> {
         Ok(Self(served.connect().await?))
     }
 }
@@ -128,7 +128,7 @@ pub(super) struct Exec {
 }
 
 impl Exec {
-    pub(super) async fn of(served: &Served, program: &[u8]) -> Result<Self, Failure> {
+    pub(super) async fn of(served: &TestServer, program: &[u8]) -> Result<Self, Failure> {
         let mut connection = served.connect().await?;
         let leased = checkout(&mut connection, "default").await?;
         let path = format!("/v1/sandboxes/{}/files?path={PROGRAM}&mode=0755", leased.sandbox);
@@ -166,7 +166,7 @@ pub(super) struct Sleep {
 }
 
 impl Sleep {
-    pub(super) async fn of(served: &Served) -> Result<Self, Failure> {
+    pub(super) async fn of(served: &TestServer) -> Result<Self, Failure> {
         let mut connection = served.connect().await?;
         let leased = checkout(&mut connection, "default").await?;
         Ok(Self { connection, leased })

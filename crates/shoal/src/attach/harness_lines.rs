@@ -1,9 +1,10 @@
-//! `shoal attach --harness`: the harness of a sandbox, line by line, at our own input and output.
+//! `shoal attach --harness`: connects our input and output to the harness of a sandbox, line by
+//! line.
 
 use std::io::{self, BufRead as _, IsTerminal as _};
 use std::os::fd::AsFd as _;
 
-use client::{ClientError, Handle, HarnessHears, Said};
+use client::{ClientError, Handle, HarnessOutput, HarnessWriter};
 use tokio::sync::mpsc;
 use tokio::task::block_in_place;
 
@@ -16,54 +17,56 @@ const LINES: usize = 16;
 /// Added to the number of the signal that ended us, as shells do.
 const SIGNAL_BASE: i32 = 128;
 
-/// Passes lines both ways; none if it was left, else what to exit with.
-pub(super) async fn speak(sandbox: &Handle, signals: &mut Signals) -> Result<Option<i32>, Failure> {
-    let held = sandbox.hold_harness().await.map_err(cannot("speak with the harness"))?;
-    let (mut says, hears) = (held.says, held.hears);
-    let failed = cannot("go on speaking with the harness");
+/// Passes lines both ways. Gives the exit code, or none if the user ended the input.
+pub(super) async fn relay(sandbox: &Handle, signals: &mut Signals) -> Result<Option<i32>, Failure> {
+    let connection = sandbox.connect_harness().await.map_err(cannot("talk to the harness"))?;
+    let (mut reader, writer) = (connection.reader, connection.writer);
+    let failed = cannot("keep the connection to the harness");
     let is_terminal = io::stdin().is_terminal();
-    let mut saying = std::pin::pin!(say_all(typed(), hears));
-    // Kept, because the program ends when it is dropped.
-    let mut said_all = None;
+    let mut sending = std::pin::pin!(send_all(typed(), writer));
+    // Kept alive: the harness ends when this is dropped.
+    let mut sent_all = None;
     loop {
         tokio::select! {
-            said = says.next() => match said.map_err(&failed)? {
-                Said::Line(line) => {
+            output = reader.next() => match output.map_err(&failed)? {
+                HarnessOutput::Line(line) => {
                     let written = block_in_place(|| write_all(io::stdout().as_fd(), format!("{line}\n").as_bytes()));
-                    written.map_err(|error| Failure::new("cannot pass on a line", error))?;
+                    written.map_err(|error| Failure::new("cannot write a line", error))?;
                 }
-                Said::Closed(closed) => {
+                HarnessOutput::Closed(closed) => {
                     let cause = format!("{}: {}", closed.code, closed.cause);
-                    return Err(Failure::new("the harness is over", cause));
+                    return Err(Failure::new("the harness has ended", cause));
                 }
             },
-            hears = &mut saying, if said_all.is_none() => {
-                // What it has to say to the last line is still to come.
-                said_all = Some(hears.map_err(&failed)?);
+            writer = &mut sending, if sent_all.is_none() => {
+                // The answer to the last line is still to come.
+                sent_all = Some(writer.map_err(&failed)?);
                 if is_terminal {
                     return Ok(None);
                 }
             },
             action = signals.next() => match action {
-                SignalAction::Forward(number) if asks_to_end(number) => return Ok(Some(SIGNAL_BASE + number)),
+                SignalAction::Forward(number) if asks_to_end(number) => {
+                    return Ok(Some(SIGNAL_BASE + number));
+                }
                 SignalAction::Forward(_) | SignalAction::Resized => {}
             },
         }
     }
 }
 
-/// Passes on what is typed, until nothing more is.
-async fn say_all(
+/// Sends what is typed until the input ends.
+async fn send_all(
     mut typed: mpsc::Receiver<String>,
-    mut hears: HarnessHears,
-) -> Result<HarnessHears, ClientError> {
+    mut writer: HarnessWriter,
+) -> Result<HarnessWriter, ClientError> {
     while let Some(line) = typed.recv().await {
-        hears.say(&line).await?;
+        writer.send(&line).await?;
     }
-    Ok(hears)
+    Ok(writer)
 }
 
-/// Lines of our input, read by a thread of its own, because a read can only be waited for.
+/// Lines of our input, read in a thread, because a read blocks.
 fn typed() -> mpsc::Receiver<String> {
     let (lines, arriving) = mpsc::channel(LINES);
     std::thread::spawn(move || {

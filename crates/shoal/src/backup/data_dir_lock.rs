@@ -1,4 +1,4 @@
-//! Whether a server has a data directory now.
+//! Checks whether a running server holds the lock of a data directory.
 
 use std::fs::File;
 use std::io;
@@ -10,7 +10,7 @@ use rustix::io::Errno;
 use crate::failure::Failure;
 use crate::serve::data_dir::LOCK_FILE;
 
-/// Whether a server uses it.
+/// Whether a running server uses the directory.
 pub(super) fn is_served(data_dir: &Path) -> Result<bool, Failure> {
     let failed = |error: io::Error| {
         Failure::new(format!("cannot look at {}", data_dir.display()), error)

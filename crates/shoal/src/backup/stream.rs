@@ -1,5 +1,5 @@
-//! The bytes of a backup, from a server or from the data directory of one that is stopped, taken
-//! apart into its files. An end that comes too early is an error, and so is one that says why.
+//! Reads the stream of a backup, from a running server or from the data directory of a stopped one,
+//! and splits it into files. A stream that ends without its summary is an error.
 
 use std::io::{self, Read};
 use std::path::Path;
@@ -22,12 +22,12 @@ use crate::native;
 use crate::output::Output;
 use crate::serve::data_dir::DataDir;
 
-/// ChunkReader on their way.
+/// Chunks between the two threads.
 const PIECES: usize = 4;
-/// The longest word about how it went.
+/// The longest report at the end of the stream.
 const REPORT_BYTES_MAX: u64 = 1 << 20;
 
-/// What the source says at the end.
+/// The report at the end of a complete backup.
 #[derive(Debug, Deserialize)]
 pub(super) struct BackupSummary {
     pub(super) sessions: u64,
@@ -41,17 +41,18 @@ struct Failed {
     cause: String,
 }
 
-/// Asks the server of a data directory.
+/// Reads the backup from the server of a data directory.
 pub(super) fn from_server(
     data_dir: &Path,
     writer: &mut BackupWriter,
     output: &Output,
 ) -> Result<BackupSummary, Failure> {
     let discovery = Discovery { data_dir: Some(data_dir.to_owned()), ..Discovery::default() };
-    let client = Client::found(discovery)
-        .map_err(|error| Failure::of_client("cannot talk to the server", &error))?;
+    let client = Client::found(discovery).map_err(|error| {
+        Failure::of_client("cannot find the server of this data directory", &error)
+    })?;
     let failed = |error: client::ClientError| Failure::of_client("cannot make a backup", &error);
-    taken(writer, output, async |to: SyncSender<Bytes>| {
+    split_in_thread(writer, output, async |to: SyncSender<Bytes>| {
         let mut backup = client.backup().await.map_err(failed)?;
         while let Some(piece) = backup.next().await.map_err(failed)? {
             if to.send(piece).is_err() {
@@ -62,14 +63,14 @@ pub(super) fn from_server(
     })
 }
 
-/// Reads a data directory that no server uses, and keeps it from being used meanwhile.
+/// Reads a data directory that no server uses, and locks it meanwhile.
 pub(super) fn from_directory(
     data_dir: &Path,
     writer: &mut BackupWriter,
     output: &Output,
 ) -> Result<BackupSummary, Failure> {
     let place = DataDir::open(data_dir, StoreKind::Sqlite)?;
-    // Nothing is committed here, so nothing is forgotten, however much is kept.
+    // Nothing is committed here, so no retention limit deletes anything.
     let store = SqliteStore::open(place.path(), Retention::default())
         .map_err(|error| Failure::new("cannot open the store", &error).remedy(error.remedy()))?;
     let store = Arc::new(store);
@@ -80,7 +81,7 @@ pub(super) fn from_directory(
         archives: Archives::open(place.archives()).map_err(unusable)?,
         seeds: Seeds::open(place.seeds()).map_err(unusable)?,
     };
-    taken(writer, output, async |to: SyncSender<Bytes>| {
+    split_in_thread(writer, output, async |to: SyncSender<Bytes>| {
         let failed = |refusal: model::Refusal| {
             let remedy = refusal.code.remedy();
             Failure::new("cannot make a backup", refusal).remedy(remedy)
@@ -91,13 +92,13 @@ pub(super) fn from_directory(
                 break;
             }
         }
-        // Everything that was committed is in the file again, as after an orderly stop.
+        // All commits are in the database file afterwards, as after an orderly stop.
         store.close().await.map_err(|error| Failure::new("cannot close the store", error))
     })
 }
 
-/// Takes apart what comes, on a thread of its own.
-fn taken(
+/// Splits the stream in a thread of its own.
+fn split_in_thread(
     writer: &mut BackupWriter,
     output: &Output,
     feed: impl AsyncFnOnce(SyncSender<Bytes>) -> Result<(), Failure>,
@@ -112,9 +113,9 @@ fn taken(
         let fed = native::block_on(&tokio, feed(to));
         tokio.shutdown_background();
         let taken = taking.join().unwrap_or_else(|_| {
-            Err(Failure::new("cannot make a backup", "the thread that writes it ended"))
+            Err(Failure::new("cannot make a backup", "the thread that writes the backup panicked"))
         });
-        // What went wrong at the source is the cause of what went wrong here.
+        // An error of the source is the cause of the error here.
         fed?;
         taken
     })
@@ -127,7 +128,7 @@ fn split(
 ) -> Result<BackupSummary, Failure> {
     let failed = |error: io::Error| {
         Failure::new("cannot write the backup", error)
-            .remedy("check the space of where it goes; the log of the server may say more")
+            .remedy("check the free space of the target; the log of the server may say more")
     };
     let mut entries = Entries::new(reader, Bounds::NONE);
     let (mut summary, mut bytes, mut files) = (None, 0_u64, 0_u64);
@@ -161,12 +162,12 @@ fn split(
         }
     }
     summary.ok_or_else(|| {
-        Failure::new("cannot make a backup", "it ended too early")
+        Failure::new("cannot make a backup", "the data ended too early")
             .remedy("try again; the log of the server may say more")
     })
 }
 
-/// What arrives, for whoever reads and waits.
+/// Received chunks as a blocking reader.
 struct ChunkReader {
     pieces: Receiver<Bytes>,
     at_hand: Bytes,

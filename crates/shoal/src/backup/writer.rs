@@ -1,5 +1,5 @@
-//! Where a backup goes: a directory, or a compressed archive. It is made beside its name and gets
-//! that when it is whole and on the disk; one that fails leaves nothing.
+//! Writes a backup: to a directory, a compressed archive, or standard output. It writes beside the
+//! final name and renames at the end, after a sync. A failed backup leaves nothing.
 
 use std::fs::{self, DirBuilder, File};
 use std::io::{self, Read, Write};
@@ -12,7 +12,7 @@ use zstd::stream::write::Encoder;
 use super::manifest::{FORMAT, Listed, MANIFEST, Manifest};
 use crate::failure::Failure;
 
-/// Most of it is compressed already.
+/// Low, because most of the data is compressed already.
 const COMPRESSION_LEVEL: i32 = 1;
 
 type Packed = tar::Builder<Encoder<'static, Box<dyn Write + Send>>>;
@@ -29,7 +29,7 @@ enum Target {
     Output { packed: Box<Packed> },
 }
 
-/// Something that is removed unless it got its name.
+/// An unfinished file or directory. Dropping it removes it.
 struct Partial(PathBuf);
 
 impl Drop for Partial {
@@ -41,7 +41,7 @@ impl Drop for Partial {
 }
 
 impl BackupWriter {
-    /// Makes room for one. What is there already is never written over.
+    /// Opens the target. It never overwrites anything.
     pub(super) fn open(to: &Path) -> Result<Self, Failure> {
         let opened = Self::try_open(to).map_err(|error| failed(to, &error))?;
         Ok(Self { to: opened, files: Vec::new() })
@@ -56,7 +56,7 @@ impl BackupWriter {
         if fs::symlink_metadata(to).is_ok() && (is_archive || !is_empty) {
             return Err(io::Error::new(
                 io::ErrorKind::AlreadyExists,
-                "it exists already, and is no empty directory",
+                "it exists already and is not an empty directory",
             ));
         }
         let mut beside = to.as_os_str().to_owned();
@@ -74,12 +74,12 @@ impl BackupWriter {
         Ok(Target::Directory { path, partial })
     }
 
-    /// Whether something is in it.
+    /// Whether the backup has this file.
     pub(super) fn has(&self, path: &str) -> bool {
         self.files.iter().any(|file| file.path == path)
     }
 
-    /// Puts a file in, if it is there.
+    /// Adds a file, if it exists.
     pub(super) fn put_file(&mut self, name: &str, file: &Path) -> Result<(), Failure> {
         let opened = match File::open(file) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
@@ -92,7 +92,7 @@ impl BackupWriter {
         put.map_err(|error| failed(file, &error))
     }
 
-    /// Puts bytes in.
+    /// Adds a file from a reader.
     pub(super) fn put(&mut self, name: &str, bytes: u64, from: &mut dyn Read) -> io::Result<()> {
         let mut summed = HashingReader { from, digest: Sha256::new(), bytes: 0 };
         self.write(name, bytes, &mut summed)?;
@@ -131,11 +131,11 @@ impl BackupWriter {
     /// It is whole. Says how long the file is, if it is one.
     pub(super) fn finish(mut self, manifest: &Manifest) -> Result<Option<u64>, Failure> {
         let text = serde_json::to_vec_pretty(manifest)
-            .map_err(|error| Failure::new("cannot write the list of the backup", error))?;
+            .map_err(|error| Failure::new("cannot write the manifest of the backup", error))?;
         let written = self.write(MANIFEST, text.len() as u64, &mut &*text);
         written.and_then(|()| self.end()).map_err(|error| {
             Failure::new("cannot finish the backup", error)
-                .remedy("check the permissions and the space of where it goes")
+                .remedy("check the permissions and the free space of the target")
         })
     }
 
@@ -150,7 +150,7 @@ impl BackupWriter {
                 (path, partial)
             }
             Target::Directory { path, partial } => {
-                // An empty directory gives way. If it is none by now, the next step says so.
+                // Removes an empty directory. If it is not empty by now, the rename fails.
                 let _ = fs::remove_dir(&path);
                 (path, partial)
             }
@@ -163,7 +163,7 @@ impl BackupWriter {
     }
 }
 
-/// Gives something its name, unless that was taken meanwhile.
+/// Renames, unless the new name exists.
 pub(super) fn rename_new(from: &Path, to: &Path) -> io::Result<()> {
     use rustix::fs::{CWD, RenameFlags, renameat_with};
     renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE)?;
@@ -183,7 +183,7 @@ fn failed(path: &Path, error: &io::Error) -> Failure {
         .usage()
 }
 
-/// Reads and sums up what is read.
+/// Hashes and counts what is read through it.
 pub(crate) struct HashingReader<'r> {
     pub(crate) from: &'r mut dyn Read,
     pub(crate) digest: Sha256,
@@ -202,7 +202,7 @@ impl Read for HashingReader<'_> {
 pub(crate) fn hex(bytes: &[u8]) -> String {
     use std::fmt::Write as _;
     bytes.iter().fold(String::new(), |mut text, byte| {
-        // Writing to a text cannot fail.
+        // Writing to a `String` cannot fail.
         let _ = write!(text, "{byte:02x}");
         text
     })

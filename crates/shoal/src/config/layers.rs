@@ -1,5 +1,5 @@
-//! Puts the layers on top of each other: defaults, file, environment, flags. The later one wins,
-//! and each value remembers whose it is.
+//! Merges the layers of the configuration: defaults, file, environment, flags. The later one wins,
+//! and each value keeps its source.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -34,7 +34,7 @@ pub(crate) struct Sourced {
     pub(crate) source: Source,
 }
 
-/// The configuration that holds, and why.
+/// The configuration in effect, with the source of each value.
 #[derive(Debug)]
 pub(crate) struct Effective {
     pub(crate) config: Config,
@@ -44,16 +44,16 @@ pub(crate) struct Effective {
     pub(crate) templates: Vec<Source>,
     /// The file that was read.
     pub(crate) file: Option<PathBuf>,
-    /// Variables that look like ours and mean nothing.
+    /// Variables that begin with SHOAL_ and are no key.
     pub(crate) strays: Vec<String>,
 }
 
-/// Reads everything and gives what holds.
+/// Reads all layers and gives the configuration in effect.
 pub(crate) fn load(flags: &Overrides, around: &HostContext) -> Result<Effective, ConfigError> {
     let mut stack = Stack::of_defaults(around);
     let typed = flags.typed();
-    let asked = flags.speaks_ash();
-    let data_dir = HostContext::absolute(&data_dir_before_file(&typed, around, asked)?);
+    let with_ash = flags.speaks_ash();
+    let data_dir = HostContext::absolute(&data_dir_before_file(&typed, around, with_ash)?);
     let found = find_file(flags, around, &data_dir);
     let file = found.as_ref().map(read_file).transpose()?;
     if let Some(file) = &file {
@@ -63,12 +63,12 @@ pub(crate) fn load(flags: &Overrides, around: &HostContext) -> Result<Effective,
     if flags.speaks_blaxel() && !stack.values.contains_key(BLAXEL_LISTEN) {
         stack.lay_text(BLAXEL_LISTEN, BLAXEL_ADDRESS, Source::Flag("--blaxel".to_owned()))?;
     }
-    stack.lay_environment(around, asked)?;
+    stack.lay_environment(around, with_ash)?;
     for (path, text, flag) in typed {
         stack.lay_text(&path, &text, Source::Flag(flag))?;
     }
     stack.values.entry(DATA_DIR.to_owned()).and_modify(|sourced| {
-        // Relative to where it was typed, wherever the server's directory will be.
+        // Relative to the current directory of the user, not to that of the server.
         if let Value::String(path) = &mut sourced.value {
             *path = HostContext::absolute(Path::new(path)).to_string_lossy().into_owned();
         }
@@ -87,7 +87,7 @@ pub(crate) fn check(path: &Path, around: &HostContext) -> Result<Effective, Conf
     stack.finish(Some(&file), Some(choice.path), Vec::new())
 }
 
-/// A file to read, and who asked for it; if nobody did, it need not exist.
+/// A file to read, and what named it; none for a file at a usual place.
 struct FileChoice {
     path: PathBuf,
     chosen_by: Option<Source>,
@@ -108,7 +108,7 @@ fn find_file(flags: &Overrides, around: &HostContext, data_dir: &Path) -> Option
     places.into_iter().find(|path| path.exists()).map(|path| FileChoice { path, chosen_by: None })
 }
 
-/// The data directory as far as it can be known before the file is read, which may lie in it.
+/// The data directory as known before the file is read, because the file may lie in it.
 fn data_dir_before_file(
     typed: &[(String, String, String)],
     around: &HostContext,
@@ -127,8 +127,7 @@ fn data_dir_before_file(
     Ok(around.data_dir())
 }
 
-/// A file that lies in a data directory and names another one: whichever is meant, somebody would
-/// look in the wrong place.
+/// Refuses a file that lies in one data directory and names another: either could be meant.
 fn refuse_to_point_away(file: &File, data_dir: &Path, stack: &Stack) -> Result<(), ConfigError> {
     let named = stack.values.get(DATA_DIR).filter(|sourced| sourced.source != Source::Default);
     let named = named.and_then(|sourced| sourced.value.as_str());
@@ -139,8 +138,10 @@ fn refuse_to_point_away(file: &File, data_dir: &Path, stack: &Stack) -> Result<(
             Err(ConfigError {
                 source: file.source(DATA_DIR).unwrap_or(Source::Default),
                 key: Some(DATA_DIR.to_owned()),
-                problem: "the file was found in another data directory than it names".to_owned(),
-                remedy: format!("leave it out, or name the file with --config or {FILE_VARIABLE}"),
+                problem: "the file lies in one data directory and names another".to_owned(),
+                remedy: format!(
+                    "remove this line, or name the file with --config or {FILE_VARIABLE}"
+                ),
             })
         }
         Some(_) | None => Ok(()),
@@ -157,7 +158,7 @@ fn read_file(choice: &FileChoice) -> Result<File, ConfigError> {
     };
     let length = std::fs::metadata(path).map_err(|error| refused(error.to_string()))?.len();
     if length > BYTES_MAX {
-        return Err(refused(format!("it has more than {BYTES_MAX} bytes")));
+        return Err(refused(format!("the file has more than {BYTES_MAX} bytes")));
     }
     match std::fs::read_to_string(path) {
         Ok(text) => File::parse(path, text),
@@ -170,8 +171,8 @@ fn text_of<'a>(name: &str, value: &'a std::ffi::OsString) -> Result<&'a str, Con
     value.to_str().ok_or_else(|| ConfigError {
         source: Source::Environment(name.to_owned()),
         key: None,
-        problem: "its value is not UTF-8".to_owned(),
-        remedy: "set it to a text".to_owned(),
+        problem: "the value is not UTF-8".to_owned(),
+        remedy: "set it to UTF-8 text".to_owned(),
     })
 }
 
@@ -206,15 +207,15 @@ impl Stack {
         }
     }
 
-    fn lay_environment(&mut self, around: &HostContext, asked: bool) -> Result<(), ConfigError> {
-        if asked {
+    fn lay_environment(&mut self, around: &HostContext, with_ash: bool) -> Result<(), ConfigError> {
+        if with_ash {
             self.lay_address_of_ash(around)?;
         }
-        let where_asked = keys::OF_ASH_WHERE_ASKED.iter().filter(|_| asked);
+        let where_asked = keys::OF_ASH_WHERE_ASKED.iter().filter(|_| with_ash);
         let of_ash = keys::OF_ASH.iter().chain(where_asked);
         let of_ash = of_ash.map(|(name, path)| ((*name).to_owned(), *path));
         let ours = keys::all().keys().map(|path| (keys::variable(path), path.as_str()));
-        // Ours come after Ash's, so that they win.
+        // Our variables come after those of Ash, so that ours win.
         for (name, path) in of_ash.chain(ours) {
             if let Some(value) = around.variable(&name) {
                 let text = text_of(&name, value)?;
@@ -224,8 +225,8 @@ impl Stack {
         Ok(())
     }
 
-    /// Ash has a variable for each half of its address. Where neither is set, what the file says
-    /// counts, or else the port that its clients expect.
+    /// Ash has one variable for the host and one for the port. If neither is set, the address in
+    /// the file counts, or else the port that clients of Ash expect.
     fn lay_address_of_ash(&mut self, around: &HostContext) -> Result<(), ConfigError> {
         let half = |name: &'static str| {
             let value = around.variable(name).map(|value| text_of(name, value)).transpose()?;
@@ -244,7 +245,7 @@ impl Stack {
         self.lay_text(ASH_LISTEN, &format!("{host}:{port}"), source)
     }
 
-    /// Lays a value that was written as plain text.
+    /// Sets a value that is given as text.
     fn lay_text(&mut self, path: &str, text: &str, source: Source) -> Result<(), ConfigError> {
         let refused = |problem: String, remedy: String| ConfigError {
             source: source.clone(),
@@ -263,7 +264,7 @@ impl Stack {
         let value = kind
             .read(text)
             .ok_or_else(|| refused(format!("{text:?} is not {}", kind.words()), expected(kind)))?;
-        // Alone on top of the defaults, so that an error can only be about this one.
+        // Parsed alone, so that an error can only be about this value.
         let mut alone = Table::new();
         keys::insert(&mut alone, path, value.clone());
         alone.try_into::<Config>().map_err(|error| {
@@ -302,7 +303,7 @@ impl Stack {
             });
             let in_file = file.and_then(|file| file.source(&wrong.key));
             let source = match set {
-                // The file knows the place of a single part of a list.
+                // The file knows the position of each part of a list.
                 Some((_, Sourced { source: Source::File { .. }, .. })) | None => in_file,
                 Some((_, sourced)) => Some(sourced.source.clone()),
             };

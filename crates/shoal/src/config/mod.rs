@@ -1,6 +1,6 @@
-//! What a server is configured with, and `shoal config`, which shows it: defaults, a file, the
-//! environment, flags, each over the one before. A value is never used without knowing where it
-//! came from, and an error says where to correct it.
+//! The configuration of a server, and `shoal config`, which shows it: defaults, a file, the
+//! environment, flags, each over the one before. Every value has its source, so that an error says
+//! where to correct it.
 
 mod file;
 mod flags;
@@ -28,19 +28,19 @@ use crate::failure::Failure;
 use crate::output::{Output, Paint};
 use crate::workspace_placement::WorkspacePlacement;
 
-/// What was typed.
+/// Arguments of `shoal config`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  \
-    shoal config                             every value, and where it comes from\n  \
+    shoal config                             every value, and its source\n  \
     shoal config > shoal.toml                a file to start from\n  \
     shoal config --set node.max_live=50      what a start with this flag would use\n  \
     shoal config --check /etc/shoal/shoal.toml\n\n\
     Each key can also be set in the environment: SHOAL_LISTEN, SHOAL_DATA_DIR and so on for\n\
-    [server]; SHOAL_NODE_MAX_LIVE, SHOAL_LOG_LEVEL and so on for the others. The file gives way to\n\
-    the environment, and that to flags.\n\n\
+    [server]; SHOAL_NODE_MAX_LIVE, SHOAL_LOG_LEVEL and so on for the others. The environment\n\
+    overrides the file, and flags override the environment.\n\n\
     Exit codes: 0 if the configuration can be used, 2 if not.")]
 pub(crate) struct Arguments {
-    /// Only say whether this file can be used
+    /// Only check whether this file can be used
     #[arg(long, value_name = "FILE", conflicts_with_all = ["config", "set"])]
     check: Option<PathBuf>,
     /// Print JSON
@@ -57,7 +57,7 @@ pub(crate) fn main(arguments: &Arguments, output: &Output) -> Result<ExitCode, F
         if arguments.json {
             output.say_json(&json!({ "file": path, "usable": true }));
         } else {
-            let word = output.paint(Paint::Good, "fine");
+            let word = output.paint(Paint::Good, "valid");
             output.say(&format!("{}: {word}", path.display()));
         }
         return Ok(ExitCode::SUCCESS);
@@ -74,9 +74,11 @@ pub(crate) fn main(arguments: &Arguments, output: &Output) -> Result<ExitCode, F
     Ok(ExitCode::SUCCESS)
 }
 
-/// Says which variables look like ours and mean nothing: a slip of the pen, most likely.
+/// Warns about variables that begin with SHOAL_ and are no key: a typing error, most likely.
 pub(crate) fn warn_of_strays(effective: &Effective, output: &Output) {
     for name in &effective.strays {
-        output.note(&format!("{name} is set and means nothing; `shoal config` shows every key"));
+        output.note(&format!(
+            "{name} is set but is not a known variable; `shoal config` shows every key"
+        ));
     }
 }

@@ -1,5 +1,5 @@
-//! Out of a sandbox: a file as it is, a directory as an archive that is unpacked as it arrives.
-//! The archive is a stranger's: nothing in it decides where anything is written.
+//! Copies out of a sandbox: a file as it is, a directory as an archive that is unpacked as it
+//! arrives. The archive is untrusted: it never decides where a file is written.
 
 use std::fs::{self, File, Permissions};
 use std::io::{self, Read, Write as _};
@@ -53,7 +53,7 @@ pub(super) async fn copy(
     settle(count.watch(work, output).await, from)
 }
 
-/// What it will be called here: beneath a directory that exists, or as it is written.
+/// The path on this machine: below an existing directory, or as the user wrote it.
 fn target(from: &str, to: &Path, as_directory: bool) -> Result<PathBuf, Failure> {
     if !to.is_dir() {
         if as_directory {
@@ -65,16 +65,16 @@ fn target(from: &str, to: &Path, as_directory: bool) -> Result<PathBuf, Failure>
         }
         return Ok(to.to_owned());
     }
-    // Only the name that was typed: what the sandbox says its name is does not matter.
+    // Only the name that the user typed counts, never a name that the sandbox sends.
     let name = last_name(from).ok_or_else(|| {
-        Failure::new(format!("cannot copy {from}"), "it has no name of its own")
-            .remedy("name what it is to be called here, which must not exist yet")
+        Failure::new(format!("cannot copy {from}"), "the path has no last name")
+            .remedy("name the target, which must not exist yet")
             .usage()
     })?;
     Ok(to.join(name))
 }
 
-/// Writes beside it first, so that nobody ever sees half of it.
+/// Writes to a temporary file first, so that no reader sees half of the file.
 fn write_file(mut arriving: impl Read, target: &Path, mode: u32) -> io::Result<Copied> {
     let mut name = target.file_name().unwrap_or_default().to_owned();
     name.push(format!(".part-{}", std::process::id()));
@@ -87,7 +87,7 @@ fn write_file(mut arriving: impl Read, target: &Path, mode: u32) -> io::Result<C
         Ok(Copied { files: 1, bytes, left_behind: 0 })
     })();
     if written.is_err() {
-        // Whether it is there or not, it is not to stay.
+        // It may not exist; then there is nothing to remove.
         let _ = fs::remove_file(&beside);
     }
     written
@@ -100,8 +100,8 @@ fn write_out(mut arriving: impl Read) -> io::Result<Copied> {
     Ok(Copied { files: 1, bytes, left_behind: 0 })
 }
 
-/// Unpacks files, directories and links beneath a directory, and nothing else. A path that leads
-/// out of it, by its name or through a link, is refused.
+/// Unpacks files, directories and links below a directory, and nothing else. It refuses a path that
+/// leads out of the directory, by its name or through a link.
 fn unpack(arriving: impl Read, target: &Path) -> io::Result<Copied> {
     fs::create_dir_all(target)?;
     let mut archive = tar::Archive::new(arriving);
@@ -128,7 +128,7 @@ fn unpack(arriving: impl Read, target: &Path) -> io::Result<Copied> {
             copied.left_behind += 1;
         }
     }
-    // Last, and the innermost first: one that may not be written to would keep its files out.
+    // Last, because a read-only directory would refuse its files.
     directories.sort();
     make_directories(target, &directories)?;
     Ok(copied)
@@ -151,7 +151,7 @@ fn make_directories(target: &Path, directories: &[(PathBuf, u32)]) -> io::Result
         if !plain(path) {
             return Err(leads_out());
         }
-        // One by one, so that nothing is made through a link.
+        // One by one, so that no directory is made through a link.
         let mut above = inside.clone();
         for part in path.parent().unwrap_or(path).components() {
             above.push(part);
@@ -164,7 +164,7 @@ fn make_directories(target: &Path, directories: &[(PathBuf, u32)]) -> io::Result
     }
     for (path, mode) in directories.iter().rev() {
         let made = inside.join(path);
-        // A link in its place is somebody else's directory.
+        // If a link took its place, the link leads to another directory.
         if fs::symlink_metadata(&made)?.is_dir() {
             fs::set_permissions(&made, Permissions::from_mode(*mode))?;
         }
@@ -191,7 +191,7 @@ fn settle(
 mod tests {
     use super::*;
 
-    /// A directory that is gone afterwards.
+    /// A directory that is removed afterwards.
     struct Scratch(PathBuf);
 
     impl Scratch {
@@ -220,7 +220,7 @@ mod tests {
         Pipe(&'a str),
     }
 
-    /// An archive, with names that the library would refuse to write.
+    /// An archive, also with names that the library would refuse to write.
     fn archive(entries: &[Entry<'_>]) -> Vec<u8> {
         let mut builder = tar::Builder::new(Vec::new());
         for entry in entries {
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn files_directories_and_links_arrive_and_nothing_else_does() {
+    fn copy_out_unpacks_files_directories_and_links_and_nothing_else() {
         let scratch = Scratch::new("arrive");
         let bytes = archive(&[
             Entry::Directory("closed", 0o555),
@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_written_outside_the_place_that_was_named() {
+    fn copy_out_writes_nothing_outside_its_target() {
         let outside = |entries: &[Entry<'_>], name: &str| {
             let scratch = Scratch::new(name);
             let _ = scratch.unpacked(&archive(entries));
@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_in_place_of_a_directory_keeps_its_permissions() {
+    fn copy_out_leaves_permissions_behind_a_link_alone() {
         let scratch = Scratch::new("link-mode");
         let victim = scratch.0.join("target/victim");
         fs::create_dir(&victim).unwrap();
@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn half_a_file_is_no_file() {
+    fn copy_out_of_half_a_file_leaves_the_old_one() {
         struct Broken(bool);
         impl Read for Broken {
             fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {

@@ -1,20 +1,20 @@
-//! Where something is: here, or in a sandbox, be it named itself or by its session.
+//! The two ends of a copy: a path of this machine, or a path in a sandbox or session.
 
 use std::path::PathBuf;
 
 use uuid::Uuid;
 
-/// Where paths in a sandbox begin that do not say where.
+/// The directory of relative paths in a sandbox.
 const HOME: &str = "/workspace";
 
-/// Here, or in a sandbox.
+/// On this machine, or in a sandbox.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Location {
     Local(Local),
     Sandbox(Remote),
 }
 
-/// Here.
+/// On this machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Local {
     /// Our standard input or output.
@@ -26,13 +26,13 @@ pub(super) enum Local {
 /// In a sandbox.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Remote {
-    /// Of the sandbox, or of the session.
+    /// The id of the sandbox or of the session.
     pub(super) id: Uuid,
     pub(super) path: String,
 }
 
 impl Location {
-    /// What has an id before a colon is there; all else is here.
+    /// A text with an id before a colon is in a sandbox; any other is on this machine.
     pub(super) fn parse(text: &str) -> Self {
         if let Some((id, path)) = text.split_once(':')
             && let Ok(id) = id.parse()
@@ -51,7 +51,7 @@ impl Location {
     }
 }
 
-/// The last name of a path in a sandbox, if it has one that can be used here.
+/// The last name of a path in a sandbox, if it is a valid file name.
 pub(super) fn last_name(path: &str) -> Option<&str> {
     let name = path.trim_end_matches('/').rsplit('/').next()?;
     (!name.is_empty() && name != "." && name != "..").then_some(name)
@@ -64,7 +64,7 @@ mod tests {
     const ID: &str = "0192f3a0-0000-7000-8000-000000000001";
 
     #[test]
-    fn places_are_told_apart() {
+    fn copy_locations_are_parsed() {
         let there = |path: &str| {
             Location::Sandbox(Remote { id: ID.parse().unwrap(), path: path.to_owned() })
         };
@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn names_that_lead_elsewhere_are_none() {
+    fn copy_names_that_lead_elsewhere_are_refused() {
         let cases = [
             ("/a/b", Some("b")),
             ("/a/b/", Some("b")),

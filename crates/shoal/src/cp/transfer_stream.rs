@@ -1,5 +1,5 @@
-//! Bytes between code that blocks, which reads and writes archives and files here, and the
-//! connection, which does not; and how far it is, for whoever watches.
+//! Moves bytes between blocking code, which reads and writes files and archives, and the
+//! connection, which is asynchronous; and shows progress.
 
 use std::io::{self, Read, Write};
 use std::sync::Arc;
@@ -28,17 +28,19 @@ impl UploadWriter {
         Self { pieces, buffer: Vec::with_capacity(CHUNK_BYTES), count }
     }
 
-    /// Cuts the request off, so that nobody takes half of it for the whole.
+    /// Aborts the request, so that the server does not take half of it for the whole.
     pub(crate) fn fail(&self) {
-        // If nobody listens any more, the request is over anyway.
-        let _ = self.pieces.blocking_send(Err(io::Error::other("it could not be read")));
+        // If the receiver is gone, the request has ended anyway.
+        let _ = self.pieces.blocking_send(Err(io::Error::other("the source could not be read")));
     }
 
     fn send(&mut self) -> io::Result<()> {
         let full = std::mem::replace(&mut self.buffer, Vec::with_capacity(CHUNK_BYTES));
         self.count.add(full.len());
         let sent = self.pieces.blocking_send(Ok(full.into()));
-        sent.map_err(|_| io::Error::new(io::ErrorKind::BrokenPipe, "the server went away"))
+        sent.map_err(|_| {
+            io::Error::new(io::ErrorKind::BrokenPipe, "the server closed the connection")
+        })
     }
 }
 
@@ -58,14 +60,14 @@ impl Write for UploadWriter {
     }
 }
 
-/// Reads from an answer that is arriving.
+/// Reads from a download.
 pub(super) struct DownloadReader {
     pieces: mpsc::Receiver<io::Result<Bytes>>,
     current: Bytes,
 }
 
 impl DownloadReader {
-    /// Bytes of a download, taken off the connection as they are read.
+    /// Reads from the connection only as fast as its bytes are used.
     pub(super) fn of(mut download: Download, count: Counter) -> Self {
         let (sender, pieces) = mpsc::channel(PIECES);
         tasks::spawn(async move {
@@ -102,7 +104,7 @@ impl Read for DownloadReader {
     }
 }
 
-/// How many bytes went by.
+/// Counts transferred bytes.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Counter(Arc<AtomicU64>);
 
@@ -111,7 +113,7 @@ impl Counter {
         self.0.fetch_add(count as u64, Ordering::Relaxed);
     }
 
-    /// Waits for something, and says how far it is.
+    /// Waits for `work`, and shows progress.
     pub(crate) async fn watch<T>(&self, work: impl Future<Output = T>, output: &Output) -> T {
         tokio::pin!(work);
         let mut shown = false;

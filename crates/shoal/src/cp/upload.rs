@@ -1,4 +1,4 @@
-//! Into a sandbox: a file as it is, a directory as an archive that is made while it is sent.
+//! Copies into a sandbox: a file as it is, a directory as an archive that is made while it is sent.
 
 use std::fs::File;
 use std::io::{self, Read, Write as _};
@@ -17,7 +17,7 @@ use super::transfer_stream::{Counter, UploadWriter};
 use crate::failure::Failure;
 use crate::output::Output;
 
-/// Permissions that travel.
+/// The permission bits that are copied.
 const PERMISSIONS: u32 = 0o777;
 
 pub(super) async fn copy(
@@ -30,7 +30,7 @@ pub(super) async fn copy(
         Local::Stream => {
             if to.ends_with('/') {
                 return Err(Failure::new("cannot copy", "standard input has no name")
-                    .remedy("name the file it is to become")
+                    .remedy("name the target file")
                     .usage());
             }
             file(sandbox, io::stdin(), None, to, output).await
@@ -49,7 +49,7 @@ pub(super) async fn copy(
     }
 }
 
-/// What it will be called there: beneath a directory, or as it is written.
+/// The path in the sandbox: below a directory, or as the user wrote it.
 async fn target(sandbox: &Inside, from: &Path, to: &str) -> Result<String, Failure> {
     let into = match sandbox.stat(to).await {
         Ok(entry) => entry.kind == FileKind::Directory,
@@ -61,8 +61,8 @@ async fn target(sandbox: &Inside, from: &Path, to: &str) -> Result<String, Failu
     }
     let whole = from.canonicalize().map_err(|error| cannot_read(from, &error))?;
     let name = whole.file_name().and_then(|name| name.to_str()).ok_or_else(|| {
-        Failure::new(format!("cannot copy {}", from.display()), "it has no name that is text")
-            .remedy("write out what it is to be called")
+        Failure::new(format!("cannot copy {}", from.display()), "its name is not valid UTF-8")
+            .remedy("name the target file")
             .usage()
     })?;
     Ok(format!("{}/{name}", to.trim_end_matches('/')))
@@ -160,7 +160,7 @@ fn abort_if_failed(copied: io::Result<Copied>, outgoing: &UploadWriter) -> io::R
     copied
 }
 
-/// Both ends are over: what failed first is what is told.
+/// Both ends have ended: reports the one that failed first.
 fn settle(
     here: Result<io::Result<Copied>, JoinError>,
     there: Result<(), ClientError>,
@@ -170,7 +170,7 @@ fn settle(
     let here = here.map_err(|error| Failure::new(what(), error))?;
     match (here, there) {
         (Ok(copied), Ok(())) => Ok(copied),
-        // Our end broke because the other one was over.
+        // Our end broke because the server ended the request.
         (Err(error), Err(refused)) if error.kind() == io::ErrorKind::BrokenPipe => {
             Err(Failure::of_client(what(), &refused))
         }

@@ -1,11 +1,11 @@
-//! From what a machine is to what that means: pure, so that every kind of machine can be judged on
-//! this one. A finding says what, whether, why, and what to do.
+//! Findings about the host: from what `jail` found to what works, why not, and what to do about it.
+//! Pure, so that tests can check every kind of machine on this one.
 
 use jail::groups::{Use, Version};
 use jail::machine::{Access, CgroupLayout, Machine, Presence};
 use serde::Serialize;
 
-/// Whether something can be done.
+/// Whether something works.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum State {
@@ -14,18 +14,18 @@ pub(crate) enum State {
     No,
 }
 
-/// One thing that was looked at.
+/// The result of one check.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(crate) struct Finding {
-    /// What.
+    /// What was checked.
     pub(crate) name: &'static str,
-    /// Whether.
+    /// Whether it works.
     pub(crate) state: State,
     /// Why.
     pub(crate) why: String,
-    /// What to do about it, if something is to be done.
+    /// What to do about it; none if it works.
     pub(crate) remedy: Option<String>,
-    /// Without it no sandbox can run.
+    /// Whether sandboxes need it.
     pub(crate) needed: bool,
 }
 
@@ -48,24 +48,24 @@ impl Finding {
         self
     }
 
-    /// Whether no sandbox can run because of it.
+    /// Whether this check alone stops all sandboxes.
     pub(crate) fn is_fatal(&self) -> bool {
         self.needed && self.state == State::No
     }
 }
 
-/// The newest thing that every sandbox needs, and the version that brought it.
+/// The oldest kernel that has everything that every sandbox needs.
 const KERNEL_MIN: (u32, u32) = (5, 12);
 /// Descriptors that a host process needs besides those of sandboxes.
-const DESCRIPTORS_SPARED: u64 = 512;
+const DESCRIPTORS_RESERVED: u64 = 512;
 /// Descriptors of one sandbox in a host process.
 const DESCRIPTORS_EACH: u64 = 2;
-/// So many sandboxes is what one machine is meant for.
-const SANDBOXES_MEANT: u64 = 5000;
-/// A sandbox may have so many processes by default.
+/// How many sandboxes one machine is meant to hold.
+const SANDBOXES_TARGET: u64 = 5000;
+/// How many processes a sandbox may have by default.
 const PIDS_EACH: u64 = 128;
 
-/// Everything there is to say about a machine, the most important first.
+/// All findings about a machine, the most important first.
 pub(crate) fn findings(machine: &Machine) -> Vec<Finding> {
     let mut found = vec![
         who(machine),
@@ -81,7 +81,7 @@ pub(crate) fn findings(machine: &Machine) -> Vec<Finding> {
         host_programs(machine),
     ];
     found.extend(USES.map(|(used, name, lost)| group(machine, used, name, lost)));
-    found.push(birth(machine));
+    found.push(group_entry(machine));
     found.push(idmapped(machine));
     found.push(overlays(machine));
     found.push(descriptors(machine));
@@ -89,7 +89,7 @@ pub(crate) fn findings(machine: &Machine) -> Vec<Finding> {
     found
 }
 
-/// Whom sandboxes are made by. An ordinary user is root in a user namespace of his own.
+/// The user who makes sandboxes. An ordinary user is root in a user namespace.
 fn who(machine: &Machine) -> Finding {
     if machine.is_root {
         Finding::yes("who", "shoal runs as root").needed()
@@ -105,11 +105,11 @@ fn who(machine: &Machine) -> Finding {
 
 fn privileges(machine: &Machine) -> Finding {
     if !machine.is_root {
-        return Finding::yes("privileges", "those of a user namespace of your own").needed();
+        return Finding::yes("privileges", "all, inside a user namespace of your own").needed();
     }
     let missing: Vec<_> = machine.capabilities_missing.iter().map(|one| one.name).collect();
     if missing.is_empty() {
-        return Finding::yes("privileges", "all that the launcher needs").needed();
+        return Finding::yes("privileges", "the launcher has all that it needs").needed();
     }
     let why = format!("missing: {}", missing.join(", "));
     let remedy = "start it as root outside of a container, or give the container these \
@@ -147,14 +147,14 @@ fn namespaces(machine: &Machine) -> Finding {
         let why = format!("the kernel lacks: {}", machine.namespaces_missing.join(", "));
         return Finding::no(name, why, "use a kernel of a common distribution").needed();
     }
-    if users.most < SANDBOXES_MEANT {
+    if users.most < SANDBOXES_TARGET {
         let why = format!("at most {} user namespaces", users.most);
         return Finding::partly(name, why, "sysctl user.max_user_namespaces=65536").needed();
     }
     Finding::yes(name, "user, mount, pid, network, ipc, uts, cgroup").needed()
 }
 
-/// Outside of his own user namespace an ordinary user may not even ask; the trial tells.
+/// An ordinary user may not call it outside a user namespace; then only the trial can find out.
 fn mount_api(machine: &Machine) -> Finding {
     let name = "new mount API";
     if !machine.is_root
@@ -170,12 +170,14 @@ fn mount_api(machine: &Machine) -> Finding {
 fn call(name: &'static str, presence: Presence, since: &str) -> Finding {
     match presence {
         Presence::There => Finding::yes(name, "the kernel has it"),
-        Presence::Missing => {
-            Finding::no(name, format!("it came with Linux {since}"), "use a newer kernel")
-        }
+        Presence::Missing => Finding::no(
+            name,
+            format!("this kernel lacks it; it came with Linux {since}"),
+            "use a newer kernel",
+        ),
         Presence::Denied => Finding::no(
             name,
-            "the kernel may have it, but shoal is not allowed to use it",
+            "a filter or missing privileges keep shoal from using it",
             "run it as root and outside of containers that filter system calls \
              (docker run --security-opt seccomp=unconfined)",
         ),
@@ -185,7 +187,7 @@ fn call(name: &'static str, presence: Presence, since: &str) -> Finding {
 fn host_programs(machine: &Machine) -> Finding {
     let name = "host programs";
     if machine.usr {
-        Finding::yes(name, "/usr is shown to sandboxes, read-only")
+        Finding::yes(name, "sandboxes see /usr of this machine, read-only")
     } else {
         let remedy = "install the programs that sandboxes need, or use a template with a root \
                       directory of its own";
@@ -196,11 +198,11 @@ fn host_programs(machine: &Machine) -> Finding {
 const USES: [(Use, &str, &str); 4] = [
     (Use::Memory, "memory limit", "a sandbox may use all memory of the machine"),
     (Use::Cpu, "cpu limit", "a sandbox may use all processors"),
-    (Use::Pids, "process limit", "a sandbox may start as many processes as the machine has"),
+    (Use::Pids, "process limit", "a sandbox may use up all processes of the machine"),
     (Use::Freezer, "freezing", "idle sandboxes keep running"),
 ];
 
-/// Since then the kernel counts the processes of each user namespace by themselves.
+/// Since this version the kernel counts processes per user namespace.
 const COUNTS_BY_NAMESPACE: (u32, u32) = (5, 14);
 
 fn group(machine: &Machine, used: Use, name: &'static str, lost: &str) -> Finding {
@@ -212,7 +214,7 @@ fn group(machine: &Machine, used: Use, name: &'static str, lost: &str) -> Findin
         return Finding::yes(name, "by a limit on the users of each sandbox");
     }
     let Some(found) = machine.cgroups.placement(used) else {
-        let why = format!("no control group does it: {lost}");
+        let why = format!("no control group offers it: {lost}");
         let remedy = "mount cgroup2 on /sys/fs/cgroup, or boot with cgroup_enable=memory";
         return Finding::no(name, why, remedy);
     };
@@ -231,45 +233,45 @@ fn group(machine: &Machine, used: Use, name: &'static str, lost: &str) -> Findin
         ),
         Access::Denied => Finding::no(
             name,
-            format!("cgroup {version} at {place} belongs to somebody else: {lost}"),
-            "have it delegated: systemd-run --user --scope -p Delegate=yes shoal ..., or run it with \
+            format!("cgroup {version} at {place} belongs to another user: {lost}"),
+            "let systemd delegate it: systemd-run --user --scope -p Delegate=yes shoal ..., or run it with \
              sudo",
         ),
         Access::Threaded => Finding::no(
             name,
-            format!("cgroup {version} at {place} is divided by threads: {lost}"),
+            format!("cgroup {version} at {place} is a threaded group: {lost}"),
             "start shoal in a group of type domain, such as a systemd service with Delegate=yes",
         ),
     }
 }
 
-/// How sandboxes come into their groups.
-fn birth(machine: &Machine) -> Finding {
-    let name = "born in groups";
+/// How a new sandbox gets into its control groups.
+fn group_entry(machine: &Machine) -> Finding {
+    let name = "entering groups";
     let layout: &CgroupLayout = &machine.cgroups;
     if let Some(place) = layout.to_vacate() {
-        let why = format!("processes of others are in {}, which is to be divided", place.display());
+        let why = format!("other processes are in {}, which shoal must split", place.display());
         let remedy = "start shoal as a systemd service with Delegate=yes and DelegateSubgroup=main";
         return Finding::partly(name, why, remedy);
     }
     let v1 = layout.hierarchies().iter().any(|one| one.version == Version::V1);
     if v1 {
-        let why = "limits are on v1: spares enter their groups before they are needed";
+        let why = "control groups v1: sandboxes enter them before they are needed";
         return Finding::yes(name, why);
     }
     if machine.clone_into_cgroup {
-        return Finding::yes(name, "on v2 a process starts in its group");
+        return Finding::yes(name, "control groups v2: a process starts in its group");
     }
-    Finding::no(name, "there are no groups to be born in", "see the limits above")
+    Finding::no(name, "there is no control group to enter", "see the limits above")
 }
 
 fn idmapped(machine: &Machine) -> Finding {
     let name = "workspaces on disk";
     if machine.idmapped_mounts {
-        Finding::yes(name, "mounts can show other owners")
+        Finding::yes(name, "mounts can map owners (idmapped mounts)")
     } else {
         let remedy = "use Linux 5.12 or newer; /workspace in memory works";
-        Finding::no(name, "mounts cannot show other owners", remedy)
+        Finding::no(name, "mounts cannot map owners (no idmapped mounts)", remedy)
     }
 }
 
@@ -288,9 +290,9 @@ fn descriptors(machine: &Machine) -> Finding {
     let Some(most) = machine.open_files.1 else {
         return Finding::yes(name, "unlimited");
     };
-    let sandboxes = most.saturating_sub(DESCRIPTORS_SPARED) / DESCRIPTORS_EACH;
+    let sandboxes = most.saturating_sub(DESCRIPTORS_RESERVED) / DESCRIPTORS_EACH;
     let why = format!("{most}, enough for {sandboxes} sandboxes at once");
-    if sandboxes >= SANDBOXES_MEANT {
+    if sandboxes >= SANDBOXES_TARGET {
         Finding::yes(name, why)
     } else {
         Finding::partly(name, why, "raise the hard limit: ulimit -Hn 65536, or LimitNOFILE=65536")
@@ -301,7 +303,7 @@ fn processes(machine: &Machine) -> Finding {
     let name = "processes";
     let sandboxes = machine.pid_max / PIDS_EACH;
     let why =
-        format!("{}, enough for {sandboxes} sandboxes that use all of theirs", machine.pid_max);
+        format!("{}, enough for {sandboxes} sandboxes at their process limit", machine.pid_max);
     if sandboxes >= 200 {
         Finding::yes(name, why)
     } else {
@@ -365,7 +367,7 @@ mod tests {
         }
     }
 
-    /// What is not a plain yes, by name.
+    /// The findings that are not a plain yes.
     fn complaints(machine: &Machine) -> Vec<(&'static str, State, bool)> {
         findings(machine)
             .iter()
@@ -382,12 +384,12 @@ mod tests {
     }
 
     #[test]
-    fn a_good_machine_has_no_complaints() {
+    fn doctor_finds_nothing_wrong_with_a_good_machine() {
         check(|_| {}, &[]);
     }
 
     #[test]
-    fn what_stops_sandboxes_is_fatal() {
+    fn doctor_calls_fatal_what_stops_all_sandboxes() {
         let closed = |machine: &mut Machine| {
             machine.is_root = false;
             machine.user_namespaces.for_everybody = false;
@@ -408,7 +410,7 @@ mod tests {
     }
 
     #[test]
-    fn an_ordinary_user_needs_no_privileges() {
+    fn doctor_wants_no_privileges_of_an_ordinary_user() {
         let ordinary = |machine: &mut Machine| {
             machine.is_root = false;
             machine.capabilities_missing = NEEDED.to_vec();
@@ -419,7 +421,7 @@ mod tests {
     }
 
     #[test]
-    fn what_only_limits_is_not() {
+    fn doctor_does_not_call_a_missing_limit_fatal() {
         check(
             |machine| machine.cgroups.memory = Some(placement(Access::ReadOnly)),
             &[("memory limit", State::No, false)],
@@ -437,7 +439,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_is_wrong_comes_with_a_remedy() {
+    fn doctor_has_a_remedy_for_every_problem() {
         let mut machine = good();
         machine.is_root = false;
         machine.cgroups.cpu = Some(placement(Access::Denied));

@@ -1,5 +1,5 @@
-//! Which limits of workspaces on disk work where data is kept. It is tried there, in a directory
-//! that is gone afterwards; nothing that is there already is touched.
+//! Which limits of workspaces on disk work in the data directory. The check tries them there, in a
+//! directory that it removes afterwards; it touches nothing else.
 
 use std::path::Path;
 
@@ -13,14 +13,14 @@ const REMEDY: &str = "templates that ask for `limit = \"hard\"` are refused with
                       limits.best_effort; put the data directory on btrfs with quotas, or on \
                       ext4 or xfs mounted with prjquota; or run it with sudo, with e2fsprogs";
 
-/// What works in a data directory.
+/// The finding for a data directory.
 pub(super) fn finding(data_dir: &Path) -> Finding {
     let place = nearest_existing(data_dir);
     match probe_limits_in(&place) {
         Ok(found) => finding_for(&place, &found),
         Err(error) => {
-            let why = format!("cannot be tried in {}: {error}", place.display());
-            Finding::no(NAME, why, "run it as whoever runs the server")
+            let why = format!("limits cannot be tried in {}: {error}", place.display());
+            Finding::no(NAME, why, "run it as the user who runs the server")
         }
     }
 }
@@ -49,7 +49,7 @@ mod tests {
     use workspaces::HardBy;
 
     #[test]
-    fn what_works_and_what_does_not_is_told_with_its_reason() {
+    fn workspace_limits_are_reported_with_their_reason() {
         let place = Path::new("/data");
         let not = vec![(HardBy::Btrfs, "quotas are off".to_owned())];
         let by = |by| finding_for(place, &HardLimit { by, not: not.clone() });

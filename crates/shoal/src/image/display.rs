@@ -1,4 +1,4 @@
-//! Images in words, for people.
+//! Prints images for people.
 
 use images::{Collected, Progress};
 use wire::{Image, Time};
@@ -7,10 +7,10 @@ use crate::output::{Output, Paint};
 use crate::relative_time;
 use crate::table::Table;
 
-/// Enough of an id to be told from the others.
+/// Digits of an id that are shown.
 const ID_DIGITS: usize = 12;
 
-/// Bytes in a unit that fits.
+/// A number of bytes, in a readable unit.
 pub(super) fn size(bytes: u64) -> String {
     match bytes {
         0..10_000 => format!("{bytes} B"),
@@ -66,12 +66,12 @@ pub(super) fn one(image: &Image, output: &Output) {
     });
     for (word, text) in said.chain(layers) {
         let word = output.paint(Paint::Faint, &format!("{word:>11}"));
-        // A line stays one, whatever an image says about itself.
+        // Control characters in an image must not break the line.
         output.say(&format!("{word}  {}", text.replace(char::is_control, " ")));
     }
 }
 
-/// What a person wants to know about what was just brought in: above all what is missing in it.
+/// Prints the result of an import: above all what was left out.
 pub(super) fn imported(image: &Image, output: &Output) {
     let sum = |count: fn(&wire::ImageLayer) -> u64| image.layers.iter().map(count).sum::<u64>();
     let layers = image.layers.len();
@@ -94,7 +94,7 @@ pub(super) fn collected(collected: &Collected, output: &Output) {
     let (layers, freed) = (collected.layers, size(collected.bytes));
     output.remark(&format!("{layers} layer(s) removed, {freed} freed"));
     for id in &collected.in_use {
-        output.remark(&format!("{id} has no name and stays: it is used"));
+        output.remark(&format!("{id} has no name but stays: it is in use"));
     }
 }
 
@@ -103,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_have_a_unit_that_fits() {
+    fn image_sizes_have_a_readable_unit() {
         for (bytes, expected) in [
             (0, "0 B"),
             (9_999, "9999 B"),

@@ -1,5 +1,5 @@
-//! The store of this machine, used directly. Beside a running server that is fine: the store is made
-//! for many.
+//! The image store of this machine, used without a server. That is safe beside a running server:
+//! the store locks what it changes.
 
 use std::fs::DirBuilder;
 use std::ops::ControlFlow;
@@ -15,12 +15,12 @@ use crate::failure::Failure;
 use crate::output::Output;
 use crate::server::Server;
 
-/// Between two words about how far it is.
+/// How often progress is shown.
 const PROGRESS_EVERY_BYTES: u64 = 4 << 20;
 const PROGRESS_EVERY_ENTRIES: u64 = 500;
 
 pub(super) struct LocalStore {
-    /// None if nobody ever brought anything.
+    /// None if no image was ever imported.
     store: Option<Store>,
 }
 
@@ -28,10 +28,10 @@ impl LocalStore {
     /// The store, made if there is none.
     pub(super) fn make(server: &Server) -> Result<Self, Failure> {
         let data_dir = server.data_dir()?;
-        // As a server would make it.
+        // With the permissions that a server would give it.
         DirBuilder::new().recursive(true).mode(0o700).create(&data_dir).map_err(|error| {
             Failure::new(format!("cannot use {} for data", data_dir.display()), error)
-                .remedy("choose another with --data-dir, or run it with sudo")
+                .remedy("choose another directory with --data-dir, or run it with sudo")
                 .usage()
         })?;
         open(&data_dir).map(|store| Self { store: Some(store) })
@@ -85,13 +85,14 @@ impl LocalStore {
 
     pub(super) fn list(&self) -> Result<Vec<Image>, Failure> {
         let Some(store) = &self.store else { return Ok(Vec::new()) };
-        let images = store.list().map_err(|error| Failure::of_image("cannot list", &error))?;
+        let images =
+            store.list().map_err(|error| Failure::of_image("cannot list images", &error))?;
         Ok(images.into_iter().map(Image::from).collect())
     }
 
     pub(super) fn show(&self, image: &str) -> Result<Image, Failure> {
         let shown = self.store(image).and_then(|store| store.get(image));
-        shown.map(Image::from).map_err(|error| Failure::of_image("cannot show it", &error))
+        shown.map(Image::from).map_err(|error| Failure::of_image("cannot show the image", &error))
     }
 
     pub(super) fn remove(&self, image: &str, force: bool) -> Result<ImageRemoved, Failure> {

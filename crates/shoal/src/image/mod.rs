@@ -1,5 +1,5 @@
-//! `shoal image`: root filesystems that templates name. Without a server that is named, they are
-//! brought to the store of this machine directly, whether a server runs or not.
+//! `shoal image`: manages images, which templates use as root filesystems. Without `--server` it
+//! uses the image store of this machine directly, whether a server runs or not.
 
 mod display;
 mod local_store;
@@ -19,10 +19,10 @@ use crate::output::Output;
 use crate::relative_time;
 use crate::server::{Server, cannot};
 
-/// The store in a data directory.
+/// The directory of the image store in a data directory.
 pub(crate) const STORE: &str = "images";
 
-/// What was typed.
+/// Arguments of `shoal image`.
 #[derive(Debug, clap::Args)]
 #[command(
     args_conflicts_with_subcommands = true,
@@ -33,10 +33,10 @@ pub(crate) const STORE: &str = "images";
     shoal image import app ./oci-layout          an OCI layout, as a directory or an archive\n  \
     shoal image ls\n  \
     shoal image show python:3.12\n  \
-    shoal image rm python:3.12                   and what only it needed\n  \
-    shoal image gc                               what has no name and no user\n\n\
-    A template uses one with `root = { image = \"python:3.12\" }`. They are in DATA_DIR/images of this\n\
-    machine; with --server or $SHOAL_URL those of that server are meant, and imports are sent to it.\n\n\
+    shoal image rm python:3.12                   and the layers that only it used\n  \
+    shoal image gc                               remove what has no name and is not used\n\n\
+    A template uses one with `root = { image = \"python:3.12\" }`. Images are in DATA_DIR/images of\n\
+    this machine; --server or $SHOAL_URL selects those of a server, and imports are sent to it.\n\n\
     Exit codes: 0; 1 if the image or the server refused; 2 if the source cannot be used; 3 if there\n\
     is no server; 125 if the store cannot be written."
 )]
@@ -58,34 +58,34 @@ struct Shared {
 
 #[derive(Debug, Subcommand)]
 enum Act {
-    /// Bring one in: a directory, a tarball, an OCI layout, what `docker save` wrote
+    /// Import an image: a directory, a tarball, an OCI layout, or the output of `docker save`
     Import {
-        /// What to call it; another one loses that name
+        /// Name of the image; another image that has it loses it
         #[arg(value_parser = ImageName::new)]
         name: ImageName,
         /// A path; - for standard input
         source: PathBuf,
-        /// Which one, by its name in the source, if that has several
+        /// Which image, by its name in the source, if that has several
         #[arg(long, value_name = "NAME")]
         reference: Option<String>,
         #[command(flatten)]
         shared: Shared,
     },
-    /// List them
+    /// List images
     Ls(Shared),
-    /// Show one
+    /// Show an image
     Show {
         /// Its name, its id, or the beginning of its id
         image: String,
         #[command(flatten)]
         shared: Shared,
     },
-    /// Forget names, and remove what nothing uses any more
+    /// Remove names of images, and what nothing uses then
     Rm {
         /// Names; an id stands for all names of an image
         #[arg(value_name = "IMAGE", required = true)]
         images: Vec<String>,
-        /// Also those that sandboxes use: they stay until those are gone
+        /// Also images in use: they stay until their sandboxes have ended
         #[arg(long)]
         force: bool,
         #[command(flatten)]
@@ -164,9 +164,12 @@ pub(crate) fn main(arguments: Arguments, output: &Output) -> Result<ExitCode, Fa
         }
         Act::Gc(shared) => {
             if shared.server.is_named() {
-                return Err(Failure::new("cannot collect garbage", "a server was named")
-                    .remedy("a server does it by itself, after every import and removal")
-                    .usage());
+                return Err(Failure::new(
+                    "cannot collect garbage",
+                    "--server or $SHOAL_URL names a server",
+                )
+                .remedy("a server collects garbage by itself, after every import and removal")
+                .usage());
             }
             let collected = LocalStore::find(&shared.server)?.collect()?;
             if shared.json {
@@ -194,7 +197,7 @@ fn list(shared: &Shared) -> Result<Vec<Image>, Failure> {
     LocalStore::find(&shared.server)?.list()
 }
 
-/// What is gone, and why the next one is not: those before it are gone all the same.
+/// What was removed, and the failure that stopped the rest.
 type Removal = (Vec<ImageRemoved>, Result<(), Failure>);
 
 fn remove(images: &[String], force: bool, shared: &Shared) -> Result<Removal, Failure> {

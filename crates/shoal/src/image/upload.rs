@@ -1,5 +1,5 @@
-//! An image on its way to a server: a file or standard input as it is, a directory as an archive
-//! that is made while it is sent.
+//! Sends an image to a server: a file or standard input as it is, a directory as an archive that is
+//! made while it is sent.
 
 use std::fs::File;
 use std::io::{self, Write as _};
@@ -38,7 +38,7 @@ pub(super) fn to_server(
         let imported = count.watch(importing, output).await;
         match imported {
             Ok(image) => Ok(image),
-            // If the source could not be read, that is why the server got no whole image.
+            // If the source could not be read, that is the cause of the server's error.
             Err(error) => {
                 let own = if reading.is_finished() { reading.await.ok() } else { None };
                 match own {

@@ -1,4 +1,4 @@
-//! `shoal process`: programs of a sandbox that outlive the command that started them.
+//! `shoal process`: processes of a sandbox that run on after the command that started them.
 
 mod arguments;
 mod logs;
@@ -20,9 +20,9 @@ use crate::run::streams::{read_input, write_all};
 use crate::server::cannot;
 use crate::table::Table;
 
-/// How many are asked for at a time.
+/// Processes per request.
 const PAGE: u32 = 500;
-/// The most input that is passed on at once.
+/// The most input that is sent at once.
 const INPUT_BYTES_MAX: u64 = 16 << 20;
 
 pub(crate) fn main(arguments: Arguments, output: &Output) -> Result<ExitCode, Failure> {
@@ -58,11 +58,11 @@ fn act(
 ) -> Result<ExitCode, Failure> {
     let process =
         named.server.with(async |client| act(&client, named).await.map_err(cannot(what)))?;
-    tell(&process, named.json, output)
+    print_process(&process, named.json, output)
 }
 
-/// Prints what can be said of a process.
-fn tell(process: &Process, json: bool, output: &Output) -> Result<ExitCode, Failure> {
+/// Prints a process.
+fn print_process(process: &Process, json: bool, output: &Output) -> Result<ExitCode, Failure> {
     if json {
         output.say_value(process)?;
     } else {
@@ -78,7 +78,7 @@ fn start(started: &StartArgs, output: &Output) -> Result<ExitCode, Failure> {
         sandbox.start_process(&request).await.map_err(cannot("start the process"))
     })?;
     if process.ports_open == Some(false) {
-        output.note("not everything that was waited for listens");
+        output.note("not all ports of --wait-for-port listen");
     }
     if started.wait {
         return ended(&process, started.json, output);
@@ -114,7 +114,7 @@ fn ended(process: &Process, json: bool, output: &Output) -> Result<ExitCode, Fai
         };
         output.say_bytes(&bytes(written.stdout.as_deref(), written.stdout_base64.as_deref())?);
         let errors = bytes(written.stderr.as_deref(), written.stderr_base64.as_deref())?;
-        // That nobody reads any more is no failure.
+        // A closed stderr is not a failure.
         let _ = write_all(io::stderr().as_fd(), &errors);
     }
     Ok(code_of(process, output))
@@ -172,7 +172,8 @@ fn list(listed: &ListArgs, output: &Output) -> Result<ExitCode, Failure> {
 }
 
 fn table(processes: &[Process], now: Time) -> Table {
-    let mut table = Table::new(&["PID", "NAME", "STATUS", "EXIT", "STARTED", "AWAKE", "COMMAND"]);
+    let mut table =
+        Table::new(&["PID", "NAME", "STATUS", "EXIT", "STARTED", "KEEP-ALIVE", "COMMAND"]);
     for process in processes {
         let exit = match (&process.signal, process.exit_code) {
             (Some(signal), _) => signal.clone(),
@@ -185,15 +186,15 @@ fn table(processes: &[Process], now: Time) -> Table {
             process.status.as_str().to_owned(),
             exit,
             relative_time::ago(process.started_at, now),
-            if process.keep_alive { "keeps" } else { "-" }.to_owned(),
+            if process.keep_alive { "yes" } else { "-" }.to_owned(),
             process.command.clone(),
         ]);
     }
     table
 }
 
-/// Writes bytes of a process to one of our outputs; false if nobody reads them any more.
-fn pass_on(bytes: &[u8], to_stderr: bool) -> Result<bool, Failure> {
+/// Writes output of a process to our stdout or stderr; false if it is closed.
+fn write_output(bytes: &[u8], to_stderr: bool) -> Result<bool, Failure> {
     let written = block_in_place(|| {
         if to_stderr {
             write_all(io::stderr().as_fd(), bytes)
@@ -204,6 +205,6 @@ fn pass_on(bytes: &[u8], to_stderr: bool) -> Result<bool, Failure> {
     match written {
         Ok(()) => Ok(true),
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(false),
-        Err(error) => Err(Failure::new("cannot pass on output", error)),
+        Err(error) => Err(Failure::new("cannot write output", error)),
     }
 }

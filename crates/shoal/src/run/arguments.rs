@@ -1,5 +1,5 @@
-//! What was typed after `shoal run`, and what it means. The first is shaped by the command line,
-//! the second is checked and complete; nothing but this file sees the first.
+//! The arguments of `shoal run`, and the plan made of them, which is checked and complete. No other
+//! file reads the arguments.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use crate::duration;
 use crate::failure::Failure;
 use crate::sandbox_request::environment;
 
-/// What was typed.
+/// Arguments of `shoal run`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  \
         shoal run -- python3 -c 'print(1)'\n  \
@@ -55,7 +55,7 @@ pub(crate) struct Arguments {
     /// Kill it after this time, like 30s or 2m
     #[arg(long, value_name = "TIME", value_parser = duration::parse)]
     timeout: Option<Duration>,
-    /// Pass on standard input [default: auto, which is yes unless there is none]
+    /// Pass on standard input [default: auto, which is yes if it is open]
     #[arg(
         long,
         short = 'i',
@@ -67,7 +67,7 @@ pub(crate) struct Arguments {
         hide_default_value = true
     )]
     stdin: When,
-    /// Give it a terminal [default: auto, which is yes if shoal is at one]
+    /// Give it a terminal [default: auto, which is yes if shoal runs in one]
     #[arg(
         long,
         short = 't',
@@ -79,10 +79,10 @@ pub(crate) struct Arguments {
         hide_default_value = true
     )]
     tty: When,
-    /// Run a line of shell instead of a program
+    /// Run a shell command line instead of a program
     #[arg(long, value_name = "LINE", conflicts_with = "argv")]
     shell: Option<String>,
-    /// Keep the output and print one JSON object at the end
+    /// Collect the output and print one JSON object at the end
     #[arg(long)]
     json: bool,
     /// The program and its arguments
@@ -106,7 +106,7 @@ pub(crate) enum When {
     No,
 }
 
-/// What is known about where we run.
+/// Our standard input and output.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct StdioContext {
     /// Standard input is open.
@@ -117,7 +117,7 @@ pub(crate) struct StdioContext {
     pub(crate) stdout_terminal: bool,
 }
 
-/// What is meant.
+/// What to run, and how.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct RunPlan {
     pub(crate) command: Command,
@@ -126,7 +126,7 @@ pub(crate) struct RunPlan {
     /// The name or id of the image that is the root.
     pub(crate) image: Option<String>,
     pub(crate) limits: Limits,
-    /// Which limits somebody asked for: by their names, with the flags.
+    /// The limits that were given: names and flags.
     pub(crate) asked: Vec<(&'static str, &'static str)>,
     pub(crate) workspace: Option<PathBuf>,
     pub(crate) env: Vec<(String, String)>,
@@ -147,7 +147,7 @@ impl RunPlan {
         limits.memory_mb = typed.memory.unwrap_or(limits.memory_mb);
         limits.cpu_milli = typed.cpu.unwrap_or(limits.cpu_milli);
         limits.pids = typed.pids.unwrap_or(limits.pids);
-        // What nobody asked for need not be kept; what somebody did is checked before.
+        // A default limit may be missing. A limit that was given is checked before the launch.
         limits.best_effort = true;
         let asked = [
             ("memory_mb", "--memory", typed.memory),
@@ -182,11 +182,11 @@ impl RunPlan {
             return Err(Failure::new("nothing to run", "the name of the program is empty"));
         }
         if let Some(cwd) = typed.cwd.as_deref().filter(|cwd| !cwd.starts_with('/')) {
-            return Err(Failure::new(format!("cannot start in {cwd}"), "it is not absolute")
+            return Err(Failure::new(format!("cannot start in {cwd}"), "the path is not absolute")
                 .remedy("give a path in the sandbox, like /workspace"));
         }
         let mut env = environment(&typed.env, &inherited)?;
-        // A program at our terminal should know what kind it is.
+        // A program in our terminal must know its type.
         if terminal && !env.iter().any(|(key, _)| key == "TERM") {
             env.extend(inherited("TERM").map(|kind| ("TERM".to_owned(), kind)));
         }
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn programs_keep_their_own_flags() {
+    fn run_leaves_flags_after_the_program_alone() {
         for line in ["ls -l --json", "-- ls -l --json"] {
             let plan = plan(line, SCRIPT).unwrap();
             assert_eq!(plan.command, argv(&["ls", "-l", "--json"]), "{line}");
@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn a_terminal_is_given_at_one_and_when_asked() {
+    fn run_gives_a_terminal_in_a_terminal_and_on_request() {
         let cases = [
             ("x", PERSON, true, true),
             ("x", SCRIPT, false, true),
@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn environment_and_limits_are_read() {
+    fn run_parses_environment_and_limits() {
         let plan = plan("-e A=b=c -e HOME -e NONE -e E= --memory 64 --cpu 500 --pids 9 x", SCRIPT);
         let plan = plan.unwrap();
         let expected = [("A", "b=c"), ("HOME", "/root"), ("E", "")];
@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_refused() {
+    fn run_refuses_invalid_arguments() {
         for line in
             ["--memory 0 x", "--cpu 1 x", "--pids 0 x", "-e =v x", "--cwd a x", "--timeout 0 x"]
         {

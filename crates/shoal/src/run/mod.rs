@@ -1,5 +1,5 @@
-//! `shoal run`: one program in one new sandbox, with our three streams, signals and terminal, and
-//! its exit code as ours.
+//! `shoal run`: runs one program in a new sandbox, connected to our streams, signals and terminal.
+//! Its exit code is ours.
 
 mod arguments;
 mod outcome;
@@ -33,11 +33,11 @@ use crate::output::Output;
 
 /// How long a sandbox may take to be ready.
 const READY_TIMEOUT: Duration = Duration::from_secs(30);
-/// The most input that is read before a program whose output is kept.
+/// The most input for a program whose output is collected.
 const INPUT_BYTES_MAX: u64 = 64 << 20;
 /// "No timeout" for calls that want one.
 const FOREVER: Duration = Duration::from_hours(24 * 3650);
-/// So many interrupts and we stop being patient with the program.
+/// After this many interrupts we no longer wait for the program.
 const INTERRUPTS_MAX: u32 = 3;
 
 pub(crate) fn main(typed: Arguments, output: &Output) -> Result<ExitCode, Failure> {
@@ -67,7 +67,7 @@ pub(crate) fn main(typed: Arguments, output: &Output) -> Result<ExitCode, Failur
         };
         let outcome =
             run_in_sandbox(opened.as_ref(), plan, (root, source), &mut signals, output).await;
-        // A failure to clean up is told if there is nothing worse.
+        // A failure to clean up is reported if nothing worse happened.
         let closed = opened.shutdown().await;
         let outcome = outcome?;
         closed.map_err(|error| Failure::of_runtime("cannot clean up", &error))?;
@@ -110,13 +110,13 @@ async fn run_in_sandbox(
     }
 }
 
-/// What somebody asked for and cannot have is refused; what is only usual is told.
+/// Refuses limits that were given and cannot be enforced. Notes default limits that cannot be.
 fn check_limits(can: Capabilities, plan: &RunPlan, output: &Output) -> Result<(), Failure> {
     let unenforced: Vec<_> = can.unenforced().collect();
     if let Some((_, flag)) = plan.asked.iter().find(|(name, _)| unenforced.contains(name)) {
-        let why = "this machine cannot enforce it for you";
+        let why = "this machine cannot enforce that limit for you";
         return Err(Failure::new(format!("cannot limit by {flag}"), why).remedy(
-            "`shoal doctor` says what to do about it; without the flag there is no limit",
+            "`shoal doctor` says what to do about it; or leave the flag out and run without this limit",
         ));
     }
     if !unenforced.is_empty() {
@@ -126,7 +126,7 @@ fn check_limits(can: Capabilities, plan: &RunPlan, output: &Output) -> Result<()
     Ok(())
 }
 
-/// Runs a program whose streams are ours.
+/// Runs a program connected to our streams.
 async fn run_streamed(
     sandbox: &dyn Sandbox,
     plan: RunPlan,
@@ -164,7 +164,7 @@ async fn run_streamed(
             }
             action = signals.next() => match action {
                 SignalAction::Resized if plan.terminal => {
-                    // A program that is over does not care how large its terminal is.
+                    // Fails if the program has ended; then the size does not matter.
                     let _ = handle.resize(terminal::size()).await;
                 }
                 SignalAction::Resized => {}
@@ -180,15 +180,15 @@ async fn run_streamed(
     };
     let exit = exit.map_err(failed)?;
     for drain in drains {
-        let drained = drain.await.map_err(|error| Failure::new("cannot pass on output", error))?;
-        drained.map_err(|error| Failure::of_runtime("cannot pass on output", &error))?;
+        let drained = drain.await.map_err(|error| Failure::new("cannot write output", error))?;
+        drained.map_err(|error| Failure::of_runtime("cannot write output", &error))?;
     }
     drop(raw);
     let limit = plan.timeout.filter(|_| exit.timed_out(timed_out));
     Ok(ProgramOutcome::of(exit, started_at.elapsed(), limit, plan.limits.memory_mb))
 }
 
-/// Runs a program whose output is kept, and prints everything about it at once.
+/// Runs a program, collects its output, and prints one JSON object.
 async fn run_collected(
     sandbox: &dyn Sandbox,
     plan: RunPlan,

@@ -1,4 +1,4 @@
-//! How a program ended, in words, as JSON, and as an exit code.
+//! The outcome of a program: as text, as JSON, and as an exit code.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -12,16 +12,16 @@ use crate::output::Output;
 /// Added to the number of the signal that ended a program, as shells do.
 const SIGNAL_BASE: i32 = 128;
 
-/// How it ended.
+/// How a program ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ProgramOutcome {
     status: ExitStatus,
     out_of_memory: bool,
     took: Duration,
-    /// The time it had, if that was not enough.
+    /// The time limit, if the program exceeded it.
     timed_out_after: Option<Duration>,
     memory_mb: u32,
-    /// It is all said already.
+    /// Whether it was printed already.
     reported: bool,
 }
 
@@ -36,7 +36,7 @@ impl ProgramOutcome {
         Self { status, out_of_memory, took, timed_out_after, memory_mb, reported: false }
     }
 
-    /// We were asked to end before the program did.
+    /// A signal ended us before the program ended.
     pub(crate) fn interrupted(number: i32) -> Self {
         Self {
             status: ExitStatus::Signal(number),
@@ -66,12 +66,12 @@ impl ProgramOutcome {
         u8::try_from(code).unwrap_or(u8::MAX)
     }
 
-    /// What a user would otherwise have to guess from the exit code.
+    /// What the exit code alone does not say.
     pub(crate) fn words(&self) -> Option<String> {
         if self.out_of_memory {
             let memory_mb = self.memory_mb;
             return Some(format!(
-                "out of memory: the kernel killed it when it used more than {memory_mb} MB; \
+                "out of memory: the kernel killed the program when it used more than {memory_mb} MB; \
                  --memory gives it more"
             ));
         }
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn the_exit_code_is_that_of_the_program_or_of_its_signal() {
+    fn run_exit_code_is_that_of_the_program_or_of_its_signal() {
         let cases = [
             (ExitStatus::Code(0), 0),
             (ExitStatus::Code(7), 7),
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn want_of_memory_and_time_are_said_in_words() {
+    fn run_reports_out_of_memory_and_timeouts() {
         let plain = outcome(ExitStatus::Signal(9));
         assert_eq!(plain.words(), None);
         let hungry = ProgramOutcome { out_of_memory: true, ..plain };

@@ -1,16 +1,16 @@
-//! Signals that are meant for the program: whoever stops us means it.
+//! Signals that are forwarded to the program: a user who interrupts us means the program.
 
 use runtime::RuntimeError;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::failure::Failure;
 
-/// What a signal asks for.
+/// What to do about a signal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum SignalAction {
-    /// Pass this on to the program.
+    /// Forward this signal to the program.
     Forward(i32),
-    /// The terminal has another size.
+    /// The size of the terminal changed.
     Resized,
 }
 
@@ -58,7 +58,7 @@ impl Signals {
         SignalAction::Forward(kind.as_raw_value())
     }
 
-    /// The next one that asks us to end, while there is no program to pass it on to.
+    /// The next signal that asks us to end, while there is no program to forward it to.
     pub(crate) async fn next_end(&mut self) -> i32 {
         loop {
             match self.next().await {
@@ -69,7 +69,7 @@ impl Signals {
     }
 }
 
-/// Whether somebody wants us gone.
+/// Whether this signal asks us to end.
 pub(crate) fn asks_to_end(number: i32) -> bool {
     [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup(), SignalKind::quit()]
         .iter()

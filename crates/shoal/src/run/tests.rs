@@ -1,5 +1,5 @@
-//! A run on the fake runtime: what becomes of exits, failures and deadlines. That streams and
-//! terminals work with real programs is tested where there are real sandboxes.
+//! `shoal run` on the fake runtime: exit codes, failures and deadlines. Tests with real sandboxes
+//! cover streams and terminals.
 
 use std::time::Duration;
 
@@ -43,19 +43,19 @@ fn ran(plan: RunPlan) -> Result<ProgramOutcome, Failure> {
 }
 
 #[test]
-fn exit_codes_pass_through() {
+fn run_passes_exit_codes_through() {
     for (words, code) in [(&["true"][..], 0), (&["false"], 1), (&["sh", "-c", "exit 42"], 42)] {
         assert_eq!(ran(plan(words)).unwrap().code(), code, "{words:?}");
     }
 }
 
 #[test]
-fn a_missing_program_is_127() {
+fn run_of_a_missing_program_exits_with_127() {
     assert_eq!(ran(plan(&["no-such-program"])).unwrap_err().exit(), 127);
 }
 
 #[test]
-fn a_deadline_kills() {
+fn run_kills_at_its_deadline() {
     let slow = RunPlan { timeout: Some(Duration::from_millis(50)), ..plan(&["sleep", "60"]) };
     let outcome = ran(slow).unwrap();
     assert_eq!(outcome.code(), 137);
@@ -63,7 +63,7 @@ fn a_deadline_kills() {
 }
 
 #[test]
-fn want_of_memory_is_137_and_said() {
+fn run_out_of_memory_exits_with_137_and_a_note() {
     let outcome = ran(plan(&["oom"]));
     let (code, words) = match outcome {
         Ok(outcome) => (outcome.code(), outcome.words().unwrap_or_default()),

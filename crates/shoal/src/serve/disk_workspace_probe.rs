@@ -1,6 +1,6 @@
-//! Finds out whether sandboxes can have their workspace on the disk of the data directory, by making
-//! one. Not every file system can show files as another user's, and nothing else tells for sure. A disk
-//! that is full and a machine that is slow prove nothing: where files are must not depend on that.
+//! Finds out whether sandboxes can have their workspace on the disk of the data directory, by
+//! launching one: not every file system can map owners, and only a trial proves it. A full disk or
+//! a slow machine proves nothing: the place of workspaces must not depend on them.
 
 use std::time::Duration;
 
@@ -13,13 +13,13 @@ use workspaces::{Size, Trouble};
 use crate::failure::Failure;
 use crate::native;
 
-/// How long it may take: far longer than it does.
+/// How long the launch may take: far longer than usual.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Makes a sandbox with its workspace on disk, and removes both. Why that cannot be, if it cannot.
+/// Launches a sandbox with its workspace on disk, and removes both. The error says why it failed.
 pub(super) async fn probe(runtime: &dyn Runtime, workspaces: &Workspaces) -> Result<(), String> {
     if !runtime.capabilities().disk_workspaces {
-        return Err("the runtime cannot do it here".to_owned());
+        return Err("the native runtime cannot use workspaces on disk on this machine".to_owned());
     }
     let random = || native::random().map_err(|failure: Failure| failure.to_string());
     let id = WorkspaceId::from_u128(random()?);
@@ -47,7 +47,10 @@ pub(super) async fn probe(runtime: &dyn Runtime, workspaces: &Workspaces) -> Res
         [killed.map_err(|error| error.to_string()), removed.map_err(|error| error.to_string())]
     {
         if let Err(error) = what {
-            tracing::warn!(error, "something of a trial is left; the next start removes it");
+            tracing::warn!(
+                error,
+                "cannot remove the trial sandbox or its workspace; the next start removes it"
+            );
         }
     }
     match launched {
@@ -57,7 +60,7 @@ pub(super) async fn probe(runtime: &dyn Runtime, workspaces: &Workspaces) -> Res
     }
 }
 
-/// Whether a launch that failed like this may work another time.
+/// Whether a launch that failed with this code may succeed later.
 fn proves_nothing(code: RuntimeErrorCode) -> bool {
     let passing = [
         RuntimeErrorCode::DiskFull,

@@ -1,6 +1,6 @@
-//! Which runtimes a server has: native ones where this machine can, OCI programs that are installed,
-//! and an engine where somebody wants one or one is there. What is missing is remembered with its
-//! reason, for whoever asks for it. A runtime that cannot be used is no reason not to serve the others.
+//! The runtimes of a server: native if this machine can, installed OCI programs, and a Docker
+//! engine if one is configured or runs. A missing runtime is kept with its reason, for the error
+//! that a template gets. It does not stop the server while another runtime works.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use crate::config::Enabled;
 use crate::failure::Failure;
 use crate::native;
 
-/// Everything that can be used, and why not what cannot.
+/// Starts all runtimes that can be used. Also gives the one for templates that do not choose.
 pub(super) async fn gather(
     parts: &Parts<'_>,
     native: Result<Arc<Native>, Failure>,
@@ -45,19 +45,19 @@ pub(super) async fn gather(
         (Some(first), Some(failure)) => {
             tracing::warn!(
                 why = %failure,
-                "there are no native sandboxes: templates must choose another runtime"
+                "the native runtime does not work here: templates must choose another runtime"
             );
             Ok((found.runtimes, first))
         }
         (None, Some(failure)) => Err(failure),
-        (None, None) => Err(Failure::new("cannot serve", "no runtime can be used here")),
+        (None, None) => Err(Failure::new("cannot serve", "no runtime works on this machine")),
     }
 }
 
-/// What was found so far.
+/// The runtimes found so far.
 struct RuntimeSet {
     runtimes: Runtimes,
-    /// The first of them is for who does not choose.
+    /// The first that works: the default.
     first: Option<RuntimeKind>,
 }
 
@@ -97,8 +97,8 @@ async fn add_docker(
     };
     if !docker_is_wanted(parts, &endpoint) {
         let why = format!(
-            "there was no engine at {endpoint} when this server started; start one and then the \
-             server again, or set docker.host or docker.enabled"
+            "no Docker engine listened at {endpoint} when this server started; start the engine and \
+             then the server again, or set docker.host or docker.enabled"
         );
         found.add_missing(RuntimeKind::Docker, why);
         return Ok(());
@@ -121,15 +121,15 @@ async fn add_docker(
             found.add(RuntimeKind::Docker, runtime);
         }
         Err(error) => {
-            tracing::warn!(%error, "there are no sandboxes in Docker containers");
+            tracing::warn!(%error, "cannot use Docker: templates that need it are refused");
             found.add_missing(RuntimeKind::Docker, error.to_string());
         }
     }
     Ok(())
 }
 
-/// Whether there is to be Docker. An engine that is only away for the moment is waited for, so that
-/// any sign that somebody wants one is enough.
+/// Whether to use Docker. The server waits for a configured engine that is down, so any sign that
+/// the operator wants one is enough.
 fn docker_is_wanted(parts: &Parts<'_>, endpoint: &Endpoint) -> bool {
     let (config, settings) = (parts.config, &parts.config.docker);
     match settings.enabled {
@@ -172,7 +172,7 @@ async fn add_program(
     match oci::start(oci).await {
         Ok(runtime) => found.add(kind, runtime),
         Err(error) => {
-            tracing::debug!(%error, program = program.as_str(), "an OCI runtime is not used");
+            tracing::debug!(%error, program = program.as_str(), "cannot use this OCI runtime");
             found.add_missing(kind, error.cause.into_owned());
         }
     }

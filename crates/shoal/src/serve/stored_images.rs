@@ -1,5 +1,5 @@
-//! The image store as Docker engines are fed from it. Whoever takes an archive and fails hears of his
-//! own failure; everything else is told with its cause.
+//! The image store as the source of images for a Docker engine. A failed write of the reader is
+//! returned unchanged; errors of the store are returned with their cause.
 
 use std::io::{self, Write};
 
@@ -27,15 +27,14 @@ impl docker::StoredImages for StoredImages {
     }
 }
 
-/// Keeps the failure of whoever takes what is written: of an error that went through the store only
-/// the words are left.
+/// Keeps the error of the writer: after it went through the store, only its text would be left.
 struct ErrorCapture<'a> {
     to: &'a mut dyn Write,
     failure: Option<io::Error>,
 }
 
 impl ErrorCapture<'_> {
-    /// Whoever failed is left alone.
+    /// After a failure nothing is written.
     fn check(&self) -> io::Result<()> {
         self.failure.as_ref().map_or(Ok(()), |failure| Err(failure.kind().into()))
     }
@@ -43,7 +42,7 @@ impl ErrorCapture<'_> {
     fn keep<T>(&mut self, outcome: io::Result<T>) -> io::Result<T> {
         outcome.map_err(|error| {
             let kind = error.kind();
-            // That one is no failure: it is tried again.
+            // Not a failure: the caller tries again.
             if kind != io::ErrorKind::Interrupted {
                 self.failure = Some(error);
             }
@@ -104,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn failures_are_told_as_what_they_are() {
+    fn image_archive_errors_keep_their_kind_and_cause() {
         let place = std::env::temp_dir().join(format!("shoal-stored-{}", std::process::id()));
         let _ = std::fs::remove_dir_all(&place);
         std::fs::create_dir_all(place.join("root")).unwrap();

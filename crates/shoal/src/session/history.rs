@@ -1,4 +1,4 @@
-//! What was said to a session, and what came of it.
+//! `shoal session history`: lists the turns of a session.
 
 use std::process::ExitCode;
 
@@ -13,13 +13,13 @@ use crate::relative_time;
 use crate::server::cannot;
 use crate::table::Table;
 
-/// How many are asked for at a time.
+/// Turns per request.
 const PAGE: u32 = 100;
-/// As much of a message as is shown in a line.
+/// Characters of a message that are shown.
 const SHOWN_CHARS: usize = 48;
 
 pub(super) fn main(wanted: &HistoryArgs, output: &Output) -> Result<ExitCode, Failure> {
-    let mut table = Table::new(&["NUMBER", "TURN", "SAID", "WHEN", "OUTCOME", "TOOK"]);
+    let mut table = Table::new(&["NUMBER", "TURN", "MESSAGE", "CREATED", "OUTCOME", "TOOK"]);
     let now = relative_time::now();
     wanted.server.with(async |client| {
         let session = client.session(wanted.session);
@@ -43,7 +43,7 @@ pub(super) fn main(wanted: &HistoryArgs, output: &Output) -> Result<ExitCode, Fa
         }
     })?;
     if !wanted.json {
-        table.say(output, "nothing was said yet");
+        table.say(output, "the session has no turns yet");
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -76,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn long_messages_are_cut_between_characters() {
+    fn history_cuts_long_messages_between_characters() {
         let long = "ü".repeat(SHOWN_CHARS + 1);
         let cut = format!("{}…", "ü".repeat(SHOWN_CHARS));
         for (said, expected) in [

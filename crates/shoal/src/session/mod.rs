@@ -1,4 +1,4 @@
-//! `shoal session`: conversations that outlive their sandboxes, from the first word to the last.
+//! `shoal session`: creates, uses and ends sessions, conversations that outlive their sandboxes.
 
 mod arguments;
 mod history;
@@ -63,16 +63,16 @@ fn create(created: &CreateArgs, output: &Output) -> Result<ExitCode, Failure> {
     let session = created.server.with(async |client| {
         client.create_session(&request).await.map_err(cannot("make a session"))
     })?;
-    tell(&session, created.json, output)
+    print_session(&session, created.json, output)
 }
 
-/// Prints the id of a session that was made or changed, or all of it.
-fn tell(session: &Session, json: bool, output: &Output) -> Result<ExitCode, Failure> {
+/// Prints the id of a session, or all of it as JSON.
+fn print_session(session: &Session, json: bool, output: &Output) -> Result<ExitCode, Failure> {
     if json {
         output.say_value(session)?;
     } else {
         output.say(&session.id.to_string());
-        output.remark(&format!("it is {}", session.status.as_str()));
+        output.remark(&format!("session is {}", session.status.as_str()));
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -86,7 +86,7 @@ fn change(
     let session = changed.server.with(async |client| {
         act(&client, changed.session).await.map_err(cannot(&format!("{what} the session")))
     })?;
-    tell(&session, changed.json, output)
+    print_session(&session, changed.json, output)
 }
 
 fn end(ended: &EndArgs, output: &Output) -> Result<ExitCode, Failure> {
@@ -118,7 +118,7 @@ async fn end_all(
     Ok(failures)
 }
 
-/// Runs something with a client, on threads that may wait for a slow reader of our output.
+/// Runs `act` with a client, on two threads, so that a slow reader of our output blocks only one.
 fn talk<T>(
     server: &Server,
     act: impl AsyncFnOnce(Client) -> Result<T, Failure>,

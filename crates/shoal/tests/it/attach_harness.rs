@@ -1,4 +1,5 @@
-//! `shoal attach --harness`: lines both ways at once, however many, and an end whenever it is asked for.
+//! `shoal attach --harness`: lines both ways at once, however many, and an end whenever it is asked
+//! for.
 
 use std::io::Write as _;
 use std::process::Stdio;
@@ -6,14 +7,14 @@ use std::process::Stdio;
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::shell::{able, eventually, finish};
-use crate::test_server::{Served, told};
+use crate::test_server::{TestServer, output_of};
 
 /// More than all the buffers between two programs hold.
 const LINES: usize = 300;
 const LINE_BYTES: usize = 60_000;
 
-/// Says each line three times: whoever reads one line for each that he says falls behind, until nobody
-/// takes anything any more.
+/// Writes each line three times: a client that reads one line for each that it writes falls behind,
+/// until both sides block.
 const ECHO: &str = r#"exec python3 -c 'import socket
 channel = socket.socket(fileno=3)
 says = channel.makefile("w")
@@ -24,13 +25,13 @@ for line in channel.makefile("r"):
         break'"#;
 
 /// A sandbox whose harness is this line of a shell, after it has said that it is ready.
-fn harnessed(served: &Served, line: &str) -> String {
+fn harnessed(served: &TestServer, line: &str) -> String {
     let script = format!("echo '{{\"type\":\"ready\",\"protocol\":1}}' >&3; {line}");
     let template = format!(
         "name = \"spoken\"\n[limits]\nbest_effort = true\n[pool]\npool_size = 0\n\
          [harness.jsonl]\ncommand = [\"sh\", \"-c\", '''{script}\n''']\n"
     );
-    let put = served.said_with(&["templates", "put", "-"], Some(template.as_bytes()));
+    let put = served.run_with_input(&["templates", "put", "-"], Some(template.as_bytes()));
     assert_eq!(put.code, Some(0), "{put:?}");
     served.text(&["create", "--template", "spoken"])
 }
@@ -41,25 +42,25 @@ fn lines() -> String {
 }
 
 #[test]
-fn an_echo_of_much_is_heard_while_more_is_said() {
+fn attach_harness_reads_while_it_writes() {
     if !able() {
         return;
     }
-    let served = Served::start();
+    let served = TestServer::start();
     let id = harnessed(&served, ECHO);
     let said = lines() + "bye\n";
-    let heard = served.said_with(&["attach", &id, "--harness"], Some(said.as_bytes()));
+    let heard = served.run_with_input(&["attach", &id, "--harness"], Some(said.as_bytes()));
     let echo: String = said.lines().flat_map(|line| [line, "\n"].repeat(3)).collect();
     assert!(heard.text() == echo, "{} of {} bytes", heard.text().len(), echo.len());
     assert!(heard.stderr.contains("harness_died"), "{}", heard.stderr);
 }
 
 #[test]
-fn a_harness_that_does_not_listen_can_be_left() {
+fn attach_harness_can_leave_a_harness_that_does_not_read() {
     if !able() {
         return;
     }
-    let served = Served::start();
+    let served = TestServer::start();
     let id = harnessed(&served, "echo up >&3; exec sleep 1000");
     let mut command = served.command(&["attach", &id, "--harness"]);
     let mut child = command.stdin(Stdio::piped()).spawn().unwrap();
@@ -83,7 +84,7 @@ fn a_harness_that_does_not_listen_can_be_left() {
     });
     assert!(taken < LINES, "there is no end to what it takes");
     kill_process(Pid::from_child(&child), Signal::INT).unwrap();
-    let left = told(finish(child, &[]));
+    let left = output_of(finish(child, &[]));
     assert_eq!((left.code, left.text()), (Some(130), "up\n"), "{left:?}");
     feeding.join().unwrap();
 }

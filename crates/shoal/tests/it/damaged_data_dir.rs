@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use rustix::process::Signal;
 
 use crate::shell::{able, finish};
-use crate::test_server::{Scratch, Served, alone, told};
+use crate::test_server::{Scratch, TestServer, isolated_command, output_of};
 
 /// Every file with what is in it, besides the lock, which has the number of the last process.
 fn files(directory: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
@@ -31,7 +31,7 @@ fn files(directory: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
 
 /// A data directory with a session and its file, as `kill -9` leaves it.
 fn killed() -> Scratch {
-    let served = Served::start();
+    let served = TestServer::start();
     let id = served.json(&["session", "create", "--json"]);
     let id = id["id"].as_str().or_else(|| id["session"]["id"].as_str()).unwrap().to_owned();
     let write = ["session", "exec", &id, "--", "sh", "-c", "echo precious > kept"];
@@ -39,10 +39,10 @@ fn killed() -> Scratch {
     served.stop(Signal::KILL).1
 }
 
-fn serve(scratch: &Scratch, more: &[&str]) -> crate::shell::Said {
+fn serve(scratch: &Scratch, more: &[&str]) -> crate::shell::CommandOutput {
     let data = scratch.0.join("data");
     let fixed = ["serve", "--listen", "127.0.0.1:0", "--data-dir", data.to_str().unwrap()];
-    told(finish(alone(&[&fixed, more].concat()).spawn().unwrap(), &[]))
+    output_of(finish(isolated_command(&[&fixed, more].concat()).spawn().unwrap(), &[]))
 }
 
 type Damage = fn(&Path);
@@ -127,7 +127,7 @@ fn a_loss_that_is_accepted_starts_and_is_reported() {
     fs::write(log, bytes).unwrap();
     assert!(serve(&scratch, &[]).stderr.contains("--accept-loss"));
     let key = fs::read(data.join("admin.key")).unwrap();
-    let served = Served::start_on(scratch, &["--accept-loss"]);
+    let served = TestServer::start_on(scratch, &["--accept-loss"]);
     assert!(served.log().contains("the database lacks commits"), "{}", served.log());
     assert_eq!(fs::read(data.join("admin.key")).unwrap(), key);
     let metrics = crate::full_disk::get(&served, "/metrics");
@@ -137,6 +137,6 @@ fn a_loss_that_is_accepted_starts_and_is_reported() {
     assert_eq!(health["lost_commits"].to_string(), lost.unwrap(), "{health}");
     // What is missing is missing once.
     let (_, scratch) = served.stop(Signal::KILL);
-    let served = Served::start_on(scratch, &[]);
+    let served = TestServer::start_on(scratch, &[]);
     assert_eq!(crate::full_disk::health(&served)["lost_commits"], 0);
 }

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use rustix::process::Signal;
 
 use crate::shell::{able, eventually, finish};
-use crate::test_server::{Scratch, Served, alone, told};
+use crate::test_server::{Scratch, TestServer, isolated_command, output_of};
 
 /// In everything that may be secret.
 const MARK: &str = "correct-horse-battery";
@@ -43,7 +43,7 @@ fn no_environment_and_no_command_line_is_on_the_disk_in_clear_text() {
         return;
     }
     let none = Vec::<PathBuf>::new();
-    let served = Served::start();
+    let served = TestServer::start();
     let data = served.data();
     let env = format!("SECRET={MARK}-env");
     let session = served.text(&["session", "create", "--env", &env]);
@@ -62,7 +62,7 @@ fn no_environment_and_no_command_line_is_on_the_disk_in_clear_text() {
     assert_eq!(code, Some(0));
     assert_eq!(marked(&data), none, "after a stop");
 
-    let served = Served::start_on(scratch, &[]);
+    let served = TestServer::start_on(scratch, &[]);
     let is_set = ["session", "exec", &session, "--", "sh", "-c", "echo $SECRET"];
     assert_eq!(served.text(&is_set), format!("{MARK}-env"), "it is there again");
     let other = format!("OTHER={MARK}-other");
@@ -75,38 +75,38 @@ fn no_environment_and_no_command_line_is_on_the_disk_in_clear_text() {
     let aside = scratch.0.join("node.key");
     fs::rename(&key, &aside).unwrap();
     let words = ["serve", "--listen", "127.0.0.1:0", "--data-dir", data.to_str().unwrap()];
-    let said = told(finish(alone(&words).spawn().unwrap(), &[]));
+    let said = output_of(finish(isolated_command(&words).spawn().unwrap(), &[]));
     assert_ne!(said.code, Some(0));
     assert!(said.stderr.contains("node_key_missing"), "{}", said.stderr);
     assert!(said.stderr.contains("put node.key back"), "{}", said.stderr);
     assert!(!key.exists());
     fs::write(&key, "nonsense\n").unwrap();
-    let said = told(finish(alone(&words).spawn().unwrap(), &[]));
+    let said = output_of(finish(isolated_command(&words).spawn().unwrap(), &[]));
     assert!(said.stderr.contains("node_key_wrong"), "{}", said.stderr);
     fs::rename(&aside, &key).unwrap();
-    let served = Served::start_on(scratch, &[]);
+    let served = TestServer::start_on(scratch, &[]);
     assert_eq!(served.text(&is_set), format!("{MARK}-env"));
 }
 
-/// Puts an older copy of the database in place, as somebody does who has no better backup.
+/// Puts an older copy of the database in place, like an operator without a better backup.
 #[test]
 fn an_older_database_in_place_deletes_no_newer_files() {
     if !able() {
         return;
     }
-    let served = Served::start();
+    let served = TestServer::start();
     let data = served.data();
     let (_, scratch) = served.stop(Signal::TERM);
     let older = scratch.0.join("older.db");
     fs::copy(data.join("shoal.db"), &older).unwrap();
 
-    let served = Served::start_on(scratch, &[]);
+    let served = TestServer::start_on(scratch, &[]);
     let session = served.text(&["session", "create"]);
     served.text(&["session", "exec", &session, "--", "sh", "-c", "echo mine > file"]);
     let (_, scratch) = served.stop(Signal::TERM);
     fs::copy(&older, data.join("shoal.db")).unwrap();
 
-    let served = Served::start_on(scratch, &[]);
+    let served = TestServer::start_on(scratch, &[]);
     let lost = data.join("lost+found");
     let kept: Vec<_> = fs::read_dir(&lost).unwrap().map(|entry| entry.unwrap().path()).collect();
     assert_eq!(kept.len(), 1, "{kept:?}\n{}", served.log());
@@ -116,7 +116,7 @@ fn an_older_database_in_place_deletes_no_newer_files() {
     // Neither a stop nor a kill removes it, and pools and leases add nothing to it.
     served.text(&["create"]);
     let (_, scratch) = served.stop(Signal::KILL);
-    let served = Served::start_on(scratch, &[]);
+    let served = TestServer::start_on(scratch, &[]);
     assert_eq!(fs::read_dir(&lost).unwrap().count(), 1, "{}", served.log());
     assert!(served.text(&["clean", "--lost-found"]).contains("removed 1 thing"));
     assert_eq!(fs::read_dir(&lost).unwrap().count(), 0);
@@ -130,13 +130,13 @@ fn a_killed_server_leaves_nothing_in_lost_found() {
     }
     let mut scratch = Scratch::new();
     for _ in 0..3 {
-        let served = Served::start_on(scratch, &[]);
+        let served = TestServer::start_on(scratch, &[]);
         let session = served.text(&["session", "create"]);
         served.text(&["session", "exec", &session, "--", "sh", "-c", "echo mine > file"]);
         let id = served.text(&["create"]);
         served.text(&["exec", &id, "--stdin=no", "--", "sh", "-c", "echo other > file"]);
         scratch = served.stop(Signal::KILL).1;
     }
-    let served = Served::start_on(scratch, &[]);
+    let served = TestServer::start_on(scratch, &[]);
     assert!(!served.data().join("lost+found").exists(), "{}", served.log());
 }

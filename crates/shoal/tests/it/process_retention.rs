@@ -9,10 +9,10 @@ use rustix::process::Signal;
 use serde_json::Value;
 
 use crate::shell::{able, eventually};
-use crate::test_server::Served;
+use crate::test_server::TestServer;
 
 /// Asks the server by hand, and gives the status and the body of its answer.
-fn asked(served: &Served, method: &str, path: &str, body: &str) -> (u16, String) {
+fn asked(served: &TestServer, method: &str, path: &str, body: &str) -> (u16, String) {
     let read = |name: &str| std::fs::read_to_string(served.data().join(name)).unwrap();
     let (address, key) = (read("address"), read("admin.key"));
     let address = address.trim().trim_start_matches("http://");
@@ -34,18 +34,18 @@ fn asked(served: &Served, method: &str, path: &str, body: &str) -> (u16, String)
 }
 
 #[track_caller]
-fn json(served: &Served, method: &str, path: &str, body: &str) -> Value {
+fn json(served: &TestServer, method: &str, path: &str, body: &str) -> Value {
     let (status, text) = asked(served, method, path, body);
     assert!((200..300).contains(&status), "{method} {path}: {status} {text}");
     serde_json::from_str(&text).unwrap()
 }
 
-fn start(served: &Served, sandbox: &str, body: &str) -> Value {
+fn start(served: &TestServer, sandbox: &str, body: &str) -> Value {
     json(served, "POST", &format!("/v1/sandboxes/{sandbox}/processes"), body)
 }
 
 /// What a process wrote, as text.
-fn log(served: &Served, sandbox: &str, id: &str, query: &str) -> Vec<String> {
+fn log(served: &TestServer, sandbox: &str, id: &str, query: &str) -> Vec<String> {
     let path = format!("/v1/sandboxes/{sandbox}/processes/{id}/logs?{query}");
     let page = json(served, "GET", &path, "");
     let pieces = page["pieces"].as_array().unwrap().iter();
@@ -53,22 +53,22 @@ fn log(served: &Served, sandbox: &str, id: &str, query: &str) -> Vec<String> {
 }
 
 #[test]
-fn after_kill_9_processes_and_their_output_are_there_and_say_why() {
+fn processes_and_output_survive_kill_9_and_report_the_cause() {
     if !able() {
         return;
     }
-    let served = Served::start();
+    let served = TestServer::start();
     let sandbox = served.text(&["create"]);
     let done = start(&served, &sandbox, r#"{"command":"echo done","wait":true}"#);
     let line = r#"{"command":"echo begun; echo trouble >&2; sleep 600","name":"server","keep_alive":true}"#;
     let runs = start(&served, &sandbox, line);
     let (done, runs) = (done["id"].as_str().unwrap(), runs["id"].as_str().unwrap());
-    // What is told first is stored soon after.
+    // Output is sent first and stored soon after.
     let logs = served.data().join("processes").join(&sandbox);
     eventually("its output is on the disk", || logs.join("2").exists());
     let (_, scratch) = served.stop(Signal::KILL);
 
-    let again = Served::start_on(scratch, &[]);
+    let again = TestServer::start_on(scratch, &[]);
     let all = json(&again, "GET", &format!("/v1/sandboxes/{sandbox}/processes"), "");
     assert_eq!(all["processes"].as_array().unwrap().len(), 2, "{all}");
     let left = json(&again, "GET", &format!("/v1/sandboxes/{sandbox}/processes/server"), "");
@@ -81,11 +81,11 @@ fn after_kill_9_processes_and_their_output_are_there_and_say_why() {
 }
 
 #[test]
-fn of_a_gigabyte_the_tail_is_kept_and_many_processes_leave_a_list() {
+fn process_log_keeps_the_tail_of_a_gigabyte_and_long_lists_work() {
     if !able() {
         return;
     }
-    let served = Served::start();
+    let served = TestServer::start();
     let sandbox = served.text(&["create"]);
     let line = r#"{"command":"head -c 1000000000 /dev/zero | tr '\\0' x; echo; echo the end","wait":true,"wait_timeout_ms":300000}"#;
     let big = start(&served, &sandbox, line);

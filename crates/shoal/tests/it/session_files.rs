@@ -7,7 +7,7 @@ use rustix::process::Signal;
 use serde_json::Value;
 
 use crate::shell::{able, eventually, skipped};
-use crate::test_server::{Scratch, Served, names};
+use crate::test_server::{Scratch, TestServer, names};
 
 /// Templates of every kind of workspace that works here.
 fn kinds() -> Vec<(&'static str, &'static str)> {
@@ -23,30 +23,31 @@ fn kinds() -> Vec<(&'static str, &'static str)> {
     kinds
 }
 
-fn start(scratch: Scratch, flags: &[&str]) -> Served {
-    let served = Served::start_on(scratch, flags).without_spares();
+fn start(scratch: Scratch, flags: &[&str]) -> TestServer {
+    let served = TestServer::start_on(scratch, flags).without_spares();
     for (name, workspace) in kinds() {
         let text = format!(
             "name = \"{name}\"\n{workspace}\n[limits]\nworkspace_mb = 24\n[pool]\npool_size = 0\n"
         );
-        let said = served.said_with(&["templates", "put", "-"], Some(text.as_bytes()));
+        let said = served.run_with_input(&["templates", "put", "-"], Some(text.as_bytes()));
         assert_eq!(said.code, Some(0), "{said:?}");
     }
     served
 }
 
-fn create(served: &Served, template: &str) -> String {
+fn create(served: &TestServer, template: &str) -> String {
     served.text(&["session", "create", "--template", template])
 }
 
-fn run(served: &Served, session: &str, line: &str) -> String {
+fn run(served: &TestServer, session: &str, line: &str) -> String {
     served.text(&["session", "exec", session, "--", "sh", "-c", line])
 }
 
-/// How often a session was told that it lost its files.
-fn lost(served: &Served, session: &str) -> usize {
-    let told = served.text(&["session", "events", session, "--json"]);
-    told.lines()
+/// How often a session published a loss of files.
+fn lost(served: &TestServer, session: &str) -> usize {
+    let events = served.text(&["session", "events", session, "--json"]);
+    events
+        .lines()
         .filter(|line| line.contains("\"state_lost\",") || line.contains(":\"state_lost\""))
         .count()
 }
@@ -84,7 +85,7 @@ fn files_survive_stop_abort_idleness_and_both_kinds_of_restart() {
         assert_eq!(run(&served, &session, CHECK), AS_IT_WAS, "{kind}: aborted");
         assert_eq!(run(&served, &session, "cat turn"), "begun", "{kind}: aborted");
 
-        eventually("nobody used it for long enough", || {
+        eventually("it was idle for long enough", || {
             let shown = served.json(&["session", "show", &session, "--json"]);
             shown["sandbox_status"] == "disconnected"
         });
@@ -100,7 +101,7 @@ fn files_survive_stop_abort_idleness_and_both_kinds_of_restart() {
     }
     let (code, scratch) = served.stop(Signal::TERM);
     assert_eq!(code, Some(0));
-    served = Served::start_on(scratch, &flags);
+    served = TestServer::start_on(scratch, &flags);
     for (kind, session) in &sessions {
         assert_eq!(run(&served, session, CHECK), AS_IT_WAS, "{kind}: stopped in order");
         assert_eq!(lost(&served, session), 0, "{kind}");
@@ -113,7 +114,7 @@ fn files_survive_stop_abort_idleness_and_both_kinds_of_restart() {
         })
     });
     let (_, scratch) = served.stop(Signal::KILL);
-    served = Served::start_on(scratch, &flags);
+    served = TestServer::start_on(scratch, &flags);
     for (kind, session) in &sessions {
         assert_eq!(run(&served, session, CHECK), AS_IT_WAS, "{kind}: killed");
         assert_eq!(lost(&served, session), 0, "{kind}");
@@ -166,7 +167,7 @@ fn old_files_go_into_archives_and_come_back_until_they_are_given_up() {
         there(&archives) == sessions.len() && there(&workspaces) == 0
     });
     let (_, scratch) = served.stop(Signal::KILL);
-    let served = Served::start_on(scratch, &flags);
+    let served = TestServer::start_on(scratch, &flags);
     assert_eq!(there(&archives), sessions.len(), "they are named by records");
     for (kind, session) in &sessions {
         served.text(&["session", "resume", session]);
@@ -175,7 +176,7 @@ fn old_files_go_into_archives_and_come_back_until_they_are_given_up() {
         served.text(&["session", "stop", session]);
     }
     let (_, scratch) = served.stop(Signal::TERM);
-    let served = Served::start_on(scratch, &["--set", "node.prune_after_ms=1000"]);
+    let served = TestServer::start_on(scratch, &["--set", "node.prune_after_ms=1000"]);
     eventually("nothing is left", || there(&archives) + there(&workspaces) == 0);
     for (kind, session) in &sessions {
         assert_eq!(lost(&served, session), 1, "{kind}");

@@ -1,4 +1,4 @@
-//! A server of a test's own: on a port that is free, with data that is gone afterwards.
+//! A server for one test: on a free port, with a data directory that is removed afterwards.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -6,9 +6,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::shell::{Said, eventually, finish, shoal};
+use crate::shell::{CommandOutput, eventually, finish, shoal};
 
-/// A directory that is gone afterwards.
+/// A directory that is removed afterwards.
 pub(crate) struct Scratch(pub(crate) PathBuf);
 
 impl Scratch {
@@ -27,8 +27,8 @@ impl Drop for Scratch {
     }
 }
 
-/// A command without anything of the environment that could lead it to another server.
-pub(crate) fn alone(arguments: &[&str]) -> Command {
+/// A command without SHOAL_ variables, which could lead it to another server.
+pub(crate) fn isolated_command(arguments: &[&str]) -> Command {
     let mut command = shoal(arguments);
     for (name, _) in std::env::vars_os() {
         if name.to_string_lossy().starts_with("SHOAL_") {
@@ -38,27 +38,27 @@ pub(crate) fn alone(arguments: &[&str]) -> Command {
     command
 }
 
-pub(crate) struct Served {
+pub(crate) struct TestServer {
     child: Option<Child>,
     pub(crate) scratch: Scratch,
 }
 
-impl Served {
+impl TestServer {
     pub(crate) fn start() -> Self {
         let scratch = Scratch::new();
         Self::start_on(scratch, &[])
     }
 
     pub(crate) fn start_on(scratch: Scratch, flags: &[&str]) -> Self {
-        Self::start_by(scratch, flags, alone)
+        Self::start_by(scratch, flags, isolated_command)
     }
 
-    /// Starts one whose flags say themselves where it listens.
+    /// Starts a server whose flags have its address.
     pub(crate) fn start_plain(scratch: Scratch, flags: &[&str]) -> Self {
         Self::start_without_waiting(scratch, flags).up()
     }
 
-    /// Starts one whose command is made in some way of its own.
+    /// Starts a server with a command that the caller makes.
     pub(crate) fn start_by(
         scratch: Scratch,
         flags: &[&str],
@@ -67,9 +67,9 @@ impl Served {
         Self::spawn(scratch, flags, command).up()
     }
 
-    /// Starts one that cannot say where it is.
+    /// Starts a server that cannot write its address file.
     pub(crate) fn start_without_waiting(scratch: Scratch, flags: &[&str]) -> Self {
-        Self::spawn(scratch, flags, alone)
+        Self::spawn(scratch, flags, isolated_command)
     }
 
     fn spawn(scratch: Scratch, flags: &[&str], command: impl FnOnce(&[&str]) -> Command) -> Self {
@@ -89,22 +89,22 @@ impl Served {
     fn up(mut self) -> Self {
         eventually("the server is up", || {
             self.assert_alive();
-            self.data().join("address").exists() && self.said(&["stats"]).code == Some(0)
+            self.data().join("address").exists() && self.run(&["stats"]).code == Some(0)
         });
         self
     }
 
-    /// It did not end.
+    /// Asserts that the server still runs.
     #[track_caller]
     pub(crate) fn assert_alive(&mut self) {
         let ended = self.child.as_mut().unwrap().try_wait().unwrap();
-        assert!(ended.is_none(), "it ended: {}", self.log());
+        assert!(ended.is_none(), "the server ended: {}", self.log());
     }
 
-    /// Takes the pool of the built-in template away, whose sandboxes have workspaces, too.
+    /// Empties the pool of the built-in template, whose sandboxes have workspaces, too.
     pub(crate) fn without_spares(self) -> Self {
         let text = "name = \"default\"\n[limits]\nbest_effort = true\n[pool]\npool_size = 0\n";
-        let said = self.said_with(&["templates", "put", "-"], Some(text.as_bytes()));
+        let said = self.run_with_input(&["templates", "put", "-"], Some(text.as_bytes()));
         assert_eq!(said.code, Some(0), "{said:?}");
         self
     }
@@ -121,29 +121,29 @@ impl Served {
         Pid::from_child(self.child.as_ref().unwrap())
     }
 
-    /// A command that talks to it.
+    /// A command for this server.
     pub(crate) fn command(&self, arguments: &[&str]) -> Command {
-        let mut command = alone(arguments);
+        let mut command = isolated_command(arguments);
         command.env("SHOAL_DATA_DIR", self.data());
         command
     }
 
-    pub(crate) fn said(&self, arguments: &[&str]) -> Said {
-        self.said_with(arguments, None)
+    pub(crate) fn run(&self, arguments: &[&str]) -> CommandOutput {
+        self.run_with_input(arguments, None)
     }
 
-    pub(crate) fn said_with(&self, arguments: &[&str], input: Option<&[u8]>) -> Said {
+    pub(crate) fn run_with_input(&self, arguments: &[&str], input: Option<&[u8]>) -> CommandOutput {
         let mut command = self.command(arguments);
         if input.is_some() {
             command.stdin(Stdio::piped());
         }
-        told(finish(command.spawn().unwrap(), input.unwrap_or_default()))
+        output_of(finish(command.spawn().unwrap(), input.unwrap_or_default()))
     }
 
-    /// What it printed, if it worked.
+    /// The output of a command that must succeed.
     #[track_caller]
     pub(crate) fn text(&self, arguments: &[&str]) -> String {
-        let said = self.said(arguments);
+        let said = self.run(arguments);
         assert_eq!(said.code, Some(0), "{arguments:?}: {said:?}\n{}", self.log());
         said.text().trim_end().to_owned()
     }
@@ -153,7 +153,7 @@ impl Served {
         serde_json::from_str(&self.text(arguments)).unwrap()
     }
 
-    /// Tells it to stop, and gives its exit code and what is left of it.
+    /// Sends a signal; gives the exit code and the data directory.
     pub(crate) fn stop(mut self, signal: Signal) -> (Option<i32>, Scratch) {
         kill_process(self.pid(), signal).unwrap();
         let output = finish(self.child.take().unwrap(), &[]);
@@ -162,15 +162,15 @@ impl Served {
     }
 }
 
-pub(crate) fn told(output: Output) -> Said {
-    Said {
+pub(crate) fn output_of(output: Output) -> CommandOutput {
+    CommandOutput {
         code: output.status.code(),
         stdout: output.stdout,
         stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
     }
 }
 
-impl Drop for Served {
+impl Drop for TestServer {
     fn drop(&mut self) {
         if let Some(child) = self.child.take() {
             let _ = kill_process(Pid::from_child(&child), Signal::TERM);
@@ -179,7 +179,7 @@ impl Drop for Served {
     }
 }
 
-/// Whether a directory holds anything.
+/// The names in a directory, sorted.
 pub(crate) fn names(directory: &Path) -> Vec<String> {
     let entries = std::fs::read_dir(directory).unwrap();
     let mut names: Vec<_> =

@@ -217,8 +217,8 @@ fn cve_2019_14271_whatever_copies_files_loads_no_code_of_the_sandbox() -> Result
 }
 
 /// While files were copied, a directory of the container became a link to one of the host
-/// (CVE-2018-15664, and CVE-2019-1002101 on the other side). The long version, for every call, is in
-/// `isolation::races`.
+/// (CVE-2018-15664, and CVE-2019-1002101 on the other side). The long version, for every call, is
+/// in `isolation::races`.
 #[test]
 fn cve_2018_15664_a_copy_does_not_follow_a_link_that_was_just_put_there() -> Result<()> {
     let swap = "import ctypes, os, sys\nlibc = ctypes.CDLL(None)\nos.mkdir('d')\nos.symlink(sys.argv[1], 'l')\n\

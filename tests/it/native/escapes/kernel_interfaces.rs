@@ -1,5 +1,5 @@
-//! Doors that stood open: devices, controls of the kernel, namespaces and sockets through which many
-//! holes of the kernel were reached.
+//! Interfaces of the kernel through which many of its holes were reached: devices, settings,
+//! namespaces and sockets.
 
 use anyhow::Result;
 
@@ -19,7 +19,7 @@ fn refused_after_namespaces(script: &str) -> Result<()> {
 }
 
 /// A control group of version 1 ran a program of the container's choice, on the host, when its last
-/// process left; whoever could mount the hierarchy in a user namespace could say which.
+/// process left; a process that could mount the hierarchy in a user namespace could set it.
 #[test]
 fn cve_2022_0492_a_release_agent_cannot_be_set() -> Result<()> {
     refused_after_namespaces(
@@ -51,8 +51,8 @@ tries("list groups", "ENOENT", lambda: os.listdir("/sys/fs/cgroup"))
     )
 }
 
-/// What the kernel runs when a program crashes, a device appears, a module is wanted or a file has a
-/// strange format: each was a way to have it run a program of one's own.
+/// What the kernel runs when a program crashes, a device appears, a module is wanted or a file has
+/// a strange format: each was a way to have it run a program of one's own.
 #[test]
 fn core_pattern_uevent_helper_modprobe_and_binfmt_misc_cannot_be_set() -> Result<()> {
     refused(
@@ -127,8 +127,8 @@ for name, request in (("TIOCSTI", 0x5412), ("TIOCLINUX", 0x541C), ("TIOCSETD", 0
     )
 }
 
-/// Processes of a container reached the socket of its supervisor, which had no file and was found in
-/// the network namespace that they shared.
+/// Processes of a container reached the socket of its supervisor, which had no file and was found
+/// in the network namespace that they shared.
 #[test]
 fn cve_2020_15257_no_abstract_socket_of_the_host_is_found() -> Result<()> {
     refused(

@@ -1,6 +1,6 @@
-//! Clients that go away at any moment of what they asked for: while they wait for a sandbox, while a
-//! program runs, while they return it. Afterwards nothing is leased, nothing is counted that is not
-//! there, and nothing is there that is not counted.
+//! Clients that go away at any moment of what they asked for: while they wait for a sandbox, while
+//! a program runs, while they return it. Afterwards nothing is leased, nothing is counted that is
+//! not there, and nothing is there that is not counted.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,12 +14,12 @@ use wire::ExecRequest;
 
 use super::stage::{Kind, Stage};
 
-on_every_runtime!(whoever_goes_away_leaves_nothing);
+on_every_runtime!(client_disconnect_leaves_nothing);
 
 const VISITS: u32 = 200;
 const CLIENTS: u32 = 4;
 
-fn whoever_goes_away_leaves_nothing(kind: Kind) {
+fn client_disconnect_leaves_nothing(kind: Kind) {
     let Some(stage) = Stage::start(kind, "dropped") else { return };
     // About as long as each step takes, so that some are cut short and some are not.
     let step_us = match kind {
@@ -89,7 +89,7 @@ async fn visit(client: &Client, dice: &mut Dice, step_us: u64) {
         _ => {
             let id = lease.keep().id;
             let cut = timeout(dice.moment(step_us / 4), client.return_lease(id)).await;
-            // Nobody knows whether it arrived, so it is said again.
+            // The client does not know whether it arrived, so it sends it again.
             if cut.is_err() {
                 let again = client.return_lease(id).await;
                 let code = again.as_ref().err().and_then(client::ClientError::code);

@@ -1,5 +1,5 @@
-//! A way to the engine that can be shut: whatever a server asks of it waits until it is opened again.
-//! Nothing is lost and nothing is said meanwhile, as with an engine that is very slow.
+//! A way to the engine that can be shut: whatever a server asks of it waits until it is opened
+//! again. Nothing is lost and nothing is said meanwhile, as with an engine that is very slow.
 
 use std::io::{Read, Write};
 use std::net::Shutdown;

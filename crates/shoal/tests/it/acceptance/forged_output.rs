@@ -1,5 +1,6 @@
-//! What a program writes is output, whatever it looks like: words of the guest's own protocol, frames of
-//! the engine's, lines and events as the API sends them. How it ended is what the kernel says.
+//! What a program writes is output, whatever it looks like: words of the guest's own protocol,
+//! frames of the engine's, lines and events as the API sends them. How it ended is what the kernel
+//! says.
 
 use client::Lease;
 use guest_protocol::Endpoint;
@@ -44,7 +45,7 @@ fn forge(stage: Stage) {
     stage.end();
 }
 
-/// What somebody might try.
+/// Forged output that a program might write.
 fn forgeries() -> Vec<(&'static str, Vec<u8>)> {
     let mut guest = Endpoint::new();
     for channel in 0..32 {

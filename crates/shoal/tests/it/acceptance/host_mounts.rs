@@ -1,6 +1,6 @@
-//! Files of the host that a template shows, by paths: whole names and no others, as the engine sees them
-//! where that is elsewhere, and nothing that lies outside of what the server allows, however it is
-//! written.
+//! Files of the host that a template shows, by paths: whole names and no others, as the engine sees
+//! them where that is elsewhere, and nothing that lies outside of what the server allows, however
+//! it is written.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -14,10 +14,10 @@ use wire::ExecRequest;
 use super::stage::{Kind, POOL, Stage};
 use crate::test_server::Scratch;
 
-on_every_runtime!(paths_are_taken_by_whole_names, what_may_not_be_shown_is_refused_by_name);
+on_every_runtime!(mount_paths_match_whole_names, mount_of_a_forbidden_path_is_refused_by_name);
 
-/// Directories, in each file its own path: `data` is allowed, and the engine is said to see it at `seen`,
-/// but `data/hot` at `hot`.
+/// Directories, in each file its own path: `data` is allowed, and the engine is said to see it at
+/// `seen`, but `data/hot` at `hot`.
 struct Files(Scratch);
 
 impl Files {
@@ -81,7 +81,7 @@ async fn put(stage: &Stage, mounts: Value) -> Result<(), ClientError> {
     stage.client().put_template(&template).await.map(drop)
 }
 
-fn paths_are_taken_by_whole_names(kind: Kind) {
+fn mount_paths_match_whole_names(kind: Kind) {
     let files = Files::make();
     let Some(stage) = Stage::start_with(kind, "shown", &files.config(kind)) else { return };
     stage.act(async {
@@ -126,7 +126,7 @@ fn paths_are_taken_by_whole_names(kind: Kind) {
     stage.end();
 }
 
-fn what_may_not_be_shown_is_refused_by_name(kind: Kind) {
+fn mount_of_a_forbidden_path_is_refused_by_name(kind: Kind) {
     let files = Files::make();
     let Some(stage) = Stage::start_with(kind, "not-shown", &files.config(kind)) else { return };
     let one = |host: &str, path: &str| json!([{ "host_path": host, "path": path }]);

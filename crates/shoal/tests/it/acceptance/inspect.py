@@ -1,5 +1,5 @@
-# Everything that a program can see of whoever had its sandbox before, as one line that is the same in
-# every sandbox that nobody had.
+# Prints everything that a program can see of the last user of its sandbox, as one line that is the same
+# in every unused sandbox.
 import glob
 import json
 import os

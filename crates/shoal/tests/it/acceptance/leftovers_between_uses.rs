@@ -1,6 +1,6 @@
-//! Nothing of one use reaches the next, whatever was done to leave something: files where one may write,
-//! shared memory, queues, sockets, processes that nobody can signal, settings. And what will not end is
-//! ended when its time is over.
+//! Nothing of one use reaches the next, whatever the first did to leave something: files, shared
+//! memory, queues, sockets, processes that cannot be signalled, settings. A process that does not
+//! end is killed at its timeout.
 
 use std::collections::BTreeMap;
 
@@ -11,13 +11,13 @@ use wire::{CheckoutRequest, ExecRequest, ExecResult};
 use super::stage::{Kind, Stage};
 use crate::shell::skipped;
 
-on_every_runtime!(nothing_of_a_use_is_found_by_the_next);
+on_every_runtime!(wipe_leaves_nothing_for_the_next_use);
 
 const MISCHIEF: &str = include_str!("mischief.py");
 const LOOK: &str = include_str!("inspect.py");
 const ROUNDS: u32 = 3;
 
-fn nothing_of_a_use_is_found_by_the_next(kind: Kind) {
+fn wipe_leaves_nothing_for_the_next_use(kind: Kind) {
     if !std::path::Path::new("/usr/bin/python3").exists() {
         return skipped("no /usr/bin/python3");
     }
@@ -34,7 +34,7 @@ fn nothing_of_a_use_is_found_by_the_next(kind: Kind) {
             let theirs = stage.client().checkout(asked).await.unwrap();
             let container = stage.container_of(theirs.sandbox().id);
             let done = misbehave(&theirs).await;
-            // Whoever looks would find it; what it started is killed with it when its time is over.
+            // The next user would find it; what it started is killed with it at its timeout.
             let found = look(&theirs).await;
             for what in ["files", "scale", "environment"] {
                 assert_ne!(found[what], untouched[what], "{what}: {done:?}");
@@ -44,7 +44,7 @@ fn nothing_of_a_use_is_found_by_the_next(kind: Kind) {
             assert_eq!(mine.sandbox().labels, BTreeMap::new());
             assert!(!mine.get().await.unwrap().awake, "kept awake by what was before");
             assert_eq!(look(&mine).await, untouched, "round {round}, after: {done:?}");
-            // Whether it was wiped is the runtime's affair; that it was is told by its container.
+            // The runtime decides whether to wipe; the id of the container shows that it did.
             let wiped = stage.stats().await.counters.recycled > before;
             if let Some(container) = container {
                 let same = stage.container_of(mine.sandbox().id) == Some(container);
@@ -58,7 +58,7 @@ fn nothing_of_a_use_is_found_by_the_next(kind: Kind) {
     stage.end();
 }
 
-/// Does what it can, until its time is over.
+/// Does what it can, until its timeout.
 async fn misbehave(lease: &Lease) -> ExecResult {
     let limited = ExecRequest { timeout_ms: Some(3_000), ..ExecRequest::argv(python(MISCHIEF)) };
     let done = lease.exec(limited).await.unwrap();

@@ -1,6 +1,6 @@
 //! What pools of containers elsewhere were found to break, held here: each test runs over native
-//! sandboxes and again over Docker's containers, against the built server and through its API alone.
-//! A machine without an engine says that Docker was skipped; in CI that fails.
+//! sandboxes and again over Docker's containers, against the built server and through its API
+//! alone. A machine without an engine says that Docker was skipped; in CI that fails.
 
 /// Makes a test of each function for each runtime.
 macro_rules! on_every_runtime {

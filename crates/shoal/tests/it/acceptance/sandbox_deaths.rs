@@ -1,5 +1,5 @@
-//! Sandboxes that somebody kills behind the server's back: whoever uses one is told, nobody gets it
-//! afterwards, and the pool is what it was.
+//! Sandboxes that are killed behind the server's back: their users get an error, no client gets
+//! them afterwards, and the pool is full again.
 
 use std::time::Duration;
 
@@ -11,9 +11,12 @@ use wire::{EventBody, ExecRequest, Why};
 
 use super::stage::{Kind, PATIENCE, Stage};
 
-on_every_runtime!(who_leases_a_killed_sandbox_is_told, an_idle_sandbox_that_is_killed_is_nobodys);
+on_every_runtime!(
+    lease_of_a_killed_sandbox_reports_its_end,
+    killed_idle_sandbox_is_never_handed_out
+);
 
-fn who_leases_a_killed_sandbox_is_told(kind: Kind) {
+fn lease_of_a_killed_sandbox_reports_its_end(kind: Kind) {
     let Some(stage) = Stage::start(kind, "killed-leased") else { return };
     stage.act(async {
         stage.pool(json!({ "pool_size": 1, "max_overflow": 0 })).await;
@@ -30,17 +33,17 @@ fn who_leases_a_killed_sandbox_is_told(kind: Kind) {
         }
         let waiter = stage.waiter().await;
         stage.kill_the_only_one(id);
-        let told = endless.await.unwrap().unwrap_err();
-        assert!(is_told(told.code()), "what ran is told: {told:?}");
+        let error = endless.await.unwrap().unwrap_err();
+        assert!(reports_the_end(error.code()), "the running call reports it: {error:?}");
         let late = lease.exec(ExecRequest::shell("true")).await.unwrap_err();
-        assert!(is_told(late.code()), "what comes later is told: {late:?}");
+        assert!(reports_the_end(late.code()), "a later call reports it: {late:?}");
         let served = waiter.await.unwrap().unwrap();
         assert_ne!(served.sandbox().id, id);
         let seen = served.exec(ExecRequest::shell("ls -A /workspace")).await.unwrap();
         assert_eq!(seen.stdout.as_deref(), Some(""), "{seen:?}");
         assert!(container.is_none() || stage.container_of(served.sandbox().id) != container);
         died_once(&stage, id).await;
-        // That it is over is no reason to refuse it, nor is it anybody else's.
+        // A return after the end is accepted, and the sandbox is not handed out again.
         let _ = lease.give_back().await;
         assert_eq!(stage.stats().await.leased, 1);
         served.give_back().await.unwrap();
@@ -50,8 +53,8 @@ fn who_leases_a_killed_sandbox_is_told(kind: Kind) {
     stage.end();
 }
 
-/// Whether its death is known by the time somebody wants a sandbox, or every one is asked first.
-fn an_idle_sandbox_that_is_killed_is_nobodys(kind: Kind) {
+/// Whether its death is known before the next checkout, or the checkout probes each sandbox.
+fn killed_idle_sandbox_is_never_handed_out(kind: Kind) {
     let asked_first = "[node]\nprobe_fresh_ms = 0";
     let Some(stage) = Stage::start_with(kind, "killed-idle", asked_first) else { return };
     stage.act(async {
@@ -62,7 +65,7 @@ fn an_idle_sandbox_that_is_killed_is_nobodys(kind: Kind) {
             let crashed = stage.stats().await.counters.crashed;
             stage.kill_the_only_one(idle.id);
             if is_known {
-                stage.until("it is told", |pool| pool.counters.crashed > crashed).await;
+                stage.until("the death is counted", |pool| pool.counters.crashed > crashed).await;
             }
             let lease = stage.checkout().await;
             assert_ne!(lease.sandbox().id, idle.id, "a dead one was handed out");
@@ -80,11 +83,11 @@ fn an_idle_sandbox_that_is_killed_is_nobodys(kind: Kind) {
 }
 
 /// How a client hears that a sandbox died.
-fn is_told(code: Option<ErrorCode>) -> bool {
+fn reports_the_end(code: Option<ErrorCode>) -> bool {
     matches!(code, Some(ErrorCode::SandboxCrashed | ErrorCode::SandboxGone))
 }
 
-/// Its end is remembered with its cause, and was told once.
+/// Its tombstone has the cause, and its end was published once.
 async fn died_once(stage: &Stage, id: SandboxId) {
     let gone = async {
         loop {
@@ -97,10 +100,10 @@ async fn died_once(stage: &Stage, id: SandboxId) {
     let ended = timeout(PATIENCE, gone).await.expect("its end is known");
     assert!(matches!(ended.cause, EndCause::Crash | EndCause::ProbeFailed), "{ended:?}");
     let query = EventsQuery { after: Some(0), sandbox: Some(id), ..EventsQuery::default() };
-    let told = stage.client().events(query).await.unwrap().events;
-    let ends = told
+    let events = stage.client().events(query).await.unwrap().events;
+    let ends = events
         .iter()
         .filter(|event| matches!(event.body, EventBody::SandboxTerminated { .. }))
         .count();
-    assert_eq!(ends, 1, "{told:?}");
+    assert_eq!(ends, 1, "{events:?}");
 }

@@ -1,5 +1,5 @@
-//! The end of the server: told to stop, it leaves nothing, whatever it was in the middle of; killed, it
-//! leaves what the next start removes, before the pool is what it was.
+//! The end of the server: a signal to stop leaves nothing, whatever the server was doing; a kill
+//! leaves what the next start removes before it fills the pool again.
 
 use std::time::Duration;
 
@@ -11,15 +11,18 @@ use wire::ExecRequest;
 use super::machine;
 use super::stage::{Kind, PATIENCE, Stage};
 
-on_every_runtime!(stopped_at_any_moment_it_leaves_nothing, what_a_killed_one_left_is_removed);
+on_every_runtime!(
+    server_stopped_at_any_moment_leaves_nothing,
+    server_start_removes_what_a_killed_server_left
+);
 
 const POOL_SIZE: u32 = 2;
 
 /// Moments after the beginning of a run, from before the first launch to after the last.
 const MOMENTS_MS: [u64; 6] = [0, 15, 60, 200, 600, 1_500];
 
-/// Starts everything that a server can be in the middle of: launches of the pool and of those who wait,
-/// checkouts, programs that do not want to end.
+/// Starts everything that a server can be in the middle of: launches of the pool and of those who
+/// wait, checkouts, programs that do not want to end.
 fn begin(stage: &Stage) -> JoinSet<()> {
     let mut busy = JoinSet::new();
     for _ in 0..=2 * POOL_SIZE {
@@ -35,14 +38,14 @@ fn begin(stage: &Stage) -> JoinSet<()> {
     busy
 }
 
-/// Everybody who asked is answered.
+/// Every request is answered.
 async fn answered(busy: &mut JoinSet<()>) {
     while let Some(one) = busy.join_next().await {
         one.unwrap();
     }
 }
 
-fn stopped_at_any_moment_it_leaves_nothing(kind: Kind) {
+fn server_stopped_at_any_moment_leaves_nothing(kind: Kind) {
     let Some(mut stage) = Stage::start(kind, "stopped") else { return };
     stage.act(stage.pool(json!({ "pool_size": POOL_SIZE, "max_overflow": POOL_SIZE })));
     assert_eq!(stage.server.stop(), Some(0));
@@ -60,7 +63,7 @@ fn stopped_at_any_moment_it_leaves_nothing(kind: Kind) {
     }
 }
 
-fn what_a_killed_one_left_is_removed(kind: Kind) {
+fn server_start_removes_what_a_killed_server_left(kind: Kind) {
     let Some(mut stage) = Stage::start(kind, "orphans") else { return };
     stage.act(stage.pool(json!({ "pool_size": POOL_SIZE, "max_overflow": POOL_SIZE })));
     for moment_ms in MOMENTS_MS {

@@ -1,4 +1,4 @@
-//! Who waits is served: by the next return, and never by making whoever returns wait.
+//! A waiting checkout is served by the next return, and never delays that return.
 
 use std::time::Duration;
 
@@ -8,10 +8,10 @@ use wire::{CheckoutPath, CheckoutPolicy, CheckoutRequest, ExecRequest};
 
 use super::stage::{Kind, Stage};
 
-on_every_runtime!(a_return_serves_whoever_waits, a_return_never_waits_for_a_replacement);
+on_every_runtime!(return_serves_the_waiting_checkout, return_never_waits_for_a_replacement);
 
-/// Everything is leased and somebody waits: the next return is theirs, and no more exist than may.
-fn a_return_serves_whoever_waits(kind: Kind) {
+/// Everything is leased and a checkout waits: it gets the next returned sandbox, within the limit.
+fn return_serves_the_waiting_checkout(kind: Kind) {
     let Some(stage) = Stage::start(kind, "waiter") else { return };
     stage.act(async {
         stage.pool(json!({ "pool_size": 2, "max_overflow": 0 })).await;
@@ -37,9 +37,9 @@ fn a_return_serves_whoever_waits(kind: Kind) {
     stage.end();
 }
 
-/// The last use that a sandbox may have is over and somebody waits. Nothing can be made or removed at
-/// that moment, and still whoever returns is answered.
-fn a_return_never_waits_for_a_replacement(kind: Kind) {
+/// A sandbox had its last use and a checkout waits. Nothing can be made or removed at that moment,
+/// and still the return is answered.
+fn return_never_waits_for_a_replacement(kind: Kind) {
     let Some(stage) = Stage::start(kind, "replacement") else { return };
     stage.act(async {
         for max_uses in [1, 2] {

@@ -47,8 +47,8 @@ fn many_sessions_share_fifty_places() {
         let watch = tokio::spawn(watch(client.clone(), Arc::clone(&over), Arc::clone(&most)));
         let mut sessions = each(&client, (0..count).map(|_| None).collect(), create).await;
         for round in 1..=ROUNDS {
-            let told = sessions.iter().map(|session| Some((*session, round))).collect();
-            sessions = each(&client, told, say).await;
+            let messages = sessions.iter().map(|session| Some((*session, round))).collect();
+            sessions = each(&client, messages, say).await;
         }
         assert_eq!(sessions.len(), count as usize);
         over.store(true, Ordering::SeqCst);
