@@ -37,13 +37,13 @@ use self::scratch::Scratch;
 const HOST_ROOT: &str = "launch, spare network";
 /// A user id that no machine has.
 const ORDINARY_USER: u32 = 64_999;
-/// A program of the host, for a run as users have it.
+/// A program of the host, as users run it.
 const HOST_PROGRAM: &str = "/usr/bin/true";
 const CONCURRENCIES: [u32; 3] = [1, 2, 8];
-/// Room besides the sandboxes that are counted.
+/// Slots besides those of the counted sandboxes.
 const SLOTS_SPARED: u32 = 64;
 
-/// What was typed.
+/// Arguments of the benchmark.
 #[derive(Debug, clap::Parser)]
 #[command(
     name = "bench",
@@ -98,7 +98,7 @@ struct Arguments {
     sandboxes: u32,
 }
 
-/// What is meant.
+/// What to measure.
 struct BenchPlan {
     quick: bool,
     only: Option<String>,
@@ -127,7 +127,7 @@ impl BenchPlan {
         }
     }
 
-    /// Whether a section, all of whose names are given, has something to do.
+    /// Whether a section with these names is selected.
     fn wants(&self, section: &str) -> bool {
         const SECTIONS: [&str; 4] = ["times", "rates", "memory", "stdout"];
         match self.only.as_deref() {
@@ -137,14 +137,14 @@ impl BenchPlan {
         }
     }
 
-    /// Whether a contender takes part.
+    /// Whether a contender is selected.
     fn wants_contender(&self, name: &str) -> bool {
         let chosen = |only: &str| only == "times" || name.contains(only) || name == BARE;
         self.only.as_deref().is_none_or(chosen)
     }
 }
 
-/// Where a build puts the program.
+/// The path of the built program.
 fn beside_us() -> PathBuf {
     let us = std::env::current_exe().unwrap_or_default();
     us.with_file_name("shoal")
@@ -192,7 +192,7 @@ fn measure(typed: &Arguments, output: &Output) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Everything that needs no server.
+/// Measures everything that needs no server.
 fn sandboxes_alone(
     plan: &BenchPlan,
     scratch: &Scratch,
@@ -208,7 +208,7 @@ fn sandboxes_alone(
     native::block_on(&tokio, counts(plan, report, output))
 }
 
-/// Everything that is counted.
+/// Measures rates, memory and throughput.
 async fn counts(plan: &BenchPlan, report: &mut Report, output: &Output) -> Result<(), Failure> {
     if plan.wants("rates") {
         for (name, network) in [
@@ -243,7 +243,7 @@ async fn counts(plan: &BenchPlan, report: &mut Report, output: &Output) -> Resul
     Ok(())
 }
 
-/// Everything that is timed, in turn.
+/// Measures times; all contenders take turns.
 async fn times(plan: &BenchPlan, scratch: &Scratch, report: &mut Report) -> Result<(), Failure> {
     let pinned = Root::Directory(scratch::ROOT.to_owned());
     let directory = Some(scratch.directory().to_owned());

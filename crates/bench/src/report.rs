@@ -1,5 +1,4 @@
-//! What was measured, as a table for people and as JSON for scripts, and whether it is what was
-//! promised.
+//! The results, as a table for people and as JSON for scripts, and whether they keep the promises.
 
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -11,7 +10,7 @@ use super::server::{self, Load, against, containers, processes, sessions};
 use command::duration;
 use command::output::{Output, Paint};
 
-/// What everything is compared with.
+/// The baseline: a program without a sandbox.
 pub(crate) const BARE: &str = "bare";
 /// The same for a program of the host, which is linked dynamically.
 pub(crate) const BARE_TRUE: &str = "bare true";
@@ -26,13 +25,13 @@ pub(crate) struct Report {
     pub(crate) load: Option<Load>,
     pub(crate) processes: Option<processes::Rates>,
     pub(crate) skipped: Vec<Skipped>,
-    /// What it was measured on.
+    /// The machine.
     pub(crate) machine: Value,
     /// Memory limits are on v1, where they cost more.
     pub(crate) v1_limits: bool,
 }
 
-/// A promise and what became of it.
+/// A promise and its measured value.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct Gate {
     pub(crate) name: String,
@@ -53,7 +52,7 @@ impl Gate {
     }
 }
 
-/// Names of what is measured, and how often as long as a bare spawn each may take.
+/// Names of times, and the highest ratio of each to a bare spawn.
 const RATIOS: [(&str, f64); 6] = [
     ("exec", 1.05),
     ("launch, spare network", 1.8),
@@ -64,7 +63,7 @@ const RATIOS: [(&str, f64); 6] = [
 ];
 
 impl Report {
-    /// The promises that can be judged by what was measured.
+    /// The promises whose values were measured.
     pub(crate) fn gates(&self) -> Vec<Gate> {
         let mut gates = Vec::new();
         for pace in Pace::ALL {
@@ -165,7 +164,7 @@ impl Report {
         gates
     }
 
-    /// Promises about processes, beside what Blaxel's own server was measured at.
+    /// Promises about processes, with the figures of Blaxel's own server.
     fn gates_of_processes(&self, pace: Pace) -> Vec<Gate> {
         let word = pace.word();
         let ms = |name| {
@@ -190,7 +189,7 @@ impl Report {
         gates
     }
 
-    /// Promises about containers, beside native sandboxes and the engine's own commands.
+    /// Promises about containers, compared with native sandboxes and with the engine.
     fn gates_of_containers(&self, pace: Pace) -> Vec<Gate> {
         use containers as of;
         let word = pace.word();

@@ -30,11 +30,11 @@ pub(in super::super) const RUNS: &str = "20 docker run at once";
 pub(in super::super) const CHECKOUT_LIMIT: f64 = 1.15;
 pub(in super::super) const RENEWED_LIMIT_MS: f64 = 5.0;
 pub(in super::super) const MUCH_LIMIT: f64 = 1.5;
-/// How much faster than the engine's an exec must be.
+/// The least ratio of the engine's exec to ours.
 pub(in super::super) const EXEC_GAIN: f64 = 50.0;
 
 const POOL: u32 = 20;
-/// How long a pool may take to be full.
+/// How long a pool may take to fill.
 const FILL_PATIENCE: Duration = Duration::from_mins(2);
 const IN_A_ROW: u32 = 3;
 const TRUE: &str = r#"{"argv":["/usr/bin/true"]}"#;
@@ -60,7 +60,7 @@ pub(super) async fn prepare(served: &TestServer) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Waits until a pool has so many idle sandboxes.
+/// Waits until a pool has this many idle sandboxes.
 async fn until_full(connection: &mut Connection, name: &str, size: u32) -> Result<(), Failure> {
     let deadline = Instant::now() + FILL_PATIENCE;
     loop {
@@ -92,7 +92,7 @@ impl Execs {
         let about = connection.json("GET", &path, "").await?;
         let container = about["container_id"].as_str().unwrap_or_default().to_owned();
         if container.is_empty() {
-            return Err(Failure::new("the sandbox is no container", about));
+            return Err(Failure::new("the sandbox is not a container", about));
         }
         Ok(Self { connection, leased, container, engine })
     }
@@ -154,7 +154,7 @@ impl Contender for Renewal {
         let took = began.elapsed();
         let again = self.container(&second).await?;
         give_back(&mut self.connection, &second.lease).await?;
-        // One that has served its time is replaced, which is not what is measured.
+        // A container at its limit of uses is replaced, which this does not measure.
         Ok(if again == container { vec![(self.name(), took)] } else { vec![] })
     }
 }

@@ -20,7 +20,7 @@ pub(super) struct Engine {
 }
 
 impl Engine {
-    /// The one that the command of the engine would ask.
+    /// The engine that the `docker` command would use.
     pub(super) fn found() -> Result<Self, Failure> {
         let named = std::env::var("DOCKER_HOST").unwrap_or_else(|_| format!("unix://{DEFAULT}"));
         let none = |why: String| Failure::new("no engine is measured", why);
@@ -41,7 +41,7 @@ impl Engine {
         if ended["ExitCode"] == json!(0) {
             return Ok(());
         }
-        Err(Failure::new("the engine's exec did not end well", ended))
+        Err(Failure::new("the engine's exec failed", ended))
     }
 
     /// Sends a request and reads the whole answer: a stream ends with its program.

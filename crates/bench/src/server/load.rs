@@ -14,21 +14,21 @@ use super::test_server::TestServer;
 use super::times::{checkout, exec, give_back};
 use command::failure::Failure;
 
-/// How many clients there are at once.
+/// Clients at once.
 pub(super) const CLIENTS: u32 = 32;
 
-/// What each client does over and over.
+/// What each client repeats.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Work {
     /// Checks out and returns.
     Untouched,
     /// Checks out, runs a command, returns.
     OneCommand,
-    /// Runs a command in a sandbox that it holds.
+    /// Runs a command in its own sandbox.
     Exec,
 }
 
-/// How often a second it was done.
+/// Rounds per second.
 pub(super) async fn rate(
     served: &TestServer,
     work: Work,
@@ -98,7 +98,7 @@ pub(super) async fn open_loop(
                 let mut start = due;
                 if Instant::now() < due {
                     sleep_until(due).await;
-                    // The client's timer rounds up to a millisecond: that is not the server's.
+                    // The timer of the client rounds up to a millisecond; do not blame the server.
                     start = Instant::now();
                 }
                 let leased = checkout(&mut connection, "default").await?;

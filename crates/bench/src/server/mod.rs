@@ -29,7 +29,7 @@ use super::{BenchPlan, HOST_PROGRAM};
 use command::failure::Failure;
 use command::output::Output;
 
-/// Gates of times: what, compared with what, and how often as long it may take.
+/// Promises about times: what, compared with what, and the highest ratio.
 pub(super) const RATIOS: [(&str, &str, f64); 5] = [
     (times::ACQUIRE, BARE, 0.30),
     (times::ACQUIRE_MEMORY, BARE, 0.10),
@@ -52,10 +52,10 @@ pub(super) struct Load {
     pub(super) growth_mb: f64,
 }
 
-/// How many samples in a row each takes back to back.
+/// Samples in a row, back to back.
 const BURST: u32 = 16;
 
-/// The pool that is measured: enough for every client, and for those that are being replaced.
+/// The size of the pool: enough for every client, and for sandboxes that are being replaced.
 const POOL: &str = r#"{"name":"default","pool":{"pool_size":48,"max_overflow":16}}"#;
 
 pub(super) async fn measure(
@@ -84,7 +84,7 @@ pub(super) async fn measure(
         other = Some(served);
         all.extend(contenders);
     }
-    // A server that was asked a moment ago is awake: that is what back to back is about.
+    // Back to back measures a server whose caches are warm.
     for (pace, burst) in [(Pace::Spaced, 1), (Pace::BackToBack, BURST)] {
         let (samples, skipped) = (&mut report.samples, &mut report.skipped);
         compete(&mut all, pace, plan.rounds, burst, samples, skipped).await;
@@ -100,7 +100,7 @@ pub(super) async fn measure(
     Ok(())
 }
 
-/// What conversations cost.
+/// Measures sessions.
 pub(super) async fn measure_sessions(
     plan: &BenchPlan,
     scratch: &Scratch,
@@ -126,7 +126,7 @@ pub(super) async fn measure_sessions(
     Ok(())
 }
 
-/// What processes cost, in the dialect of Blaxel.
+/// Measures processes, in the dialect of Blaxel.
 pub(super) async fn measure_processes(
     plan: &BenchPlan,
     scratch: &Scratch,
@@ -156,7 +156,7 @@ pub(super) async fn measure_processes(
     Ok(())
 }
 
-/// What containers cost, beside native sandboxes and beside the engine's own commands.
+/// Measures containers, compared with native sandboxes and with the engine.
 pub(super) async fn measure_containers(
     plan: &BenchPlan,
     scratch: &Scratch,

@@ -30,7 +30,7 @@ pub(in super::super) const LIMITS: [(&str, f64, f64); 3] =
     [(MUCH, 500.0, 8_700.0), (LIST, 5.0, 1_000.0), (FILES, 30.0, 155.0)];
 /// How often as long as a bare spawn a command may take.
 pub(in super::super) const EXEC_LIMIT: f64 = 1.3;
-/// What waking may add, in milliseconds.
+/// What thawing may add, in milliseconds.
 pub(in super::super) const THAW_LIMIT_MS: f64 = 0.5;
 
 const PROCESSES: u32 = 1_230;
@@ -65,7 +65,7 @@ impl Place {
         format!("/compat/blaxel/{}/{rest}", self.leased.sandbox)
     }
 
-    /// Runs a line to its end, which must be a good one.
+    /// Runs a command line, which must succeed.
     async fn run(&mut self, line: &str) -> Result<Duration, Failure> {
         let body = json!({ "command": line, "waitForCompletion": true, "timeout": 60 }).to_string();
         let path = self.at("process");
@@ -73,7 +73,7 @@ impl Place {
         let answer = self.connection.json("POST", &path, &body).await?;
         let took = began.elapsed();
         if answer["status"] != "completed" || answer["exitCode"] != 0 {
-            return Err(Failure::new("a process did not end well", answer));
+            return Err(Failure::new("a process failed", answer));
         }
         Ok(took)
     }
@@ -111,7 +111,7 @@ impl Contender for Exec {
     }
 }
 
-/// Runs what writes much.
+/// Runs a program with much output.
 pub(super) struct Much(Place);
 
 impl Much {
@@ -135,7 +135,7 @@ impl Contender for Much {
     }
 }
 
-/// Lists what there are many of.
+/// Lists many processes and files.
 pub(super) struct Lists(Place);
 
 impl Lists {
@@ -159,7 +159,7 @@ impl Contender for Lists {
     async fn sample(&mut self) -> Result<Times, Failure> {
         let (list, bytes) = self.0.get("process").await?;
         let (files, names) = self.0.get("filesystem//workspace/many").await?;
-        // An answer that leaves things out is quick, too.
+        // A list that is too short would be fast, too.
         if bytes < PROCESSES as usize * 100 || names < FILE_COUNT as usize * 50 {
             return Err(Failure::new("a list is too short", format!("{bytes} and {names} bytes")));
         }
@@ -167,7 +167,7 @@ impl Contender for Lists {
     }
 }
 
-/// Asks for a file of a sandbox that is awake, and of one that is not.
+/// Reads a file of an awake sandbox, and of a frozen one.
 pub(super) struct Wake(Place);
 
 impl Wake {

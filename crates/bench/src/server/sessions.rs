@@ -31,10 +31,10 @@ pub(in super::super) const LIMITS: [(&str, f64, Option<f64>); 5] = [
 /// How often as long as with little a cold resume may take with much.
 pub(in super::super) const MUCH_LIMIT: f64 = 2.0;
 
-/// How long what takes the place of a used sandbox may take.
+/// How long the replacement of a used sandbox may take.
 const REPLACEMENT: Duration = Duration::from_millis(10);
 
-/// A harness that answers at once, and says how long it took itself.
+/// A harness that answers at once, and reports how long that took.
 const HARNESS: &str = r#"
 import json, os, time
 out = os.fdopen(os.dup(3), 'w', buffering=1)
@@ -101,7 +101,7 @@ impl Contender for Create {
         let session = create(&mut self.0, "files").await?;
         let took = began.elapsed();
         self.0.json("DELETE", &format!("/v1/sessions/{session}"), "").await?;
-        // What takes its place is made meanwhile, and is not part of this.
+        // The replacement is launched meanwhile and not measured.
         sleep(REPLACEMENT).await;
         Ok(vec![(CREATE, took)])
     }
@@ -143,7 +143,7 @@ impl Contender for Turn {
     }
 }
 
-/// Sets a session aside and lets it go on, from memory or from disk.
+/// Pauses and resumes a session, from memory or from disk.
 pub(super) struct Rest {
     connection: Connection,
     little: String,

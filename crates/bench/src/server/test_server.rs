@@ -1,5 +1,4 @@
-//! A server to be measured: a process of its own, on a port of its own, with a data directory
-//! that goes with it.
+//! A server to measure: a process with its own port and data directory. Dropping it removes both.
 
 use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
@@ -19,13 +18,13 @@ const STOP_PATIENCE: Duration = Duration::from_secs(20);
 /// Where the journal is stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Journal {
-    /// In a file: they survive `kill -9`.
+    /// In a file, which survives `kill -9`.
     Durable,
     /// In memory only.
     Memory,
 }
 
-/// A server that runs.
+/// A running server.
 pub(super) struct TestServer {
     child: Child,
     address: SocketAddr,
@@ -100,7 +99,7 @@ impl TestServer {
         if let Some(pid) = self.child.id().and_then(|pid| i32::try_from(pid).ok())
             && let Some(pid) = rustix::process::Pid::from_raw(pid)
         {
-            // It may have ended by itself.
+            // It may have ended already.
             let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
         }
         let _ = timeout(STOP_PATIENCE, self.child.wait()).await;

@@ -43,7 +43,7 @@ pub(super) async fn checkout(
     Ok(Leased { lease: text(&answer["id"]), sandbox: text(&answer["sandbox"]["id"]) })
 }
 
-/// Gives a lease back.
+/// Returns a lease.
 pub(super) async fn give_back(connection: &mut Connection, lease: &str) -> Result<(), Failure> {
     connection.json("DELETE", &format!("/v1/checkouts/{lease}"), "").await.map(|_| ())
 }
@@ -56,7 +56,7 @@ pub(super) async fn exec(
 ) -> Result<(), Failure> {
     let answer = connection.json("POST", &format!("/v1/sandboxes/{sandbox}/exec"), body).await?;
     if answer["exit_code"] != json!(0) {
-        return Err(Failure::new("a program did not end well", answer));
+        return Err(Failure::new("a program failed", answer));
     }
     Ok(())
 }
@@ -114,13 +114,13 @@ impl Contender for AcquireAndExec {
         exec(&mut self.0, &leased.sandbox, TRUE).await?;
         let took = began.elapsed();
         give_back(&mut self.0, &leased.lease).await?;
-        // What takes its place is made meanwhile, and is not part of this.
+        // The replacement is launched meanwhile and not measured.
         sleep(REPLACEMENT).await;
         Ok(vec![(ACQUIRE_AND_EXEC, took)])
     }
 }
 
-/// Runs the pinned program, and one of the host, in a sandbox that is held.
+/// Runs the pinned program, and one of the host, in a leased sandbox.
 pub(super) struct Exec {
     connection: Connection,
     leased: Leased,

@@ -176,7 +176,7 @@ fn disk_filled_with_removed_files_ends_only_its_sandbox() {
         return;
     }
     let Some(disk) = SmallDisk::mount(320) else { return };
-    // The limit acts before the next measurement.
+    // No scan happens during the test: only the floor of free space acts.
     let flags = ["workspace_scan_interval_ms=600000", "workspace_free_floor_mb=100"];
     let flags = flags.map(|flag| format!("node.{flag}"));
     let flags = ["--set", flags[0].as_str(), "--set", flags[1].as_str()];
