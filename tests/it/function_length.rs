@@ -1,5 +1,5 @@
-//! No function in `crates/*/src` is longer than a reader can keep in mind. Functions that were longer
-//! when the rule came are listed with a reason; the list may only become shorter.
+//! No function in `crates/*/src` is longer than a reader can keep in mind. Functions that were
+//! longer when the rule came are listed with a reason; the list may only become shorter.
 
 use anyhow::Result;
 

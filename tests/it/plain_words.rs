@@ -1,5 +1,5 @@
-//! Words that make a reader guess who did what. Each has plain words beside it. They may not come back:
-//! the bound below is for those that are left, and may only become lower.
+//! Words that make a reader guess who did what. Each has plain words beside it. They may not come
+//! back: the bound below is for those that are left, and may only become lower.
 
 use anyhow::Result;
 

@@ -30,7 +30,7 @@ use self::bare_spawn::BareSpawn;
 use self::contender::{Contender, Skipped, compete};
 use self::report::{BARE, BARE_TRUE, Report};
 use self::samples::Pace;
-use self::sandboxes::{Captured, Launch, Ping, Run, Sleep, Warm};
+use self::sandboxes::{Captured, FreezeThaw, Launch, Ping, Run, Warm};
 use self::scratch::Scratch;
 
 /// The usual launch.
@@ -41,7 +41,7 @@ const ORDINARY_USER: u32 = 64_999;
 const HOST_PROGRAM: &str = "/usr/bin/true";
 const CONCURRENCIES: [u32; 3] = [1, 2, 8];
 /// Slots besides those of the counted sandboxes.
-const SLOTS_SPARED: u32 = 64;
+const SLOTS_EXTRA: u32 = 64;
 
 /// Arguments of the benchmark.
 #[derive(Debug, clap::Parser)]
@@ -217,7 +217,7 @@ async fn counts(plan: &BenchPlan, report: &mut Report, output: &Output) -> Resul
             ("spare", NetworkMode::Spare),
         ] {
             output.note(&format!("measuring launches with a {name} network"));
-            let opened = open(network, plan.launches + SLOTS_SPARED, true, None).await?;
+            let opened = open(network, plan.launches + SLOTS_EXTRA, true, None).await?;
             for concurrency in CONCURRENCIES {
                 let rate = rates::launches(&opened, name, concurrency, plan.launches).await?;
                 report.rates.push(rate);
@@ -229,14 +229,14 @@ async fn counts(plan: &BenchPlan, report: &mut Report, output: &Output) -> Resul
         for limits in [true, false] {
             output.note(&format!("measuring the memory of {} sandboxes", plan.sandboxes));
             let opened =
-                open(NetworkMode::Spare, plan.sandboxes + SLOTS_SPARED, limits, None).await?;
+                open(NetworkMode::Spare, plan.sandboxes + SLOTS_EXTRA, limits, None).await?;
             report.footprints.push(rates::footprint(&opened, limits, plan.sandboxes).await?);
             close(&opened).await?;
         }
     }
     if plan.wants("stdout") {
         output.note("measuring output");
-        let opened = open(NetworkMode::Shared, SLOTS_SPARED, true, None).await?;
+        let opened = open(NetworkMode::Shared, SLOTS_EXTRA, true, None).await?;
         report.throughput = Some(rates::throughput(&opened, plan.megabytes, 3).await?);
         close(&opened).await?;
     }
@@ -247,9 +247,9 @@ async fn counts(plan: &BenchPlan, report: &mut Report, output: &Output) -> Resul
 async fn times(plan: &BenchPlan, scratch: &Scratch, report: &mut Report) -> Result<(), Failure> {
     let pinned = Root::Directory(scratch::ROOT.to_owned());
     let directory = Some(scratch.directory().to_owned());
-    let spare = open(NetworkMode::Spare, SLOTS_SPARED, true, directory).await?;
-    let fresh = open(NetworkMode::Fresh, SLOTS_SPARED, true, None).await?;
-    let shared = open(NetworkMode::Shared, SLOTS_SPARED, true, None).await?;
+    let spare = open(NetworkMode::Spare, SLOTS_EXTRA, true, directory).await?;
+    let fresh = open(NetworkMode::Fresh, SLOTS_EXTRA, true, None).await?;
+    let shared = open(NetworkMode::Shared, SLOTS_EXTRA, true, None).await?;
     let user = open_as_user(scratch).await?;
     let program = scratch.program();
     let mut all: Vec<Box<dyn Contender>> = vec![
@@ -258,7 +258,7 @@ async fn times(plan: &BenchPlan, scratch: &Scratch, report: &mut Report) -> Resu
         Box::new(Warm::launch(spare.as_ref()).await?),
         Box::new(Captured(Warm::launch(spare.as_ref()).await?)),
         Box::new(Ping(Warm::launch(spare.as_ref()).await?)),
-        Box::new(Sleep(Warm::launch(spare.as_ref()).await?)),
+        Box::new(FreezeThaw(Warm::launch(spare.as_ref()).await?)),
     ];
     for (name, runtime, root) in [
         (HOST_ROOT, &spare, &Root::Host),
@@ -320,7 +320,7 @@ async fn open_as_user(scratch: &Scratch) -> Result<Arc<dyn Runtime>, Failure> {
         .open_to(ORDINARY_USER)
         .map_err(|error| Failure::new("cannot make a directory for another user", error))?;
     native::open(Settings {
-        slots: SLOTS_SPARED,
+        slots: SLOTS_EXTRA,
         spares: 8,
         network: NetworkMode::Spare,
         limits: true,

@@ -1,5 +1,5 @@
-//! Rates: launches per second, memory of an idle sandbox, and bytes per second from a program to this
-//! process.
+//! Rates: launches per second, memory of an idle sandbox, and bytes per second from a program to
+//! this process.
 
 use std::io::Read as _;
 use std::process::Stdio;

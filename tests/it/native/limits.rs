@@ -75,7 +75,8 @@ fn each_has_its_own_limits_whatever_its_slot_had_before() -> Result<()> {
         },
         async |node: &Node| {
             let count = "import os, time\nn = 0\nwhile n < 200:\n  try:\n    if os.fork() == 0: time.sleep(20); os._exit(0)\n    n += 1\n  except OSError: break\nprint(n)\n";
-            // All at once and again, so that limits change while seeds settle and slots are reused.
+            // All at once and again, so that limits change while slot parents start and slots are
+            // reused.
             for round in 0..4 {
                 let launches = (0..8).map(|turn| async move {
                     let pids = if (turn + round) % 2 == 0 { 12 } else { 48 };

@@ -201,9 +201,9 @@ impl Node {
         bail!("still there: {:?}", self.native.list().await?)
     }
 
-    /// Waits until the launcher has a spare, or one in the making.
+    /// Waits until the launcher has a prefork, or makes one.
     pub(crate) async fn until_spare(&self) -> Result<()> {
-        // A spare is called like the guest that it becomes.
+        // A prefork has the process name of the guest that it becomes.
         let of_spare = format!("(shoal-guest) S {} ", self.launcher());
         for _ in 0..500 {
             for entry in std::fs::read_dir("/proc")?.flatten() {
@@ -214,7 +214,7 @@ impl Node {
             }
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
-        bail!("the launcher has no spare")
+        bail!("the launcher has no prefork")
     }
 
     pub(crate) fn native(&self) -> Arc<Native> {

@@ -18,7 +18,7 @@ use serde::Serialize;
 use self::engine::Engine;
 use self::load::Work;
 use self::test_server::{Journal, TestServer};
-use self::times::{Acquire, AcquireAndExec, Exec, Sleep};
+use self::times::{Acquire, AcquireAndExec, Exec, FreezeThaw};
 use super::bare_spawn::BareSpawn;
 use super::contender::{Contender, compete};
 use super::other_runtimes;
@@ -76,7 +76,7 @@ pub(super) async fn measure(
         Box::new(Acquire::of(times::ACQUIRE_MEMORY, "default", &memory).await?),
         Box::new(AcquireAndExec::of(&durable).await?),
         Box::new(Exec::of(&durable, &bytes).await?),
-        Box::new(Sleep::of(&durable).await?),
+        Box::new(FreezeThaw::of(&durable).await?),
     ];
     let mut other = None;
     if let Some(program) = &plan.against {
@@ -115,7 +115,7 @@ pub(super) async fn measure_sessions(
         Box::new(BareSpawn::start(BARE, &program, &program)?),
         Box::new(sessions::Create::of(&served).await?),
         Box::new(sessions::Turn::of(&served).await?),
-        Box::new(sessions::Rest::of(&served).await?),
+        Box::new(sessions::PauseResume::of(&served).await?),
     ];
     for pace in Pace::ALL {
         let (samples, skipped) = (&mut report.samples, &mut report.skipped);
@@ -142,7 +142,7 @@ pub(super) async fn measure_processes(
         Box::new(processes::Exec::of(&served).await?),
         Box::new(processes::Much::of(&served).await?),
         Box::new(processes::Lists::of(&served).await?),
-        Box::new(processes::Wake::of(&served).await?),
+        Box::new(processes::StatFrozen::of(&served).await?),
     ];
     for pace in Pace::ALL {
         let (samples, skipped) = (&mut report.samples, &mut report.skipped);

@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use command::failure::Failure;
 
 use super::test_server::{Journal, TestServer};
-use super::times::{self, Acquire, AcquireAndExec, Exec, Sleep};
+use super::times::{self, Acquire, AcquireAndExec, Exec, FreezeThaw};
 use crate::contender::{Contender, Times};
 
 /// Starts a server of the other program, with what is timed of it.
@@ -21,7 +21,7 @@ pub(super) async fn start(
         Box::new(Acquire::of(times::ACQUIRE, "default", &served).await?),
         Box::new(AcquireAndExec::of(&served).await?),
         Box::new(Exec::of(&served, pinned).await?),
-        Box::new(Sleep::of(&served).await?),
+        Box::new(FreezeThaw::of(&served).await?),
     ];
     let renamed = all.into_iter().map(|one| Box::new(Renamed(one)) as Box<dyn Contender>);
     Ok((served, renamed.collect()))

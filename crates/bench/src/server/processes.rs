@@ -168,9 +168,9 @@ impl Contender for Lists {
 }
 
 /// Reads a file of an awake sandbox, and of a frozen one.
-pub(super) struct Wake(Place);
+pub(super) struct StatFrozen(Place);
 
-impl Wake {
+impl StatFrozen {
     pub(super) async fn of(served: &TestServer) -> Result<Self, Failure> {
         Ok(Self(Place::of(served).await?))
     }
@@ -184,7 +184,7 @@ impl Wake {
 }
 
 #[async_trait]
-impl Contender for Wake {
+impl Contender for StatFrozen {
     fn name(&self) -> &'static str {
         FROZEN
     }

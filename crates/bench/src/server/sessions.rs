@@ -144,13 +144,13 @@ impl Contender for Turn {
 }
 
 /// Pauses and resumes a session, from memory or from disk.
-pub(super) struct Rest {
+pub(super) struct PauseResume {
     connection: Connection,
     little: String,
     much: String,
 }
 
-impl Rest {
+impl PauseResume {
     pub(super) async fn of(served: &TestServer) -> Result<Self, Failure> {
         let mut connection = served.connect().await?;
         let mut made = Vec::new();
@@ -172,7 +172,7 @@ impl Rest {
 }
 
 #[async_trait]
-impl Contender for Rest {
+impl Contender for PauseResume {
     fn name(&self) -> &'static str {
         "pause and resume"
     }

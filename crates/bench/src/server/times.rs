@@ -160,12 +160,12 @@ impl Contender for Exec {
 }
 
 /// Freezes and thaws.
-pub(super) struct Sleep {
+pub(super) struct FreezeThaw {
     connection: Connection,
     leased: Leased,
 }
 
-impl Sleep {
+impl FreezeThaw {
     pub(super) async fn of(served: &TestServer) -> Result<Self, Failure> {
         let mut connection = served.connect().await?;
         let leased = checkout(&mut connection, "default").await?;
@@ -174,7 +174,7 @@ impl Sleep {
 }
 
 #[async_trait]
-impl Contender for Sleep {
+impl Contender for FreezeThaw {
     fn name(&self) -> &'static str {
         FREEZE
     }

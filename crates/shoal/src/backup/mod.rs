@@ -29,8 +29,8 @@ use crate::output::Output;
     sudo shoal backup /backups/monday                    a directory, which must not exist yet\n  \
     sudo shoal backup - | ssh elsewhere 'cat > shoal.tar.zst'\n  \
     sudo shoal backup --without-node-key b.tar.zst       keep node.key somewhere else\n\n\
-    The server may run, or be stopped. It contains the database, the files of all sessions, the seed\n\
-    archives of agents, and the keys. It does not contain images, the configuration, and output of\n\
+    The server may run or be stopped. A backup has the database, the files of all sessions, the seed\n\
+    archives of agents, and the keys. It does not have images, the configuration, and output of\n\
     processes that is not in the database. A workspace in memory is backed up as it was last saved.\n\
     `shoal restore` brings a backup back.")]
 pub(crate) struct Arguments {

@@ -124,7 +124,7 @@ pub(super) fn variable(path: &str) -> String {
 }
 
 /// Whether a variable begins with SHOAL_ and is not known.
-pub(super) fn is_stray(name: &str) -> bool {
+pub(super) fn is_unknown(name: &str) -> bool {
     name.starts_with("SHOAL_")
         && !NO_KEYS.contains(&name)
         && !FOREIGN.iter().any(|foreign| name.starts_with(foreign))
@@ -187,7 +187,7 @@ mod tests {
             ("SHOALS", false),
         ];
         for (name, stray) in cases {
-            assert_eq!(is_stray(name), stray, "{name}");
+            assert_eq!(is_unknown(name), stray, "{name}");
         }
     }
 

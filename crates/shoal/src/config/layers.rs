@@ -45,16 +45,16 @@ pub(crate) struct Effective {
     /// The file that was read.
     pub(crate) file: Option<PathBuf>,
     /// Variables that begin with SHOAL_ and are no key.
-    pub(crate) strays: Vec<String>,
+    pub(crate) unknown_variables: Vec<String>,
 }
 
 /// Reads all layers and gives the configuration in effect.
-pub(crate) fn load(flags: &Overrides, around: &HostContext) -> Result<Effective, ConfigError> {
-    let mut stack = Stack::of_defaults(around);
+pub(crate) fn load(flags: &Overrides, context: &HostContext) -> Result<Effective, ConfigError> {
+    let mut stack = Stack::of_defaults(context);
     let typed = flags.typed();
     let with_ash = flags.speaks_ash();
-    let data_dir = HostContext::absolute(&data_dir_before_file(&typed, around, with_ash)?);
-    let found = find_file(flags, around, &data_dir);
+    let data_dir = HostContext::absolute(&data_dir_before_file(&typed, context, with_ash)?);
+    let found = find_file(flags, context, &data_dir);
     let file = found.as_ref().map(read_file).transpose()?;
     if let Some(file) = &file {
         stack.lay_file(file);
@@ -63,7 +63,7 @@ pub(crate) fn load(flags: &Overrides, around: &HostContext) -> Result<Effective,
     if flags.speaks_blaxel() && !stack.values.contains_key(BLAXEL_LISTEN) {
         stack.lay_text(BLAXEL_LISTEN, BLAXEL_ADDRESS, Source::Flag("--blaxel".to_owned()))?;
     }
-    stack.lay_environment(around, with_ash)?;
+    stack.lay_environment(context, with_ash)?;
     for (path, text, flag) in typed {
         stack.lay_text(&path, &text, Source::Flag(flag))?;
     }
@@ -73,15 +73,16 @@ pub(crate) fn load(flags: &Overrides, around: &HostContext) -> Result<Effective,
             *path = HostContext::absolute(Path::new(path)).to_string_lossy().into_owned();
         }
     });
-    let strays = around.env.keys().filter(|name| keys::is_stray(name)).cloned().collect();
-    stack.finish(file.as_ref(), found.map(|found| found.path), strays)
+    let unknown_variables =
+        context.env.keys().filter(|name| keys::is_unknown(name)).cloned().collect();
+    stack.finish(file.as_ref(), found.map(|found| found.path), unknown_variables)
 }
 
 /// Reads one file alone, on top of the defaults.
-pub(crate) fn check(path: &Path, around: &HostContext) -> Result<Effective, ConfigError> {
+pub(crate) fn check(path: &Path, context: &HostContext) -> Result<Effective, ConfigError> {
     let choice =
         FileChoice { path: path.to_owned(), chosen_by: Some(Source::Flag("--check".to_owned())) };
-    let mut stack = Stack::of_defaults(around);
+    let mut stack = Stack::of_defaults(context);
     let file = read_file(&choice)?;
     stack.lay_file(&file);
     stack.finish(Some(&file), Some(choice.path), Vec::new())
@@ -93,14 +94,14 @@ struct FileChoice {
     chosen_by: Option<Source>,
 }
 
-fn find_file(flags: &Overrides, around: &HostContext, data_dir: &Path) -> Option<FileChoice> {
+fn find_file(flags: &Overrides, context: &HostContext, data_dir: &Path) -> Option<FileChoice> {
     if let Some(path) = flags.file() {
         return Some(FileChoice {
             path: path.to_owned(),
             chosen_by: Some(Source::Flag("--config".into())),
         });
     }
-    if let Some(path) = around.variable(FILE_VARIABLE) {
+    if let Some(path) = context.variable(FILE_VARIABLE) {
         let chosen_by = Some(Source::Environment(FILE_VARIABLE.to_owned()));
         return Some(FileChoice { path: path.into(), chosen_by });
     }
@@ -111,7 +112,7 @@ fn find_file(flags: &Overrides, around: &HostContext, data_dir: &Path) -> Option
 /// The data directory as known before the file is read, because the file may lie in it.
 fn data_dir_before_file(
     typed: &[(String, String, String)],
-    around: &HostContext,
+    context: &HostContext,
     of_ash: bool,
 ) -> Result<PathBuf, ConfigError> {
     if let Some((_, path, _)) = typed.iter().rev().find(|(key, _, _)| key == DATA_DIR) {
@@ -120,11 +121,11 @@ fn data_dir_before_file(
     let ours = keys::variable(DATA_DIR);
     let ashs = keys::OF_ASH_WHERE_ASKED.iter().find(|(_, path)| of_ash && *path == DATA_DIR);
     for name in [ours.as_str()].into_iter().chain(ashs.map(|(name, _)| *name)) {
-        if let Some(value) = around.variable(name) {
+        if let Some(value) = context.variable(name) {
             return text_of(name, value).map(PathBuf::from);
         }
     }
-    Ok(around.data_dir())
+    Ok(context.data_dir())
 }
 
 /// Refuses a file that lies in one data directory and names another: either could be meant.
@@ -184,8 +185,8 @@ struct Stack {
 }
 
 impl Stack {
-    fn of_defaults(around: &HostContext) -> Self {
-        let mut table = Table::try_from(Config::defaults(around)).unwrap_or_default();
+    fn of_defaults(context: &HostContext) -> Self {
+        let mut table = Table::try_from(Config::defaults(context)).unwrap_or_default();
         let templates = table.remove(keys::TEMPLATES);
         let sourced = |(path, value)| (path, Sourced { value, source: Source::Default });
         let template_sources = Vec::new();
@@ -207,9 +208,13 @@ impl Stack {
         }
     }
 
-    fn lay_environment(&mut self, around: &HostContext, with_ash: bool) -> Result<(), ConfigError> {
+    fn lay_environment(
+        &mut self,
+        context: &HostContext,
+        with_ash: bool,
+    ) -> Result<(), ConfigError> {
         if with_ash {
-            self.lay_address_of_ash(around)?;
+            self.lay_address_of_ash(context)?;
         }
         let where_asked = keys::OF_ASH_WHERE_ASKED.iter().filter(|_| with_ash);
         let of_ash = keys::OF_ASH.iter().chain(where_asked);
@@ -217,7 +222,7 @@ impl Stack {
         let ours = keys::all().keys().map(|path| (keys::variable(path), path.as_str()));
         // Our variables come after those of Ash, so that ours win.
         for (name, path) in of_ash.chain(ours) {
-            if let Some(value) = around.variable(&name) {
+            if let Some(value) = context.variable(&name) {
                 let text = text_of(&name, value)?;
                 self.lay_text(path, text, Source::Environment(name))?;
             }
@@ -227,9 +232,9 @@ impl Stack {
 
     /// Ash has one variable for the host and one for the port. If neither is set, the address in
     /// the file counts, or else the port that clients of Ash expect.
-    fn lay_address_of_ash(&mut self, around: &HostContext) -> Result<(), ConfigError> {
+    fn lay_address_of_ash(&mut self, context: &HostContext) -> Result<(), ConfigError> {
         let half = |name: &'static str| {
-            let value = around.variable(name).map(|value| text_of(name, value)).transpose()?;
+            let value = context.variable(name).map(|value| text_of(name, value)).transpose()?;
             Ok(value.map(|value| (name, value)))
         };
         let (host, port) = (half("ASH_HOST")?, half("ASH_PORT")?);
@@ -279,7 +284,7 @@ impl Stack {
         self,
         file: Option<&File>,
         path: Option<PathBuf>,
-        strays: Vec<String>,
+        unknown_variables: Vec<String>,
     ) -> Result<Effective, ConfigError> {
         let mut table = Table::new();
         for (path, sourced) in &self.values {
@@ -314,7 +319,7 @@ impl Stack {
             values: self.values,
             templates: self.template_sources,
             file: path,
-            strays,
+            unknown_variables,
         })
     }
 }

@@ -51,9 +51,9 @@ pub(crate) struct Arguments {
 }
 
 pub(crate) fn main(arguments: &Arguments, output: &Output) -> Result<ExitCode, Failure> {
-    let around = HostContext::read();
+    let context = HostContext::read();
     if let Some(path) = &arguments.check {
-        layers::check(path, &around).map_err(ConfigError::failure)?;
+        layers::check(path, &context).map_err(ConfigError::failure)?;
         if arguments.json {
             output.say_json(&json!({ "file": path, "usable": true }));
         } else {
@@ -62,8 +62,8 @@ pub(crate) fn main(arguments: &Arguments, output: &Output) -> Result<ExitCode, F
         }
         return Ok(ExitCode::SUCCESS);
     }
-    let effective = load(&arguments.overrides, &around).map_err(ConfigError::failure)?;
-    warn_of_strays(&effective, output);
+    let effective = load(&arguments.overrides, &context).map_err(ConfigError::failure)?;
+    warn_of_unknown_variables(&effective, output);
     let placement = WorkspacePlacement::probe(&effective.config.server.data_dir);
     let placing = |template: &Template| placement.placed(template);
     if arguments.json {
@@ -75,8 +75,8 @@ pub(crate) fn main(arguments: &Arguments, output: &Output) -> Result<ExitCode, F
 }
 
 /// Warns about variables that begin with SHOAL_ and are no key: a typing error, most likely.
-pub(crate) fn warn_of_strays(effective: &Effective, output: &Output) {
-    for name in &effective.strays {
+pub(crate) fn warn_of_unknown_variables(effective: &Effective, output: &Output) {
+    for name in &effective.unknown_variables {
         output.note(&format!(
             "{name} is set but is not a known variable; `shoal config` shows every key"
         ));

@@ -349,9 +349,12 @@ impl Ash {
 
 impl Config {
     /// The defaults on this machine, for this user.
-    pub(crate) fn defaults(around: &HostContext) -> Self {
-        let server =
-            Server { data_dir: around.data_dir(), workers: around.workers(), ..Server::default() };
+    pub(crate) fn defaults(context: &HostContext) -> Self {
+        let server = Server {
+            data_dir: context.data_dir(),
+            workers: context.workers(),
+            ..Server::default()
+        };
         Self { server, ..Self::default() }
     }
 

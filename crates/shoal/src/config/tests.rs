@@ -37,7 +37,7 @@ impl Drop for Scratch {
     }
 }
 
-fn around(env: &[(&str, &str)]) -> HostContext {
+fn context(env: &[(&str, &str)]) -> HostContext {
     let env = env.iter().map(|(name, value)| ((*name).to_owned(), (*value).into()));
     HostContext { root: false, cores: 8, env: env.collect() }
 }
@@ -47,7 +47,7 @@ fn typed(words: &[&str]) -> Overrides {
 }
 
 fn loaded(words: &[&str], env: &[(&str, &str)]) -> Result<Effective, String> {
-    load(&typed(words), &around(env)).map_err(|error| format!("{error} | {}", error.remedy))
+    load(&typed(words), &context(env)).map_err(|error| format!("{error} | {}", error.remedy))
 }
 
 fn source(effective: &Effective, key: &str) -> String {
@@ -257,7 +257,7 @@ fn config_refuses_impossible_values_at_their_line() {
     ];
     for (text, expected) in cases {
         let path = scratch.file("wrong.toml", text);
-        let error = check(Path::new(&path), &around(&[])).unwrap_err().to_string();
+        let error = check(Path::new(&path), &context(&[])).unwrap_err().to_string();
         assert!(error.starts_with(&format!("{path}:{expected}")), "{text:?} gave {error:?}");
     }
 }
@@ -275,20 +275,20 @@ fn config_shows_what_an_unset_value_means() {
     assert_eq!(plain.config.templates, None);
     let text = show::as_toml(&plain, &on_disk);
     assert!(text.contains("# default: workspace on disk, limit hard: workspace.kind"), "{text}");
-    let again = check(Path::new(&scratch.file("again.toml", &text)), &around(&[])).unwrap();
+    let again = check(Path::new(&scratch.file("again.toml", &text)), &context(&[])).unwrap();
     assert_eq!(again.config.templates, None, "{text}");
     let json = show::as_json(&plain, &on_disk);
     assert_eq!(json["templates"][0]["effective"]["workspace"]["kind"], "disk");
     assert_eq!(json["templates"][0]["value"]["workspace"].get("kind"), None);
     // Another setting of the same template moves nothing.
     let pool = "[[templates]]\nname = \"default\"\n[templates.pool]\npool_size = 3\n";
-    let changed = check(Path::new(&scratch.file("pool.toml", pool)), &around(&[])).unwrap();
+    let changed = check(Path::new(&scratch.file("pool.toml", pool)), &context(&[])).unwrap();
     let text = show::as_toml(&changed, &on_disk);
     assert!(text.contains("# default: workspace on disk"), "{text}");
     assert!(!text.contains("\nkind = \"memory\""), "{text}");
     // A value that is set is shown as it is.
     let said = "[[templates]]\nname = \"default\"\nworkspace = { kind = \"memory\" }\n";
-    let said = check(Path::new(&scratch.file("said.toml", said)), &around(&[])).unwrap();
+    let said = check(Path::new(&scratch.file("said.toml", said)), &context(&[])).unwrap();
     let text = show::as_toml(&said, &on_disk);
     assert!(text.contains("# default: workspace in memory, limit hard\n"), "{text}");
 }
@@ -306,7 +306,7 @@ fn config_output_is_a_valid_file() {
         loaded(&["--config", &file, "--set", "server.hosts=a"], &[("HOME", "/h")]).unwrap();
     let text = show::as_toml(&effective, &on_disk);
     let again = scratch.file("again.toml", &text);
-    let reread = check(Path::new(&again), &around(&[])).unwrap();
+    let reread = check(Path::new(&again), &context(&[])).unwrap();
     assert_eq!(reread.config, effective.config, "{text}");
     for expected in [
         "# default".to_owned(),
@@ -328,7 +328,7 @@ fn config_output_is_a_valid_file() {
 #[test]
 fn config_reports_unknown_variables() {
     let effective = loaded(&[], &[("SHOAL_LISTN", "x"), ("SHOAL_SERVICE_HOST", "y")]).unwrap();
-    assert_eq!(effective.strays, ["SHOAL_LISTN"]);
+    assert_eq!(effective.unknown_variables, ["SHOAL_LISTN"]);
 }
 
 #[test]

@@ -140,7 +140,7 @@ pub(crate) struct RunPlan {
 impl RunPlan {
     pub(crate) fn of(
         typed: Arguments,
-        around: StdioContext,
+        stdio: StdioContext,
         inherited: impl Fn(&str) -> Option<String>,
     ) -> Result<Self, Failure> {
         let mut limits = Limits::default();
@@ -160,7 +160,7 @@ impl RunPlan {
             .map(|(name, flag, _)| (name, flag))
             .collect();
         limits.workspace_mb = typed.workspace_mb.unwrap_or(limits.workspace_mb);
-        let at_terminal = around.stdin_terminal && around.stdout_terminal;
+        let at_terminal = stdio.stdin_terminal && stdio.stdout_terminal;
         let terminal = !typed.json && typed.tty.holds(at_terminal);
         if typed.json && typed.tty == When::Yes {
             return Err(Failure::new(
@@ -171,7 +171,7 @@ impl RunPlan {
         }
         let stdin = typed
             .stdin
-            .holds(around.stdin_open && (terminal || !typed.json || !around.stdin_terminal));
+            .holds(stdio.stdin_open && (terminal || !typed.json || !stdio.stdin_terminal));
         let (command, name) = if let Some(line) = typed.shell {
             (Command::Shell(line), "sh".to_owned())
         } else {
@@ -234,7 +234,7 @@ mod tests {
     const PERSON: StdioContext =
         StdioContext { stdin_open: true, stdin_terminal: true, stdout_terminal: true };
 
-    fn plan(line: &str, around: StdioContext) -> Result<RunPlan, String> {
+    fn plan(line: &str, stdio: StdioContext) -> Result<RunPlan, String> {
         let words = ["run"].into_iter().chain(line.split(' '));
         let typed = Typed::try_parse_from(words).map_err(|error| error.to_string())?;
         let inherited = |key: &str| match key {
@@ -242,7 +242,7 @@ mod tests {
             "TERM" => Some("vt100".to_owned()),
             _ => None,
         };
-        RunPlan::of(typed.arguments, around, inherited).map_err(|failure| failure.to_string())
+        RunPlan::of(typed.arguments, stdio, inherited).map_err(|failure| failure.to_string())
     }
 
     fn argv(words: &[&str]) -> Command {
@@ -274,9 +274,9 @@ mod tests {
             ("--json x", SCRIPT, false, true),
             ("x", StdioContext { stdin_open: false, ..SCRIPT }, false, false),
         ];
-        for (line, around, terminal, stdin) in cases {
-            let plan = plan(line, around).unwrap();
-            assert_eq!((plan.terminal, plan.stdin), (terminal, stdin), "{line} {around:?}");
+        for (line, stdio, terminal, stdin) in cases {
+            let plan = plan(line, stdio).unwrap();
+            assert_eq!((plan.terminal, plan.stdin), (terminal, stdin), "{line} {stdio:?}");
         }
         assert!(plan("--json -t x", PERSON).is_err());
         let term = |line| plan(line, PERSON).unwrap().env.iter().any(|(key, _)| key == "TERM");

@@ -41,12 +41,12 @@ const FOREVER: Duration = Duration::from_hours(24 * 3650);
 const INTERRUPTS_MAX: u32 = 3;
 
 pub(crate) fn main(typed: Arguments, output: &Output) -> Result<ExitCode, Failure> {
-    let around = StdioContext {
+    let stdio = StdioContext {
         stdin_open: fcntl_getfd(io::stdin()).is_ok(),
         stdin_terminal: io::stdin().is_terminal(),
         stdout_terminal: io::stdout().is_terminal(),
     };
-    let plan = RunPlan::of(typed, around, |key| std::env::var(key).ok())?;
+    let plan = RunPlan::of(typed, stdio, |key| std::env::var(key).ok())?;
     let workspace = plan.workspace.as_deref().map(native::HostWorkspace::check).transpose()?;
     let mut settings = Settings::for_one(workspace.as_ref());
     let root = match &plan.image {

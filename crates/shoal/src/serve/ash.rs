@@ -23,14 +23,14 @@ const KEY_NAME: &str = "ash-initial";
 const KEY_VARIABLE: &str = "ASH_API_KEY";
 
 /// The settings of the dialect.
-pub(super) fn settings(config: &Config, around: &HostContext) -> AshSettings {
+pub(super) fn settings(config: &Config, context: &HostContext) -> AshSettings {
     let ash = &config.ash;
     let roots = if ash.agent_roots.is_empty() {
         vec![config.server.data_dir.join("agents")]
     } else {
         ash.agent_roots.clone()
     };
-    let text = |name: &str| around.variable(name).and_then(|value| value.to_str());
+    let text = |name: &str| context.variable(name).and_then(|value| value.to_str());
     let passed =
         ash.pass_env.iter().filter_map(|name| Some((name.clone(), text(name)?.to_owned())));
     // Without `--ash` the variable is meant for Ash itself, not for us.
@@ -139,7 +139,7 @@ pub(super) async fn ensure_key(
 mod tests {
     use super::*;
 
-    fn around(env: &[(&str, &str)]) -> HostContext {
+    fn context(env: &[(&str, &str)]) -> HostContext {
         let env = env.iter().map(|(name, value)| ((*name).to_owned(), (*value).into()));
         HostContext { root: true, cores: 2, env: env.collect() }
     }
@@ -157,20 +157,20 @@ mod tests {
     fn ash_settings_pass_on_named_variables_and_take_the_key_only_with_ash() {
         let mut config = Config::default();
         config.server.data_dir = "/data".into();
-        let around = around(&[
+        let context = context(&[
             ("ASH_API_KEY", "k"),
             ("ASH_REAL_SDK", "1"),
             ("ANTHROPIC_API_KEY", "secret"),
             ("ASH_DEBUG_TIMING", ""),
         ]);
-        let found = settings(&config, &around);
+        let found = settings(&config, &context);
         assert_eq!(found.api_key, None);
         assert_eq!(found.agent_roots, [Path::new("/data/agents")]);
         assert_eq!(found.env, BTreeMap::from([("ASH_REAL_SDK".to_owned(), "1".to_owned())]));
         config.ash.listen = Some(([127, 0, 0, 1], 4100).into());
         config.ash.pass_env.push("ANTHROPIC_API_KEY".to_owned());
         config.ash.agent_roots = vec!["/agents".into()];
-        let found = settings(&config, &around);
+        let found = settings(&config, &context);
         assert_eq!(found.api_key.as_deref(), Some("k"));
         assert_eq!(found.env["ANTHROPIC_API_KEY"], "secret");
         assert_eq!(found.agent_roots, [Path::new("/agents")]);
