@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use super::contender::Skipped;
 use super::rates::{Footprint, LaunchRate, Throughput};
 use super::samples::{Pace, Samples};
-use super::server::{self, Load, against, containers, processes, sessions};
+use super::server::{self, Load, containers, other_binary, processes, sessions};
 use command::duration;
 use command::output::{Output, Paint};
 

@@ -86,8 +86,8 @@ impl Home {
         command
     }
 
-    /// Runs it: its exit code, what it said, and what it complained about.
-    fn run_shoal(&self, arguments: &[&str]) -> (Option<i32>, String, String) {
+    /// Runs a command: exit code, stdout and stderr.
+    fn run(&self, arguments: &[&str]) -> (Option<i32>, String, String) {
         let output = finish(self.command(arguments).spawn().unwrap(), &[]);
         let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
         (output.status.code(), text(&output.stdout), text(&output.stderr))
@@ -346,7 +346,7 @@ fn workspaces_on_disk_have_soft_limits_and_are_removed_whatever_is_in_them() {
         let log = File::create(home.path.join("log")).unwrap();
         let server = command.stdout(Stdio::null()).stderr(log).spawn().unwrap();
         eventually("the server is up", || data.join("address").exists());
-        let said = |arguments: &[&str], input: &str| {
+        let run_shoal = |arguments: &[&str], input: &str| {
             let mut command = home.command(arguments);
             command.env("SHOAL_DATA_DIR", &data).stdin(Stdio::piped());
             let output = finish(command.spawn().unwrap(), input.as_bytes());

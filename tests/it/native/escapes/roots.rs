@@ -10,7 +10,7 @@ use std::sync::Arc;
 use anyhow::{Context as _, Result, bail, ensure};
 use runtime::{ExecSpec, Sandbox, Users};
 
-use super::entering::names_in;
+use super::host_entry::names_in;
 use crate::native::node::{Node, needs, on_node};
 
 /// The places that a sandbox has of its own, and some that programs trust.
