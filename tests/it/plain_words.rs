@@ -56,7 +56,7 @@ fn findings(file: &File) -> Vec<String> {
     let lines = file.text.lines().enumerate();
     lines
         .filter_map(|(n, line)| {
-            let line = line.to_lowercase();
+            let line = line.to_ascii_lowercase();
             let (word, plain) = WORDS.iter().find(|(word, _)| has_token(&line, word))?;
             Some(format!("{}:{}: `{word}`: write {plain}", file.path, n + 1))
         })
