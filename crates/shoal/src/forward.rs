@@ -113,7 +113,7 @@ async fn serve(
                 .remedy("choose another port: PORT:LOCAL, or PORT:0 for any")
         })?;
         let at = listener.local_addr().map_err(|error| Failure::new("cannot listen", error))?;
-        output.say(&format!("forwarding {at} to port {}", pair.inside));
+        output.say(&format!("{at} forwards to port {}", pair.inside));
         listening.spawn(accept(listener, inside.clone(), pair.inside));
     }
     tokio::select! {
