@@ -1,4 +1,4 @@
-//! Tells the program which commit it was built from, where that is known.
+//! Builds the commit into the version of the program, if it is known.
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -6,7 +6,7 @@ use std::process::Command;
 
 fn main() {
     let version = env::var("CARGO_PKG_VERSION").unwrap_or_default();
-    // Sources without a history may lie in the repository of somebody else.
+    // Sources without a history may lie inside another repository.
     let ours = Path::new("../..").canonicalize().ok();
     let top = git(&["rev-parse", "--show-toplevel"]).map(PathBuf::from);
     let commit = git(&["rev-parse", "--short=12", "HEAD"]).filter(|_| top == ours);
@@ -24,7 +24,7 @@ fn main() {
     println!("cargo::rerun-if-changed=build.rs");
 }
 
-/// What git says; nothing where there is no git, or no repository.
+/// The output of git; none without git or without a repository.
 fn git(arguments: &[&str]) -> Option<String> {
     let output = Command::new("git").args(arguments).output().ok()?;
     let said = String::from_utf8(output.stdout).ok()?;

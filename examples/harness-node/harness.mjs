@@ -1,7 +1,7 @@
 // A harness in Node, as small as one can be that does everything: see docs/harness.md.
 //
 // It answers each turn with the words of its input, one by one, counts its turns in a file that
-// outlives the sandbox, and stops when it is told to. No packages are needed.
+// outlives the sandbox, and stops on request. No packages are needed.
 
 import { readFile, writeFile } from 'node:fs/promises';
 import net from 'node:net';
@@ -42,8 +42,8 @@ async function turn(message) {
   } catch (error) {
     const wasStopped = stop.signal.aborted;
     if (!wasStopped) console.error(`turn ${message.id}:`, error);
-    const told = wasStopped ? { code: 'cancelled', message: 'stopped when told to' } : { message: String(error) };
-    say({ type: 'error', id: message.id, ...told });
+    const errorFields = wasStopped ? { code: 'cancelled', message: 'stopped on request' } : { message: String(error) };
+    say({ type: 'error', id: message.id, ...errorFields });
   }
 }
 

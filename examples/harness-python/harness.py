@@ -2,7 +2,7 @@
 """A harness in Python, as small as one can be that does everything: see docs/harness.md.
 
 It answers each turn with the words of its input, one by one, counts its turns in a file that
-outlives the sandbox, and stops when it is told to. Only the standard library is needed.
+outlives the sandbox, and stops on request. Only the standard library is needed.
 """
 
 import json
@@ -58,7 +58,7 @@ def answer(turn, session):
         # Anything may be the data of an event, as long as it is an object.
         say(type="event", id=turn["id"], data={"word": word})
         if cancelled.wait(delay_s):
-            return say(type="error", id=turn["id"], code="cancelled", message="stopped when told to")
+            return say(type="error", id=turn["id"], code="cancelled", message="stopped on request")
     # Exactly one result, or one error, ends the turn.
     say(type="result", id=turn["id"], data={"text": text, "turns": turns, "session": session})
 

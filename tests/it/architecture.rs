@@ -77,7 +77,8 @@ const KEEPS: &[(&str, &str)] = &[
 /// The simulator is a tool of tests: only they may use it.
 const ONLY_FOR_TESTS: &str = "sim";
 
-/// The feature that breaks the kernel on purpose, and the crates that may have a feature of this name.
+/// The feature that breaks the kernel on purpose, and the crates that may have a feature of this
+/// name.
 const FLAWS: &str = "flaws";
 const FLAWS_IN: &[&str] = &["kernel", "sim"];
 
@@ -195,10 +196,10 @@ fn dialects_keep_nothing_by_themselves() -> Result<()> {
 fn kept(path: &str, source: &str) -> Vec<String> {
     let code = without_tests(&code_only(source));
     let used = KEEPS.iter().filter(|(word, _)| has_token(&code, word));
-    let told = |(word, instead): &(&str, &str)| {
+    let finding = |(word, instead): &(&str, &str)| {
         format!("{path} uses `{word}`: {DIALECT}; there is {instead} (see {TABLE})")
     };
-    used.map(told).collect()
+    used.map(finding).collect()
 }
 
 /// The code without items that are only there for tests.

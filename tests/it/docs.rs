@@ -17,7 +17,7 @@ const TEST_COMMAND: &str = "./scripts/test.sh";
 const PENDING: &str = "pending:";
 
 #[test]
-fn links_resolve() -> Result<()> {
+fn document_links_resolve() -> Result<()> {
     let files = repo::files(&["."], &[".md"])?;
     let pages =
         files.iter().filter(|file| !file.path.contains('/') || file.path.starts_with("docs/"));

@@ -3,7 +3,9 @@
 mod architecture;
 mod contained;
 mod docs;
+mod function_length;
 mod native;
+mod plain_words;
 mod repo;
 mod rust_text;
 mod tidy;

@@ -111,7 +111,7 @@ fn raw_string_length(raw: &str) -> Option<usize> {
 }
 
 #[test]
-fn code_is_told_from_prose() {
+fn code_only_removes_comments_and_literals() {
     for (source, expected) in [
         ("a // b\nc", "a     \nc"),
         ("a /* b /* c */ d */ e", "a                   e"),

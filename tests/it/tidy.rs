@@ -1,4 +1,4 @@
-//! Rules about the text of the sources, checked by machine so that nobody has to remember them.
+//! Rules about the text of the sources, checked by a test so that no author has to remember them.
 
 use anyhow::Result;
 
@@ -51,7 +51,7 @@ const BANS: &[Ban] = &[
         under: "crates/kernel/src/",
         tokens: &["rand", "getrandom", "RandomState"],
         allowed: &[],
-        remedy: "the kernel rolls no dice: ids and randomness arrive in events and the boot seed",
+        remedy: "the kernel has no randomness: ids and random numbers arrive in events and the random seed",
     },
     Ban {
         under: "crates/kernel/src/",
@@ -185,7 +185,7 @@ fn each_rule_can_fail() {
         (banned_tokens, kernel, "// unsafe\n#![forbid(unsafe_code)]\n", None),
         (banned_tokens, kernel, "\nuse std::time::Duration;\n", Some("a.rs:2: `std::time`")),
         (banned_tokens, kernel, "use std::{fs, io};\n", Some("`std::{`")),
-        (banned_tokens, kernel, "fn f(r: rand::Rng) {}\n", Some("rolls no dice")),
+        (banned_tokens, kernel, "fn f(r: rand::Rng) {}\n", Some("has no randomness")),
         (banned_tokens, kernel, "type M = HashMap<u8, u8>;\n", Some("IdIndex")),
         (banned_tokens, "crates/kernel/src/index.rs", "type M = HashMap<u8, u8>;\n", None),
         (banned_tokens, "crates/sim/src/a.rs", "type M = HashMap<u8, u8>;\n", None),

@@ -1,5 +1,5 @@
-//! Who takes part, and the rounds in which all take turns. Nobody runs at the same time as another:
-//! what is compared was measured within the same second.
+//! Contenders and the rounds in which they take turns. Only one runs at a time, and what is
+//! compared was measured within the same second.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -10,10 +10,10 @@ use tokio::time::sleep;
 use super::samples::{Pace, Samples};
 use command::failure::Failure;
 
-/// The pause before a sample: long enough for what waits for a grace period in the kernel.
+/// The pause before a sample: longer than a grace period of the kernel.
 pub(crate) const GAP: Duration = Duration::from_millis(50);
 
-/// What a sample says: names of things and how long each took.
+/// A sample: names of steps and how long each took.
 pub(crate) type Times = Vec<(&'static str, Duration)>;
 
 /// Something that can be measured again and again.
@@ -22,7 +22,7 @@ pub(crate) trait Contender: Send {
     /// Names it where it is chosen or fails.
     fn name(&self) -> &'static str;
 
-    /// Takes part in every n-th round only: what takes long is measured less often.
+    /// Takes part in every n-th round only: slow contenders are measured less often.
     fn every(&self) -> u32 {
         1
     }
@@ -41,7 +41,8 @@ pub(crate) struct Skipped {
     pub(crate) why: String,
 }
 
-/// Lets all take turns, each with `burst` samples in a row. Whoever fails is out, and is told.
+/// Lets all take turns, each with `burst` samples in a row. A contender that fails is skipped from
+/// then on, and reported.
 pub(crate) async fn compete(
     contenders: &mut Vec<Box<dyn Contender>>,
     pace: Pace,
@@ -54,7 +55,7 @@ pub(crate) async fn compete(
     // One round that does not count: files come into memory, pools fill.
     for round in 0..=rounds {
         for turn in 0..contenders.len() {
-            // Whoever comes first in one round comes last in the next.
+            // The first of one round is the last of the next.
             let index = (turn + round.saturating_sub(1) as usize) % contenders.len();
             let contender = &mut contenders[index];
             if out.contains_key(&index) || !round.is_multiple_of(contender.every()) {
@@ -77,7 +78,7 @@ pub(crate) async fn compete(
             }
         }
     }
-    // From the last, so that the places of the others stay.
+    // From the last, so that the indexes of the others stay valid.
     for (index, why) in out.into_iter().rev() {
         let mut contender = contenders.remove(index);
         skipped.push(Skipped { name: contender.name().to_owned(), why });
@@ -120,7 +121,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn all_take_turns_and_who_fails_is_out() {
+    async fn contenders_take_turns_and_a_failed_one_is_skipped() {
         let (mut samples, mut skipped) = (Samples::default(), vec![]);
         let mut contenders: Vec<Box<dyn Contender>> =
             vec![Box::new(Steady("a", 1)), Box::new(Broken(0)), Box::new(Steady("b", 5))];

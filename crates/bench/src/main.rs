@@ -1,9 +1,10 @@
-//! `cargo run --release -p bench`: how fast sandboxes are, beside a bare spawn and beside others. Gates are ratios
-//! inside one run, because absolute times move with the machine's mood and ratios hardly do.
+//! `cargo run --release -p bench`: how fast sandboxes are, beside a bare spawn and beside others.
+//! Gates are ratios inside one run, because absolute times vary with the load of the machine and
+//! ratios hardly do.
 
-mod bare;
+mod bare_spawn;
 mod contender;
-mod others;
+mod other_runtimes;
 mod rates;
 mod report;
 mod samples;
@@ -25,24 +26,24 @@ use runtime::native::NetworkMode;
 use runtime::{Root, Runtime, RuntimeError};
 use serde_json::json;
 
-use self::bare::Bare;
+use self::bare_spawn::BareSpawn;
 use self::contender::{Contender, Skipped, compete};
 use self::report::{BARE, BARE_TRUE, Report};
 use self::samples::Pace;
-use self::sandboxes::{Captured, Launch, Ping, Run, Sleep, Warm};
+use self::sandboxes::{Captured, FreezeThaw, Launch, Ping, Run, Warm};
 use self::scratch::Scratch;
 
 /// The usual launch.
 const HOST_ROOT: &str = "launch, spare network";
-/// Somebody whom no machine knows.
+/// A user id that no machine has.
 const ORDINARY_USER: u32 = 64_999;
-/// A program of the host, for a run as users have it.
+/// A program of the host, as users run it.
 const HOST_PROGRAM: &str = "/usr/bin/true";
 const CONCURRENCIES: [u32; 3] = [1, 2, 8];
-/// Room besides the sandboxes that are counted.
-const SLOTS_SPARED: u32 = 64;
+/// Slots besides those of the counted sandboxes.
+const SLOTS_EXTRA: u32 = 64;
 
-/// What was typed.
+/// Arguments of the benchmark.
 #[derive(Debug, clap::Parser)]
 #[command(
     name = "bench",
@@ -75,7 +76,8 @@ struct Arguments {
     /// Measure processes instead: commands, logs, lists and waking, beside Blaxel's own server
     #[arg(long, conflicts_with_all = ["only", "server", "sessions"])]
     processes: bool,
-    /// Measure containers instead: checkout, exec, wipe and refill of a Docker pool, beside the engine
+    /// Measure containers instead: checkout, exec, wipe and refill of a Docker pool, beside the
+    /// engine
     #[arg(long, conflicts_with_all = ["only", "server", "sessions", "processes"])]
     containers: bool,
     /// Measure only this
@@ -96,8 +98,8 @@ struct Arguments {
     sandboxes: u32,
 }
 
-/// What is meant.
-struct Wish {
+/// What to measure.
+struct BenchPlan {
     quick: bool,
     only: Option<String>,
     rounds: u32,
@@ -109,7 +111,7 @@ struct Wish {
     against: Option<PathBuf>,
 }
 
-impl Wish {
+impl BenchPlan {
     fn of(typed: &Arguments) -> Self {
         let (rounds, launches, megabytes) =
             if typed.quick { (12, 60, 1000) } else { (60, 300, 4000) };
@@ -125,7 +127,7 @@ impl Wish {
         }
     }
 
-    /// Whether a section, all of whose names are given, has something to do.
+    /// Whether a section with these names is selected.
     fn wants(&self, section: &str) -> bool {
         const SECTIONS: [&str; 4] = ["times", "rates", "memory", "stdout"];
         match self.only.as_deref() {
@@ -135,14 +137,14 @@ impl Wish {
         }
     }
 
-    /// Whether a contender takes part.
+    /// Whether a contender is selected.
     fn wants_contender(&self, name: &str) -> bool {
         let chosen = |only: &str| only == "times" || name.contains(only) || name == BARE;
         self.only.as_deref().is_none_or(chosen)
     }
 }
 
-/// Where a build puts the program.
+/// The path of the built program.
 fn beside_us() -> PathBuf {
     let us = std::env::current_exe().unwrap_or_default();
     us.with_file_name("shoal")
@@ -157,7 +159,7 @@ fn main() -> ExitCode {
 }
 
 fn measure(typed: &Arguments, output: &Output) -> Result<(), Failure> {
-    let wish = Wish::of(typed);
+    let plan = BenchPlan::of(typed);
     let scratch = Scratch::make()?;
     let found = Machine::probe();
     let v1_limits = found.cgroups.hierarchies().iter().any(|one| one.version == Version::V1);
@@ -169,94 +171,94 @@ fn measure(typed: &Arguments, output: &Output) -> Result<(), Failure> {
     let mut report = Report { machine, v1_limits, ..Report::default() };
     if typed.server {
         let tokio = native::tokio_of_one_thread()?;
-        native::block_on(&tokio, server::measure(&wish, &scratch, &mut report, output))?;
+        native::block_on(&tokio, server::measure(&plan, &scratch, &mut report, output))?;
     } else if typed.sessions {
         let tokio = native::tokio_of_one_thread()?;
-        native::block_on(&tokio, server::measure_sessions(&wish, &scratch, &mut report, output))?;
+        native::block_on(&tokio, server::measure_sessions(&plan, &scratch, &mut report, output))?;
     } else if typed.processes {
         let tokio = native::tokio_of_one_thread()?;
-        native::block_on(&tokio, server::measure_processes(&wish, &scratch, &mut report, output))?;
+        native::block_on(&tokio, server::measure_processes(&plan, &scratch, &mut report, output))?;
     } else if typed.containers {
         let tokio = native::tokio_of_one_thread()?;
-        native::block_on(&tokio, server::measure_containers(&wish, &scratch, &mut report, output))?;
+        native::block_on(&tokio, server::measure_containers(&plan, &scratch, &mut report, output))?;
     } else {
-        sandboxes_alone(&wish, &scratch, &mut report, output)?;
+        sandboxes_alone(&plan, &scratch, &mut report, output)?;
     }
     if typed.json {
         output.say_json(&report.json());
     } else {
-        report.tell(output);
+        report.print(output);
     }
     Ok(())
 }
 
-/// Everything that needs no server.
+/// Measures everything that needs no server.
 fn sandboxes_alone(
-    wish: &Wish,
+    plan: &BenchPlan,
     scratch: &Scratch,
     report: &mut Report,
     output: &Output,
 ) -> Result<(), Failure> {
-    if wish.wants("times") {
+    if plan.wants("times") {
         output.note("measuring times");
         let tokio = native::tokio_of_one_thread()?;
-        native::block_on(&tokio, times(wish, scratch, report))?;
+        native::block_on(&tokio, times(plan, scratch, report))?;
     }
     let tokio = native::tokio()?;
-    native::block_on(&tokio, counts(wish, report, output))
+    native::block_on(&tokio, counts(plan, report, output))
 }
 
-/// Everything that is counted.
-async fn counts(wish: &Wish, report: &mut Report, output: &Output) -> Result<(), Failure> {
-    if wish.wants("rates") {
+/// Measures rates, memory and throughput.
+async fn counts(plan: &BenchPlan, report: &mut Report, output: &Output) -> Result<(), Failure> {
+    if plan.wants("rates") {
         for (name, network) in [
             ("shared", NetworkMode::Shared),
             ("fresh", NetworkMode::Fresh),
             ("spare", NetworkMode::Spare),
         ] {
             output.note(&format!("measuring launches with a {name} network"));
-            let opened = open(network, wish.launches + SLOTS_SPARED, true, None).await?;
+            let opened = open(network, plan.launches + SLOTS_EXTRA, true, None).await?;
             for concurrency in CONCURRENCIES {
-                let rate = rates::launches(&opened, name, concurrency, wish.launches).await?;
+                let rate = rates::launches(&opened, name, concurrency, plan.launches).await?;
                 report.rates.push(rate);
             }
             close(&opened).await?;
         }
     }
-    if wish.wants("memory") {
+    if plan.wants("memory") {
         for limits in [true, false] {
-            output.note(&format!("measuring the memory of {} sandboxes", wish.sandboxes));
+            output.note(&format!("measuring the memory of {} sandboxes", plan.sandboxes));
             let opened =
-                open(NetworkMode::Spare, wish.sandboxes + SLOTS_SPARED, limits, None).await?;
-            report.footprints.push(rates::footprint(&opened, limits, wish.sandboxes).await?);
+                open(NetworkMode::Spare, plan.sandboxes + SLOTS_EXTRA, limits, None).await?;
+            report.footprints.push(rates::footprint(&opened, limits, plan.sandboxes).await?);
             close(&opened).await?;
         }
     }
-    if wish.wants("stdout") {
+    if plan.wants("stdout") {
         output.note("measuring output");
-        let opened = open(NetworkMode::Shared, SLOTS_SPARED, true, None).await?;
-        report.throughput = Some(rates::throughput(&opened, wish.megabytes, 3).await?);
+        let opened = open(NetworkMode::Shared, SLOTS_EXTRA, true, None).await?;
+        report.throughput = Some(rates::throughput(&opened, plan.megabytes, 3).await?);
         close(&opened).await?;
     }
     Ok(())
 }
 
-/// Everything that is timed, in turn.
-async fn times(wish: &Wish, scratch: &Scratch, report: &mut Report) -> Result<(), Failure> {
+/// Measures times; all contenders take turns.
+async fn times(plan: &BenchPlan, scratch: &Scratch, report: &mut Report) -> Result<(), Failure> {
     let pinned = Root::Directory(scratch::ROOT.to_owned());
     let directory = Some(scratch.directory().to_owned());
-    let spare = open(NetworkMode::Spare, SLOTS_SPARED, true, directory).await?;
-    let fresh = open(NetworkMode::Fresh, SLOTS_SPARED, true, None).await?;
-    let shared = open(NetworkMode::Shared, SLOTS_SPARED, true, None).await?;
+    let spare = open(NetworkMode::Spare, SLOTS_EXTRA, true, directory).await?;
+    let fresh = open(NetworkMode::Fresh, SLOTS_EXTRA, true, None).await?;
+    let shared = open(NetworkMode::Shared, SLOTS_EXTRA, true, None).await?;
     let user = open_as_user(scratch).await?;
     let program = scratch.program();
     let mut all: Vec<Box<dyn Contender>> = vec![
-        Box::new(Bare::start(BARE, &program, &program)?),
-        Box::new(Bare::start(BARE_TRUE, &program, Path::new(HOST_PROGRAM))?),
+        Box::new(BareSpawn::start(BARE, &program, &program)?),
+        Box::new(BareSpawn::start(BARE_TRUE, &program, Path::new(HOST_PROGRAM))?),
         Box::new(Warm::launch(spare.as_ref()).await?),
         Box::new(Captured(Warm::launch(spare.as_ref()).await?)),
         Box::new(Ping(Warm::launch(spare.as_ref()).await?)),
-        Box::new(Sleep(Warm::launch(spare.as_ref()).await?)),
+        Box::new(FreezeThaw(Warm::launch(spare.as_ref()).await?)),
     ];
     for (name, runtime, root) in [
         (HOST_ROOT, &spare, &Root::Host),
@@ -273,13 +275,13 @@ async fn times(wish: &Wish, scratch: &Scratch, report: &mut Report) -> Result<()
     {
         all.push(Box::new(Run { name, runtime: Arc::clone(&spare), root, argv }));
     }
-    all.extend(others::found(scratch, &mut report.skipped).await);
-    all.retain(|contender| wish.wants_contender(contender.name()));
+    all.extend(other_runtimes::found(scratch, &mut report.skipped).await);
+    all.retain(|contender| plan.wants_contender(contender.name()));
     if all.len() <= 1 {
-        let only = wish.only.clone().unwrap_or_default();
+        let only = plan.only.clone().unwrap_or_default();
         report.skipped.push(Skipped { name: only, why: "nothing has this name".to_owned() });
     }
-    for (pace, rounds) in [(Pace::Spaced, wish.rounds), (Pace::BackToBack, wish.rounds * 4)] {
+    for (pace, rounds) in [(Pace::Spaced, plan.rounds), (Pace::BackToBack, plan.rounds * 4)] {
         compete(&mut all, pace, rounds, 1, &mut report.samples, &mut report.skipped).await;
     }
     for contender in &mut all {
@@ -303,7 +305,7 @@ async fn open(
         spares: 8,
         network,
         limits,
-        lent: None,
+        workspace: None,
         directory,
         images: None,
         user: None,
@@ -311,18 +313,18 @@ async fn open(
     native::open(settings).await
 }
 
-/// The same made by somebody who is not root, if we are.
+/// The same as an ordinary user, if we are root.
 async fn open_as_user(scratch: &Scratch) -> Result<Arc<dyn Runtime>, Failure> {
     let user = rustix::process::geteuid().is_root().then_some(ORDINARY_USER);
     let directory = scratch
         .open_to(ORDINARY_USER)
         .map_err(|error| Failure::new("cannot make a directory for another user", error))?;
     native::open(Settings {
-        slots: SLOTS_SPARED,
+        slots: SLOTS_EXTRA,
         spares: 8,
         network: NetworkMode::Spare,
         limits: true,
-        lent: None,
+        workspace: None,
         directory: None,
         images: None,
         user: user.map(|user| (user, directory)),
@@ -345,7 +347,7 @@ mod tests {
 
     #[test]
     fn only_chooses_a_section_or_a_contender() {
-        let wish = |only: &str| Wish {
+        let plan = |only: &str| BenchPlan {
             quick: true,
             only: Some(only.to_owned()),
             rounds: 1,
@@ -355,9 +357,9 @@ mod tests {
             shoal: PathBuf::new(),
             against: None,
         };
-        assert!(wish("rates").wants("rates") && !wish("rates").wants("times"));
-        assert!(wish("exec").wants("times") && !wish("exec").wants("memory"));
-        let exec = wish("exec");
+        assert!(plan("rates").wants("rates") && !plan("rates").wants("times"));
+        assert!(plan("exec").wants("times") && !plan("exec").wants("memory"));
+        let exec = plan("exec");
         let chosen =
             ["bare", "exec", "docker exec", "launch"].map(|name| exec.wants_contender(name));
         assert_eq!(chosen, [true, true, true, false]);

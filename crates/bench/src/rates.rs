@@ -1,5 +1,5 @@
-//! What is counted rather than timed: launches per second, memory of an idle sandbox, and bytes per
-//! second from a program to this process.
+//! Rates: launches per second, memory of an idle sandbox, and bytes per second from a program to
+//! this process.
 
 use std::io::Read as _;
 use std::process::Stdio;
@@ -18,12 +18,12 @@ use super::failed;
 use command::failure::Failure;
 use command::native;
 
-/// Memory is at rest when it has not moved by more than this for as long as that.
+/// Memory is stable when it has changed by at most this much for this long.
 const STILL_BYTES: u64 = 1 << 20;
 const STILL_FOR: Duration = Duration::from_secs(1);
-/// On a machine that does other things it never rests.
+/// How often to look. On a busy machine memory is never stable.
 const SETTLE_LOOKS: u32 = 20;
-/// How many launches go on at once when only their result counts.
+/// Launches at once when only their result counts.
 const CROWD: u32 = 8;
 const READ_BYTES: usize = 1 << 20;
 
@@ -38,7 +38,7 @@ pub(crate) struct LaunchRate {
     pub(crate) cycles_per_s: f64,
 }
 
-/// Measures how fast sandboxes come, with so many callers at once.
+/// Measures launches per second, with several callers at once.
 pub(crate) async fn launches(
     runtime: &Arc<dyn Runtime>,
     network: &'static str,
@@ -76,21 +76,21 @@ pub(crate) struct Footprint {
     /// Whether limits were enforced.
     pub(crate) limits: bool,
     pub(crate) sandboxes: u32,
-    /// By what the kernel says could be had without swapping.
+    /// By `MemAvailable` of the kernel.
     pub(crate) mb_each_available: f64,
-    /// By what is neither free nor a cache.
+    /// By memory that is neither free nor cache.
     pub(crate) mb_each_used: f64,
     /// How long it took to launch them all.
     pub(crate) launch_s: f64,
 }
 
-/// Launches so many sandboxes and leaves them alone.
+/// Launches many sandboxes and leaves them idle.
 pub(crate) async fn footprint(
     runtime: &Arc<dyn Runtime>,
     limits: bool,
     sandboxes: u32,
 ) -> Result<Footprint, Failure> {
-    // What every run needs once is there before the first look.
+    // A few sandboxes first: what every run needs once must not be counted.
     kill_all(launch_many(runtime, CROWD, CROWD).await?).await?;
     let before = Memory::at_rest().await?;
     let started_at = Instant::now();
@@ -122,10 +122,11 @@ impl Memory {
     fn now() -> Result<Self, Failure> {
         let text = std::fs::read_to_string("/proc/meminfo");
         let text = text.map_err(|error| Failure::new("cannot read memory", error))?;
-        Self::of(&text).ok_or_else(|| Failure::new("cannot read memory", "it is not understood"))
+        Self::of(&text)
+            .ok_or_else(|| Failure::new("cannot read memory", "/proc/meminfo is not understood"))
     }
 
-    /// Once what was freed is free: namespaces go long after their last process.
+    /// Waits until memory is stable: the kernel frees namespaces long after their last process.
     async fn at_rest() -> Result<Self, Failure> {
         let mut last = Self::now()?;
         for _ in 0..SETTLE_LOOKS {
@@ -143,7 +144,7 @@ impl Memory {
         let value = |key| memory_bytes(meminfo, key);
         let total = value("MemTotal")?;
         let caches = value("Cached")? + value("Buffers")? + value("SReclaimable")?;
-        // Memory file systems are counted as cache and are none.
+        // The kernel counts memory file systems as cache, but they are in use.
         let caches = caches.saturating_sub(value("Shmem")?);
         let used = total.saturating_sub(value("MemFree")?).saturating_sub(caches);
         Some(Self { unavailable: total.saturating_sub(value("MemAvailable")?), used })
@@ -159,7 +160,8 @@ pub(crate) struct Throughput {
     pub(crate) bare_gb_per_s: f64,
 }
 
-/// Lets a program write so many megabytes, in a sandbox and without one. The best of a few, in turn.
+/// Lets a program write so many megabytes, in a sandbox and without one. The best of a few, in
+/// turn.
 pub(crate) async fn throughput(
     runtime: &Arc<dyn Runtime>,
     megabytes: u32,

@@ -1,5 +1,4 @@
-//! What was measured, as a table for people and as JSON for scripts, and whether it is what was
-//! promised.
+//! The results, as a table for people and as JSON for scripts, and whether they keep the promises.
 
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -7,11 +6,11 @@ use serde_json::{Value, json};
 use super::contender::Skipped;
 use super::rates::{Footprint, LaunchRate, Throughput};
 use super::samples::{Pace, Samples};
-use super::server::{self, Load, against, containers, processes, sessions};
+use super::server::{self, Load, containers, other_binary, processes, sessions};
 use command::duration;
 use command::output::{Output, Paint};
 
-/// What everything is compared with.
+/// The baseline: a program without a sandbox.
 pub(crate) const BARE: &str = "bare";
 /// The same for a program of the host, which is linked dynamically.
 pub(crate) const BARE_TRUE: &str = "bare true";
@@ -26,13 +25,13 @@ pub(crate) struct Report {
     pub(crate) load: Option<Load>,
     pub(crate) processes: Option<processes::Rates>,
     pub(crate) skipped: Vec<Skipped>,
-    /// What it was measured on.
+    /// The machine.
     pub(crate) machine: Value,
     /// Memory limits are on v1, where they cost more.
     pub(crate) v1_limits: bool,
 }
 
-/// A promise and what became of it.
+/// A promise and its measured value.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct Gate {
     pub(crate) name: String,
@@ -53,7 +52,7 @@ impl Gate {
     }
 }
 
-/// Names of what is measured, and how often as long as a bare spawn each may take.
+/// Names of times, and the highest ratio of each to a bare spawn.
 const RATIOS: [(&str, f64); 6] = [
     ("exec", 1.05),
     ("launch, spare network", 1.8),
@@ -64,58 +63,11 @@ const RATIOS: [(&str, f64); 6] = [
 ];
 
 impl Report {
-    /// The promises that can be judged by what was measured.
+    /// The promises whose values were measured.
     pub(crate) fn gates(&self) -> Vec<Gate> {
         let mut gates = Vec::new();
         for pace in Pace::ALL {
-            let word = pace.word();
-            for (name, limit) in RATIOS {
-                let ratio = self.samples.ratio(name, BARE, pace);
-                gates.extend(
-                    ratio.map(|ratio| {
-                        Gate::at_most(format!("{name} / bare ({word})"), ratio, limit)
-                    }),
-                );
-            }
-            for (name, to, limit) in server::RATIOS {
-                let ratio = self.samples.ratio(name, to, pace);
-                gates.extend(
-                    ratio.map(|ratio| {
-                        Gate::at_most(format!("{name} / {to} ({word})"), ratio, limit)
-                    }),
-                );
-            }
-            for (name, other) in against::PAIRS {
-                let ratio = self.samples.ratio(name, other, pace);
-                gates.extend(ratio.map(|ratio| {
-                    Gate::at_most(format!("{name} / {other} ({word})"), ratio, against::LIMIT)
-                }));
-            }
-            for (name, limit) in [("launch, brought root", 1.3), ("launch, ordinary user", 1.5)] {
-                let ratio = self.samples.ratio(name, "launch, spare network", pace);
-                gates.extend(ratio.map(|ratio| {
-                    Gate::at_most(format!("{name} / launch, spare network ({word})"), ratio, limit)
-                }));
-            }
-            for (name, limit_ms, ash_ms) in sessions::LIMITS {
-                let middle = self.samples.get(name, pace).and_then(|found| found.percentile(50));
-                gates.extend(middle.map(|middle| {
-                    let beside = ash_ms.map_or_else(String::new, |ms| format!("; Ash says {ms}"));
-                    let name = format!("{name}, ms ({word}{beside})");
-                    Gate::at_most(name, middle.as_secs_f64() * 1e3, limit_ms)
-                }));
-            }
-            let ratio = self.samples.ratio(sessions::COLD_MUCH, sessions::COLD, pace);
-            gates.extend(ratio.map(|ratio| {
-                let name = format!("{} / {} ({word})", sessions::COLD_MUCH, sessions::COLD);
-                Gate::at_most(name, ratio, sessions::MUCH_LIMIT)
-            }));
-            gates.extend(self.gates_of_processes(pace));
-            gates.extend(self.gates_of_containers(pace));
-            let ratio = self.samples.ratio("bwrap", "launch, spare network", pace);
-            gates.extend(ratio.map(|ratio| {
-                Gate::at_least(format!("bwrap / launch, spare network ({word})"), ratio, 3.5)
-            }));
+            gates.extend(self.gates_of_times(pace));
         }
         for (network, limit) in [("shared", 1000.0), ("fresh", 300.0)] {
             let rates = self.rates.iter().filter(|rate| rate.network == network);
@@ -162,7 +114,57 @@ impl Report {
         gates
     }
 
-    /// Promises about processes, beside what Blaxel's own server was measured at.
+    /// Promises about times at one pace.
+    fn gates_of_times(&self, pace: Pace) -> Vec<Gate> {
+        let mut gates = Vec::new();
+        let word = pace.word();
+        for (name, limit) in RATIOS {
+            let ratio = self.samples.ratio(name, BARE, pace);
+            gates.extend(
+                ratio.map(|ratio| Gate::at_most(format!("{name} / bare ({word})"), ratio, limit)),
+            );
+        }
+        for (name, to, limit) in server::RATIOS {
+            let ratio = self.samples.ratio(name, to, pace);
+            gates.extend(
+                ratio.map(|ratio| Gate::at_most(format!("{name} / {to} ({word})"), ratio, limit)),
+            );
+        }
+        for (name, other) in other_binary::PAIRS {
+            let ratio = self.samples.ratio(name, other, pace);
+            gates.extend(ratio.map(|ratio| {
+                Gate::at_most(format!("{name} / {other} ({word})"), ratio, other_binary::LIMIT)
+            }));
+        }
+        for (name, limit) in [("launch, brought root", 1.3), ("launch, ordinary user", 1.5)] {
+            let ratio = self.samples.ratio(name, "launch, spare network", pace);
+            gates.extend(ratio.map(|ratio| {
+                Gate::at_most(format!("{name} / launch, spare network ({word})"), ratio, limit)
+            }));
+        }
+        for (name, limit_ms, ash_ms) in sessions::LIMITS {
+            let middle = self.samples.get(name, pace).and_then(|found| found.percentile(50));
+            gates.extend(middle.map(|middle| {
+                let beside = ash_ms.map_or_else(String::new, |ms| format!("; Ash says {ms}"));
+                let name = format!("{name}, ms ({word}{beside})");
+                Gate::at_most(name, middle.as_secs_f64() * 1e3, limit_ms)
+            }));
+        }
+        let ratio = self.samples.ratio(sessions::COLD_MUCH, sessions::COLD, pace);
+        gates.extend(ratio.map(|ratio| {
+            let name = format!("{} / {} ({word})", sessions::COLD_MUCH, sessions::COLD);
+            Gate::at_most(name, ratio, sessions::MUCH_LIMIT)
+        }));
+        gates.extend(self.gates_of_processes(pace));
+        gates.extend(self.gates_of_containers(pace));
+        let ratio = self.samples.ratio("bwrap", "launch, spare network", pace);
+        gates.extend(ratio.map(|ratio| {
+            Gate::at_least(format!("bwrap / launch, spare network ({word})"), ratio, 3.5)
+        }));
+        gates
+    }
+
+    /// Promises about processes, with the figures of Blaxel's own server.
     fn gates_of_processes(&self, pace: Pace) -> Vec<Gate> {
         let word = pace.word();
         let ms = |name| {
@@ -187,7 +189,7 @@ impl Report {
         gates
     }
 
-    /// Promises about containers, beside native sandboxes and the engine's own commands.
+    /// Promises about containers, compared with native sandboxes and with the engine.
     fn gates_of_containers(&self, pace: Pace) -> Vec<Gate> {
         use containers as of;
         let word = pace.word();
@@ -271,17 +273,17 @@ impl Report {
         })
     }
 
-    pub(crate) fn tell(&self, output: &Output) {
-        self.tell_latency(output);
-        self.tell_rates(output);
-        self.tell_gates(output);
+    pub(crate) fn print(&self, output: &Output) {
+        self.print_latency(output);
+        self.print_rates(output);
+        self.print_gates(output);
         for one in &self.skipped {
             let word = output.paint(Paint::Middling, "not measured");
             output.say(&format!("{word}: {}: {}", one.name, one.why));
         }
     }
 
-    fn tell_latency(&self, output: &Output) {
+    fn print_latency(&self, output: &Output) {
         if self.samples.names().is_empty() {
             return;
         }
@@ -308,7 +310,7 @@ impl Report {
         output.say(&table.text());
     }
 
-    fn tell_rates(&self, output: &Output) {
+    fn print_rates(&self, output: &Output) {
         if !self.rates.is_empty() {
             let mut table = Table::new(&["network", "at once", "launches/s", "with removal/s"]);
             for rate in &self.rates {
@@ -346,7 +348,7 @@ impl Report {
         }
     }
 
-    fn tell_gates(&self, output: &Output) {
+    fn print_gates(&self, output: &Output) {
         let gates = self.gates();
         if gates.is_empty() {
             return;
@@ -411,7 +413,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn columns_line_up() {
+    fn report_columns_line_up() {
         let mut table = Table::new(&["", "p50"]);
         table.row(vec!["bare".into(), "250 µs".into()]);
         table.row(vec!["docker run".into(), "1.2 s".into()]);

@@ -89,7 +89,7 @@ impl Contender for Run {
     }
 }
 
-/// A sandbox that is there already: programs in it, and its sleep.
+/// A warm sandbox: programs in it, freezing and thawing.
 pub(crate) struct Warm {
     sandbox: Arc<dyn Sandbox>,
     freezes: bool,
@@ -159,11 +159,11 @@ impl Contender for Ping {
     }
 }
 
-/// Its sleep.
-pub(crate) struct Sleep(pub(crate) Warm);
+/// Freezing and thawing.
+pub(crate) struct FreezeThaw(pub(crate) Warm);
 
 #[async_trait]
-impl Contender for Sleep {
+impl Contender for FreezeThaw {
     fn name(&self) -> &'static str {
         "freeze"
     }

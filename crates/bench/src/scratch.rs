@@ -1,5 +1,5 @@
-//! A directory in memory for what is measured: the pinned static binary, and a root filesystem
-//! that has nothing else. Gone when dropped.
+//! A directory in memory with the pinned static binary, and a root filesystem that has nothing
+//! else. Dropping it removes it.
 
 use std::fs;
 use std::io;
@@ -49,19 +49,19 @@ impl Scratch {
         self.directory.join(ROOT)
     }
 
-    /// The pinned binary: it ends at once when it is told `noop`.
+    /// The pinned binary: with the argument `noop` it exits at once.
     pub(crate) fn program(&self) -> PathBuf {
         self.root().join(PROGRAM_INSIDE.trim_start_matches('/'))
     }
 
-    /// A directory of another user's own.
+    /// A directory that belongs to another user.
     pub(crate) fn open_to(&self, user: u32) -> io::Result<PathBuf> {
         let path = self.subdirectory("another")?;
         std::os::unix::fs::chown(&path, Some(user), Some(user))?;
         Ok(path)
     }
 
-    /// A directory of one's own.
+    /// A new subdirectory.
     pub(crate) fn subdirectory(&self, name: &str) -> io::Result<PathBuf> {
         let path = self.directory.join(name);
         fs::create_dir_all(&path)?;

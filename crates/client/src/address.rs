@@ -1,4 +1,4 @@
-//! Where the server is: scheme, host and port, checked once.
+//! The address of a server: scheme, host and port, checked once.
 
 use hyper::Uri;
 
@@ -18,19 +18,19 @@ impl Address {
     pub(crate) fn parse(text: &str) -> Result<Self, ClientError> {
         let wrong = |why: &str| {
             ClientError::invalid(format!(
-                "{text:?} is no address of a server: {why}; it looks like http://127.0.0.1:7600"
+                "{text:?} is not the address of a server: {why}; give one like http://127.0.0.1:7600"
             ))
         };
         let whole = if text.contains("://") { text.to_owned() } else { format!("http://{text}") };
         let uri: Uri = whole.parse().map_err(|_| wrong("it cannot be read"))?;
         match uri.scheme_str() {
             Some("http") => {}
-            Some("https") => return Err(wrong("TLS is not spoken here, give a plain http one")),
+            Some("https") => return Err(wrong("this client does not support TLS, use http://")),
             Some(_) | None => return Err(wrong("it does not begin with http://")),
         }
         let authority = uri.authority().ok_or_else(|| wrong("it names no host"))?;
         if authority.as_str().contains('@') || uri.query().is_some() {
-            return Err(wrong("it has more than host, port and path"));
+            return Err(wrong("it must have only host, port and path"));
         }
         Ok(Self {
             authority: authority.as_str().to_owned(),
@@ -41,10 +41,10 @@ impl Address {
     pub(crate) fn uri(&self, target: &str) -> Result<Uri, ClientError> {
         format!("{self}{target}")
             .parse()
-            .map_err(|_| ClientError::invalid(format!("{target:?} is no path")))
+            .map_err(|_| ClientError::invalid(format!("{target:?} is not a valid path")))
     }
 
-    /// Whether it is this machine's own.
+    /// Whether it is an address of this machine.
     pub(crate) fn is_loopback(&self) -> bool {
         let host =
             self.authority.rsplit_once(':').map_or(self.authority.as_str(), |(host, _)| host);
@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_are_read_or_refused() {
+    fn server_addresses_are_parsed_or_refused() {
         let cases = [
             ("http://127.0.0.1:7600", Some("http://127.0.0.1:7600")),
             ("http://127.0.0.1:7600/", Some("http://127.0.0.1:7600")),
@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn this_machine_is_told_from_others() {
+    fn server_addresses_of_this_machine_are_recognised() {
         let cases = [
             ("127.0.0.1:7600", true),
             ("127.8.8.8", true),

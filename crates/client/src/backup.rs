@@ -1,4 +1,4 @@
-//! A backup of the server, as it makes one.
+//! Downloads a backup of the server.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use crate::files::Download;
 use crate::query::Target;
 use crate::transport::{Client, Patience};
 
-/// The files of one session may take so long to be packed, while nothing is sent.
+/// How long the server may pack the files of one session while it sends nothing.
 const PACKING: Duration = Duration::from_hours(4);
 
 impl Client {

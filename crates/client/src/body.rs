@@ -1,4 +1,4 @@
-//! Bodies: whole ones, which can be sent again, and streams, which cannot.
+//! Bodies of requests: complete ones, which can be sent again, and streams, which cannot.
 
 use std::io;
 use std::pin::Pin;
@@ -11,13 +11,13 @@ use tokio::io::{AsyncRead, AsyncReadExt as _};
 use tokio::sync::mpsc;
 
 const CHUNK_BYTES: usize = 64 * 1024;
-/// Pieces that wait for the connection.
+/// Chunks that wait for the connection.
 const PIECES: usize = 4;
 
-/// What is sent.
+/// The body of a request.
 pub(crate) type Sent = Either<Full<Bytes>, Upload>;
 
-/// A body whose bytes come while it is sent.
+/// A streamed body.
 #[derive(Debug)]
 pub struct Upload {
     pieces: mpsc::Receiver<io::Result<Bytes>>,
@@ -25,21 +25,21 @@ pub struct Upload {
 }
 
 impl Upload {
-    /// A body, and where its pieces are put in. It ends when that is dropped; an error in it cuts
-    /// the request off.
+    /// A body and the sender of its chunks. Dropping the sender ends the body; sending an error
+    /// aborts the request.
     pub fn channel() -> (mpsc::Sender<io::Result<Bytes>>, Self) {
         let (sender, pieces) = mpsc::channel(PIECES);
         (sender, Self { pieces, length: None })
     }
 
-    /// A body of which the length is known.
+    /// The same body with a known length.
     #[must_use]
     pub fn of_length(mut self, length: u64) -> Self {
         self.length = Some(length);
         self
     }
 
-    /// A body that is read from somewhere.
+    /// A body that is read from a reader.
     pub fn reader(mut reader: impl AsyncRead + Send + Unpin + 'static) -> Self {
         let (sender, upload) = Self::channel();
         tokio::spawn(async move {

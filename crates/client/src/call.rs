@@ -1,5 +1,5 @@
-//! One request before it is sent: what it asks, how long it may take, and whether it may be sent
-//! again if the connection breaks.
+//! One request before it is sent: method, target and body, how long it may take, and whether it may
+//! be sent again if the connection breaks.
 
 use std::hash::{BuildHasher as _, RandomState};
 use std::time::Duration;
@@ -31,13 +31,13 @@ pub(crate) struct Call {
     payload: Payload,
     /// How long the answer may take on top of what every answer may.
     pub(crate) extra: Duration,
-    /// Whether doing it twice is the same as doing it once.
+    /// Whether sending it twice has the same effect as sending it once.
     repeatable: bool,
 }
 
 impl Call {
     fn new(method: Method, target: Target) -> Self {
-        // These mean the same however often they are said.
+        // These methods are idempotent.
         let repeatable = [Method::GET, Method::PUT, Method::DELETE].contains(&method);
         let (payload, extra) = (Payload::Whole(Bytes::new()), Duration::ZERO);
         Self { method, target, headers: Vec::new(), payload, extra, repeatable }
@@ -72,14 +72,14 @@ impl Call {
         Ok(self)
     }
 
-    /// With bytes as they are.
+    /// With these bytes as the body.
     #[must_use]
     pub(crate) fn bytes(mut self, bytes: impl Into<Bytes>) -> Self {
         self.payload = Payload::Whole(bytes.into());
         self
     }
 
-    /// With bytes that come while it is sent.
+    /// With a streamed body.
     #[must_use]
     pub(crate) fn stream(mut self, upload: Upload) -> Self {
         self.payload = Payload::Stream(upload);
@@ -103,28 +103,28 @@ impl Call {
         self
     }
 
-    /// A request that makes something: marked, so that the server makes it only once.
+    /// Adds an idempotency key, so that the server does it only once.
     #[must_use]
     pub(crate) fn once(mut self) -> Self {
-        if let Ok(mark) = HeaderValue::from_str(&mark()) {
-            self.headers.push((IDEMPOTENCY_KEY, mark));
+        if let Ok(key) = HeaderValue::from_str(&new_idempotency_key()) {
+            self.headers.push((IDEMPOTENCY_KEY, key));
             self.repeatable = true;
         }
         self
     }
 
-    /// What the server knows it by, if it is to be done only once.
-    pub(crate) fn mark(&self) -> Option<&HeaderValue> {
-        let marked = self.headers.iter().find(|(name, _)| *name == IDEMPOTENCY_KEY);
-        marked.map(|(_, mark)| mark)
+    /// The idempotency key, if it has one.
+    pub(crate) fn idempotency_key(&self) -> Option<&HeaderValue> {
+        let found = self.headers.iter().find(|(name, _)| *name == IDEMPOTENCY_KEY);
+        found.map(|(_, key)| key)
     }
 
-    /// Whether it may be sent again after the connection broke in the middle of it.
+    /// Whether it may be sent again after the connection broke.
     pub(crate) fn is_repeatable(&self) -> bool {
         self.repeatable && self.is_whole()
     }
 
-    /// Whether what it sends is still there to be sent again.
+    /// Whether its body can be sent again.
     pub(crate) fn is_whole(&self) -> bool {
         match self.payload {
             Payload::Whole(_) => true,
@@ -132,7 +132,7 @@ impl Call {
         }
     }
 
-    /// What it sends; a stream can be taken once.
+    /// Its body. A streamed body can be taken once.
     pub(crate) fn body(&mut self) -> Sent {
         match &mut self.payload {
             Payload::Whole(bytes) => Either::Left(Full::new(bytes.clone())),
@@ -143,19 +143,18 @@ impl Call {
         }
     }
 
-    /// How it is called in errors.
+    /// Its name in errors: method and path.
     pub(crate) fn name(&self) -> String {
         format!("{} {}", self.method, self.target.path())
     }
 }
 
-/// A word that nobody else uses.
-fn mark() -> String {
+/// A new idempotency key.
+fn new_idempotency_key() -> String {
     format!("{:032x}", random())
 }
 
-/// A number that nobody else uses: from those that the standard library seeds from the kernel's
-/// randomness.
+/// A random number. The standard library seeds its hashers from the randomness of the kernel.
 pub(crate) fn random() -> u128 {
     let half = |n: u64| u128::from(RandomState::new().hash_one(n));
     half(0) << 64 | half(1)
@@ -166,7 +165,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_does_no_harm_twice_is_sent_twice() {
+    fn only_idempotent_requests_are_sent_again() {
         let at = || Target::new("/v1/x");
         let (_, upload) = Upload::channel();
         let cases = [
@@ -181,6 +180,6 @@ mod tests {
         for (call, expected) in cases {
             assert_eq!(call.is_repeatable(), expected, "{}", call.name());
         }
-        assert_ne!(mark(), mark());
+        assert_ne!(new_idempotency_key(), new_idempotency_key());
     }
 }

@@ -1,25 +1,25 @@
-//! Finding the server of this machine, and a key for it, the way its command line does. The key of
-//! this machine's server is never sent to another machine.
+//! Finds the server of this machine and its key, as the command line does. It never sends that key
+//! to another machine.
 
 use std::path::{Path, PathBuf};
 
 use crate::address::Address;
 use crate::error::ClientError;
 
-/// Where a server listens unless it is told otherwise.
+/// The default address of a server.
 pub const DEFAULT_ADDRESS: &str = "http://127.0.0.1:7600";
 /// The file in a data directory that holds the secret of the first key.
 pub const ADMIN_KEY_FILE: &str = "admin.key";
-/// The file in a data directory that says where its server listens, and on a second line where the
-/// key is if it is not [`ADMIN_KEY_FILE`].
+/// The file in a data directory with the address of its server, and on a second line the path of
+/// the key if it is not [`ADMIN_KEY_FILE`].
 pub const ADDRESS_FILE: &str = "address";
 
-/// Where a system-wide server keeps its things.
+/// The data directory of a server of root.
 const SYSTEM_DATA_DIR: &str = "/var/lib/shoal";
 /// Longest file that is read.
 const BYTES_MAX: usize = 4096;
 
-/// What is known about where to go. What is not given is looked for.
+/// What is known about the server. What is not given is looked up.
 #[derive(Debug, Clone, Default)]
 pub struct Discovery {
     /// The server's address.
@@ -28,17 +28,17 @@ pub struct Discovery {
     pub key: Option<String>,
     /// The data directory of a server on this machine.
     pub data_dir: Option<PathBuf>,
-    /// Where to go if nothing says where.
+    /// The address if nothing else names one.
     pub fallback: Option<String>,
 }
 
-/// Where a server keeps its data unless it is told otherwise: root's in one place for the machine,
-/// any other user's beneath their home.
+/// The default data directory: one for the machine for root, below the home directory for any other
+/// user.
 pub fn default_data_dir(root: bool, variable: impl Fn(&str) -> Option<PathBuf>) -> PathBuf {
     if root {
         return PathBuf::from(SYSTEM_DATA_DIR);
     }
-    // The standard says to ignore relative ones.
+    // The XDG standard says to ignore relative paths.
     let directory = |name: &str| variable(name).filter(|path| path.is_absolute());
     let home = || directory("HOME").map(|home| home.join(".local/share"));
     let above = directory("XDG_DATA_HOME").or_else(home);
@@ -46,7 +46,7 @@ pub fn default_data_dir(root: bool, variable: impl Fn(&str) -> Option<PathBuf>) 
 }
 
 impl Discovery {
-    /// What the environment says: `SHOAL_URL`, `SHOAL_KEY`, `SHOAL_DATA_DIR`.
+    /// From the environment: `SHOAL_URL`, `SHOAL_KEY`, `SHOAL_DATA_DIR`.
     pub fn from_environment() -> Self {
         let set = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
         let root = rustix::process::geteuid().is_root();
@@ -61,7 +61,7 @@ impl Discovery {
 
     /// The address, and the secret of a key if there is one.
     pub(crate) fn resolve(self) -> Result<(Address, Option<String>), ClientError> {
-        // What a data directory says is about this machine, whatever its address.
+        // A data directory is of this machine, whatever address it names.
         let ours = self.address.is_none();
         let named = self.address;
         let read_lines = |name: &str| read(&self.data_dir.as_deref()?.join(name));
@@ -104,7 +104,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn data_is_kept_where_users_expect_it() {
+    fn default_data_dir_follows_the_user() {
         let cases = [
             (true, &[("HOME", "/root")][..], "/var/lib/shoal"),
             (false, &[("HOME", "/home/a")], "/home/a/.local/share/shoal"),
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_said_comes_before_what_is_found() {
+    fn discovery_prefers_given_values_to_files() {
         let dir = std::env::temp_dir().join(format!("shoal-discover-{}", std::process::id()));
         std::fs::create_dir_all(&dir).unwrap();
         std::fs::write(dir.join(ADMIN_KEY_FILE), "found-key\n").unwrap();

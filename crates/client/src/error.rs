@@ -1,4 +1,4 @@
-//! What can go wrong: the server refused, or there was no answer to be had.
+//! Errors of the client: the server refused, or no answer arrived.
 
 use std::time::Duration;
 
@@ -8,33 +8,33 @@ use wire::Problem;
 /// Why a call failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ClientError {
-    /// The server refused, and says why.
+    /// The server refused, with the reason.
     #[error("{0}")]
     Problem(Box<Problem>),
-    /// No connection came about, so nothing was asked.
+    /// No connection could be made, so nothing was sent.
     #[error("no server at {address}: {cause}")]
     Connect {
-        /// Where.
+        /// The address of the server.
         address: String,
         /// Why not.
         cause: String,
     },
-    /// The connection ended before the answer did. What was asked may have been done.
-    #[error("the connection was cut off: {cause}")]
+    /// The connection ended before the answer. The server may have done the request.
+    #[error("the connection broke: {cause}")]
     Cut {
-        /// What is known of it.
+        /// Why.
         cause: String,
     },
-    /// No answer came in time. What was asked may have been done.
+    /// No answer came in time. The server may have done the request.
     #[error("no answer to {call} after {} ms", after.as_millis())]
     Timeout {
         /// Method and path.
         call: String,
-        /// How long was waited.
+        /// How long the client waited.
         after: Duration,
     },
-    /// The answer is none of this API: another kind of server, or another version.
-    #[error("{call} was answered with {status}, which cannot be understood: {cause}")]
+    /// The answer is not of this API: another kind of server, or another version.
+    #[error("the answer to {call} ({status}) is not understood: {cause}")]
     Unexpected {
         /// Method and path.
         call: String,
@@ -69,12 +69,12 @@ impl ClientError {
         }
     }
 
-    /// When that is likely, if the server said so.
+    /// When to try again, if the server said so.
     pub fn retry_after(&self) -> Option<Duration> {
         self.problem()?.retry_after_ms.map(Duration::from_millis)
     }
 
-    /// The server's own words.
+    /// The error of the server, if it refused.
     pub fn problem(&self) -> Option<&Problem> {
         match self {
             Self::Problem(problem) => Some(problem),
@@ -86,7 +86,7 @@ impl ClientError {
         }
     }
 
-    /// The code to branch on, if the server refused with one that is known here.
+    /// The error code, if the server refused with a known one.
     pub fn code(&self) -> Option<ErrorCode> {
         self.problem()?.error_code()
     }

@@ -1,5 +1,5 @@
-//! What happens, as it happens. A stream that breaks is taken up where it broke; what the server
-//! has forgotten meanwhile is said, never skipped in silence.
+//! Events as they happen. After a broken connection the stream resumes where it broke. It reports
+//! events that the server deleted meanwhile; it never skips any silently.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use wire::{Event, EventList, EventsReset};
 use crate::boxed;
 use crate::call::Call;
 use crate::error::ClientError;
-use crate::lines::{Events, Lines, Told};
+use crate::lines::{Lines, SseEvent, SseParser};
 use crate::query::Target;
 use crate::transport::Client;
 
@@ -24,13 +24,13 @@ pub(crate) const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 /// Which events.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct EventsQuery {
-    /// Those after this one; on a stream, only new ones if not given.
+    /// Events after this id. Without it a stream has only new events.
     pub after: Option<u64>,
-    /// Those of this sandbox.
+    /// Events of this sandbox.
     pub sandbox: Option<SandboxId>,
-    /// Those of this session.
+    /// Events of this session.
     pub session: Option<SessionId>,
-    /// At most so many; streams have no end.
+    /// At most this many; ignored by streams.
     pub limit: Option<u32>,
 }
 
@@ -48,14 +48,14 @@ impl EventsQuery {
     }
 }
 
-/// What a stream tells.
+/// An item of a stream of events.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Seen {
-    /// Something happened.
+pub enum EventUpdate {
+    /// An event.
     Event(Box<Event>),
-    /// Events before this one are forgotten: whoever keeps a picture of the world reads it anew.
-    Forgotten {
-        /// The oldest event that is still remembered.
+    /// Events before `oldest` are no longer stored: a client that tracks state must read it again.
+    Gap {
+        /// The oldest event that is still stored.
         oldest: u64,
     },
 }
@@ -68,7 +68,7 @@ impl Client {
         self.json(Call::get(target).accept(JSON)).await
     }
 
-    /// Events as they happen. Nothing is sent before the first is asked for.
+    /// Events as they happen. The request is sent with the first `next`.
     pub fn watch_events(&self, query: EventsQuery) -> EventStream {
         EventStream::new(self.clone(), query)
     }
@@ -78,8 +78,8 @@ impl Client {
 pub struct EventStream {
     client: Client,
     query: EventsQuery,
-    open: Option<(Lines, Events)>,
-    /// Since when nothing could be heard.
+    open: Option<(Lines, SseParser)>,
+    /// Since when the connection is broken.
     lost_at: Option<Instant>,
     pause: Duration,
 }
@@ -89,17 +89,17 @@ impl EventStream {
         Self { client, query, open: None, lost_at: None, pause: FIRST_PAUSE }
     }
 
-    /// The last event that was seen: where another stream would go on.
+    /// The id of the last event: another stream can resume after it.
     pub fn last_seen(&self) -> Option<u64> {
         self.query.after
     }
 
-    /// The next one, however long that takes. An error means that the server refuses, or that it
-    /// could not be reached for as long as the client's patience says. Safe to drop while waiting.
-    pub async fn next(&mut self) -> Result<Seen, ClientError> {
+    /// Waits for the next item. An error means that the server refused, or that it was unreachable
+    /// for longer than `Patience::resume`. Safe to drop while waiting.
+    pub async fn next(&mut self) -> Result<EventUpdate, ClientError> {
         loop {
             let error = match self.step().await {
-                Ok(Some(seen)) => return Ok(seen),
+                Ok(Some(update)) => return Ok(update),
                 Ok(None) => ClientError::cut("the server ended the stream"),
                 Err(error) if error.retryable() => error,
                 Err(error) => return Err(error),
@@ -114,44 +114,47 @@ impl EventStream {
         }
     }
 
-    /// Reads until something is told; none if the stream ended.
-    async fn step(&mut self) -> Result<Option<Seen>, ClientError> {
+    /// Reads the next item; none if the stream ended.
+    async fn step(&mut self) -> Result<Option<EventUpdate>, ClientError> {
         if self.open.is_none() {
             let mut call = Call::get(self.query.target()).accept(STREAM);
             if let Some(after) = self.query.after {
                 call = call.header(LAST_EVENT_ID, HeaderValue::from(after));
             }
             let answer = self.client.stream(&mut call).await?;
-            self.open = Some((Lines::new(answer.into_body()), Events::default()));
+            self.open = Some((Lines::new(answer.into_body()), SseParser::default()));
         }
         let quiet = self.client.patience().quiet;
         let Some((lines, events)) = &mut self.open else { return Ok(None) };
         loop {
             let heard = timeout(quiet, lines.next()).await;
-            let heard =
-                heard.map_err(|_| ClientError::cut("nothing was heard, not even a beat"))?;
+            let heard = heard.map_err(|_| {
+                ClientError::cut("the server sent nothing for too long, not even a heartbeat")
+            })?;
             let Some(line) = heard? else { return Ok(None) };
             (self.lost_at, self.pause) = (None, FIRST_PAUSE);
-            let Some(told) = events.line(&line) else { continue };
-            let seen = seen(&told)?;
-            match &seen {
-                Seen::Event(event) => self.query.after = Some(event.id),
-                Seen::Forgotten { oldest } => {
+            let Some(event) = events.line(&line) else { continue };
+            let update = update_of(&event)?;
+            match &update {
+                EventUpdate::Event(event) => self.query.after = Some(event.id),
+                EventUpdate::Gap { oldest } => {
                     self.query.after = Some(oldest.saturating_sub(1));
                 }
             }
-            return Ok(Some(seen));
+            return Ok(Some(update));
         }
     }
 }
 
-fn seen(told: &Told) -> Result<Seen, ClientError> {
-    let wrong = |error| ClientError::Invalid { cause: format!("an event: {error}") };
-    if told.name == EventsReset::NAME {
-        let reset: EventsReset = serde_json::from_str(&told.data).map_err(wrong)?;
-        return Ok(Seen::Forgotten { oldest: reset.oldest });
+fn update_of(event: &SseEvent) -> Result<EventUpdate, ClientError> {
+    let wrong = |error| ClientError::Invalid { cause: format!("cannot read an event: {error}") };
+    if event.name == EventsReset::NAME {
+        let reset: EventsReset = serde_json::from_str(&event.data).map_err(wrong)?;
+        return Ok(EventUpdate::Gap { oldest: reset.oldest });
     }
-    serde_json::from_str(&told.data).map(|event| Seen::Event(Box::new(event))).map_err(wrong)
+    serde_json::from_str(&event.data)
+        .map(|event| EventUpdate::Event(Box::new(event)))
+        .map_err(wrong)
 }
 
 impl std::fmt::Debug for EventStream {

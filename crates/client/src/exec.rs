@@ -1,4 +1,4 @@
-//! Programs in a sandbox: run to their end, or watched while they run.
+//! Runs programs in a sandbox: with the whole output at the end, or streamed.
 
 use std::time::Duration;
 
@@ -13,14 +13,14 @@ use crate::lines::Lines;
 
 const LINES_OF_JSON: &str = "application/x-ndjson";
 
-/// The longest a program can take: its own time, or the most that any may have.
+/// How long a program may take: its timeout, or the longest that a server allows.
 fn may_take(request: &ExecRequest) -> Duration {
     Duration::from_millis(request.timeout_ms.unwrap_or(ExecRequest::TIMEOUT_MS_MAX))
 }
 
 impl Inside {
-    /// Runs a program to its end, with its output kept. It is not sent again if the connection
-    /// breaks: it may have run.
+    /// Runs a program and collects its output. The request is not sent again if the connection
+    /// breaks, because the program may have run.
     #[boxed]
     pub async fn exec(&self, request: ExecRequest) -> Result<ExecResult, ClientError> {
         let may_take = may_take(&request);
@@ -28,7 +28,7 @@ impl Inside {
         self.client.json(call).await
     }
 
-    /// Runs a program and gives its output as it comes.
+    /// Runs a program and streams its output.
     #[boxed]
     pub async fn exec_stream(&self, request: ExecRequest) -> Result<ExecStream, ClientError> {
         let may_take = may_take(&request);
@@ -39,16 +39,16 @@ impl Inside {
         let lost = answer.headers().get(wire::STATE_LOST_HEADER);
         let state_lost = lost.and_then(|reason| reason.to_str().ok()).map(str::to_owned);
         let lines = Lines::new(answer.into_body());
-        Ok(ExecStream { lines, allowed, deadline, over: false, state_lost })
+        Ok(ExecStream { lines, allowed, deadline, ended: false, state_lost })
     }
 }
 
-/// A program that is watched. Dropped before its end, the program is killed.
+/// The output of a running program. Dropping it before the end kills the program.
 pub struct ExecStream {
     lines: Lines,
     allowed: Duration,
     deadline: Instant,
-    over: bool,
+    ended: bool,
     state_lost: Option<String>,
 }
 
@@ -58,17 +58,17 @@ impl ExecStream {
         self.state_lost.as_deref()
     }
 
-    /// What happens next; none after the end. A refusal of the server is an error, also if it comes
-    /// while the program runs.
+    /// The next event; none after the end. A refusal of the server is an error, also while the
+    /// program runs.
     pub async fn next(&mut self) -> Result<Option<ExecEvent>, ClientError> {
-        if self.over {
+        if self.ended {
             return Ok(None);
         }
         let step = timeout_at(self.deadline, self.step()).await.unwrap_or_else(|_| {
-            let call = "a program that runs".to_owned();
+            let call = "the output of a program".to_owned();
             Err(ClientError::Timeout { call, after: self.allowed })
         });
-        self.over = !matches!(
+        self.ended = !matches!(
             step,
             Ok(Some(ExecEvent::Started | ExecEvent::Stdout(_) | ExecEvent::Stderr(_)))
         );
@@ -84,7 +84,7 @@ impl ExecStream {
                 continue;
             }
             let event = serde_json::from_str(&line).map_err(|error| {
-                ClientError::cut(format!("a line of the program's output: {error}"))
+                ClientError::cut(format!("cannot read a line of the program's output: {error}"))
             })?;
             return match event {
                 ExecEvent::Error { problem } => Err(ClientError::Problem(problem)),
@@ -99,6 +99,6 @@ impl ExecStream {
 
 impl std::fmt::Debug for ExecStream {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("ExecStream").field("over", &self.over).finish_non_exhaustive()
+        f.debug_struct("ExecStream").field("ended", &self.ended).finish_non_exhaustive()
     }
 }

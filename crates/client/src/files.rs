@@ -17,7 +17,7 @@ use crate::transport::Patience;
 
 const BYTES: HeaderValue = HeaderValue::from_static("application/octet-stream");
 const TAR: HeaderValue = HeaderValue::from_static("application/x-tar");
-/// An upload takes as long as its bytes take; a day is a limit, not a promise.
+/// The longest time for an upload.
 const TRANSFER: std::time::Duration = std::time::Duration::from_hours(24);
 
 impl Inside {
@@ -25,7 +25,7 @@ impl Inside {
         self.at().part("files").with("path", path)
     }
 
-    /// Reads a file from a byte on.
+    /// Reads a file from an offset on.
     #[boxed]
     pub async fn read_file(&self, path: &str, from: u64) -> Result<Download, ClientError> {
         let mut call = Call::get(self.files(path));
@@ -36,7 +36,7 @@ impl Inside {
         self.download(call).await
     }
 
-    /// Reads a whole file that has at most so many bytes.
+    /// Reads a whole file of at most `limit` bytes.
     #[boxed]
     pub async fn read_small(&self, path: &str, limit: usize) -> Result<Vec<u8>, ClientError> {
         let mut download = self.read_file(path, 0).await?;
@@ -50,7 +50,7 @@ impl Inside {
         Ok(bytes)
     }
 
-    /// Writes a file, replacing what is there. Permissions such as `0o755` if they matter.
+    /// Writes or replaces a file, with permissions such as `0o755` if given.
     pub async fn write_file(
         &self,
         path: &str,
@@ -74,14 +74,14 @@ impl Inside {
         self.client.json(call.may_take(TRANSFER)).await
     }
 
-    /// Removes a file; a directory with all that is in it, if asked to.
+    /// Removes a file; with `recursive` a directory with everything in it.
     #[boxed]
     pub async fn remove_file(&self, path: &str, recursive: bool) -> Result<(), ClientError> {
         let target = self.files(path).maybe("recursive", recursive.then_some(true));
         self.client.done(Call::delete(target)).await
     }
 
-    /// What is at a path. A link is shown as such, not followed.
+    /// The entry at a path. A link is not followed.
     #[boxed]
     pub async fn stat(&self, path: &str) -> Result<FileEntry, ClientError> {
         let target = self.at().part("files").part("stat").with("path", path);
@@ -100,13 +100,13 @@ impl Inside {
         self.client.json(Call::get(target.maybe("after", after).maybe("limit", limit))).await
     }
 
-    /// Gives a file or directory another name.
+    /// Renames a file or directory.
     #[boxed]
     pub async fn move_file(&self, request: &MoveRequest) -> Result<(), ClientError> {
         self.client.done(Call::post(self.at().part("files").part("move")).json(request)?).await
     }
 
-    /// Makes a directory and those above it.
+    /// Makes a directory, and its parents.
     #[boxed]
     pub async fn make_directory(&self, path: &str) -> Result<(), ClientError> {
         let target = self.at().part("files").part("directory");
@@ -114,7 +114,7 @@ impl Inside {
         self.client.done(Call::post(target).json(&request)?).await
     }
 
-    /// A directory with all that is in it, as a tar archive.
+    /// A directory with everything in it, as a tar archive.
     #[boxed]
     pub async fn download_archive(&self, path: &str) -> Result<Download, ClientError> {
         self.download(Call::get(self.at().part("archive").with("path", path))).await
@@ -142,7 +142,7 @@ fn octal(mode: u32) -> String {
     format!("{mode:04o}")
 }
 
-/// Bytes that arrive.
+/// A download.
 pub struct Download {
     body: Incoming,
     patience: Patience,
@@ -153,7 +153,7 @@ impl Download {
         Self { body, patience }
     }
 
-    /// The next ones; none at the end. An end that comes too early is an error.
+    /// The next bytes; none at the end. An early end is an error.
     pub async fn next(&mut self) -> Result<Option<Bytes>, ClientError> {
         let quiet = self.patience.quiet;
         timeout(quiet, piece(&mut self.body)).await.unwrap_or_else(|_| {

@@ -1,4 +1,4 @@
-//! The harness of a sandbox, spoken with line by line.
+//! A connection to the harness of a sandbox, line by line.
 
 use futures_util::stream::{SplitSink, SplitStream};
 use futures_util::{SinkExt as _, StreamExt as _};
@@ -11,66 +11,71 @@ use crate::sandbox::Handle;
 use crate::web_socket::Socket;
 
 impl Handle {
-    /// Speaks with the harness of the sandbox, which is ready then. Nobody else does meanwhile.
+    /// Connects to the harness of the sandbox, which is ready then. The connection is exclusive.
     #[boxed]
-    pub async fn hold_harness(&self) -> Result<HeldHarness, ClientError> {
+    pub async fn connect_harness(&self) -> Result<HarnessConnection, ClientError> {
         let extra = self.client.patience().control;
         let socket = self.client.web_socket(self.at().part("harness"), extra).await?;
         let (to, from) = socket.split();
-        Ok(HeldHarness { says: HarnessSays { from, over: None }, hears: HarnessHears { to } })
+        Ok(HarnessConnection {
+            reader: HarnessReader { from, ended: None },
+            writer: HarnessWriter { to },
+        })
     }
 }
 
-/// A harness that is held. Dropped, its program ends.
+/// A connection to a harness. Dropping it ends the harness.
 ///
-/// A harness may wait until it is heard before it hears more: whoever says much listens meanwhile.
+/// A harness may stop reading until its output is read: read while you write much.
 #[derive(Debug)]
-pub struct HeldHarness {
-    /// What it says.
-    pub says: HarnessSays,
-    /// What is said to it.
-    pub hears: HarnessHears,
+pub struct HarnessConnection {
+    /// The output of the harness.
+    pub reader: HarnessReader,
+    /// The input of the harness.
+    pub writer: HarnessWriter,
 }
 
-/// What a harness says.
-pub struct HarnessSays {
+/// Reads the output of a harness.
+pub struct HarnessReader {
     from: SplitStream<Socket>,
-    over: Option<HarnessClosed>,
+    ended: Option<HarnessClosed>,
 }
 
-/// What is said to a harness.
-pub struct HarnessHears {
+/// Writes the input of a harness.
+pub struct HarnessWriter {
     to: SplitSink<Socket, Message>,
 }
 
-/// What is heard of a harness.
+/// Output of a harness.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Said {
+pub enum HarnessOutput {
     /// A line, without its end.
     Line(String),
-    /// Nothing more will be said, and why.
+    /// The harness has ended, and why.
     Closed(HarnessClosed),
 }
 
-impl HarnessSays {
-    /// What is said next. Safe to drop while waiting.
-    pub async fn next(&mut self) -> Result<Said, ClientError> {
-        if let Some(closed) = &self.over {
-            return Ok(Said::Closed(closed.clone()));
+impl HarnessReader {
+    /// The next output. Safe to drop while waiting.
+    pub async fn next(&mut self) -> Result<HarnessOutput, ClientError> {
+        if let Some(closed) = &self.ended {
+            return Ok(HarnessOutput::Closed(closed.clone()));
         }
         loop {
             let Some(message) = self.from.next().await else {
-                return Err(ClientError::cut("the harness was cut off without a word"));
+                return Err(ClientError::cut(
+                    "the connection to the harness ended without a close message",
+                ));
             };
             match message.map_err(ClientError::cut)? {
-                Message::Text(text) => return Ok(Said::Line(text.as_str().to_owned())),
+                Message::Text(text) => return Ok(HarnessOutput::Line(text.as_str().to_owned())),
                 Message::Close(Some(frame)) => {
                     let closed = HarnessClosed::read(frame.code.into(), frame.reason.as_str());
-                    self.over = Some(closed.clone());
-                    return Ok(Said::Closed(closed));
+                    self.ended = Some(closed.clone());
+                    return Ok(HarnessOutput::Closed(closed));
                 }
                 Message::Close(None) => {
-                    return Err(ClientError::cut("the harness was closed without a word"));
+                    return Err(ClientError::cut("the server closed the harness without a reason"));
                 }
                 Message::Binary(_) | Message::Ping(_) | Message::Pong(_) | Message::Frame(_) => {}
             }
@@ -78,27 +83,28 @@ impl HarnessSays {
     }
 }
 
-impl HarnessHears {
-    /// Says a line. Dropped, it may have been said.
+impl HarnessWriter {
+    /// Sends a line. If this future is dropped, the line may have been sent.
     #[boxed]
-    pub async fn say(&mut self, line: &str) -> Result<(), ClientError> {
+    pub async fn send(&mut self, line: &str) -> Result<(), ClientError> {
         if line.contains('\n') || line.len() > HARNESS_LINE_BYTES_MAX {
-            let cause =
-                format!("a line has no line break and at most {HARNESS_LINE_BYTES_MAX} bytes");
+            let cause = format!(
+                "a line must have no line break and at most {HARNESS_LINE_BYTES_MAX} bytes"
+            );
             return Err(ClientError::invalid(cause));
         }
         self.to.send(Message::Text(line.into())).await.map_err(ClientError::cut)
     }
 }
 
-impl std::fmt::Debug for HarnessSays {
+impl std::fmt::Debug for HarnessReader {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("HarnessSays").field("over", &self.over).finish_non_exhaustive()
+        f.debug_struct("HarnessReader").field("ended", &self.ended).finish_non_exhaustive()
     }
 }
 
-impl std::fmt::Debug for HarnessHears {
+impl std::fmt::Debug for HarnessWriter {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("HarnessHears").finish_non_exhaustive()
+        f.debug_struct("HarnessWriter").finish_non_exhaustive()
     }
 }

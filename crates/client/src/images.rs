@@ -14,7 +14,7 @@ use crate::query::Target;
 use crate::transport::Client;
 
 const BYTES: HeaderValue = HeaderValue::from_static("application/octet-stream");
-/// An image takes as long as its bytes take; a day is a limit, not a promise.
+/// The longest time for the upload of an image.
 const TRANSFER: Duration = Duration::from_hours(24);
 
 fn at() -> Target {
@@ -48,7 +48,7 @@ impl Client {
         self.json(call.may_take(TRANSFER)).await
     }
 
-    /// Forgets a name of an image, or all of them by its id. Forced, also if sandboxes use it.
+    /// Removes a name of an image, or all its names by its id. With `force` also if it is in use.
     #[boxed]
     pub async fn delete_image(
         &self,

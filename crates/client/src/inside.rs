@@ -1,9 +1,9 @@
-//! What can be done inside: programs and files, in a sandbox or in whatever sandbox a session has.
+//! The inside of a sandbox: programs, files and ports, by the id of a sandbox or of a session.
 
 use crate::query::Target;
 use crate::transport::Client;
 
-/// The inside of a sandbox, or of the sandbox of a session, which is woken or replaced if need be.
+/// The inside of a sandbox, or of the sandbox of a session, which is resumed or replaced if needed.
 #[derive(Debug, Clone)]
 pub struct Inside {
     pub(crate) client: Client,

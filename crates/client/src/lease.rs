@@ -15,9 +15,8 @@ use crate::transport::Client;
 /// A sandbox that is yours until you return it. Everything that can be done with a sandbox can be
 /// done with this.
 ///
-/// Dropped, the return is sent in the background, if there is a tokio runtime to send it on; if
-/// not, or if it fails, the lease ends when its time is over. [`Lease::give_back`] waits and says
-/// whether it worked.
+/// Dropping it returns it in the background, if there is a tokio runtime. Otherwise, or if that
+/// fails, the lease ends when it expires. [`Lease::give_back`] waits for the answer.
 #[derive(Debug)]
 pub struct Lease {
     handle: Handle,
@@ -42,26 +41,27 @@ impl Lease {
         &self.checkout.sandbox
     }
 
-    /// How it was come by.
+    /// How the sandbox was obtained.
     pub fn path(&self) -> Option<CheckoutPath> {
         self.checkout.path
     }
 
-    /// Lets it last longer.
+    /// Extends the lease.
     pub async fn renew_lease(&mut self, ttl_s: Option<u64>) -> Result<&Sandbox, ClientError> {
         let renewed = self.handle.client.renew_lease(self.checkout.id, ttl_s).await?;
         self.checkout.sandbox = renewed.sandbox;
         Ok(&self.checkout.sandbox)
     }
 
-    /// Returns it and waits for the answer. Dropped while waiting, the return is sent all the same.
+    /// Returns the lease and waits for the answer. If this future is dropped, the return is still
+    /// sent.
     pub async fn give_back(mut self) -> Result<(), ClientError> {
         let returned = self.handle.client.return_lease(self.checkout.id).await;
         self.held = false;
         returned
     }
 
-    /// Keeps the lease beyond this guard: somebody else returns it, or its time does.
+    /// Detaches the lease from this guard: the caller returns it by its id, or it expires.
     pub fn keep(mut self) -> Checkout {
         self.held = false;
         self.checkout.clone()
@@ -83,32 +83,32 @@ impl Drop for Lease {
         }
         if let Ok(tokio) = tokio::runtime::Handle::try_current() {
             let (client, id) = (self.handle.client.clone(), self.checkout.id);
-            // Nobody is there to be told; a lease that is not returned ends with its time.
+            // The result is not needed: a lease that is not returned expires.
             tokio.spawn(async move { client.return_lease(id).await });
         }
     }
 }
 
-/// A checkout whose answer may not be taken. Dropped before it was, whatever was handed out for it is
-/// returned in the background, if there is a tokio runtime to say so on.
+/// A checkout that has no answer yet. If it is dropped before the answer, it returns in the
+/// background whatever the server handed out, if there is a tokio runtime.
 pub(crate) struct Unanswered {
     client: Client,
-    mark: Option<HeaderValue>,
+    key: Option<HeaderValue>,
 }
 
 impl Unanswered {
     pub(crate) fn new(client: Client, call: &Call) -> Self {
-        Self { client, mark: call.mark().cloned() }
+        Self { client, key: call.idempotency_key().cloned() }
     }
 
-    /// There is an answer, or it is certain that nothing was handed out.
-    pub(crate) fn heard<T>(&mut self, answer: &Result<T, ClientError>) {
+    /// Disarms the guard if there is an answer, or if the server certainly handed out nothing.
+    pub(crate) fn on_answer<T>(&mut self, answer: &Result<T, ClientError>) {
         match answer {
             Ok(_)
             | Err(
                 ClientError::Problem(_) | ClientError::Connect { .. } | ClientError::Invalid { .. },
             ) => {
-                self.mark = None;
+                self.key = None;
             }
             Err(
                 ClientError::Cut { .. }
@@ -121,10 +121,10 @@ impl Unanswered {
 
 impl Drop for Unanswered {
     fn drop(&mut self) {
-        if let (Some(mark), Ok(tokio)) = (self.mark.take(), tokio::runtime::Handle::try_current()) {
-            let call = Call::delete(Target::new("/v1/checkouts")).header(IDEMPOTENCY_KEY, mark);
+        if let (Some(key), Ok(tokio)) = (self.key.take(), tokio::runtime::Handle::try_current()) {
+            let call = Call::delete(Target::new("/v1/checkouts")).header(IDEMPOTENCY_KEY, key);
             let client = self.client.clone();
-            // Nobody is there to be told; a lease that is not returned ends with its time.
+            // The result is not needed: a lease that is not returned expires.
             tokio.spawn(async move { client.done(call).await });
         }
     }

@@ -1,7 +1,6 @@
-//! A typed client of the HTTP API: every route a method, every answer a type, every failure either
-//! the server's own words or what became of the connection. It decides nothing: what to do about a
-//! failure is its caller's affair, except that a request which certainly did no harm is sent again
-//! when the connection breaks.
+//! A typed client of the HTTP API: a method for every route, a type for every answer. An error is
+//! either a refusal of the server or a failed connection. The client decides nothing: the caller
+//! handles errors, except that idempotent requests are sent again when the connection breaks.
 //!
 //! ```no_run
 //! use client::{Client, ExecRequest};
@@ -16,7 +15,7 @@
 //! # }
 //! ```
 //!
-//! A [`Lease`] that is dropped is returned, too, but nobody hears whether that worked.
+//! Dropping a [`Lease`] returns it, too, but does not report whether that worked.
 
 mod address;
 mod backup;
@@ -26,13 +25,13 @@ mod discover;
 mod error;
 mod events;
 mod exec;
+mod file_search;
 mod files;
 mod harness;
 mod images;
 mod inside;
 mod lease;
 mod lines;
-mod look;
 mod mcp;
 mod ports;
 mod process_log;
@@ -46,9 +45,8 @@ mod transport;
 mod turns;
 mod web_socket;
 
-// A future that is not boxed is compiled in every crate that awaits it, with everything beneath it.
-// Public functions that are not in the way of a checkout or an exec are boxed, so that they are
-// compiled here, once.
+// An unboxed future is compiled again in every crate that awaits it. Public functions are boxed,
+// except in the hot path of checkout and exec, so that they are compiled once, in this crate.
 use async_recursion::async_recursion as boxed;
 
 pub use model::{KeyId, LeaseId, Role, SandboxId, SessionId, TemplateName, TurnId};
@@ -63,20 +61,20 @@ pub use crate::discover::{
     ADDRESS_FILE, ADMIN_KEY_FILE, DEFAULT_ADDRESS, Discovery, default_data_dir,
 };
 pub use crate::error::ClientError;
-pub use crate::events::{EventStream, EventsQuery, Seen};
+pub use crate::events::{EventStream, EventUpdate, EventsQuery};
 pub use crate::exec::ExecStream;
+pub use crate::file_search::{FileFilter, WatchStream};
 pub use crate::files::Download;
-pub use crate::harness::{HarnessHears, HarnessSays, HeldHarness, Said};
+pub use crate::harness::{HarnessConnection, HarnessOutput, HarnessReader, HarnessWriter};
 pub use crate::inside::Inside;
 pub use crate::lease::Lease;
-pub use crate::look::{FileFilter, WatchStream};
-pub use crate::mcp::{McpMessage, McpPlace};
+pub use crate::mcp::{McpMessage, McpTarget};
 pub use crate::ports::Forwarded;
-pub use crate::process_log::{LogStream, Logged};
+pub use crate::process_log::{LogEvent, LogStream};
 pub use crate::processes::{LogPart, ProcessFilter};
 pub use crate::routes::{SandboxFilter, template};
 pub use crate::sandbox::Handle;
 pub use crate::session::{Conversation, SessionFilter};
-pub use crate::terminal::{Shown, Terminal, TerminalRequest};
+pub use crate::terminal::{Terminal, TerminalEvent, TerminalRequest};
 pub use crate::transport::{Client, Patience};
 pub use crate::turns::TurnStream;

@@ -1,5 +1,4 @@
-//! Lines out of an answer that arrives in pieces, and the events of a stream out of lines. Nothing
-//! is kept without a limit.
+//! Splits an answer into lines, and parses server-sent events from lines. Every buffer has a limit.
 
 use bytes::Bytes;
 use http_body_util::BodyExt as _;
@@ -7,14 +6,14 @@ use hyper::body::Incoming;
 
 use crate::error::ClientError;
 
-/// Longest line that is read: the most output that is kept, as base64, and some.
+/// The longest line: the most output that a server keeps, as base64, and some more.
 const LINE_BYTES_MAX: usize = 32 << 20;
 
 /// The lines of an answer.
 pub(crate) struct Lines {
     body: Incoming,
     buffer: Vec<u8>,
-    /// Up to here there is no end of a line.
+    /// How far the buffer was searched for the end of a line.
     searched: usize,
     ended: bool,
 }
@@ -35,7 +34,9 @@ impl Lines {
                 return Ok(None);
             }
             if self.buffer.len() > LINE_BYTES_MAX {
-                return Err(ClientError::cut(format!("a line over {LINE_BYTES_MAX} bytes")));
+                return Err(ClientError::cut(format!(
+                    "a line is longer than {LINE_BYTES_MAX} bytes"
+                )));
             }
             match piece(&mut self.body).await? {
                 Some(bytes) => self.buffer.extend_from_slice(&bytes),
@@ -76,27 +77,27 @@ fn take_line(buffer: &mut Vec<u8>, searched: &mut usize, ended: bool) -> Option<
     Some(line)
 }
 
-/// One event of a stream.
+/// One server-sent event.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Told {
+pub(crate) struct SseEvent {
     pub(crate) name: String,
     pub(crate) id: Option<String>,
     pub(crate) data: String,
 }
 
-/// Puts lines together to events.
+/// Parses server-sent events, line by line.
 #[derive(Debug, Default)]
-pub(crate) struct Events {
-    current: Told,
+pub(crate) struct SseParser {
+    current: SseEvent,
     has_data: bool,
 }
 
-impl Events {
-    /// Takes a line; gives the event that it completes.
-    pub(crate) fn line(&mut self, line: &str) -> Option<Told> {
+impl SseParser {
+    /// Takes a line, and gives the event that it completes.
+    pub(crate) fn line(&mut self, line: &str) -> Option<SseEvent> {
         if line.is_empty() {
-            let told = std::mem::take(&mut self.current);
-            return std::mem::take(&mut self.has_data).then_some(told);
+            let event = std::mem::take(&mut self.current);
+            return std::mem::take(&mut self.has_data).then_some(event);
         }
         let (field, value) = line.split_once(':').unwrap_or((line, ""));
         let value = value.strip_prefix(' ').unwrap_or(value);
@@ -110,7 +111,7 @@ impl Events {
                 self.current.data.push_str(value);
                 self.has_data = true;
             }
-            // A heartbeat is a line that begins with a colon; whatever else is not ours to know.
+            // Comments (heartbeats) begin with a colon. Unknown fields are ignored.
             _ => {}
         }
         None
@@ -122,7 +123,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_come_out_whole_however_the_bytes_arrive() {
+    fn lines_are_split_however_the_bytes_arrive() {
         let text = b"one\r\n\ntwo\nlast";
         for size in 1..=text.len() {
             let (mut buffer, mut searched, mut lines) = (Vec::new(), 0, Vec::new());
@@ -140,14 +141,14 @@ mod tests {
     }
 
     #[test]
-    fn events_are_put_together() {
-        let mut events = Events::default();
+    fn server_sent_events_are_parsed() {
+        let mut events = SseParser::default();
         let text = ": beat\n\nevent: a\nid: 7\ndata: x\ndata: y\n\nretry: 5\n\ndata:z\n\nid: 8\n\n";
-        let told: Vec<_> = text.lines().filter_map(|line| events.line(line)).collect();
+        let parsed: Vec<_> = text.lines().filter_map(|line| events.line(line)).collect();
         let expected = [("a", Some("7"), "x\ny"), ("", None, "z")];
-        assert_eq!(told.len(), expected.len());
-        for (told, (name, id, data)) in told.iter().zip(expected) {
-            assert_eq!((&*told.name, told.id.as_deref(), &*told.data), (name, id, data));
+        assert_eq!(parsed.len(), expected.len());
+        for (event, (name, id, data)) in parsed.iter().zip(expected) {
+            assert_eq!((&*event.name, event.id.as_deref(), &*event.data), (name, id, data));
         }
     }
 }

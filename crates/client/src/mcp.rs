@@ -1,5 +1,4 @@
-//! Messages of the Model Context Protocol, passed on as they are. What is in them is the business of
-//! those who speak it.
+//! Forwards messages of the Model Context Protocol unchanged. It does not read their contents.
 
 use std::time::Duration;
 
@@ -22,23 +21,23 @@ const VERSION: HeaderName = HeaderName::from_static("mcp-protocol-version");
 const METHOD: HeaderName = HeaderName::from_static("mcp-method");
 const NAME: HeaderName = HeaderName::from_static("mcp-name");
 
-/// Where the protocol is spoken.
+/// Whose tools are used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum McpPlace {
+pub enum McpTarget {
     /// The tools of the server.
     Server,
-    /// Those of one sandbox.
+    /// The tools of one sandbox.
     Sandbox(SandboxId),
-    /// Those of whatever sandbox a session has.
+    /// The tools of the sandbox of a session.
     Session(SessionId),
 }
 
-/// A message, and what is said of it in headers.
+/// A message, and the contents of its headers.
 #[derive(Debug, Clone, Default)]
 pub struct McpMessage {
     /// The message, as JSON.
     pub body: Bytes,
-    /// The version of the protocol that was agreed on.
+    /// The negotiated version of the protocol.
     pub version: Option<String>,
     /// Its method.
     pub method: Option<String>,
@@ -47,24 +46,26 @@ pub struct McpMessage {
 }
 
 impl Client {
-    /// Passes on a message; the answer is none where none is due.
+    /// Forwards a message. Gives its answer, if it gets one.
     #[boxed]
-    pub async fn pass_on(
+    pub async fn forward_mcp(
         &self,
-        place: McpPlace,
+        place: McpTarget,
         message: McpMessage,
     ) -> Result<Option<Bytes>, ClientError> {
         let target = match place {
-            McpPlace::Server => Target::new("/mcp"),
-            McpPlace::Sandbox(id) => Target::new("/v1/sandboxes").part(&id.to_string()).part("mcp"),
-            McpPlace::Session(id) => Target::new("/v1/sessions").part(&id.to_string()).part("mcp"),
+            McpTarget::Server => Target::new("/mcp"),
+            McpTarget::Sandbox(id) => {
+                Target::new("/v1/sandboxes").part(&id.to_string()).part("mcp")
+            }
+            McpTarget::Session(id) => Target::new("/v1/sessions").part(&id.to_string()).part("mcp"),
         };
         let mut call = Call::post(target).bytes(message.body).may_take(TOOL_PATIENCE);
         call = call.accept(BOTH).header(CONTENT_TYPE, JSON);
         for (header, text) in
             [(VERSION, message.version), (METHOD, message.method), (NAME, message.name)]
         {
-            if let Some(value) = text.and_then(|text| written(&text)) {
+            if let Some(value) = text.and_then(|text| header_value(&text)) {
                 call = call.header(header, value);
             }
         }
@@ -73,8 +74,8 @@ impl Client {
     }
 }
 
-/// A text as a header takes it, in the protocol's own way where it has other letters.
-fn written(text: &str) -> Option<HeaderValue> {
+/// A text as a header value, encoded as the protocol says if it is not plain ASCII.
+fn header_value(text: &str) -> Option<HeaderValue> {
     let is_plain = text.bytes().all(|byte| (b' '..=b'~').contains(&byte)) && text.trim() == text;
     if is_plain {
         return HeaderValue::from_str(text).ok();
@@ -87,11 +88,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_written_so_that_a_header_takes_them() {
+    fn mcp_header_values_are_encoded() {
         for (text, expected) in
             [("exec", "exec"), ("grün", "=?base64?Z3LDvG4=?="), (" a", "=?base64?IGE=?=")]
         {
-            assert_eq!(written(text).unwrap(), expected);
+            assert_eq!(header_value(text).unwrap(), expected);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Ports inside a sandbox: who listens, and connections to them.
+//! Ports inside a sandbox: which are open, and connections to them.
 
 use std::io;
 use std::pin::Pin;
@@ -18,11 +18,11 @@ use crate::inside::Inside;
 
 const TCP: HeaderValue = HeaderValue::from_static("shoal-tcp");
 const UPGRADES: HeaderValue = HeaderValue::from_static("upgrade");
-/// How long a port is waited for if nothing is said.
+/// The default wait for a port.
 const WAIT: Duration = Duration::from_mins(1);
 
 impl Inside {
-    /// The ports on which something listens inside, once something does on all of these.
+    /// The open ports inside, after all of `wait_for` are open.
     #[boxed]
     pub async fn ports(
         &self,

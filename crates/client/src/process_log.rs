@@ -1,5 +1,5 @@
-//! A log that is followed. The connection may break: the process goes on, and the stream takes its log
-//! up where it broke. The last thing it tells is the process's end.
+//! Follows the log of a process. After a broken connection the stream resumes where it broke; the
+//! process runs on meanwhile. The last event is the end of the process.
 
 use std::time::Duration;
 
@@ -9,44 +9,44 @@ use wire::{LogPiece, Process, ProcessEvent};
 use crate::call::Call;
 use crate::error::ClientError;
 use crate::events::{FIRST_PAUSE, LAST_EVENT_ID, LONGEST_PAUSE, STREAM};
-use crate::lines::{Events, Lines};
+use crate::lines::{Lines, SseParser};
 use crate::query::Target;
 use crate::transport::Client;
 
-/// What a process wrote, or how it ended.
+/// An event of the log of a process.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Logged {
-    /// It wrote something.
+pub enum LogEvent {
+    /// Output of the process.
     Piece(LogPiece),
-    /// It is over.
+    /// The process has ended.
     Exit(Box<Process>),
 }
 
-/// A log that is followed. Dropped, the process runs on.
+/// A log that is followed. Dropping it does not end the process.
 pub struct LogStream {
     client: Client,
     at: Target,
     offset: u64,
-    open: Option<(Lines, Events)>,
+    open: Option<(Lines, SseParser)>,
     lost_at: Option<Instant>,
     pause: Duration,
-    over: bool,
+    ended: bool,
 }
 
 impl LogStream {
     pub(crate) fn new(client: Client, at: Target, offset: u64) -> Self {
-        let (open, lost_at, pause, over) = (None, None, FIRST_PAUSE, false);
-        Self { client, at, offset, open, lost_at, pause, over }
+        let (open, lost_at, pause, ended) = (None, None, FIRST_PAUSE, false);
+        Self { client, at, offset, open, lost_at, pause, ended }
     }
 
-    /// Where it is.
+    /// The offset of the next output.
     pub fn offset(&self) -> u64 {
         self.offset
     }
 
-    /// What comes next; none after the end. Safe to drop while waiting.
-    pub async fn next(&mut self) -> Result<Option<Logged>, ClientError> {
-        while !self.over {
+    /// The next event; none after the end. Safe to drop while waiting.
+    pub async fn next(&mut self) -> Result<Option<LogEvent>, ClientError> {
+        while !self.ended {
             let event = match self.step().await {
                 Ok(event) => event,
                 Err(error) => {
@@ -59,14 +59,14 @@ impl LogStream {
             return match event {
                 ProcessEvent::Output(piece) => {
                     self.offset = piece.next_offset;
-                    Ok(Some(Logged::Piece(piece)))
+                    Ok(Some(LogEvent::Piece(piece)))
                 }
                 ProcessEvent::Exit { process } => {
-                    self.over = true;
-                    Ok(Some(Logged::Exit(process)))
+                    self.ended = true;
+                    Ok(Some(LogEvent::Exit(process)))
                 }
                 ProcessEvent::Error { problem } => {
-                    self.over = true;
+                    self.ended = true;
                     Err(ClientError::Problem(problem))
                 }
             };
@@ -80,27 +80,29 @@ impl LogStream {
             let mut call = Call::get(self.at.clone()).accept(STREAM);
             call = call.header(LAST_EVENT_ID, self.offset.into());
             let answer = self.client.stream(&mut call).await?;
-            self.open = Some((Lines::new(answer.into_body()), Events::default()));
+            self.open = Some((Lines::new(answer.into_body()), SseParser::default()));
         }
         let Some((lines, events)) = &mut self.open else {
             return Err(ClientError::cut("the log is not open"));
         };
         loop {
             let line = timeout(quiet, lines.next()).await;
-            let line = line.map_err(|_| ClientError::cut("nothing was heard for too long"))??;
+            let line =
+                line.map_err(|_| ClientError::cut("the server sent nothing for too long"))??;
             let Some(line) = line else { return Err(ClientError::cut("the log ended early")) };
-            if let Some(told) = events.line(&line) {
-                let wrong = |error| ClientError::cut(format!("an event of the log: {error}"));
-                return serde_json::from_str(&told.data).map_err(wrong);
+            if let Some(event) = events.line(&line) {
+                let wrong =
+                    |error| ClientError::cut(format!("cannot read an event of the log: {error}"));
+                return serde_json::from_str(&event.data).map_err(wrong);
             }
         }
     }
 
-    /// Waits before another try, unless it was tried for too long or cannot help.
+    /// Waits before another attempt. Fails after too long, or if another attempt cannot help.
     async fn lost(&mut self, error: ClientError) -> Result<(), ClientError> {
         let since = *self.lost_at.get_or_insert_with(Instant::now);
         if !error.retryable() || since.elapsed() >= self.client.patience().resume {
-            self.over = true;
+            self.ended = true;
             return Err(error);
         }
         sleep(self.pause).await;

@@ -1,4 +1,4 @@
-//! Processes of a sandbox: programs that outlive the request that started them, and what keeps their
+//! Processes of a sandbox, which run on after the request that started them, and what keeps their
 //! sandbox awake. A process is named by its id, by its process id inside, or by its name.
 
 use std::time::Duration;
@@ -26,9 +26,9 @@ const GRACE_MS: u64 = 10_000;
 pub struct ProcessFilter {
     /// With a lower number: `next` of the page before.
     pub before: Option<u64>,
-    /// At most so many.
+    /// At most this many.
     pub limit: Option<u32>,
-    /// Only those that run.
+    /// Only running processes.
     pub running: bool,
 }
 
@@ -37,9 +37,9 @@ pub struct ProcessFilter {
 pub struct LogPart {
     /// `stdout` or `stderr`; both if not given.
     pub stream: Option<&'static str>,
-    /// From here on.
+    /// From this offset on.
     pub offset: Option<u64>,
-    /// At most so many bytes.
+    /// At most this many bytes.
     pub max_bytes: Option<u64>,
 }
 
@@ -62,7 +62,7 @@ impl Handle {
         self.at().part("processes").part(process)
     }
 
-    /// Starts a process. Marked, so that it is started once however often this is sent.
+    /// Starts a process. The request has an idempotency key, so it is started only once.
     #[boxed]
     pub async fn start_process(&self, request: &ProcessRequest) -> Result<Process, ClientError> {
         let waits = request.wait || !request.wait_for_ports.is_empty();
@@ -72,7 +72,7 @@ impl Handle {
         self.client.json(call.may_take(may_take)).await
     }
 
-    /// One page of its processes, the latest first.
+    /// One page of its processes, the newest first.
     #[boxed]
     pub async fn processes(&self, filter: ProcessFilter) -> Result<ProcessList, ClientError> {
         let target = self
@@ -90,7 +90,7 @@ impl Handle {
         self.client.json(Call::get(self.of_process(process))).await
     }
 
-    /// Asks a process to end, and kills it if it has not after a while; answered when it is over.
+    /// Asks a process to end, and kills it after the grace period. Answered when it has ended.
     #[boxed]
     pub async fn stop_process(
         &self,
@@ -103,13 +103,13 @@ impl Handle {
         self.client.json(Call::delete(target).may_take(may_take)).await
     }
 
-    /// Kills a process; answered when it is over.
+    /// Kills a process. Answered when it has ended.
     #[boxed]
     pub async fn kill_process(&self, process: &str) -> Result<Process, ClientError> {
         self.client.json(Call::post(self.of_process(process).part("kill"))).await
     }
 
-    /// Sends a signal to a process, and to everything that descends from it if asked to.
+    /// Sends a signal to a process, and with `tree` to all its descendants.
     #[boxed]
     pub async fn signal_process(
         &self,
@@ -121,7 +121,7 @@ impl Handle {
         self.client.json(Call::post(self.of_process(process).part("signal")).json(&request)?).await
     }
 
-    /// Waits until a process is over, or until it has taken long; ten minutes if not said.
+    /// Waits until a process ends, or until the timeout; ten minutes if not given.
     #[boxed]
     pub async fn wait_process(
         &self,
@@ -143,13 +143,13 @@ impl Handle {
         self.client.done(call.header(CONTENT_TYPE, BYTES)).await
     }
 
-    /// Ends the input of a process.
+    /// Closes the input of a process.
     #[boxed]
     pub async fn close_stdin(&self, process: &str) -> Result<(), ClientError> {
         self.client.done(Call::delete(self.of_process(process).part("stdin"))).await
     }
 
-    /// Gives the terminal of a process another size.
+    /// Changes the size of the terminal of a process.
     #[boxed]
     pub async fn resize_process(
         &self,
@@ -159,7 +159,7 @@ impl Handle {
         self.client.done(Call::post(self.of_process(process).part("resize")).json(&size)?).await
     }
 
-    /// A part of what a process wrote; its end if it is not said from where on.
+    /// A part of the output of a process; without an offset its last part.
     #[boxed]
     pub async fn process_log(
         &self,
@@ -170,7 +170,7 @@ impl Handle {
         self.client.json(Call::get(target)).await
     }
 
-    /// All that is kept of what a process wrote, as it is.
+    /// All stored output of a process, as bytes.
     #[boxed]
     pub async fn download_log(
         &self,
@@ -182,20 +182,19 @@ impl Handle {
         self.download(call).await
     }
 
-    /// What a process wrote and writes, until it is over. Taken up where it was if the connection
-    /// breaks.
+    /// Follows the output of a process until it ends. Resumes if the connection breaks.
     pub fn follow_log(&self, process: &str, part: LogPart) -> LogStream {
         let at = self.of_process(process).part("logs").maybe("stream", part.stream);
         LogStream::new(self.client.clone(), at, part.offset.unwrap_or(0))
     }
 
-    /// What keeps it awake, and when it will rest. Asking does not count as activity.
+    /// What keeps it awake, and when it will be frozen. This does not count as activity.
     #[boxed]
     pub async fn status(&self) -> Result<StatusReport, ClientError> {
         self.client.json(Call::get(self.at().part("status"))).await
     }
 
-    /// Lets its processes keep it awake no longer, at once or in so many seconds. Nothing is killed.
+    /// Stops its processes from keeping it awake, at once or after a delay. It kills nothing.
     #[boxed]
     pub async fn stop_keeping_awake(
         &self,

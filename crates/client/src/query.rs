@@ -44,7 +44,7 @@ impl Target {
         &self.text
     }
 
-    /// Without parameters: they may hold what nobody else should read.
+    /// Without parameters, which may hold secrets.
     pub(crate) fn path(&self) -> &str {
         self.text.split('?').next().unwrap_or(&self.text)
     }
@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn everything_but_plain_letters_is_escaped() {
+    fn request_paths_are_escaped() {
         let target = Target::new("/v1").part("a/b").with("path", "/ä b&c=d").maybe("n", Some(3));
         assert_eq!(target.as_str(), "/v1/a%2Fb?path=%2F%C3%A4%20b%26c%3Dd&n=3");
         assert_eq!(target.path(), "/v1/a%2Fb");

@@ -17,7 +17,7 @@ use crate::query::Target;
 use crate::sandbox::Handle;
 use crate::transport::Client;
 
-/// How long a checkout waits if it does not say: longer than any server should.
+/// How long a checkout without a wait may take: longer than any server waits.
 const WAIT_MS_DEFAULT: u64 = 120_000;
 
 /// A checkout of a template by its name, with every default.
@@ -33,11 +33,11 @@ pub struct SandboxFilter {
     pub template: Option<TemplateName>,
     /// In this state.
     pub state: Option<SandboxState>,
-    /// With these words.
+    /// With these labels.
     pub labels: Vec<(String, String)>,
     /// Under this lease.
     pub lease: Option<LeaseId>,
-    /// At most so many.
+    /// At most this many.
     pub limit: Option<u32>,
     /// After the `next` of the page before.
     pub after: Option<String>,
@@ -62,13 +62,13 @@ impl Client {
         self.json(Call::get(at("/health"))).await
     }
 
-    /// Counts of the server.
+    /// Statistics of the server.
     #[boxed]
     pub async fn stats(&self) -> Result<Stats, ClientError> {
         self.json(Call::get(at("/v1/stats"))).await
     }
 
-    /// All templates, with what each comes to.
+    /// All templates, with the values that they leave open.
     #[boxed]
     pub async fn templates(&self) -> Result<TemplateList, ClientError> {
         self.json(Call::get(at("/v1/templates"))).await
@@ -80,7 +80,7 @@ impl Client {
         self.json(Call::get(at("/v1/templates").part(name.as_str()))).await
     }
 
-    /// Makes a template; one of the same name is in the way.
+    /// Makes a template. Fails if the name exists.
     #[boxed]
     pub async fn create_template(&self, template: &Template) -> Result<Template, ClientError> {
         self.json(Call::post(at("/v1/templates")).json(template)?.once()).await
@@ -93,7 +93,7 @@ impl Client {
         self.json(Call::put(target).json(template)?.may_take(self.patience().control)).await
     }
 
-    /// Deletes a template and its pool. Forced, leases in it are ended too.
+    /// Deletes a template and its pool. With `force` it also ends leases.
     #[boxed]
     pub async fn delete_template(
         &self,
@@ -117,7 +117,7 @@ impl Client {
         self.json(Call::get(pool(name))).await
     }
 
-    /// Gives a pool another size.
+    /// Changes the size of a pool.
     #[boxed]
     pub async fn resize_pool(
         &self,
@@ -127,7 +127,7 @@ impl Client {
         self.json(Call::patch(pool(name)).json(&size)?).await
     }
 
-    /// Ends a pool's idle sandboxes and lets nobody check out of it.
+    /// Drains a pool: ends its idle sandboxes and refuses checkouts.
     #[boxed]
     pub async fn drain_pool(&self, name: &TemplateName) -> Result<PoolStats, ClientError> {
         let call = Call::post(pool(name).part("drain")).may_take(self.patience().control);
@@ -140,21 +140,21 @@ impl Client {
         self.json(Call::post(pool(name).part("resume"))).await
     }
 
-    /// Removes a pool with its template; answered when nothing is left.
+    /// Removes a pool with its template. Answered when all its sandboxes have ended.
     #[boxed]
     pub async fn delete_pool(&self, name: &TemplateName, force: bool) -> Result<(), ClientError> {
         let target = pool(name).maybe("force", force.then_some(true));
         self.done(Call::delete(target).may_take(self.patience().control)).await
     }
 
-    /// Checks a sandbox out. Dropped, the lease is returned.
+    /// Checks a sandbox out. Dropping the lease returns it.
     #[boxed]
     pub async fn checkout(&self, request: CheckoutRequest) -> Result<Lease, ClientError> {
         let wait = wait(&request);
         let call = Call::post(at("/v1/checkouts")).json(&request)?.once().may_take(wait);
         let mut unanswered = Unanswered::new(self.clone(), &call);
         let answer: Result<Checkout, ClientError> = self.json(call).await;
-        unanswered.heard(&answer);
+        unanswered.on_answer(&answer);
         Ok(Lease::new(self.clone(), answer?))
     }
 
@@ -164,7 +164,7 @@ impl Client {
         self.json(Call::get(at("/v1/checkouts").part(&id.to_string()))).await
     }
 
-    /// Lets a lease last longer.
+    /// Extends a lease.
     #[boxed]
     pub async fn renew_lease(
         &self,
@@ -181,7 +181,7 @@ impl Client {
         self.done(Call::delete(at("/v1/checkouts").part(&id.to_string()))).await
     }
 
-    /// Makes a sandbox that is there until it is deleted or expires.
+    /// Makes a sandbox that stays until it is deleted or expires.
     #[boxed]
     pub async fn create_sandbox(&self, request: &CheckoutRequest) -> Result<Sandbox, ClientError> {
         let wait = wait(request);
@@ -203,12 +203,12 @@ impl Client {
         self.json(Call::get(target)).await
     }
 
-    /// What can be done with one sandbox. Nothing is sent yet.
+    /// A handle of one sandbox. Nothing is sent yet.
     pub fn sandbox(&self, id: SandboxId) -> Handle {
         Handle::new(self.clone(), id)
     }
 
-    /// Makes a key. Its secret is in the answer and nowhere else.
+    /// Makes a key. Only the answer has its secret.
     #[boxed]
     pub async fn create_key(&self, request: &KeyRequest) -> Result<NewKey, ClientError> {
         self.json(Call::post(at("/v1/keys")).json(request)?.once()).await
@@ -221,7 +221,7 @@ impl Client {
         Ok(list.keys)
     }
 
-    /// Calls a key back.
+    /// Revokes a key.
     #[boxed]
     pub async fn revoke_key(&self, id: KeyId) -> Result<(), ClientError> {
         self.done(Call::delete(at("/v1/keys").part(&id.to_string()))).await

@@ -13,7 +13,7 @@ use crate::inside::Inside;
 use crate::query::Target;
 use crate::transport::Client;
 
-/// One sandbox. It holds nothing: dropped, the sandbox stays as it is.
+/// One sandbox. Dropping this does not end the sandbox.
 #[derive(Debug, Clone)]
 pub struct Handle {
     inside: Inside,
@@ -37,13 +37,13 @@ impl Handle {
         self.client.json(Call::get(self.at())).await
     }
 
-    /// Why it is as it is, or how it ended.
+    /// Explains its state, or how it ended.
     #[boxed]
     pub async fn why(&self) -> Result<Why, ClientError> {
         self.client.json(Call::get(self.at().part("why"))).await
     }
 
-    /// Lets it live longer.
+    /// Extends its lifetime.
     #[boxed]
     pub async fn renew(&self, ttl_s: Option<u64>) -> Result<Sandbox, ClientError> {
         let call = Call::post(self.at().part("renew")).json(&RenewRequest { ttl_s })?;
@@ -56,20 +56,20 @@ impl Handle {
         self.client.json(Call::post(self.at().part("freeze"))).await
     }
 
-    /// Wakes it.
+    /// Thaws it.
     #[boxed]
     pub async fn thaw(&self) -> Result<Sandbox, ClientError> {
         self.client.json(Call::post(self.at().part("thaw"))).await
     }
 
-    /// Ends it; answered when it is gone.
+    /// Ends it. Answered when it has ended.
     #[boxed]
     pub async fn delete(&self) -> Result<(), ClientError> {
         let call = Call::delete(self.at()).may_take(self.client.patience().control);
         self.client.done(call).await
     }
 
-    /// What happens to it, from now on or from an earlier event.
+    /// Its events, from now on or after an earlier one.
     pub fn events(&self, after: Option<u64>) -> EventStream {
         EventStream::new(
             self.client.clone(),

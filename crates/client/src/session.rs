@@ -24,7 +24,7 @@ pub struct SessionFilter {
     pub template: Option<TemplateName>,
     /// In this status.
     pub status: Option<SessionStatus>,
-    /// With these words.
+    /// With this metadata.
     pub metadata: Vec<(String, String)>,
     /// At most so many.
     pub limit: Option<u32>,
@@ -54,15 +54,15 @@ impl Client {
         self.json(Call::get(target)).await
     }
 
-    /// What can be done with one session. Nothing is sent yet.
+    /// A handle of one session. Nothing is sent yet.
     pub fn session(&self, id: SessionId) -> Conversation {
         let at = Target::new("/v1/sessions").part(&id.to_string());
         Conversation { inside: Inside { client: self.clone(), at }, id }
     }
 }
 
-/// One session. It holds nothing: dropped, the session stays as it is. Programs and files are those
-/// of whatever sandbox it has; if it has none, it gets one.
+/// One session. Dropping this does not end the session. Programs and files are those of its
+/// sandbox; if it has none, it gets one.
 #[derive(Debug, Clone)]
 pub struct Conversation {
     inside: Inside,
@@ -89,13 +89,13 @@ impl Conversation {
         self.client.json(Call::get(self.at())).await
     }
 
-    /// Changes what it is found by, or what its harness is told.
+    /// Changes its metadata, or the configuration of its harness.
     #[boxed]
     pub async fn update(&self, update: &SessionUpdate) -> Result<Session, ClientError> {
         self.client.json(Call::patch(self.at()).json(update)?).await
     }
 
-    /// Ends it; answered when nothing of it runs.
+    /// Ends it. Answered when none of its processes runs.
     #[boxed]
     pub async fn end(&self) -> Result<(), ClientError> {
         let call = Call::delete(self.at()).may_take(self.client.patience().control);
@@ -108,7 +108,7 @@ impl Conversation {
         self.control("pause").await
     }
 
-    /// Lets it go on: it has a sandbox when this is answered.
+    /// Resumes it. It has a sandbox when this is answered.
     #[boxed]
     pub async fn resume(&self) -> Result<Session, ClientError> {
         self.control("resume").await
@@ -120,7 +120,7 @@ impl Conversation {
         self.control("stop").await
     }
 
-    /// Makes another session with its files and its history.
+    /// Makes a new session with its files and history.
     #[boxed]
     pub async fn fork(&self) -> Result<Session, ClientError> {
         self.control("fork").await
@@ -131,14 +131,14 @@ impl Conversation {
         self.client.json(call).await
     }
 
-    /// Calls off the turn in progress; answered when it is over.
+    /// Aborts the turn in progress. Answered when it has ended.
     #[boxed]
     pub async fn abort(&self, keep_sandbox: bool) -> Result<Aborted, ClientError> {
         let call = Call::post(self.at().part("abort")).json(&AbortRequest { keep_sandbox })?;
         self.client.json(call.may_take(self.client.patience().control)).await
     }
 
-    /// Says something and gives what comes back as it comes.
+    /// Sends a message, and gives the events of its turn as they come.
     #[boxed]
     pub async fn send(&self, request: TurnRequest) -> Result<TurnStream, ClientError> {
         let turn = request.id.unwrap_or_else(fresh_turn);
@@ -146,19 +146,19 @@ impl Conversation {
         TurnStream::start(self.client.clone(), self.at().part("turns"), turn, &request).await
     }
 
-    /// Says something and waits for the end.
+    /// Sends a message, and waits for the end of its turn.
     #[boxed]
     pub async fn ask(&self, request: &TurnRequest) -> Result<TurnAnswer, ClientError> {
         let call = Call::post(self.at().part("turns")).json(request)?.accept(JSON);
         self.client.json(call.may_take(TURN_TIME_MAX)).await
     }
 
-    /// Follows a turn from a piece on, whether it is in progress or over.
+    /// Follows a turn after an event, whether it is in progress or has ended.
     pub fn follow(&self, turn: TurnId, after: u64) -> TurnStream {
         TurnStream::follow(self.client.clone(), self.at().part("turns"), turn, after)
     }
 
-    /// One page of its turns, oldest first, with what each gave if asked to.
+    /// One page of its turns, oldest first, with the events of each if wanted.
     #[boxed]
     pub async fn turns(
         &self,
@@ -177,7 +177,7 @@ impl Conversation {
         self.client.json(Call::get(self.at().part("turns").part(&turn.to_string()))).await
     }
 
-    /// One page of what a turn gave and is written down.
+    /// One page of the stored events of a turn.
     #[boxed]
     pub async fn turn_events(
         &self,
@@ -190,14 +190,14 @@ impl Conversation {
         self.client.json(Call::get(target).accept(JSON)).await
     }
 
-    /// What its harness wrote that belongs to no turn.
+    /// What its harness wrote outside of turns.
     #[boxed]
     pub async fn logs(&self, after: Option<u64>) -> Result<LogList, ClientError> {
         let target = self.at().part("logs").maybe("after", after);
         self.client.json(Call::get(target).accept(JSON)).await
     }
 
-    /// What happens to it, from now on or from an earlier event.
+    /// Its events, from now on or after an earlier one.
     pub fn events(&self, after: Option<u64>) -> EventStream {
         let query = EventsQuery { after, session: Some(self.id), ..EventsQuery::default() };
         EventStream::new(self.client.clone(), query)

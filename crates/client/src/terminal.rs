@@ -15,13 +15,13 @@ use crate::web_socket::Socket;
 /// What to open.
 #[derive(Debug, Clone, Default)]
 pub struct TerminalRequest {
-    /// A line for the shell; a shell itself if not given.
+    /// A command line for the shell; an interactive shell if not given.
     pub command: Option<String>,
     /// Where it starts.
     pub cwd: Option<String>,
-    /// What the process is called.
+    /// The name of the process.
     pub name: Option<String>,
-    /// Whether it runs on when the connection is over.
+    /// Whether it runs on after the connection has ended.
     pub keep: bool,
 }
 
@@ -45,7 +45,7 @@ impl Handle {
         self.connect(target).await
     }
 
-    /// The input and output of a process that is there already.
+    /// Attaches to the input and output of a running process.
     #[boxed]
     pub async fn attach(&self, process: &str) -> Result<Terminal, ClientError> {
         self.connect(self.at().part("processes").part(process).part("attach")).await
@@ -53,47 +53,51 @@ impl Handle {
 
     async fn connect(&self, target: Target) -> Result<Terminal, ClientError> {
         let socket = self.client.web_socket(target, Duration::ZERO).await?;
-        Ok(Terminal { socket, over: false })
+        Ok(Terminal { socket, ended: false })
     }
 }
 
-/// A terminal that is open. Dropped, the connection is over.
+/// An open terminal. Dropping it closes the connection.
 pub struct Terminal {
     socket: Socket,
-    over: bool,
+    ended: bool,
 }
 
-/// What comes out of a terminal.
+/// An event of a terminal.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Shown {
-    /// What process it is: the first thing that is said.
+pub enum TerminalEvent {
+    /// The process; always the first event.
     Process(Box<Process>),
     /// Bytes for the screen.
     Bytes(bytes::Bytes),
-    /// The process is over.
+    /// The process has ended.
     Exit(Box<Process>),
 }
 
 impl Terminal {
-    /// What comes next; none after the end. Safe to drop while waiting.
-    pub async fn next(&mut self) -> Result<Option<Shown>, ClientError> {
-        while !self.over {
+    /// The next event; none after the end. Safe to drop while waiting.
+    pub async fn next(&mut self) -> Result<Option<TerminalEvent>, ClientError> {
+        while !self.ended {
             let Some(message) = self.socket.next().await else {
-                self.over = true;
-                return Err(ClientError::cut("the terminal was closed without a word"));
+                self.ended = true;
+                return Err(ClientError::cut(
+                    "the connection to the terminal ended without a close message",
+                ));
             };
             match message.map_err(ClientError::cut)? {
-                Message::Binary(bytes) => return Ok(Some(Shown::Bytes(bytes))),
+                Message::Binary(bytes) => return Ok(Some(TerminalEvent::Bytes(bytes))),
                 Message::Text(text) => {
                     let word = serde_json::from_str(text.as_str()).map_err(ClientError::cut)?;
                     match word {
-                        TerminalWord::Process(process) => return Ok(Some(Shown::Process(process))),
+                        TerminalWord::Process(process) => {
+                            return Ok(Some(TerminalEvent::Process(process)));
+                        }
                         TerminalWord::Exit(process) => {
-                            self.over = true;
-                            return Ok(Some(Shown::Exit(process)));
+                            self.ended = true;
+                            return Ok(Some(TerminalEvent::Exit(process)));
                         }
                         TerminalWord::Error(problem) => {
-                            self.over = true;
+                            self.ended = true;
                             return Err(ClientError::Problem(problem));
                         }
                         TerminalWord::Resize(_) => {}
@@ -101,20 +105,20 @@ impl Terminal {
                 }
                 Message::Ping(_) | Message::Pong(_) | Message::Frame(_) => {}
                 Message::Close(_) => {
-                    self.over = true;
-                    return Err(ClientError::cut("the terminal was closed"));
+                    self.ended = true;
+                    return Err(ClientError::cut("the server closed the terminal"));
                 }
             }
         }
         Ok(None)
     }
 
-    /// Types something.
+    /// Sends input.
     pub async fn write(&mut self, bytes: impl Into<bytes::Bytes>) -> Result<(), ClientError> {
         self.socket.send(Message::Binary(bytes.into())).await.map_err(ClientError::cut)
     }
 
-    /// Gives it another size.
+    /// Changes its size.
     #[boxed]
     pub async fn resize(&mut self, size: TerminalSize) -> Result<(), ClientError> {
         let word = serde_json::to_string(&TerminalWord::Resize(size));
@@ -125,6 +129,6 @@ impl Terminal {
 
 impl std::fmt::Debug for Terminal {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Terminal").field("over", &self.over).finish_non_exhaustive()
+        f.debug_struct("Terminal").field("ended", &self.ended).finish_non_exhaustive()
     }
 }

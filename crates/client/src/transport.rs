@@ -1,5 +1,5 @@
-//! Sends requests and reads answers: kept connections, deadlines, and another try where the
-//! connection broke and no harm can come of it.
+//! Sends requests and reads answers: a pool of connections, deadlines, and a retry of idempotent
+//! requests when the connection breaks.
 
 use std::fmt;
 use std::sync::Arc;
@@ -23,28 +23,28 @@ use crate::call::Call;
 use crate::discover::Discovery;
 use crate::error::ClientError;
 
-/// Longest answer that is read as a whole: two outputs of a program as base64, and some.
+/// The longest answer that is read as a whole: two outputs of a program as base64, and some more.
 const ANSWER_BYTES_MAX: usize = 64 << 20;
 /// Longest refusal that is read.
 const PROBLEM_BYTES_MAX: usize = 1 << 20;
-/// Connections that are kept when nobody uses them.
+/// Idle connections that are kept open.
 const IDLE_CONNECTIONS_MAX: usize = 64;
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 
-/// How long to wait for what.
+/// Timeouts and retries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Patience {
     /// For a connection.
     pub connect: Duration,
-    /// For an answer, on top of what was asked for (a wait, a program's own time).
+    /// For an answer, besides the time that the request itself may take (a wait, a program).
     pub answer: Duration,
     /// For the end of a sandbox or a pool to be confirmed.
     pub control: Duration,
-    /// For anything to be heard on a stream of events.
+    /// For any data on a stream of events, also a heartbeat.
     pub quiet: Duration,
-    /// How often a request that can do no harm is sent again when the connection breaks.
+    /// How often an idempotent request is sent again when the connection breaks.
     pub retries: u32,
-    /// How long a stream of events tries to get back to its server.
+    /// How long a stream of events tries to reconnect.
     pub resume: Duration,
 }
 
@@ -94,13 +94,13 @@ impl Client {
         Self::found(Discovery::from_environment())
     }
 
-    /// A client of the server that can be found so.
+    /// A client of the server that a discovery finds.
     pub fn found(discovery: Discovery) -> Result<Self, ClientError> {
         let (address, key) = discovery.resolve()?;
         Self::with(address, key.as_deref(), Patience::default())
     }
 
-    /// The same server with other patience, and connections of its own.
+    /// A client of the same server with other timeouts and connections of its own.
     #[must_use]
     pub fn patient(&self, patience: Patience) -> Self {
         let authorization = self.inner.authorization.clone();
@@ -110,7 +110,7 @@ impl Client {
     fn with(address: Address, key: Option<&str>, patience: Patience) -> Result<Self, ClientError> {
         let authorization = key.map(|key| {
             let mut value = HeaderValue::from_str(&format!("Bearer {key}"))
-                .map_err(|_| ClientError::invalid("the key holds what no key can hold"))?;
+                .map_err(|_| ClientError::invalid("the key has characters that no key has"))?;
             value.set_sensitive(true);
             Ok(value)
         });
@@ -152,12 +152,12 @@ impl Client {
         })
     }
 
-    /// Sends a request whose answer says only that it was done.
+    /// Sends a request whose answer has no contents.
     pub(crate) async fn done(&self, mut call: Call) -> Result<(), ClientError> {
         self.whole(&mut call).await.map(|_| ())
     }
 
-    /// Sends a request; its answer is whatever it is.
+    /// Sends a request and gives its answer as bytes.
     pub(crate) async fn bytes(&self, mut call: Call) -> Result<Bytes, ClientError> {
         self.whole(&mut call).await.map(|(_, bytes)| bytes)
     }
@@ -180,12 +180,13 @@ impl Client {
         self.repeat(call, deadline, async |answer: Response<Incoming>| Ok(answer)).await
     }
 
-    /// Sends a request after which something else than HTTP is spoken.
+    /// Sends a request that upgrades the connection to another protocol.
     pub(crate) async fn upgrade(&self, call: &mut Call) -> Result<Upgraded, ClientError> {
         let deadline = self.deadline(call);
         let answer = self.stream(call).await?;
         if answer.status() != StatusCode::SWITCHING_PROTOCOLS {
-            let (status, cause) = (answer.status().as_u16(), "it did not go over".to_owned());
+            let (status, cause) =
+                (answer.status().as_u16(), "the server did not upgrade the connection".to_owned());
             return Err(ClientError::Unexpected { call: call.name(), status, cause });
         }
         let upgraded = timeout_at(deadline, hyper::upgrade::on(answer)).await;
@@ -229,10 +230,10 @@ impl Client {
             sleep(pause).await;
             pause *= 2;
         }
-        Err(ClientError::invalid("nothing was tried"))
+        Err(ClientError::invalid("no attempt was made"))
     }
 
-    /// Sends it once; a refusal becomes an error.
+    /// Sends a request once. A refusal becomes an error.
     async fn once(&self, call: &mut Call) -> Result<Response<Incoming>, ClientError> {
         let mut request = Request::new(call.body());
         *request.method_mut() = call.method.clone();
@@ -259,7 +260,7 @@ impl Client {
     }
 }
 
-/// What the server says against it.
+/// The error of a refused request.
 async fn refusal(call: &Call, answer: Response<Incoming>) -> ClientError {
     let status = answer.status();
     let body = Limited::new(answer.into_body(), PROBLEM_BYTES_MAX);
@@ -272,12 +273,12 @@ async fn refusal(call: &Call, answer: Response<Incoming>) -> ClientError {
         Err(error) => ClientError::Unexpected {
             call: call.name(),
             status: status.as_u16(),
-            cause: format!("it is no problem of this API: {error}"),
+            cause: format!("the answer is not an error of this API: {error}"),
         },
     }
 }
 
-/// The innermost cause: the outer ones only say that something went wrong.
+/// The innermost cause: the outer ones only say that a request failed.
 fn causes(error: &dyn std::error::Error) -> String {
     let mut innermost = error;
     while let Some(source) = innermost.source() {

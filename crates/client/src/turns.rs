@@ -1,5 +1,5 @@
-//! A turn as it happens. The connection may break: the turn goes on, and the stream takes it up
-//! where it broke. Its last piece is its end.
+//! A turn as it happens. After a broken connection the stream resumes where it broke; the turn goes
+//! on meanwhile. The last event is the end of the turn.
 
 use std::time::Duration;
 
@@ -12,31 +12,31 @@ use wire::{TurnEnded, TurnEvent, TurnRequest};
 use crate::call::{Call, random};
 use crate::error::ClientError;
 use crate::events::{FIRST_PAUSE, LAST_EVENT_ID, LONGEST_PAUSE, STREAM};
-use crate::lines::{Events, Lines, Told};
+use crate::lines::{Lines, SseEvent, SseParser};
 use crate::query::Target;
 use crate::transport::Client;
 
-/// A turn takes as long as its template allows; a day is a limit, not a promise.
+/// The longest time for a turn. Its template has the real limit.
 pub(crate) const TURN_TIME_MAX: Duration = Duration::from_hours(24);
 
-/// An id that nobody else uses, so that a turn whose beginning was cut off can be found again.
+/// A random id, so that a turn can be found again if the connection broke at its start.
 pub(crate) fn fresh_turn() -> TurnId {
     let bits = random() & !(0xf << 76) & !(0x3 << 62);
     TurnId::from_u128(bits | 0x4 << 76 | 0x2 << 62)
 }
 
-/// What a turn gives, as it comes. Dropped before the end, the turn goes on, unless its session
-/// was made to abort turns whose client goes away.
+/// The events of a turn as they come. Dropping the stream does not end the turn, unless its session
+/// aborts turns whose client disconnects.
 pub struct TurnStream {
     client: Client,
     /// The turns of its session.
     at: Target,
     turn: TurnId,
     after: u64,
-    open: Option<(Lines, Events)>,
+    open: Option<(Lines, SseParser)>,
     lost_at: Option<Instant>,
     pause: Duration,
-    over: bool,
+    ended: bool,
 }
 
 impl TurnStream {
@@ -47,23 +47,23 @@ impl TurnStream {
         request: &TurnRequest,
     ) -> Result<Self, ClientError> {
         let call = Call::post(at.clone()).json(request)?.accept(STREAM);
-        // Before it begins a sandbox may have to be found.
+        // The session may need a sandbox before the turn starts.
         let mut call = call.may_take(client.patience().control);
         let mut stream = Self::follow(client, at, turn, 0);
         match stream.client.stream(&mut call).await {
             Ok(answer) => {
-                stream.open = Some((Lines::new(answer.into_body()), Events::default()));
+                stream.open = Some((Lines::new(answer.into_body()), SseParser::default()));
                 Ok(stream)
             }
-            // It may have begun: whoever reads on finds out.
+            // The turn may have started: the next read finds out.
             Err(ClientError::Cut { .. }) => Ok(stream),
             Err(error) => Err(error),
         }
     }
 
     pub(crate) fn follow(client: Client, at: Target, turn: TurnId, after: u64) -> Self {
-        let (open, lost_at, pause, over) = (None, None, FIRST_PAUSE, false);
-        Self { client, at, turn, after, open, lost_at, pause, over }
+        let (open, lost_at, pause, ended) = (None, None, FIRST_PAUSE, false);
+        Self { client, at, turn, after, open, lost_at, pause, ended }
     }
 
     /// The turn.
@@ -71,20 +71,20 @@ impl TurnStream {
         self.turn
     }
 
-    /// The number of the last piece that was seen.
+    /// The number of the last event that was read.
     pub fn last_seen(&self) -> u64 {
         self.after
     }
 
-    /// The next piece; none after the end. Safe to drop while waiting.
+    /// The next event; none after the end. Safe to drop while waiting.
     pub async fn next(&mut self) -> Result<Option<TurnEvent>, ClientError> {
-        while !self.over {
+        while !self.ended {
             let error = match self.step().await {
                 Ok(Some(event)) => {
-                    self.over = event.event == TurnEnded::NAME;
+                    self.ended = event.event == TurnEnded::NAME;
                     return Ok(Some(event));
                 }
-                Ok(None) if self.over => return Ok(None),
+                Ok(None) if self.ended => return Ok(None),
                 Ok(None) => ClientError::cut("the server ended the stream before the turn"),
                 Err(error) if error.retryable() => error,
                 Err(error) => return Err(error),
@@ -107,34 +107,36 @@ impl TurnStream {
             call = call.header(LAST_EVENT_ID, HeaderValue::from(self.after));
             let answer = self.client.stream(&mut call).await?;
             if answer.status() == StatusCode::NO_CONTENT {
-                self.over = true;
+                self.ended = true;
                 return Ok(None);
             }
-            self.open = Some((Lines::new(answer.into_body()), Events::default()));
+            self.open = Some((Lines::new(answer.into_body()), SseParser::default()));
         }
         let quiet = self.client.patience().quiet;
         let Some((lines, events)) = &mut self.open else { return Ok(None) };
         loop {
             let heard = timeout(quiet, lines.next()).await;
-            let heard =
-                heard.map_err(|_| ClientError::cut("nothing was heard, not even a beat"))?;
+            let heard = heard.map_err(|_| {
+                ClientError::cut("the server sent nothing for too long, not even a heartbeat")
+            })?;
             let Some(line) = heard? else { return Ok(None) };
             (self.lost_at, self.pause) = (None, FIRST_PAUSE);
-            let Some(told) = events.line(&line) else { continue };
-            let event = event(told)?;
+            let Some(event) = events.line(&line) else { continue };
+            let event = turn_event(event)?;
             self.after = self.after.max(event.id);
             return Ok(Some(event));
         }
     }
 }
 
-fn event(told: Told) -> Result<TurnEvent, ClientError> {
-    let wrong =
-        |cause: String| ClientError::Invalid { cause: format!("a piece of a turn: {cause}") };
-    let id = told.id.as_deref().and_then(|id| id.parse().ok());
-    let id = id.ok_or_else(|| wrong("it has no number".to_owned()))?;
-    let data = serde_json::from_str(&told.data).map_err(|error| wrong(error.to_string()))?;
-    Ok(TurnEvent { id, at: None, event: told.name, data })
+fn turn_event(event: SseEvent) -> Result<TurnEvent, ClientError> {
+    let wrong = |cause: String| ClientError::Invalid {
+        cause: format!("cannot read an event of a turn: {cause}"),
+    };
+    let id = event.id.as_deref().and_then(|id| id.parse().ok());
+    let id = id.ok_or_else(|| wrong("it has no id".to_owned()))?;
+    let data = serde_json::from_str(&event.data).map_err(|error| wrong(error.to_string()))?;
+    Ok(TurnEvent { id, at: None, event: event.name, data })
 }
 
 impl std::fmt::Debug for TurnStream {

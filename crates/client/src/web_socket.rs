@@ -14,18 +14,18 @@ use crate::error::ClientError;
 use crate::query::Target;
 use crate::transport::Client;
 
-/// What messages travel on.
+/// A WebSocket.
 pub(crate) type Socket = WebSocketStream<TokioIo<Upgraded>>;
 
 impl Client {
-    /// Opens a WebSocket, which may take so much longer than any answer.
+    /// Opens a WebSocket. It may take `extra` longer than other requests.
     pub(crate) async fn web_socket(
         &self,
         target: Target,
         extra: Duration,
     ) -> Result<Socket, ClientError> {
         let key = HeaderValue::try_from(generate_key());
-        let key = key.map_err(|_| ClientError::invalid("no key for a WebSocket could be made"))?;
+        let key = key.map_err(|_| ClientError::invalid("cannot make a key for a WebSocket"))?;
         let mut call = Call::get(target)
             .header(CONNECTION, HeaderValue::from_static("upgrade"))
             .header(UPGRADE, HeaderValue::from_static("websocket"))

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// Reads one.
+/// Parses a duration.
 pub fn parse(text: &str) -> Result<Duration, String> {
     const EXPLAIN: &str = "a time like 30s, 1500ms, 2m or 1h30m";
     let text = text.trim();
@@ -14,7 +14,7 @@ pub fn parse(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// Writes one, as short as it can be said.
+/// Formats a duration in its largest unit.
 pub fn words(time: Duration) -> String {
     let ms = time.as_secs_f64() * 1000.0;
     if ms < 1.0 {
@@ -31,7 +31,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_are_read() {
+    fn durations_are_parsed() {
         let cases = [
             ("30s", Some(30_000)),
             ("30", Some(30_000)),
@@ -57,7 +57,7 @@ mod tests {
     }
 
     #[test]
-    fn times_are_written() {
+    fn durations_are_formatted() {
         let cases = [(250, "250 µs"), (1500, "1.5 ms"), (2_500_000, "2.5 s")];
         for (us, expected) in cases {
             assert_eq!(words(Duration::from_micros(us)), expected);

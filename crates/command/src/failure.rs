@@ -10,9 +10,9 @@ use runtime::{RuntimeError, RuntimeErrorCode};
 
 use crate::output::Output;
 
-/// We failed, not the program.
+/// Shoal itself failed, not the program that it ran.
 pub const OWN_FAILURE: u8 = 125;
-/// The program is there but cannot be executed.
+/// The program exists but cannot be executed.
 const CANNOT_EXECUTE: u8 = 126;
 /// There is no such program.
 const NOT_FOUND: u8 = 127;
@@ -20,12 +20,12 @@ const NOT_FOUND: u8 = 127;
 const REFUSED: u8 = 1;
 /// There is no server.
 const NO_SERVER: u8 = 3;
-/// What was typed or configured cannot be used.
+/// The command line or the configuration cannot be used.
 const UNUSABLE: u8 = 2;
-/// Killed: what a program that ran out of memory gets.
+/// The program was killed, because it ran out of memory.
 const KILLED: u8 = 128 + 9;
 
-/// A failure, ready to be told.
+/// Why a command failed, with its exit code.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Failure {
     /// What could not be done.
@@ -38,20 +38,20 @@ pub struct Failure {
 }
 
 impl Failure {
-    /// A failure of ours, without a remedy.
+    /// A failure of Shoal itself, without a remedy.
     pub fn new(what: impl Into<String>, cause: impl fmt::Display) -> Self {
         let (what, cause) = (what.into(), cause.to_string());
         Self { what, cause, remedy: None, exit: OWN_FAILURE }
     }
 
-    /// The same failure, with what can be done about it.
+    /// The same failure, with a remedy.
     #[must_use]
     pub fn remedy(mut self, remedy: impl Into<String>) -> Self {
         self.remedy = Some(remedy.into());
         self
     }
 
-    /// The same failure, of what was typed or configured.
+    /// The same failure, caused by the command line or the configuration.
     #[must_use]
     pub fn usage(self) -> Self {
         Self { exit: UNUSABLE, ..self }
@@ -101,7 +101,7 @@ impl Failure {
         Self { exit, ..Self::new(what, error).remedy(error.code.remedy()) }
     }
 
-    /// A server refused, or could not be reached.
+    /// A server refused the request, or could not be reached.
     pub fn of_client(what: impl Into<String>, error: &ClientError) -> Self {
         let failure = Self { exit: REFUSED, ..Self::new(what, error) };
         match error {
@@ -112,13 +112,13 @@ impl Failure {
             }
             ClientError::Problem(problem) if error.code() == Some(ErrorCode::Unauthorized) => {
                 Self { cause: problem.detail.clone(), ..failure }.remedy(
-                    "give a key: set SHOAL_KEY, or ask as the user who runs the server, whose data \
-                     directory has one",
+                    "set SHOAL_KEY, or run the command as the user who runs the server: the key is in \
+                     its data directory",
                 )
             }
             ClientError::Problem(problem) => failure.remedy(problem.remedy.clone()),
             ClientError::Cut { .. } | ClientError::Timeout { .. } => {
-                failure.remedy("see whether it was done, then try again")
+                failure.remedy("check whether the server has done it, then try again")
             }
             ClientError::Unexpected { .. } => {
                 failure.remedy("check that the address is that of a Shoal server of this version")
@@ -127,8 +127,8 @@ impl Failure {
         }
     }
 
-    /// A program could not be started by a server. Its own exit codes are taken, so ours are those
-    /// that programs do not use.
+    /// A server could not start a program. The program owns the low exit codes, so these are the
+    /// ones that programs do not use.
     pub fn of_exec(what: impl Into<String>, error: &ClientError) -> Self {
         let exit = match error.code() {
             Some(ErrorCode::PathNotFound) => NOT_FOUND,
@@ -139,13 +139,13 @@ impl Failure {
         Self { exit, ..Self::of_client(what, error) }
     }
 
-    /// The same failure, of a command that runs programs.
+    /// The same failure with exit code 125, for commands that run programs.
     #[must_use]
-    pub fn of_ours(self) -> Self {
+    pub fn as_own_failure(self) -> Self {
         Self { exit: OWN_FAILURE, ..self }
     }
 
-    /// Says it on stderr and gives the exit code.
+    /// Prints the failure to stderr and gives the exit code.
     pub fn report(&self, output: &Output) -> ExitCode {
         output.complain(&format!("{}: {}", self.what, self.cause));
         if let Some(remedy) = &self.remedy {
@@ -171,7 +171,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn exit_codes_say_whose_failure_it_is() {
+    fn exit_codes_tell_our_failures_from_the_programs() {
         let cases = [
             (RuntimeErrorCode::NotFound, 127),
             (RuntimeErrorCode::Denied, 126),
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_refuses_is_told_from_one_that_is_not_there() {
+    fn exit_codes_tell_a_refusal_from_a_missing_server() {
         let refused = |code: ErrorCode| {
             let refusal = model::Refusal::new(code, "because");
             ClientError::Problem(Box::new(wire::Problem::new(&refusal, None, "r")))
@@ -208,8 +208,8 @@ mod tests {
             assert_eq!(Failure::of_client("x", &error).exit(), of_client, "{error}");
             assert_eq!(Failure::of_exec("x", &error).exit(), of_exec, "{error}");
         }
-        let told = Failure::of_client("cannot list", &gone);
-        assert_eq!(told.to_string(), "no server at http://x: refused");
-        assert!(told.remedy.unwrap().contains("shoal serve"));
+        let failure = Failure::of_client("cannot list", &gone);
+        assert_eq!(failure.to_string(), "no server at http://x: refused");
+        assert!(failure.remedy.unwrap().contains("shoal serve"));
     }
 }

@@ -1,5 +1,5 @@
-//! What the programs of the command line share: how they print, how they fail, how they open a
-//! native runtime for a single command. It knows no command.
+//! Shared by the programs of the command line: printing, failures with exit codes, and a native
+//! runtime for a single command. It knows no command.
 
 pub mod duration;
 pub mod failure;

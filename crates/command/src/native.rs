@@ -1,5 +1,4 @@
-//! How the commands get at sandboxes: where the native runtime keeps its things on this machine,
-//! and how one is opened for a single command.
+//! The native runtime for a single command: its run directory, its settings, and opening it.
 
 use std::fs;
 use std::io::{self, Read as _};
@@ -20,11 +19,11 @@ use crate::failure::Failure;
 
 /// How long a sandbox may take to be ready.
 const READY_TIMEOUT: Duration = Duration::from_secs(30);
-/// Where runs of root leave their marks, so that `clean` finds what is left of them.
+/// Run directory of root. `shoal clean` finds there what a killed run left.
 const RUN_DIRECTORY: &str = "/run/shoal";
 
-/// Where runs leave their marks: those of an ordinary user where the system keeps such things for
-/// him, or else in a directory of his own beside those of others.
+/// The run directory: `/run/shoal` for root. For another user `$XDG_RUNTIME_DIR/shoal`, or else a
+/// private directory among the temporary files.
 pub fn run_directory() -> Result<PathBuf, Failure> {
     let user = rustix::process::geteuid();
     if user.is_root() {
@@ -41,7 +40,7 @@ pub fn run_directory() -> Result<PathBuf, Failure> {
     Ok(path)
 }
 
-/// Makes a directory that is ours alone; one that somebody else has put there is refused.
+/// Makes a directory that is private to this user. A directory that another user made is refused.
 fn own_directory(path: &Path, user: u32) -> io::Result<()> {
     match fs::DirBuilder::new().mode(0o700).create(path) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
@@ -51,40 +50,40 @@ fn own_directory(path: &Path, user: u32) -> io::Result<()> {
     if about.is_dir() && about.uid() == user && about.mode() & 0o777 == 0o700 {
         Ok(())
     } else {
-        Err(io::Error::other("it is not a directory that is ours alone"))
+        Err(io::Error::other("it is not a directory that only you can use (mode 0700)"))
     }
 }
 
-/// What is opened.
+/// Settings of the native runtime for one command.
 #[derive(Debug, Clone)]
 pub struct Settings {
     /// How many sandboxes at once.
     pub slots: u32,
-    /// How many are kept ready.
+    /// How many preforks are kept ready.
     pub spares: u32,
     /// How sandboxes get their network.
     pub network: NetworkMode,
     /// Whether limits are enforced: off only to measure what they cost.
     pub limits: bool,
-    /// A directory that is a workspace.
-    pub lent: Option<Lent>,
-    /// Beneath which directory root filesystems are found.
+    /// A directory of the host that is the workspace.
+    pub workspace: Option<HostWorkspace>,
+    /// The directory below which root filesystems are found.
     pub directory: Option<PathBuf>,
     /// The image store.
     pub images: Option<PathBuf>,
-    /// Whom the launcher becomes, and where he may leave his marks.
+    /// The user that the launcher becomes, and a run directory that it can write to.
     pub user: Option<(u32, PathBuf)>,
 }
 
 impl Settings {
-    /// For one sandbox, which nothing can be prepared for.
-    pub fn for_one(workspace: Option<&Lent>) -> Self {
+    /// For a single sandbox.
+    pub fn for_one(workspace: Option<&HostWorkspace>) -> Self {
         Self {
             slots: 2,
             spares: 1,
             network: NetworkMode::Fresh,
             limits: true,
-            lent: workspace.cloned(),
+            workspace: workspace.cloned(),
             directory: None,
             images: None,
             user: None,
@@ -92,15 +91,15 @@ impl Settings {
     }
 }
 
-/// A directory that somebody lends to a sandbox.
+/// A directory of the host that a sandbox uses as its workspace.
 #[derive(Debug, Clone)]
-pub struct Lent {
+pub struct HostWorkspace {
     directory: PathBuf,
     id: WorkspaceId,
 }
 
-impl Lent {
-    /// Checks that programs could use it.
+impl HostWorkspace {
+    /// Checks that programs in a sandbox can use the directory.
     pub fn check(directory: &Path) -> Result<Self, Failure> {
         let what = || format!("cannot use {} as workspace", directory.display());
         let failed = |error: io::Error| Failure::new(what(), error);
@@ -109,35 +108,37 @@ impl Lent {
         if !about.is_dir() {
             return Err(Failure::new(what(), "it is not a directory"));
         }
-        // Programs are user 1000 where root starts them, and whoever starts them elsewhere.
+        // Root runs programs as user 1000. An ordinary user runs them as that user.
         let us = rustix::process::geteuid();
         let user = if us.is_root() { USER } else { us.as_raw() };
         if about.uid() != user {
-            let why =
-                format!("it belongs to user {}, and programs in a sandbox are {user}", about.uid());
-            let remedy = format!("make one that does: install -d -o {user} -g {user} DIR");
+            let why = format!(
+                "it belongs to user {}, but programs in it run as user {user}",
+                about.uid()
+            );
+            let remedy = format!("make one that fits: install -d -o {user} -g {user} DIR");
             return Err(Failure::new(what(), why).remedy(remedy));
         }
         Ok(Self { directory, id: WorkspaceId::from_u128(random()?) })
     }
 
-    /// As a source of files for a sandbox.
+    /// The workspace, as a launch names it.
     pub fn source(&self) -> WorkspaceSource {
         WorkspaceSource::Disk(self.id)
     }
 }
 
-/// Lets this process, and the launcher that it starts, have as many descriptors as they may: each
-/// sandbox needs some in both, and what is usual is too few for what is usual here.
+/// Raises the limit of open files to the hard limit, for this process and the launcher: each
+/// sandbox needs descriptors in both, and the usual soft limit is too low.
 pub fn raise_descriptor_limit() {
     let now = getrlimit(Resource::Nofile);
     if now.current != now.maximum {
-        // What cannot be raised is as it was.
+        // If that fails, the old limit stays.
         let _ = setrlimit(Resource::Nofile, Rlimit { current: now.maximum, maximum: now.maximum });
     }
 }
 
-/// What a limit is about.
+/// The name of a limit for people.
 pub fn limit_in_words(name: &str) -> &str {
     match name {
         "memory_mb" => "memory",
@@ -154,7 +155,7 @@ pub fn block_on<T>(tokio: &tokio::runtime::Runtime, doing: impl Future<Output = 
     tokio.block_on(doing)
 }
 
-/// What futures run on.
+/// A tokio runtime with two threads.
 pub fn tokio() -> Result<tokio::runtime::Runtime, Failure> {
     tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
@@ -163,7 +164,7 @@ pub fn tokio() -> Result<tokio::runtime::Runtime, Failure> {
         .map_err(|error| Failure::new("cannot start threads", error))
 }
 
-/// What futures run on where only one thing happens at a time: nobody has to wake anybody else.
+/// A tokio runtime with one thread, for commands that do one thing at a time.
 pub fn tokio_of_one_thread() -> Result<tokio::runtime::Runtime, Failure> {
     tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -171,7 +172,7 @@ pub fn tokio_of_one_thread() -> Result<tokio::runtime::Runtime, Failure> {
         .map_err(|error| Failure::new("cannot start", error))
 }
 
-/// 128 bits for an id.
+/// 128 random bits for an id.
 pub fn random() -> Result<u128, Failure> {
     let mut bytes = [0; 16];
     let read = fs::File::open("/dev/urandom").and_then(|mut file| file.read_exact(&mut bytes));
@@ -179,7 +180,7 @@ pub fn random() -> Result<u128, Failure> {
     Ok(uuid::Builder::from_random_bytes(bytes).into_uuid().as_u128())
 }
 
-/// A sandbox with its workspace in memory.
+/// The spec of a sandbox with its workspace in memory.
 pub fn spec(limits: Limits) -> Result<LaunchSpec, Failure> {
     Ok(LaunchSpec {
         instance: InstanceId::from_u128(random()?),
@@ -206,17 +207,17 @@ pub async fn open(settings: Settings) -> Result<Arc<dyn Runtime>, Failure> {
     config.spares = settings.spares;
     config.network = settings.network;
     config.limits = settings.limits;
-    config.lent.extend(settings.lent.map(|lent| (lent.id, lent.directory)));
+    config.lent.extend(settings.workspace.map(|workspace| (workspace.id, workspace.directory)));
     config.directories.extend(settings.directory);
     config.images = settings.images;
     match Native::start(config).await {
         Ok(native) => Ok(Arc::new(native)),
         Err(error) => Err(Failure::of_runtime("cannot start the launcher", &error)
-            .remedy("`shoal doctor` says what this machine can do, and what to do about it")),
+            .remedy("`shoal doctor` says what this machine lacks, and what to do about it")),
     }
 }
 
-/// Removes what runs that are over left behind. Blocks.
+/// Removes what ended runs left behind. Blocks.
 pub fn clean() -> Result<Reaped, Failure> {
     Leftovers::on_this_machine(run_directory()?)
         .and_then(|leftovers| leftovers.remove_all())

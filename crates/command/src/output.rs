@@ -1,5 +1,5 @@
-//! Where words go: results to stdout, complaints to stderr, colours only where a person sees them.
-//! That nobody reads any more is no failure.
+//! What commands print: results to stdout, messages to stderr, colours only on a terminal. A closed
+//! pipe is not a failure.
 
 use std::io::{self, IsTerminal as _, Write};
 use std::sync::{Mutex, PoisonError};
@@ -25,7 +25,7 @@ pub enum Color {
 /// How a piece of text is shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Paint {
-    /// As it should be.
+    /// Good.
     Good,
     /// Worth a look.
     Middling,
@@ -33,7 +33,7 @@ pub enum Paint {
     Bad,
     /// A heading.
     Strong,
-    /// Beside the point.
+    /// Of little importance.
     Faint,
 }
 
@@ -57,7 +57,7 @@ struct Stream {
 
 impl Stream {
     fn write(&self, bytes: &[u8]) {
-        // A writer is whole after every call, so one that a panic left is good.
+        // A writer is consistent after every call, so a panic elsewhere did not damage it.
         let mut to = self.to.lock().unwrap_or_else(PoisonError::into_inner);
         let _ = to.write_all(bytes).and_then(|()| to.flush());
     }
@@ -99,7 +99,7 @@ impl Output {
         }
     }
 
-    /// Text for stdout in a colour, if it has any.
+    /// Text for stdout, coloured if stdout is.
     pub fn paint(&self, paint: Paint, text: &str) -> String {
         self.stdout.paint(paint, text)
     }
@@ -114,7 +114,7 @@ impl Output {
         self.say(&format!("{value:#}"));
     }
 
-    /// Writes something of ours as a result for scripts.
+    /// Writes a value as JSON, as a result for scripts.
     pub fn say_value(&self, value: &impl Serialize) -> Result<(), Failure> {
         let value = serde_json::to_value(value)
             .map_err(|error| Failure::new("cannot write the result", error))?;
@@ -122,38 +122,38 @@ impl Output {
         Ok(())
     }
 
-    /// Writes a result as it is.
+    /// Writes the bytes of a result unchanged.
     pub fn say_bytes(&self, bytes: &[u8]) {
         self.stdout.write(bytes);
     }
 
-    /// Writes what is wrong.
+    /// Writes an error message.
     pub fn complain(&self, text: &str) {
         let name = self.stderr.paint(Paint::Bad, "shoal:");
         self.stderr.write(format!("{name} {text}\n").as_bytes());
     }
 
-    /// Writes what happened to a program, or how far something is.
+    /// Writes a note: what happened to a program, or to the command.
     pub fn note(&self, text: &str) {
         let name = self.stderr.paint(Paint::Strong, "shoal:");
         self.stderr.write(format!("{name} {text}\n").as_bytes());
     }
 
-    /// Writes what only a person cares about: nothing if none is there.
+    /// Writes a note for a person: nothing if stderr is not a terminal.
     pub fn remark(&self, text: &str) {
         if io::stderr().is_terminal() {
             self.note(text);
         }
     }
 
-    /// Says how far something is, in place of what was said of it before; an empty text ends it.
+    /// Shows progress in one line, over the last one. An empty text clears the line.
     pub fn progress(&self, text: &str) {
         if io::stderr().is_terminal() {
             self.stderr.write(format!("\r\u{1b}[K{text}").as_bytes());
         }
     }
 
-    /// Writes what can be done.
+    /// Writes a remedy.
     pub fn hint(&self, text: &str) {
         let word = self.stderr.paint(Paint::Faint, "  try:");
         self.stderr.write(format!("{word} {text}\n").as_bytes());

@@ -1,5 +1,5 @@
-//! `shoal clean`: removes what runs that are over left behind: processes, control groups, files. What
-//! lies in lost+found may be somebody's files, and goes only when that is asked for.
+//! `shoal clean`: removes what ended runs left behind: processes, control groups, files. Files in
+//! lost+found may still be wanted, so only `--lost-found` removes them.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -8,26 +8,27 @@ use engine::LostFound;
 use runtime::Reaped;
 use serde_json::json;
 
-use crate::config::{self, ConfigError, Overrides, Surroundings};
+use crate::config::{self, ConfigError, HostContext, Overrides};
 use crate::failure::Failure;
 use crate::native;
 use crate::output::{Output, Paint};
 use crate::serve::data_dir::LOST_FOUND;
 
-/// What was typed.
+/// Arguments of `shoal clean`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  \
-    sudo shoal clean              remove what is left of runs that are over\n  \
+    sudo shoal clean              remove what ended runs left behind\n  \
     sudo shoal clean --json       the same, for scripts\n  \
     sudo shoal clean --lost-found         remove for good what is in DATA_DIR/lost+found\n\n\
-    Runs that are alive are not touched. Containers of a Docker engine are removed by the next start\n\
-    of their server, not here. Workspaces and archives that no record names are in lost+found; only\n\
-    --lost-found removes them, also while the server runs. The exit code is 1 if something could not be removed.")]
+    Running servers and commands are not touched. The next start of a server removes its Docker\n\
+    containers; this command does not. Workspaces and archives that no record names are in\n\
+    lost+found; only --lost-found removes them, also while the server runs. The exit code is 1 if\n\
+    something could not be removed.")]
 pub(crate) struct Arguments {
     /// Remove what is in lost+found of the data directory, and nothing else
     #[arg(long)]
     lost_found: bool,
-    /// Whose lost+found
+    /// Data directory with lost+found
     #[arg(long, value_name = "DIR", requires = "lost_found")]
     data_dir: Option<PathBuf>,
     /// Print JSON
@@ -52,11 +53,11 @@ pub(crate) fn main(arguments: &Arguments, output: &Output) -> Result<ExitCode, F
             "stuck": stuck,
         }));
     } else {
-        for line in told(&reaped) {
+        for line in summary(&reaped) {
             output.say(&line);
         }
         for (path, why) in &reaped.stuck {
-            let word = output.paint(Paint::Bad, "left");
+            let word = output.paint(Paint::Bad, "not removed");
             output.say(&format!("{word} {}: {why}", path.display()));
         }
     }
@@ -65,27 +66,27 @@ pub(crate) fn main(arguments: &Arguments, output: &Output) -> Result<ExitCode, F
 
 fn lost_found(arguments: &Arguments, output: &Output) -> Result<ExitCode, Failure> {
     let overrides = Overrides::of_data_dir(arguments.data_dir.as_deref());
-    let effective = config::load(&overrides, &Surroundings::read());
+    let effective = config::load(&overrides, &HostContext::read());
     let data_dir = effective.map_err(ConfigError::failure)?.config.server.data_dir;
     let place = data_dir.join(LOST_FOUND);
     let removed = LostFound::at(&place).remove(None).map_err(|error| {
-        Failure::new(format!("cannot remove what is in {}", place.display()), error)
-            .remedy("run it with sudo, or remove it by hand: nothing uses it")
+        Failure::new(format!("cannot remove the files in {}", place.display()), error)
+            .remedy("run it with sudo, or remove them by hand: nothing uses them")
     })?;
     if arguments.json {
         output.say_json(&json!({ "lost_found": removed }));
     } else {
         output.say(&match removed {
-            0 => "nothing is in lost+found".to_owned(),
-            1 => "removed 1 thing that was in lost+found".to_owned(),
-            more => format!("removed {more} things that were in lost+found"),
+            0 => "lost+found is empty".to_owned(),
+            1 => "removed 1 thing from lost+found".to_owned(),
+            more => format!("removed {more} things from lost+found"),
         });
     }
     Ok(ExitCode::SUCCESS)
 }
 
-/// What was removed, in words.
-fn told(reaped: &Reaped) -> Vec<String> {
+/// What was removed, as lines of text.
+fn summary(reaped: &Reaped) -> Vec<String> {
     let counted = |count: usize, one: &str, many: &str| match count {
         0 => None,
         1 => Some(format!("1 {one}")),
@@ -99,8 +100,8 @@ fn told(reaped: &Reaped) -> Vec<String> {
     .flatten()
     .collect();
     let mut lines = Vec::new();
-    if let Some(runs) = counted(reaped.runs.len(), "run that is over", "runs that are over") {
-        let what = if removed.is_empty() { "its marks".to_owned() } else { removed.join(" and ") };
+    if let Some(runs) = counted(reaped.runs.len(), "ended run", "ended runs") {
+        let what = if removed.is_empty() { "the files".to_owned() } else { removed.join(" and ") };
         lines.push(format!("removed {what} of {runs}: {}", reaped.runs.join(", ")));
     } else if !removed.is_empty() {
         lines.push(format!("removed {}", removed.join(" and ")));
@@ -115,9 +116,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_removed_is_said() {
+    fn clean_prints_what_it_removed() {
         let none = Reaped::default();
-        assert_eq!(told(&none), ["nothing was left behind"]);
+        assert_eq!(summary(&none), ["nothing was left behind"]);
         let some = Reaped {
             runs: vec!["a".into(), "b".into()],
             processes: 1,
@@ -125,10 +126,10 @@ mod tests {
             stuck: vec![],
         };
         assert_eq!(
-            told(&some),
-            ["removed 1 process and 12 control groups of 2 runs that are over: a, b"]
+            summary(&some),
+            ["removed 1 process and 12 control groups of 2 ended runs: a, b"]
         );
         let marks = Reaped { runs: vec!["a".into()], ..Reaped::default() };
-        assert_eq!(told(&marks), ["removed its marks of 1 run that is over: a"]);
+        assert_eq!(summary(&marks), ["removed the files of 1 ended run: a"]);
     }
 }

@@ -1,5 +1,5 @@
-//! What can be typed. Each verb's own arguments are beside the verb; here is only what they share.
-//! Nothing else in this program looks at the raw command line.
+//! The verbs, and the flags that they share. The arguments of a verb are beside the verb. Nothing
+//! else reads the raw command line.
 
 use std::process::ExitCode;
 
@@ -8,9 +8,9 @@ use clap::{Parser, Subcommand};
 use crate::failure::OWN_FAILURE;
 use crate::output::Color;
 use crate::{
-    attach, backup, clean, completions, config, cp, create, doctor, events, exec, forward, image,
-    key, look, mcp, pools, process, ps, restore, rm, run, serve, session, stats, status, templates,
-    why,
+    attach, backup, clean, completions, config, cp, create, doctor, events, exec, file_search,
+    forward, image, key, mcp, pools, process, ps, restore, rm, run, serve, session, stats, status,
+    templates, why,
 };
 
 /// Sandboxes for programs you do not trust, in a millisecond.
@@ -25,11 +25,11 @@ use crate::{
         shoal session create                    begin a conversation that outlives its sandbox\n  \
         shoal run -- python3 -c 'print(1)'      run a program in a sandbox of its own, without a server\n  \
         shoal run --shell 'ls / | wc -l'        run a line of shell\n  \
-        shoal doctor                            what this machine can do, and what to do about it\n  \
+        shoal doctor                            what this machine lacks, and what to do about it\n  \
         shoal clean                             remove what a killed run left behind\n\n\
-        Exit codes: 0 if it worked; 1 if the server refused; 2 if what was typed or configured cannot\n\
-        be used; 3 if no server answers; 125 if shoal itself failed. `run` and `exec` end as their\n\
-        program does.\n\n\
+        Exit codes: 0 if it worked; 1 if the server refused; 2 if the command line or the configuration\n\
+        cannot be used; 3 if no server answers; 125 if shoal itself failed. `run` and `exec` end as\n\
+        their program does.\n\n\
         `shoal VERB --help` has more about each."
 )]
 pub(crate) struct Cli {
@@ -57,25 +57,25 @@ pub(crate) enum Verb {
     Rm(rm::Arguments),
     /// Copy files into a sandbox or out of it
     Cp(cp::Arguments),
-    /// Start, list, follow, feed and end programs that outlive the command
+    /// Start, list, follow and end programs that run on after the command
     Process(Box<process::Arguments>),
     /// Open a terminal in a sandbox
     Attach(attach::Arguments),
-    /// Lead ports of this machine to ports inside a sandbox
+    /// Forward ports of this machine to ports inside a sandbox
     Forward(forward::Arguments),
-    /// Say what keeps a sandbox awake, and when it will rest
+    /// Show what keeps a sandbox awake, and when it will be frozen
     Status(status::Arguments),
-    /// Let the processes of a sandbox keep it awake no longer
+    /// Stop the processes of a sandbox from keeping it awake
     Stop(status::Stop),
     /// Find files in a sandbox
-    Find(look::Find),
-    /// Look for a text in the files of a sandbox
-    Grep(look::Grep),
+    Find(file_search::Find),
+    /// Search for a text in the files of a sandbox
+    Grep(file_search::Grep),
     /// Show what changes in a directory of a sandbox
-    Watch(look::Watch),
+    Watch(file_search::Watch),
     /// Talk to sessions: conversations that outlive their sandboxes
     Session(Box<session::Arguments>),
-    /// Say why a sandbox is as it is, or how it ended
+    /// Explain the state of a sandbox, or how it ended
     Why(why::Arguments),
     /// List, resize, drain, resume and remove warm pools
     Pools(Box<pools::Arguments>),
@@ -83,21 +83,21 @@ pub(crate) enum Verb {
     Templates(Box<templates::Arguments>),
     /// Import, list, show and remove images, and remove what nothing uses
     Image(Box<image::Arguments>),
-    /// Show what happened, and what happens
+    /// Show past events, or follow new ones
     Events(events::Arguments),
-    /// Show the server in numbers
+    /// Show statistics of the server
     Stats(stats::Arguments),
     /// Make, list and revoke keys
     Key(Box<key::Arguments>),
     /// Speak the Model Context Protocol: the server, or one sandbox, as tools for models
     Mcp(mcp::Arguments),
-    /// Say what this machine can do, why not, and what to do about it
+    /// Check whether this machine can run sandboxes, and what to do about what it lacks
     Doctor(doctor::Arguments),
     /// Back up the database, the files of all sessions and the keys
     Backup(backup::Arguments),
     /// Make a data directory from a backup
     Restore(restore::Arguments),
-    /// Remove what runs that are over left behind
+    /// Remove what ended runs left behind
     Clean(clean::Arguments),
     /// Show the configuration, and where each value comes from
     Config(Box<config::Arguments>),
@@ -105,7 +105,7 @@ pub(crate) enum Verb {
     Completions(completions::Arguments),
 }
 
-/// Reads what was typed.
+/// Parses the command line.
 pub(crate) fn parse() -> Result<Cli, clap::Error> {
     let typed: Vec<_> = std::env::args_os().collect();
     let cli = Cli::try_parse_from(&typed)?;
@@ -117,14 +117,14 @@ pub(crate) fn parse() -> Result<Cli, clap::Error> {
     Ok(cli)
 }
 
-/// Says what was wrong with the command line, or prints the help that was asked for.
+/// Prints what is wrong with the command line, or the help.
 pub(crate) fn usage(error: &clap::Error) -> ExitCode {
-    // If even this cannot be written there is nobody to tell.
+    // If even this cannot be written, there is no other place to report it.
     let _ = error.print();
     if !error.use_stderr() {
         return ExitCode::SUCCESS;
     }
-    // Whoever runs a program must be able to tell its code 2 from ours.
+    // A caller that runs a program must be able to tell its exit code 2 from ours.
     let runs =
         std::env::args().nth(1).is_some_and(|verb| ["run", "exec", "attach"].contains(&&*verb));
     ExitCode::from(if runs { OWN_FAILURE } else { 2 })

@@ -1,4 +1,4 @@
-//! `shoal completions`: a script that teaches a shell what can be typed.
+//! `shoal completions`: prints a completion script for a shell.
 
 use std::process::ExitCode;
 
@@ -8,7 +8,7 @@ use clap_complete::Shell;
 use crate::cli::Cli;
 use crate::output::Output;
 
-/// What was typed.
+/// Arguments of `shoal completions`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  \
     shoal completions bash > /etc/bash_completion.d/shoal\n  \

@@ -1,14 +1,14 @@
-//! `shoal create`: a sandbox that stays until it is removed or its time is over.
+//! `shoal create`: makes a sandbox that stays until it is removed or expires.
 
 use std::process::ExitCode;
 
 use crate::failure::Failure;
-use crate::moment;
 use crate::output::Output;
+use crate::relative_time;
+use crate::sandbox_request::{SandboxRequest, environment};
 use crate::server::{Server, cannot};
-use crate::wanted::{Wanted, environment};
 
-/// What was typed.
+/// Arguments of `shoal create`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  \
     shoal create                                      print the id of a new sandbox\n  \
@@ -17,7 +17,7 @@ use crate::wanted::{Wanted, environment};
     Exit codes: 0; 1 if the server refused; 3 if there is no server.")]
 pub(crate) struct Arguments {
     #[command(flatten)]
-    wanted: Wanted,
+    sandbox: SandboxRequest,
     /// Environment of its programs; KEY alone takes the value from yours
     #[arg(long = "env", short = 'e', value_name = "KEY[=VALUE]")]
     env: Vec<String>,
@@ -30,7 +30,7 @@ pub(crate) struct Arguments {
 
 pub(crate) fn main(arguments: &Arguments, output: &Output) -> Result<ExitCode, Failure> {
     let env = environment(&arguments.env, |key| std::env::var(key).ok())?;
-    let request = arguments.wanted.request(env)?;
+    let request = arguments.sandbox.request(env)?;
     let sandbox = arguments.server.with(async |client| {
         client.create_sandbox(&request).await.map_err(cannot("make a sandbox"))
     })?;
@@ -40,10 +40,13 @@ pub(crate) fn main(arguments: &Arguments, output: &Output) -> Result<ExitCode, F
         output.say(&sandbox.id.to_string());
         if let Some(container) = &sandbox.container_id {
             let (runtime, uses) = (sandbox.runtime.as_str(), sandbox.use_count);
-            output.remark(&format!("it is container {container} of {runtime}, use {uses}"));
+            output.remark(&format!("sandbox is container {container} of {runtime}, use {uses}"));
         }
         if let Some(end) = sandbox.expires_at {
-            output.remark(&format!("it ends {}", moment::until(end, moment::now())));
+            output.remark(&format!(
+                "sandbox expires {}",
+                relative_time::until(end, relative_time::now())
+            ));
         }
     }
     Ok(ExitCode::SUCCESS)

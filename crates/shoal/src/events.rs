@@ -1,8 +1,8 @@
-//! `shoal events`: what happened, and what happens.
+//! `shoal events`: lists stored events, or follows new ones.
 
 use std::process::ExitCode;
 
-use client::{Client, EventsQuery, Seen};
+use client::{Client, EventUpdate, EventsQuery};
 use model::{SandboxId, SessionId};
 use serde_json::Value;
 use wire::Event;
@@ -11,24 +11,24 @@ use crate::failure::Failure;
 use crate::output::{Output, Paint};
 use crate::server::{Server, cannot};
 
-/// How many are asked for at a time.
+/// Events per request.
 const PAGE: u32 = 500;
 
-/// What was typed.
+/// Arguments of `shoal events`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  \
-    shoal events                      those that are remembered\n  \
-    shoal events --follow             new ones as they happen, also over restarts of the server\n  \
-    shoal events --follow --after 0   the remembered ones, then new ones\n  \
+    shoal events                      all stored events\n  \
+    shoal events --follow             new ones as they happen, also across restarts of the server\n  \
+    shoal events --follow --after 0   stored events, then new ones\n  \
     shoal events --sandbox SANDBOX\n  \
     shoal events --session SESSION\n  \
     shoal events --json | jq -r .type one object a line\n\n\
     Exit codes: 0; 1 if the server refused or is gone; 3 if there is no server.")]
 pub(crate) struct Arguments {
-    /// Only those of this sandbox
+    /// Only events of this sandbox
     #[arg(long, value_name = "SANDBOX")]
     sandbox: Option<SandboxId>,
-    /// Only those of this session
+    /// Only events of this session
     #[arg(long, value_name = "SESSION", conflicts_with = "sandbox")]
     session: Option<SessionId>,
     #[command(flatten)]
@@ -37,16 +37,16 @@ pub(crate) struct Arguments {
     server: Server,
 }
 
-/// Which of them, and how they are told.
+/// Flags that select events and their format.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Page {
-    /// Go on with new ones as they happen
+    /// Follow new events as they happen
     #[arg(long, short = 'f')]
     follow: bool,
-    /// Only those after this one
+    /// Only events after this id
     #[arg(long, value_name = "ID")]
     after: Option<u64>,
-    /// At most so many
+    /// At most this many
     #[arg(long, value_name = "N", conflicts_with = "follow")]
     limit: Option<u64>,
     /// Print JSON, one object a line
@@ -60,7 +60,7 @@ pub(crate) fn main(arguments: &Arguments, output: &Output) -> Result<ExitCode, F
     of(query, page, server, output)
 }
 
-/// Tells those that a query is about.
+/// Prints the events of a query.
 pub(crate) fn of(
     query: EventsQuery,
     page: &Page,
@@ -91,7 +91,7 @@ async fn page_through(
         let page = client.events(query).await.map_err(cannot("list events"))?;
         left = left.saturating_sub(page.events.len() as u64);
         for event in &page.events {
-            tell(event, wanted.json, output)?;
+            print_event(event, wanted.json, output)?;
         }
         match page.next {
             Some(next) => after = Some(next),
@@ -107,20 +107,20 @@ async fn follow(
     wanted: &Page,
     output: &Output,
 ) -> Result<(), Failure> {
-    // Somebody who watches wants to be told that there is nothing to watch.
-    client.health().await.map_err(cannot("watch events"))?;
+    // Without this, a missing server would look like a server without events.
+    client.health().await.map_err(cannot("follow events"))?;
     let mut events = client.watch_events(EventsQuery { after: wanted.after, ..query });
     loop {
-        match events.next().await.map_err(cannot("watch events"))? {
-            Seen::Event(event) => tell(&event, wanted.json, output)?,
-            Seen::Forgotten { oldest } => {
-                output.note(&format!("events before {oldest} are forgotten"));
+        match events.next().await.map_err(cannot("follow events"))? {
+            EventUpdate::Event(event) => print_event(&event, wanted.json, output)?,
+            EventUpdate::Gap { oldest } => {
+                output.note(&format!("events before {oldest} are no longer stored"));
             }
         }
     }
 }
 
-fn tell(event: &Event, json: bool, output: &Output) -> Result<(), Failure> {
+fn print_event(event: &Event, json: bool, output: &Output) -> Result<(), Failure> {
     let value = serde_json::to_value(event)
         .map_err(|error| Failure::new("cannot write an event", error))?;
     if json {
@@ -132,7 +132,7 @@ fn tell(event: &Event, json: bool, output: &Output) -> Result<(), Failure> {
     Ok(())
 }
 
-/// What else there is to say, in the order of the names.
+/// The other fields of an event, in the order of their names.
 fn details(event: &Value) -> String {
     let said = ["id", "at", "type", "key"];
     let fields = event.as_object().into_iter().flatten();

@@ -1,5 +1,5 @@
-//! `shoal forward`: ports of this machine that lead to ports inside a sandbox. Every connection is one
-//! of its own; a sandbox that is frozen wakes for it.
+//! `shoal forward`: forwards ports of this machine to ports inside a sandbox. A connection thaws a
+//! frozen sandbox.
 
 use std::process::ExitCode;
 
@@ -15,26 +15,26 @@ use crate::output::Output;
 use crate::run::signals::Signals;
 use crate::server::{Server, cannot};
 
-/// Connections at a time.
+/// Connections at once, for each port.
 const CONNECTIONS_MAX: usize = 256;
 
-/// What was typed.
+/// Arguments of `shoal forward`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  \
     shoal forward SANDBOX 3000             http://127.0.0.1:3000 is the server inside\n  \
     shoal forward SANDBOX 3000:8080        at port 8080 of this machine\n  \
-    shoal forward SANDBOX 3000:0 5432      at any port that is free; several at once\n  \
-    shoal forward --session SESSION 3000   of whatever sandbox the session has, or gets for it\n\n\
+    shoal forward SANDBOX 3000:0 5432      at any free port; several at once\n  \
+    shoal forward --session SESSION 3000   to the sandbox of a session, which gets one if needed\n\n\
     Runs until it is interrupted.\n\n\
     Exit codes: 0; 1 if the server refused; 3 if there is no server.")]
 pub(crate) struct Arguments {
     /// The sandbox
     #[arg(value_name = "SANDBOX", required_unless_present = "session")]
     sandbox: Option<String>,
-    /// A session in place of a sandbox
+    /// A session instead of a sandbox
     #[arg(long, value_name = "SESSION")]
     session: Option<SessionId>,
-    /// Ports inside, each with one of this machine if that is to be another
+    /// Ports inside, each with a port of this machine if it is another
     #[arg(value_name = "PORT[:LOCAL]")]
     ports: Vec<String>,
     /// Address of this machine to listen on
@@ -44,7 +44,7 @@ pub(crate) struct Arguments {
     server: Server,
 }
 
-/// A port inside, and the one here.
+/// A port inside the sandbox, and the port of this machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Pair {
     inside: u16,
@@ -53,8 +53,10 @@ struct Pair {
 
 fn pair(text: &str) -> Result<Pair, Failure> {
     let (inside, here) = text.split_once(':').unwrap_or((text, text));
-    let wrong =
-        || Failure::new(format!("cannot forward {text:?}"), "that is no PORT[:LOCAL]").usage();
+    let wrong = || {
+        Failure::new(format!("cannot forward {text:?}"), "a port looks like PORT or PORT:LOCAL")
+            .usage()
+    };
     let inside: u16 = inside.parse().map_err(|_| wrong())?;
     let here = here.parse().map_err(|_| wrong())?;
     if inside == 0 { Err(wrong()) } else { Ok(Pair { inside, here }) }
@@ -70,7 +72,7 @@ pub(crate) fn main(arguments: &Arguments, output: &Output) -> Result<ExitCode, F
     done.map(|()| ExitCode::SUCCESS)
 }
 
-/// Where to, and which ports: the first word is a sandbox unless there is a session.
+/// The target and the ports: the first argument is a sandbox unless `--session` is given.
 fn place(arguments: &Arguments, client: &Client) -> Result<(Inside, Vec<String>), Failure> {
     let mut ports = arguments.ports.clone();
     let usage = |what: &str, why: &str| Failure::new(what.to_owned(), why.to_owned()).usage();
@@ -81,13 +83,15 @@ fn place(arguments: &Arguments, client: &Client) -> Result<(Inside, Vec<String>)
         }
         (None, Some(sandbox)) => {
             let id: Result<SandboxId, _> = sandbox.parse();
-            let id = id.map_err(|_| usage("cannot forward", "the first word is no sandbox"))?;
+            let id = id.map_err(|_| {
+                usage("cannot forward", "the first argument is not the id of a sandbox")
+            })?;
             Inside::clone(&client.sandbox(id))
         }
-        (None, None) => return Err(usage("cannot forward", "there is no sandbox")),
+        (None, None) => return Err(usage("cannot forward", "no sandbox was given")),
     };
     if ports.is_empty() {
-        return Err(usage("cannot forward", "there is no port"));
+        return Err(usage("cannot forward", "no port was given"));
     }
     Ok((inside, ports))
 }
@@ -106,14 +110,14 @@ async fn serve(
         let bound = TcpListener::bind((address, pair.here)).await;
         let listener = bound.map_err(|error| {
             Failure::new(format!("cannot listen on port {}", pair.here), error)
-                .remedy("choose another one: PORT:LOCAL, or PORT:0 for any")
+                .remedy("choose another port: PORT:LOCAL, or PORT:0 for any")
         })?;
         let at = listener.local_addr().map_err(|error| Failure::new("cannot listen", error))?;
-        output.say(&format!("{at} leads to port {}", pair.inside));
+        output.say(&format!("{at} forwards to port {}", pair.inside));
         listening.spawn(accept(listener, inside.clone(), pair.inside));
     }
     tokio::select! {
-        number = signals.ending() => {
+        number = signals.next_end() => {
             output.remark(&format!("ended by signal {number}"));
             Ok(())
         }
@@ -139,9 +143,10 @@ async fn accept(listener: TcpListener, inside: Inside, port: u16) -> std::io::Er
     }
 }
 
-/// One connection. That it could not be made is told by its end; there is no other way to tell.
+/// Forwards one connection. If the sandbox refuses it, the local connection is closed: TCP has no
+/// other way to report that.
 async fn pass(mut here: TcpStream, inside: Inside, port: u16) {
-    // Whoever sends little and waits is not to wait longer for it.
+    // Small messages must not wait to be combined.
     let _ = here.set_nodelay(true);
     if let Ok(mut there) = inside.forward(port).await {
         let _ = copy_bidirectional(&mut here, &mut there).await;
@@ -153,7 +158,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ports_are_read_in_pairs() {
+    fn forward_ports_are_parsed() {
         let of = |inside, here| Some(Pair { inside, here });
         for (text, expected) in [
             ("3000", of(3000, 3000)),

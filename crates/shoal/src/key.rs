@@ -1,4 +1,4 @@
-//! `shoal key`: who may call the server, and what they may do. A secret is shown once.
+//! `shoal key`: makes, lists and revokes keys. A secret is shown once.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -12,9 +12,9 @@ use crate::failure::Failure;
 use crate::output::Output;
 use crate::server::{Server, cannot};
 use crate::table::Table;
-use crate::{duration, moment};
+use crate::{duration, relative_time};
 
-/// What was typed.
+/// Arguments of `shoal key`.
 #[derive(Debug, clap::Args)]
 #[command(
     args_conflicts_with_subcommands = true,
@@ -23,7 +23,7 @@ use crate::{duration, moment};
     SHOAL_KEY=$(shoal key create me) shoal ps\n  \
     shoal key ls\n  \
     shoal key revoke KEY\n\n\
-    Roles: admin sees and does everything; use has its own sandboxes; read only looks.\n\
+    Roles: admin sees and does everything; use has its own sandboxes; read may only read.\n\
     If the first key is lost: `shoal serve --new-admin-key`.\n\n\
     Exit codes: 0; 1 if the server refused; 3 if there is no server."
 )]
@@ -45,9 +45,9 @@ struct Shared {
 
 #[derive(Debug, Subcommand)]
 enum Act {
-    /// Make one and print its secret
+    /// Make a key and print its secret
     Create {
-        /// What to call it
+        /// Name of the key
         name: String,
         /// What it allows: admin, use or read
         #[arg(long, value_name = "ROLE", default_value = "use", value_parser = role)]
@@ -58,11 +58,11 @@ enum Act {
         #[command(flatten)]
         shared: Shared,
     },
-    /// List them
+    /// List keys
     Ls(Shared),
-    /// Make some useless, at once and for ever
+    /// Revoke keys, at once and for ever
     Revoke {
-        /// Their ids
+        /// Ids of the keys
         #[arg(value_name = "KEY", required = true)]
         keys: Vec<KeyId>,
         #[command(flatten)]
@@ -88,7 +88,10 @@ pub(crate) fn main(arguments: Arguments, output: &Output) -> Result<ExitCode, Fa
                 output.say_value(&key)?;
             } else {
                 output.say(&key.secret);
-                output.remark(&format!("key {} of role {role}; it is not shown again", key.id));
+                output.remark(&format!(
+                    "key {} of role {role}; the secret is not shown again",
+                    key.id
+                ));
             }
         }
         Act::Ls(shared) => {
@@ -98,7 +101,7 @@ pub(crate) fn main(arguments: Arguments, output: &Output) -> Result<ExitCode, Fa
             if shared.json {
                 output.say_json(&json!({ "keys": keys }));
             } else {
-                table(&keys, moment::now()).say(output, "there are no keys");
+                table(&keys, relative_time::now()).say(output, "there are no keys");
             }
         }
         Act::Revoke { keys, shared } => {
@@ -121,19 +124,19 @@ pub(crate) fn main(arguments: Arguments, output: &Output) -> Result<ExitCode, Fa
 }
 
 fn table(keys: &[Key], now: Time) -> Table {
-    let mut table = Table::new(&["KEY", "NAME", "ROLE", "MADE", "WORKS"]);
+    let mut table = Table::new(&["KEY", "NAME", "ROLE", "CREATED", "WORKS"]);
     for key in keys {
         let works = match (key.revoked_at, key.expires_at) {
-            (Some(at), _) => format!("no, revoked {}", moment::ago(at, now)),
-            (None, Some(at)) if at <= now => format!("no, expired {}", moment::ago(at, now)),
-            (None, Some(at)) => format!("yes, ends {}", moment::until(at, now)),
+            (Some(at), _) => format!("no, revoked {}", relative_time::ago(at, now)),
+            (None, Some(at)) if at <= now => format!("no, expired {}", relative_time::ago(at, now)),
+            (None, Some(at)) => format!("yes, ends {}", relative_time::until(at, now)),
             (None, None) => "yes".to_owned(),
         };
         table.row([
             key.id.to_string(),
             key.name.clone(),
             key.role.to_string(),
-            moment::ago(key.created_at, now),
+            relative_time::ago(key.created_at, now),
             works,
         ]);
     }

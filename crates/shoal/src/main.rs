@@ -1,5 +1,5 @@
-//! The command line: reads what was typed, wires the parts, and gives the exit code. Nothing is
-//! decided here that a library could decide, and every failure ends here, said once.
+//! The command line: parses the arguments, wires the parts, and returns the exit code. It decides
+//! nothing that a library could decide. Every failure ends here and is printed once.
 
 mod attach;
 mod backup;
@@ -12,19 +12,19 @@ mod create;
 mod doctor;
 mod events;
 mod exec;
+mod file_search;
 mod forward;
 mod image;
 mod key;
-mod look;
 mod mcp;
-mod moment;
-mod placing;
 mod pools;
 mod process;
 mod ps;
+mod relative_time;
 mod restore;
 mod rm;
 mod run;
+mod sandbox_request;
 mod serve;
 mod server;
 mod session;
@@ -32,8 +32,8 @@ mod stats;
 mod status;
 mod table;
 mod templates;
-mod wanted;
 mod why;
+mod workspace_placement;
 
 use std::process::ExitCode;
 
@@ -69,9 +69,9 @@ fn dispatch(cli: Cli, output: &Output) -> Result<ExitCode, Failure> {
         Verb::Forward(arguments) => forward::main(&arguments, output),
         Verb::Status(arguments) => status::main(&arguments, output),
         Verb::Stop(arguments) => status::stop(&arguments, output),
-        Verb::Find(arguments) => look::find(&arguments, output),
-        Verb::Grep(arguments) => look::grep(&arguments, output),
-        Verb::Watch(arguments) => look::watch(&arguments, output),
+        Verb::Find(arguments) => file_search::find(&arguments, output),
+        Verb::Grep(arguments) => file_search::grep(&arguments, output),
+        Verb::Watch(arguments) => file_search::watch(&arguments, output),
         Verb::Session(arguments) => session::main(*arguments, output),
         Verb::Why(arguments) => why::main(&arguments, output),
         Verb::Pools(arguments) => pools::main(*arguments, output),

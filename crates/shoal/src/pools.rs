@@ -1,4 +1,4 @@
-//! `shoal pools`: the warm pools, their sizes, and whether they hand anything out.
+//! `shoal pools`: lists, resizes, drains, resumes and removes warm pools.
 
 use std::process::ExitCode;
 
@@ -14,16 +14,16 @@ use crate::output::Output;
 use crate::server::{Server, cannot};
 use crate::table::Table;
 
-/// What was typed.
+/// Arguments of `shoal pools`.
 #[derive(Debug, clap::Args)]
 #[command(
     args_conflicts_with_subcommands = true,
     after_help = "Examples:\n  \
-    shoal pools                               all of them\n  \
+    shoal pools                               list all pools\n  \
     shoal pools resize default --size 20 --overflow 50\n  \
-    shoal pools drain default                 hand out nothing; leases run on\n  \
+    shoal pools drain default                 hand out no sandbox; leases run on\n  \
     shoal pools resume default\n  \
-    shoal pools rm default --force            end its leases, too\n\n\
+    shoal pools rm default --force            also end its leases\n\n\
     Exit codes: 0; 1 if the server refused; 3 if there is no server."
 )]
 pub(crate) struct Arguments {
@@ -44,9 +44,9 @@ struct Shared {
 
 #[derive(Debug, Subcommand)]
 enum Act {
-    /// List them
+    /// List pools
     Ls(Shared),
-    /// Keep more or fewer ready
+    /// Change the size of a pool
     Resize {
         /// The pool's template
         #[arg(value_parser = TemplateName::new)]
@@ -60,7 +60,7 @@ enum Act {
         #[command(flatten)]
         shared: Shared,
     },
-    /// Hand out nothing and keep nothing ready; leases run on
+    /// Hand out no sandbox and keep none ready; leases run on
     Drain {
         /// The pool's template
         #[arg(value_parser = TemplateName::new)]
@@ -107,19 +107,19 @@ pub(crate) fn main(arguments: Arguments, output: &Output) -> Result<ExitCode, Fa
             let pool = shared.server.with(async |client| {
                 client.resize_pool(&name, resize).await.map_err(cannot("resize the pool"))
             })?;
-            tell(&pool, shared.json, output)?;
+            print_pool(&pool, shared.json, output)?;
         }
         Act::Drain { name, shared } => {
             let pool = shared.server.with(async |client| {
                 client.drain_pool(&name).await.map_err(cannot("drain the pool"))
             })?;
-            tell(&pool, shared.json, output)?;
+            print_pool(&pool, shared.json, output)?;
         }
         Act::Resume { name, shared } => {
             let pool = shared.server.with(async |client| {
                 client.resume_pool(&name).await.map_err(cannot("resume the pool"))
             })?;
-            tell(&pool, shared.json, output)?;
+            print_pool(&pool, shared.json, output)?;
         }
         Act::Rm { name, force, shared } => {
             output.remark(&format!("removing {name} and its sandboxes"));
@@ -136,7 +136,7 @@ pub(crate) fn main(arguments: Arguments, output: &Output) -> Result<ExitCode, Fa
     Ok(ExitCode::SUCCESS)
 }
 
-fn tell(pool: &PoolStats, json: bool, output: &Output) -> Result<(), Failure> {
+fn print_pool(pool: &PoolStats, json: bool, output: &Output) -> Result<(), Failure> {
     if json {
         return output.say_value(pool);
     }

@@ -1,4 +1,4 @@
-//! `shoal ps`: the sandboxes that there are.
+//! `shoal ps`: lists sandboxes.
 
 use std::process::ExitCode;
 
@@ -8,16 +8,16 @@ use serde_json::json;
 use wire::{Sandbox, Time};
 
 use crate::failure::Failure;
-use crate::moment;
 use crate::output::Output;
+use crate::relative_time;
+use crate::sandbox_request::pair;
 use crate::server::{Server, cannot};
 use crate::table::Table;
-use crate::wanted::pair;
 
-/// How many are asked for at a time.
+/// Sandboxes per request.
 const PAGE: u32 = 500;
 
-/// What was typed.
+/// Arguments of `shoal ps`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  \
     shoal ps                        all that you may see\n  \
@@ -26,13 +26,13 @@ const PAGE: u32 = 500;
     shoal ps --json | jq '.sandboxes[].id'\n\n\
     Exit codes: 0; 1 if the server refused; 3 if there is no server.")]
 pub(crate) struct Arguments {
-    /// Only those of this template
+    /// Only sandboxes of this template
     #[arg(long, short = 'T', value_name = "NAME", value_parser = TemplateName::new)]
     template: Option<TemplateName>,
-    /// Only those in this state
+    /// Only sandboxes in this state
     #[arg(long, value_name = "STATE", value_parser = state)]
     state: Option<SandboxState>,
-    /// Only those with these words
+    /// Only sandboxes with this label
     #[arg(long = "label", short = 'l', value_name = "KEY=VALUE", value_parser = pair)]
     labels: Vec<(String, String)>,
     /// Print ids only
@@ -66,7 +66,7 @@ pub(crate) fn main(arguments: &Arguments, output: &Output) -> Result<ExitCode, F
             output.say(&sandbox.id.to_string());
         }
     } else {
-        table(&sandboxes, moment::now()).say(output, "there are no sandboxes");
+        table(&sandboxes, relative_time::now()).say(output, "there are no sandboxes");
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -94,8 +94,8 @@ fn table(sandboxes: &[Sandbox], now: Time) -> Table {
         "RUNTIME",
         "CONTAINER",
         "STATE",
-        "RESTS",
-        "MADE",
+        "FREEZES",
+        "CREATED",
         "USED",
         "USES",
         "ENDS",
@@ -114,11 +114,11 @@ fn table(sandboxes: &[Sandbox], now: Time) -> Table {
             sandbox.runtime.as_str().to_owned(),
             sandbox.container_id.as_deref().map_or("-", short).to_owned(),
             state,
-            rests(sandbox, now),
-            moment::ago(sandbox.created_at, now),
-            moment::ago(sandbox.last_used_at, now),
+            freezes(sandbox, now),
+            relative_time::ago(sandbox.created_at, now),
+            relative_time::ago(sandbox.last_used_at, now),
             sandbox.use_count.to_string(),
-            sandbox.expires_at.map_or_else(|| "-".to_owned(), |end| moment::until(end, now)),
+            sandbox.expires_at.map_or_else(|| "-".to_owned(), |end| relative_time::until(end, now)),
             of(sandbox),
             labels.join(","),
         ]);
@@ -126,23 +126,23 @@ fn table(sandboxes: &[Sandbox], now: Time) -> Table {
     table
 }
 
-/// As much of the id of a container as people need to find it.
+/// The part of the id of a container that identifies it.
 fn short(id: &str) -> &str {
-    // Names of ours are told apart by their ends, ids of an engine by their beginnings.
+    // Ids of an engine differ at their beginning; our names differ at their end.
     if id.bytes().all(|byte| byte.is_ascii_hexdigit()) { id.get(..12).unwrap_or(id) } else { id }
 }
 
-/// Whether it rests, and when it will if nothing happens.
-fn rests(sandbox: &Sandbox, now: Time) -> String {
+/// Whether it is frozen, or when it will be if nothing uses it.
+fn freezes(sandbox: &Sandbox, now: Time) -> String {
     match (sandbox.frozen, sandbox.awake, sandbox.freezes_at) {
         (true, _, _) => "frozen".to_owned(),
         (false, true, _) => "kept awake".to_owned(),
-        (false, false, Some(at)) => moment::until(at, now),
+        (false, false, Some(at)) => relative_time::until(at, now),
         (false, false, None) => "-".to_owned(),
     }
 }
 
-/// Whose it is: a session's, under a lease, or a pool's.
+/// What it belongs to: a session, a lease, or its pool.
 fn of(sandbox: &Sandbox) -> String {
     match (sandbox.session, sandbox.lease) {
         (Some(session), _) => format!("session {session}"),

@@ -1,6 +1,6 @@
-//! `shoal restore`: makes a data directory from a backup. Everything is read, checked against the
-//! list of the backup and brought to the disk aside; then the directory gets its name. A restore that
-//! fails leaves nothing.
+//! `shoal restore`: makes a data directory from a backup. It writes all files to a staging
+//! directory, checks them against the manifest, and then renames the directory. A failed restore
+//! leaves nothing.
 
 use std::collections::BTreeMap;
 use std::fs::{self, DirBuilder, File};
@@ -15,27 +15,27 @@ use tar_stream::{Bounds, Entries, Kind};
 use zstd::stream::read::Decoder;
 
 use crate::backup::manifest::{FORMAT, Listed, MANIFEST, Manifest, is_expected};
-use crate::backup::{Summed, hex};
+use crate::backup::{HashingReader, hex};
 use crate::failure::Failure;
 use crate::output::Output;
 
-/// The longest list.
+/// The longest manifest.
 const MANIFEST_BYTES_MAX: u64 = 1 << 30;
 
-/// What was typed.
+/// Arguments of `shoal restore`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  \
     sudo shoal restore /backups/monday.tar.zst --data-dir /var/lib/shoal\n  \
     sudo shoal restore /backups/monday --data-dir ./tried-out\n  \
     ssh elsewhere cat shoal.tar.zst | sudo shoal restore - --data-dir /var/lib/shoal\n\n\
-    The data directory must be empty or not exist. Start the server on it afterwards: all sessions\n\
-    are there, paused, with their files. A copy that is to run beside the original must lose its\n\
-    node.id first.")]
+    The data directory must be empty or not exist. Start the server on it afterwards: it has all\n\
+    sessions, paused, with their files. To run a copy beside the original, remove node.id from the\n\
+    copy first.")]
 pub(crate) struct Arguments {
-    /// What `shoal backup` made: a file, a directory, or - for standard input
+    /// The backup: a file, a directory, or - for standard input
     #[arg(value_name = "FILE|DIR")]
     from: PathBuf,
-    /// The data directory to be made
+    /// The data directory to make
     #[arg(long, value_name = "DIR")]
     data_dir: PathBuf,
     /// Print JSON
@@ -46,11 +46,11 @@ pub(crate) struct Arguments {
 pub(crate) fn main(arguments: &Arguments, output: &Output) -> Result<ExitCode, Failure> {
     let to = &arguments.data_dir;
     refuse_used(to)?;
-    let aside = Aside::make(to).map_err(|error| cannot_write(to, &error))?;
-    let restored = restore(&arguments.from, &aside, output);
+    let staging = StagingDir::make(to).map_err(|error| cannot_write(to, &error))?;
+    let restored = restore(&arguments.from, &staging, output);
     output.progress("");
     let manifest = restored?;
-    aside.put_in_place(to).map_err(|error| cannot_write(to, &error))?;
+    staging.put_in_place(to).map_err(|error| cannot_write(to, &error))?;
     let bytes: u64 = manifest.files.iter().map(|file| file.bytes).sum();
     if arguments.json {
         output.say_json(&json!({
@@ -62,7 +62,7 @@ pub(crate) fn main(arguments: &Arguments, output: &Output) -> Result<ExitCode, F
         }));
     } else {
         output.say(&format!(
-            "restored {} sessions to {}; start it with: shoal serve --data-dir {}",
+            "restored {} sessions to {}; start the server with: shoal serve --data-dir {}",
             manifest.sessions,
             to.display(),
             to.display()
@@ -86,35 +86,35 @@ fn refuse_used(to: &Path) -> Result<(), Failure> {
     if is_empty {
         return Ok(());
     }
-    Err(Failure::new(format!("cannot restore to {}", to.display()), "it is not empty")
+    Err(Failure::new(format!("cannot restore to {}", to.display()), "the directory is not empty")
         .remedy("name a directory that does not exist with --data-dir")
         .usage())
 }
 
-/// A directory beside the one that is to be made. It goes unless it got its name.
-struct Aside(PathBuf);
+/// A directory beside the target. Dropping it removes it, unless it was renamed.
+struct StagingDir(PathBuf);
 
-impl Drop for Aside {
+impl Drop for StagingDir {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(&self.0);
     }
 }
 
-impl Aside {
+impl StagingDir {
     fn make(to: &Path) -> io::Result<Self> {
         let mut beside = to.as_os_str().to_owned();
         beside.push(format!(".restoring-{}", std::process::id()));
-        let aside = Self(beside.into());
+        let staging = Self(beside.into());
         for directory in ["", "archives", "seeds"] {
             DirBuilder::new()
                 .recursive(directory.is_empty())
                 .mode(0o700)
-                .create(aside.0.join(directory))?;
+                .create(staging.0.join(directory))?;
         }
-        Ok(aside)
+        Ok(staging)
     }
 
-    /// An empty directory of that name gives way; anything else does not.
+    /// Renames it to the target. Fails if the target exists and is not an empty directory.
     fn put_in_place(&self, to: &Path) -> io::Result<()> {
         for directory in ["archives", "seeds", ""] {
             File::open(self.0.join(directory))?.sync_all()?;
@@ -125,34 +125,35 @@ impl Aside {
     }
 }
 
-fn restore(from: &Path, aside: &Aside, output: &Output) -> Result<Manifest, Failure> {
-    let mut taken = Taken { aside, found: BTreeMap::new(), manifest: None, bytes: 0, output };
+fn restore(from: &Path, staging: &StagingDir, output: &Output) -> Result<Manifest, Failure> {
+    let mut reader =
+        BackupReader { staging, found: BTreeMap::new(), manifest: None, bytes: 0, output };
     let read = if from == Path::new("-") {
-        taken.archive(io::stdin())
+        reader.archive(io::stdin())
     } else if from.is_dir() {
-        taken.directory(from)
+        reader.directory(from)
     } else {
-        File::open(from).and_then(|file| taken.archive(file))
+        File::open(from).and_then(|file| reader.archive(file))
     };
     read.map_err(|error| {
         Failure::new(format!("cannot read the backup {}", from.display()), error)
-            .remedy("take another backup; nothing was restored")
+            .remedy("use another backup; nothing was restored")
     })?;
-    taken.checked()
+    reader.checked()
 }
 
-/// What was read so far.
-struct Taken<'a> {
-    aside: &'a Aside,
+/// Reads a backup into the staging directory.
+struct BackupReader<'a> {
+    staging: &'a StagingDir,
     found: BTreeMap<String, Listed>,
     manifest: Option<Manifest>,
     bytes: u64,
     output: &'a Output,
 }
 
-impl Taken<'_> {
+impl BackupReader<'_> {
     fn archive(&mut self, from: impl Read) -> io::Result<()> {
-        // To the end, where the sum of all is.
+        // To the very end, where the checksum of the compression is.
         let mut entries = Entries::whole(Decoder::new(from)?, Bounds::NONE);
         while let Some(entry) = entries.next_entry()? {
             let path = String::from_utf8_lossy(&entry.path).into_owned();
@@ -165,11 +166,11 @@ impl Taken<'_> {
     }
 
     fn directory(&mut self, from: &Path) -> io::Result<()> {
-        for room in ["", "archives", "seeds"] {
-            for entry in fs::read_dir(from.join(room))? {
+        for directory in ["", "archives", "seeds"] {
+            for entry in fs::read_dir(from.join(directory))? {
                 let entry = entry?;
                 let name = entry.file_name().to_string_lossy().into_owned();
-                let path = if room.is_empty() { name } else { format!("{room}/{name}") };
+                let path = if directory.is_empty() { name } else { format!("{directory}/{name}") };
                 let about = fs::symlink_metadata(entry.path())?;
                 if about.is_dir() && ["archives", "seeds"].contains(&&*path) {
                     continue;
@@ -193,8 +194,8 @@ impl Taken<'_> {
             return Err(unexpected(path));
         }
         let options = File::options().write(true).create_new(true).mode(0o600).clone();
-        let mut file = options.open(self.aside.0.join(path))?;
-        let mut summed = Summed { from, digest: Sha256::new(), bytes: 0 };
+        let mut file = options.open(self.staging.0.join(path))?;
+        let mut summed = HashingReader { from, digest: Sha256::new(), bytes: 0 };
         io::copy(&mut (&mut summed).take(bytes), &mut file)?;
         file.sync_all()?;
         let (bytes, sha256) = (summed.bytes, hex(&summed.digest.finalize()));
@@ -204,18 +205,23 @@ impl Taken<'_> {
         Ok(())
     }
 
-    /// Whether everything that the list names was there as it says, and nothing else.
+    /// Checks that the backup has exactly the files of its manifest.
     fn checked(self) -> Result<Manifest, Failure> {
         let wrong = |cause: String| {
-            Failure::new("cannot restore", cause)
-                .remedy("the backup is damaged or cut off: take another; nothing was restored")
+            Failure::new("cannot restore", cause).remedy(
+                "the backup is damaged or incomplete: use another one; nothing was restored",
+            )
         };
-        let manifest =
-            self.manifest.ok_or_else(|| wrong("it has no list at its end".to_owned()))?;
+        let manifest = self
+            .manifest
+            .ok_or_else(|| wrong("the backup has no manifest at its end".to_owned()))?;
         if manifest.format != FORMAT {
-            let cause = format!("it has form {}, and this program knows {FORMAT}", manifest.format);
+            let cause = format!(
+                "the backup has format {}, but this program knows {FORMAT}",
+                manifest.format
+            );
             return Err(Failure::new("cannot restore", cause)
-                .remedy("use the program that made it, or a newer one"));
+                .remedy("use the version of shoal that made it, or a newer one"));
         }
         for listed in &manifest.files {
             match self.found.get(&listed.path) {
@@ -225,10 +231,10 @@ impl Taken<'_> {
             }
         }
         if self.found.len() != manifest.files.len() {
-            return Err(wrong("it has files that its list does not name".to_owned()));
+            return Err(wrong("the backup has files that its manifest does not name".to_owned()));
         }
         if !self.found.contains_key(store::sqlite::FILE) {
-            return Err(wrong(format!("it has no {}", store::sqlite::FILE)));
+            return Err(wrong(format!("the backup has no {}", store::sqlite::FILE)));
         }
         Ok(manifest)
     }
@@ -241,8 +247,8 @@ fn unexpected(path: &str) -> io::Error {
 fn cannot_write(to: &Path, error: &io::Error) -> Failure {
     Failure::new(format!("cannot restore to {}", to.display()), error)
         .remedy(
-            "run it with sudo, with enough space; a data directory that is a mount itself cannot be \
-             made: name one beneath it",
+            "run it with sudo, with enough free space; if the data directory is a mount point, name a \
+             directory below it",
         )
         .usage()
 }

@@ -1,4 +1,4 @@
-//! `shoal rm`: ends sandboxes, whoever uses them.
+//! `shoal rm`: ends sandboxes, also those in use.
 
 use std::process::ExitCode;
 
@@ -9,21 +9,21 @@ use serde_json::json;
 use crate::failure::Failure;
 use crate::output::Output;
 use crate::ps;
+use crate::sandbox_request::pair;
 use crate::server::Server;
-use crate::wanted::pair;
 
-/// What was typed.
+/// Arguments of `shoal rm`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  \
     shoal rm SANDBOX\n  \
     shoal rm $(shoal ps -q --state waiting)\n  \
     shoal rm -l user=ada                all with this label\n\n\
-    Exit codes: 0 if all are gone; 1 if one could not be ended; 3 if there is no server.")]
+    Exit codes: 0 if all have ended; 1 if one could not be ended; 3 if there is no server.")]
 pub(crate) struct Arguments {
     /// The sandboxes
     #[arg(value_name = "SANDBOX", required_unless_present = "labels", conflicts_with = "labels")]
     sandboxes: Vec<SandboxId>,
-    /// All that have these words and are somebody's
+    /// All sandboxes with this label
     #[arg(long = "label", short = 'l', value_name = "KEY=VALUE", value_parser = pair)]
     labels: Vec<(String, String)>,
     /// Print JSON

@@ -1,19 +1,19 @@
-//! How commands get at a server: the one that is named, or the one of this machine, with the key
-//! that its first start left in its data directory.
+//! How commands find their server: the one that a flag or the environment names, or the one of this
+//! machine, with the key in its data directory.
 
 use std::path::PathBuf;
 
 use client::{Client, Discovery, Patience};
 
-use crate::config::{self, ConfigError, Overrides, Surroundings};
+use crate::config::{self, ConfigError, HostContext, Overrides};
 use crate::failure::Failure;
 use crate::native;
 
-/// What was typed.
+/// Flags that choose the server.
 #[derive(Debug, Clone, Default, clap::Args)]
 #[command(next_help_heading = "Server")]
 pub(crate) struct Server {
-    /// Address of the server [default: `$SHOAL_URL`, or the one of this machine]
+    /// Address of the server [default: `$SHOAL_URL`, or the server of this machine]
     #[arg(long, value_name = "URL")]
     server: Option<String>,
     /// Data directory of the server of this machine, where its key is
@@ -22,8 +22,8 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Whether somebody named a server, with a flag or in the environment. Whoever typed a data
-    /// directory and no server means this machine, whatever the environment says.
+    /// Whether a flag or the environment names a server. `--data-dir` without `--server` means this
+    /// machine, whatever the environment says.
     pub(crate) fn is_named(&self) -> bool {
         let in_environment = || Discovery::from_environment().address.is_some();
         self.server.is_some() || (self.data_dir.is_none() && in_environment())
@@ -32,20 +32,20 @@ impl Server {
     /// The data directory of the server of this machine.
     pub(crate) fn data_dir(&self) -> Result<PathBuf, Failure> {
         let overrides = Overrides::of_data_dir(self.data_dir.as_deref());
-        let effective = config::load(&overrides, &Surroundings::read());
+        let effective = config::load(&overrides, &HostContext::read());
         Ok(effective.map_err(ConfigError::failure)?.config.server.data_dir)
     }
 
-    /// A client of it. Nothing is sent yet.
+    /// A client of the server. It sends nothing yet.
     pub(crate) fn client(&self) -> Result<Client, Failure> {
         let mut discovery = Discovery::from_environment();
         if self.server.is_some() {
             discovery.address.clone_from(&self.server);
         }
-        // What is said already needs no file to be read, and none to be right.
+        // With address and key given, the configuration need not even be valid.
         if discovery.address.is_none() || discovery.key.is_none() {
             let overrides = Overrides::of_data_dir(self.data_dir.as_deref());
-            let effective = config::load(&overrides, &Surroundings::read());
+            let effective = config::load(&overrides, &HostContext::read());
             let config = effective.map_err(ConfigError::failure)?.config;
             let mut listen = config.server.listen;
             if listen.ip().is_unspecified() {
@@ -55,12 +55,12 @@ impl Server {
             discovery.data_dir = Some(config.server.data_dir);
         }
         let client = Client::found(discovery)
-            .map_err(|error| Failure::of_client("cannot talk to a server", &error))?;
-        // Somebody waits at the terminal: no server is better said at once.
+            .map_err(|error| Failure::of_client("cannot use this server address or key", &error))?;
+        // A person waits at the terminal: report a missing server at once.
         Ok(client.patient(Patience { retries: 0, ..Patience::default() }))
     }
 
-    /// Runs something with a client of it.
+    /// Runs `talk` with a client of the server.
     pub(crate) fn with<T>(
         &self,
         talk: impl AsyncFnOnce(Client) -> Result<T, Failure>,
@@ -74,7 +74,7 @@ impl Server {
     }
 }
 
-/// Says what could not be done, when a call fails.
+/// Turns an error of the client into a failure: "cannot {what}".
 pub(crate) fn cannot(what: &str) -> impl Fn(client::ClientError) -> Failure {
     move |error| Failure::of_client(format!("cannot {what}"), &error)
 }

@@ -1,13 +1,13 @@
-//! `shoal stats`: the server in numbers.
+//! `shoal stats`: prints statistics of the server.
 
 use std::process::ExitCode;
 
 use crate::failure::Failure;
 use crate::output::{Output, Paint};
 use crate::server::{Server, cannot};
-use crate::{moment, pools};
+use crate::{pools, relative_time};
 
-/// What was typed.
+/// Arguments of `shoal stats`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  \
     shoal stats                       counts by state, and each pool\n  \
@@ -30,7 +30,8 @@ pub(crate) fn main(arguments: &Arguments, output: &Output) -> Result<ExitCode, F
         output.say_value(&stats)?;
         return Ok(ExitCode::SUCCESS);
     }
-    let up = moment::span(i64::try_from(stats.uptime_s).unwrap_or(i64::MAX).saturating_mul(1000));
+    let up =
+        relative_time::span(i64::try_from(stats.uptime_s).unwrap_or(i64::MAX).saturating_mul(1000));
     output.say(&format!(
         "{} {address}, version {}, up {up}",
         output.paint(Paint::Strong, "server"),

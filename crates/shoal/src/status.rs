@@ -1,4 +1,4 @@
-//! `shoal status` and `shoal stop`: what keeps a sandbox awake, and taking that away.
+//! `shoal status` and `shoal stop`: what keeps a sandbox awake, and ending that.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -9,16 +9,16 @@ use wire::StatusReport;
 
 use crate::duration;
 use crate::failure::Failure;
-use crate::moment;
 use crate::output::{Output, Paint};
+use crate::relative_time;
 use crate::server::{Server, cannot};
 
-/// What was typed.
+/// Arguments of `shoal status`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  \
-    shoal status SANDBOX                    what keeps it awake, and when it will rest\n  \
+    shoal status SANDBOX                    what keeps it awake, and when it will be frozen\n  \
     shoal status SANDBOX --json | jq .state\n\n\
-    Asking wakes nothing and counts as nothing.\n\n\
+    This neither wakes the sandbox nor counts as activity.\n\n\
     Exit codes: 0; 1 if the server refused; 3 if there is no server.")]
 pub(crate) struct Arguments {
     /// The sandbox
@@ -31,19 +31,19 @@ pub(crate) struct Arguments {
     server: Server,
 }
 
-/// What was typed to take it away.
+/// Arguments of `shoal stop`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  \
-    shoal stop SANDBOX               its processes keep it awake no longer; they run on until it rests\n  \
-    shoal stop SANDBOX --after 5m    those that do so now, in five minutes\n\n\
-    Nothing is killed; `shoal process stop` ends a process, `shoal rm` a sandbox. The latest call counts:\n\
-    another one, later or sooner, takes the place of the one before.\n\n\
+    shoal stop SANDBOX               its processes keep it awake no longer; they run until it is frozen\n  \
+    shoal stop SANDBOX --after 5m    the same in five minutes, for the processes of now\n\n\
+    Nothing is killed; `shoal process stop` ends a process, `shoal rm` a sandbox. The latest call counts\n\
+    and replaces the one before.\n\n\
     Exit codes: 0; 1 if the server refused; 3 if there is no server.")]
 pub(crate) struct Stop {
     /// The sandbox
     #[arg(value_name = "SANDBOX")]
     sandbox: SandboxId,
-    /// Not at once, but in this time, like 300s or 5m
+    /// In this time instead of at once, like 300s or 5m
     #[arg(long, value_name = "TIME", value_parser = duration::parse)]
     after: Option<Duration>,
     /// Print JSON
@@ -57,20 +57,23 @@ pub(crate) fn main(arguments: &Arguments, output: &Output) -> Result<ExitCode, F
     let report = arguments.server.with(async |client| {
         client.sandbox(arguments.sandbox).status().await.map_err(cannot("read the status"))
     })?;
-    tell(&report, arguments.json, output)
+    print_report(&report, arguments.json, output)
 }
 
 pub(crate) fn stop(arguments: &Stop, output: &Output) -> Result<ExitCode, Failure> {
-    // A part of a second is a second: nothing ends sooner than asked for.
+    // Rounded up, so that nothing ends sooner than the user wanted.
     let after_s = arguments.after.map(|time| time.as_millis().div_ceil(1000) as u64);
     let report = arguments.server.with(async |client| {
         let sandbox = client.sandbox(arguments.sandbox);
-        sandbox.stop_keeping_awake(after_s).await.map_err(cannot("let the sandbox rest"))
+        sandbox
+            .stop_keeping_awake(after_s)
+            .await
+            .map_err(cannot("stop the processes from keeping the sandbox awake"))
     })?;
-    tell(&report, arguments.json, output)
+    print_report(&report, arguments.json, output)
 }
 
-fn tell(report: &StatusReport, json: bool, output: &Output) -> Result<ExitCode, Failure> {
+fn print_report(report: &StatusReport, json: bool, output: &Output) -> Result<ExitCode, Failure> {
     if json {
         output.say_value(report)?;
         return Ok(ExitCode::SUCCESS);
@@ -81,14 +84,14 @@ fn tell(report: &StatusReport, json: bool, output: &Output) -> Result<ExitCode, 
         (false, Wakefulness::Auto) => "auto",
     };
     output.say(&format!("{}: {}", output.paint(Paint::Strong, state), report.because));
-    let now = moment::now();
+    let now = relative_time::now();
     for (name, at) in [
         ("freezes", report.freezes_at),
         ("sleeps", report.sleeps_at),
         ("processes keep it awake no longer", report.scheduled_stop_at),
     ] {
         if let Some(at) = at {
-            output.say(&format!("  {name} {}", moment::until(at, now)));
+            output.say(&format!("  {name} {}", relative_time::until(at, now)));
         }
     }
     for process in &report.keep_alive_processes {

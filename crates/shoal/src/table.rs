@@ -1,4 +1,4 @@
-//! Results in columns, for people. Scripts have `--json`.
+//! Tables for people. Scripts use `--json`.
 
 use crate::output::{Output, Paint};
 
@@ -17,7 +17,7 @@ impl Table {
     }
 
     pub(crate) fn row(&mut self, cells: impl IntoIterator<Item = String>) {
-        // A cell is one line, whatever a user called their things.
+        // Control characters in names must not break the table.
         let plain = |cell: String| cell.replace(char::is_control, " ");
         self.rows.push(cells.into_iter().map(plain).collect());
     }
@@ -38,7 +38,7 @@ impl Table {
         all.iter().map(line).collect()
     }
 
-    /// Prints it; `empty` in its place if there is nothing in it and a person reads.
+    /// Prints the table, or the note `empty` if it has no rows.
     pub(crate) fn say(&self, output: &Output, empty: &str) {
         if self.rows.is_empty() {
             output.note(empty);
@@ -56,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn columns_are_aligned_and_cells_have_one_line() {
+    fn table_aligns_columns_and_keeps_cells_in_one_line() {
         let mut table = Table::new(&["NAME", "N"]);
         table.row(["grün".to_owned(), "1".to_owned()]);
         table.row(["a\nb\u{1b}[31m".to_owned(), String::new()]);

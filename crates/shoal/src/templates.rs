@@ -1,4 +1,4 @@
-//! `shoal templates`: the recipes of sandboxes.
+//! `shoal templates`: lists, prints, puts and removes templates.
 
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
@@ -17,16 +17,16 @@ use crate::table::Table;
 /// Longest file that is read.
 const BYTES_MAX: u64 = 1 << 20;
 
-/// What was typed.
+/// Arguments of `shoal templates`.
 #[derive(Debug, clap::Args)]
 #[command(
     args_conflicts_with_subcommands = true,
     after_help = "Examples:\n  \
-    shoal templates                        all of them\n  \
-    shoal templates get default            as TOML, with where its workspaces are as a remark\n  \
+    shoal templates                        list all templates\n  \
+    shoal templates get default            as TOML, with the place of its workspaces as a comment\n  \
     shoal templates put python.toml        make or replace one, from TOML or JSON\n  \
     shoal templates get a | sed s/a/b/ | shoal templates put -\n  \
-    shoal templates rm python --force      end its leases, too\n\n\
+    shoal templates rm python --force      also end its leases\n\n\
     Exit codes: 0; 1 if the server refused; 2 if the file cannot be used; 3 if there is no server."
 )]
 pub(crate) struct Arguments {
@@ -47,9 +47,9 @@ struct Shared {
 
 #[derive(Debug, Subcommand)]
 enum Act {
-    /// List them
+    /// List templates
     Ls(Shared),
-    /// Print one
+    /// Print a template
     Get {
         /// Its name
         #[arg(value_parser = TemplateName::new)]
@@ -57,19 +57,19 @@ enum Act {
         #[command(flatten)]
         shared: Shared,
     },
-    /// Make or replace one
+    /// Make or replace a template
     Put {
         /// A file in TOML or JSON; - for standard input
         file: PathBuf,
         #[command(flatten)]
         shared: Shared,
     },
-    /// Remove one with its pool
+    /// Remove a template and its pool
     Rm {
         /// Its name
         #[arg(value_parser = TemplateName::new)]
         name: TemplateName,
-        /// End leases and launches, too
+        /// Also end its leases and launches
         #[arg(long)]
         force: bool,
         #[command(flatten)]
@@ -100,7 +100,7 @@ pub(crate) fn main(arguments: Arguments, output: &Output) -> Result<ExitCode, Fa
             {
                 output.say(&format!("# workspace: {}", in_words(placed)));
             }
-            tell(&template, shared.json, output)?;
+            print_template(&template, shared.json, output)?;
         }
         Act::Put { file, shared } => {
             let template = read(&file)?;
@@ -128,7 +128,7 @@ pub(crate) fn main(arguments: Arguments, output: &Output) -> Result<ExitCode, Fa
     Ok(ExitCode::SUCCESS)
 }
 
-fn tell(template: &Template, json: bool, output: &Output) -> Result<(), Failure> {
+fn print_template(template: &Template, json: bool, output: &Output) -> Result<(), Failure> {
     if json {
         return output.say_value(template);
     }
@@ -154,7 +154,7 @@ fn read(path: &Path) -> Result<Template, Failure> {
     Ok(template)
 }
 
-/// Reads JSON if it begins like JSON, else TOML.
+/// Parses JSON if the text begins like JSON, else TOML.
 fn parse(text: &str) -> Result<Template, String> {
     if text.trim_start().starts_with('{') {
         return serde_json::from_str(text).map_err(|error| error.to_string());
@@ -162,7 +162,7 @@ fn parse(text: &str) -> Result<Template, String> {
     toml::from_str(text).map_err(|error| error.to_string().trim().to_owned())
 }
 
-/// What the workspaces of a template are.
+/// Where the workspaces of a template are.
 fn placed<'a>(list: &'a TemplateList, name: &TemplateName) -> Option<&'a Placed> {
     list.effective.iter().find(|one| one.template == *name)?.workspace.as_ref()
 }
@@ -198,7 +198,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn both_formats_are_read_and_what_is_wrong_is_named() {
+    fn template_files_are_toml_or_json_and_errors_name_the_field() {
         let expected = {
             let mut template = Template::named(TemplateName::new("py").unwrap());
             template.pool.pool_size = 3;

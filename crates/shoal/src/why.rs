@@ -1,4 +1,4 @@
-//! `shoal why`: why a sandbox is as it is, or how it ended.
+//! `shoal why`: explains the state of a sandbox, or how it ended.
 
 use std::process::ExitCode;
 
@@ -6,16 +6,16 @@ use model::SandboxId;
 use wire::{Time, Why, WhyAlive, WhyEnded};
 
 use crate::failure::Failure;
-use crate::moment;
 use crate::output::{Output, Paint};
+use crate::relative_time;
 use crate::server::{Server, cannot};
 
-/// What was typed.
+/// Arguments of `shoal why`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  \
     shoal why SANDBOX                  in a sentence, and the facts behind it\n  \
     shoal why SANDBOX --json | jq .cause\n\n\
-    Ends are remembered after the sandbox is gone.\n\n\
+    The server remembers how a sandbox ended.\n\n\
     Exit codes: 0; 1 if the server knows no such sandbox; 3 if there is no server.")]
 pub(crate) struct Arguments {
     /// The sandbox
@@ -31,7 +31,7 @@ pub(crate) struct Arguments {
 pub(crate) fn main(arguments: &Arguments, output: &Output) -> Result<ExitCode, Failure> {
     let why = arguments.server.with(async |client| {
         let sandbox = client.sandbox(arguments.sandbox);
-        sandbox.why().await.map_err(cannot("say why"))
+        sandbox.why().await.map_err(cannot("explain the sandbox"))
     })?;
     if arguments.json {
         output.say_value(&why)?;
@@ -39,8 +39,8 @@ pub(crate) fn main(arguments: &Arguments, output: &Output) -> Result<ExitCode, F
     }
     output.say(&output.paint(Paint::Strong, why.summary()));
     let facts = match &why {
-        Why::Alive(alive) => of_life(alive, moment::now()),
-        Why::Ended(ended) => of_end(ended, moment::now()),
+        Why::Alive(alive) => of_life(alive, relative_time::now()),
+        Why::Ended(ended) => of_end(ended, relative_time::now()),
     };
     let width = facts.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
     for (name, fact) in facts {
@@ -52,24 +52,24 @@ pub(crate) fn main(arguments: &Arguments, output: &Output) -> Result<ExitCode, F
 type Fact = (&'static str, String);
 
 fn of_life(alive: &WhyAlive, now: Time) -> Vec<Fact> {
-    let after = |name, at: Option<Time>| Some((name, moment::until(at?, now)));
+    let after = |name, at: Option<Time>| Some((name, relative_time::until(at?, now)));
     let counted = |name, count: u32| (count > 0).then(|| (name, count.to_string()));
-    let told = |name, what: Option<String>| Some((name, what?));
+    let optional = |name, what: Option<String>| Some((name, what?));
     [
         Some(("template", alive.template.to_string())),
         Some(("runtime", alive.runtime.as_str().to_owned())),
-        told("container", alive.container_id.clone()),
+        optional("container", alive.container_id.clone()),
         counted("handed out", alive.use_count),
         Some(("state", alive.state.as_str().to_owned())),
         alive.frozen.then(|| ("frozen", "until its next use".to_owned())),
-        told("lease", alive.lease.map(|id| id.to_string())),
-        told("session", alive.session.map(|id| id.to_string())),
+        optional("lease", alive.lease.map(|id| id.to_string())),
+        optional("session", alive.session.map(|id| id.to_string())),
         counted("calls in progress", alive.uses_in_progress),
         counted("kept awake by", alive.keep_alive_processes + alive.scale),
-        told("workspace", workspace(alive)),
-        told("being ended", alive.ending.map(|cause| cause.as_str().to_owned())),
-        told("asleep because", alive.slept.map(|cause| cause.as_str().to_owned())),
-        Some(("last used", moment::ago(alive.last_used_at, now))),
+        optional("workspace", workspace(alive)),
+        optional("ending because", alive.ending.map(|cause| cause.as_str().to_owned())),
+        optional("asleep because", alive.slept.map(|cause| cause.as_str().to_owned())),
+        Some(("last used", relative_time::ago(alive.last_used_at, now))),
         after("freezes", alive.freezes_at),
         after("sleeps", alive.sleeps_at),
         after("ends", alive.expires_at),
@@ -79,7 +79,7 @@ fn of_life(alive: &WhyAlive, now: Time) -> Vec<Fact> {
     .collect()
 }
 
-/// How the size of a workspace on disk is kept, and what it held when it was last measured.
+/// The limit of a workspace on disk, and its size when it was last measured.
 fn workspace(alive: &WhyAlive) -> Option<String> {
     let limit = alive.workspace_limit?.as_str();
     Some(match alive.workspace_bytes {
@@ -89,18 +89,21 @@ fn workspace(alive: &WhyAlive) -> Option<String> {
 }
 
 fn of_end(ended: &WhyEnded, now: Time) -> Vec<Fact> {
-    let told = |name, what: Option<String>| Some((name, what?));
+    let optional = |name, what: Option<String>| Some((name, what?));
     let lived_ms = ended.ended_at.ms_after(ended.created_at);
     [
         Some(("template", ended.template.to_string())),
         Some(("reason", ended.reason.as_str().to_owned())),
         Some(("cause", ended.cause.as_str().to_owned())),
-        told("detail", ended.detail.clone()),
-        told("lease", ended.lease.map(|id| id.to_string())),
-        told("session", ended.session.map(|id| id.to_string())),
-        told("gave way for", ended.eviction.as_ref().map(|e| format!("want of {:?}", e.shortage))),
-        Some(("ended", moment::ago(ended.ended_at, now))),
-        Some(("lived for", moment::span(lived_ms))),
+        optional("detail", ended.detail.clone()),
+        optional("lease", ended.lease.map(|id| id.to_string())),
+        optional("session", ended.session.map(|id| id.to_string())),
+        optional(
+            "evicted for",
+            ended.eviction.as_ref().map(|e| format!("lack of {:?}", e.shortage)),
+        ),
+        Some(("ended", relative_time::ago(ended.ended_at, now))),
+        Some(("lived for", relative_time::span(lived_ms))),
     ]
     .into_iter()
     .flatten()

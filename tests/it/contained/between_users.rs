@@ -7,8 +7,8 @@ use model::template::Recycle;
 use super::{Kind, over_kinds, place, python, sandbox, start};
 use crate::native::BETWEEN_USERS;
 
-/// What all containers of one machine have in common: their user, which the kernel counts for, and with
-/// Docker the files of `/usr`, which are one mount for all, so that locks on them are seen.
+/// What all containers of one machine have in common: their user, which the kernel counts for, and
+/// with Docker the files of `/usr`, which are one mount for all, so that locks on them are seen.
 fn is_common(kind: Kind, channel: &str) -> bool {
     // Of one that is wiped the namespaces stay, and with them what they have counted.
     let counted = matches!(channel, "counters of the network" | "numbers of processes");

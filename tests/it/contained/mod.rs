@@ -1,9 +1,9 @@
-//! Sandboxes in containers, tried by what native ones are tried by: the probe of everything outside, and
-//! what one user leaves for the next and shows to a neighbour. What containers have in common, and native
-//! sandboxes have not, is written down here.
+//! Sandboxes in containers against the attacks of the native tests: the probe of everything
+//! outside, and what one user leaves for the next or shows to a neighbour. Weaknesses that
+//! containers have and native sandboxes do not are listed here.
 
 mod between_users;
-mod outside;
+mod escape_attempts;
 
 use std::path::PathBuf;
 use std::sync::Arc;

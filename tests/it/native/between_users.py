@@ -16,7 +16,7 @@ IPC_CREAT = 0o1000
 FILES = ["/workspace/mark", "/workspace/.hidden/mark", "/tmp/mark", "/var/tmp/mark2", "/dev/shm/mark"]
 WRITABLE = ["/workspace", "/tmp", "/dev/shm"]
 MQ_NAME = b"/mark"
-# A file that everyone has, and of which nobody should know what others do with it.
+# A file that all sandboxes have; none may see what others do with it.
 COMMON = "/usr/bin/env"
 # More than an idle sandbox ever used.
 MANY = 300
@@ -117,7 +117,7 @@ def look():
     see("table of sockets", any("mark" in line for line in open("/proc/net/unix")))
     see("table of connections", any(":1092 " in line for line in open("/proc/net/tcp")))
     # The lease of its own first process on the scale file is in there. Locks that belong to no process
-    # the kernel shows to everybody, also those of whoever else is on the machine.
+    # the kernel shows to every process, also those of other users of the machine.
     table = open("/proc/locks") if os.path.exists("/proc/locks") else []
     locks = [line for line in table if " OFDLCK " not in line]
     strange = [line for line in locks if not (" LEASE " in line and line.split()[4] == "1")]

@@ -13,7 +13,8 @@ use super::node::{Node, on_node};
 
 const SCRIPT: &str = include_str!("between_users.py");
 
-/// What a look at a sandbox with everything planted must find, so that finding nothing means something.
+/// What a look at a sandbox with everything planted must find, so that finding nothing means
+/// something.
 const PLANTED: &[&str] = &[
     "abstract datagram socket",
     "abstract socket",
@@ -113,7 +114,7 @@ fn neighbours_do_not_see_each_other() -> Result<()> {
     )
 }
 
-/// What was shown on a terminal, or typed and not read, belongs to whoever had it.
+/// What a terminal showed, or what was typed and not read, belongs to its user.
 #[test]
 fn a_terminal_shows_nothing_of_the_last_user() -> Result<()> {
     let on_terminal = |line: &str| ExecSpec {

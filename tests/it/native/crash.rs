@@ -23,7 +23,7 @@ fn a_killed_guest_is_noticed_and_nothing_is_left() -> Result<()> {
             let sandbox = node.sandbox().await?;
             kill(node.guest_of(&sandbox)?);
             let died = tokio::time::timeout(Duration::from_secs(10), deaths.next()).await?;
-            ensure!(died.context("a death is told")?.instance == sandbox.instance());
+            ensure!(died.context("a death is reported")?.instance == sandbox.instance());
             let code = sandbox.inside().ping().await.err().map(|error| error.code().as_str());
             ensure!(code == Some("sandbox_gone"), "{code:?}");
             node.until_empty().await

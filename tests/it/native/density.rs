@@ -197,7 +197,7 @@ fn groups_beneath(directory: &Path, ours: bool) -> usize {
         .sum()
 }
 
-#[expect(clippy::print_stderr, reason = "whoever runs it by hand wants the numbers")]
+#[expect(clippy::print_stderr, reason = "a person who runs it by hand wants the numbers")]
 fn say(text: &str) {
     eprintln!("{text}");
 }

@@ -79,7 +79,8 @@ async fn keeps_its_limit(node: &Node, disk: &Workspaces, said: &str) -> Result<(
     Ok(())
 }
 
-/// A sandbox that gets the workspace after its birth. An image lets go a moment after its sandbox.
+/// A sandbox that gets the workspace after its launch. An image is released shortly after its
+/// sandbox.
 async fn attached_when_free(node: &Node, workspace: WorkspaceId) -> Result<Arc<dyn Sandbox>> {
     let sandbox = node.sandbox().await?;
     let mut attached = sandbox.claim(&ClaimSettings::default(), Some(workspace)).await;
@@ -247,7 +248,7 @@ fn run(command: &mut Command) -> Result<()> {
     Ok(())
 }
 
-/// Devices let go of their images when nothing has them mounted any more.
+/// A device releases its image when nothing has it mounted.
 async fn no_device_is_left() -> Result<()> {
     let mut left = Vec::new();
     for _ in 0..250 {

@@ -1,5 +1,5 @@
-//! Looks around in trees that programs made to mislead or to stop whoever looks: links that lead
-//! out, pipes, names that are no text, depths and lines without end, trees that change meanwhile. And
+//! File searches in trees that programs made to mislead or to block them: links that lead out,
+//! pipes, names that are no text, depths and lines without end, trees that change meanwhile. And
 //! the scale file, mishandled. Nothing may hang, nothing may lead out.
 
 use std::sync::Arc;
@@ -78,7 +78,7 @@ fn isolation_of_looks_into_hostile_trees() -> Result<()> {
                     within(sandbox.inside().watch(&query)).await?.err().map(|error| error.code);
                 ensure!(code == Some(RuntimeErrorCode::Denied), "{path}: {code:?}");
             }
-            // A pipe that nobody writes to is not waited for.
+            // The search does not wait for a pipe without a writer.
             let piped = within(sandbox.inside().search(&search("t/pipe"))).await??;
             ensure!(piped.matches.is_empty());
             let everything = within(sandbox.inside().find(&find("/"))).await??;
@@ -95,7 +95,7 @@ fn isolation_of_looks_into_hostile_trees() -> Result<()> {
 }
 
 #[test]
-fn what_a_look_tells_is_bounded_in_bytes() -> Result<()> {
+fn file_search_results_are_bounded_in_bytes() -> Result<()> {
     const LONG: &str = "import os\n\
         os.mkdir('l'); os.chdir('l')\n\
         for _ in range(14):\n\
@@ -211,11 +211,8 @@ fn isolation_of_the_scale_file_from_those_who_break_it() -> Result<()> {
                 try: fcntl.fcntl(fd, 1024, fcntl.F_WRLCK)\n\
                 except PermissionError: print('refused')";
             let found = node.python(&sandbox, lease, &[]).await?;
-            ensure!(
-                found == "refused\n",
-                "a program that is leased keeps whoever starts it waiting"
-            );
-            // A program from there would be opened by whoever starts it, who would wait for itself.
+            ensure!(found == "refused\n", "a program with a file lease blocks its start");
+            // The guest would open a program from there, and wait for itself.
             let copied = "cp /bin/true $(dirname $F)/prog && $(dirname $F)/prog";
             let ran = node.sh(&sandbox, &copied.replace("$F", "$SHOAL_SCALE_FILE")).await?;
             ensure!(!ran.exit.success(), "programs run from there");

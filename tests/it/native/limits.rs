@@ -1,5 +1,6 @@
-//! Limits bite: what wants too much is stopped and told why, while its neighbour and the host go on
-//! working. Each of these programs is bounded by the limits of its sandbox and of its own loop.
+//! Limits hold: a program that wants too much is stopped with the cause, while its neighbour and
+//! the host go on working. Each of these programs is bounded by the limits of its sandbox and of
+//! its own loop.
 
 use std::time::Duration;
 
@@ -74,7 +75,8 @@ fn each_has_its_own_limits_whatever_its_slot_had_before() -> Result<()> {
         },
         async |node: &Node| {
             let count = "import os, time\nn = 0\nwhile n < 200:\n  try:\n    if os.fork() == 0: time.sleep(20); os._exit(0)\n    n += 1\n  except OSError: break\nprint(n)\n";
-            // All at once and again, so that limits change while seeds settle and slots are reused.
+            // All at once and again, so that limits change while slot parents start and slots are
+            // reused.
             for round in 0..4 {
                 let launches = (0..8).map(|turn| async move {
                     let pids = if (turn + round) % 2 == 0 { 12 } else { 48 };
@@ -112,7 +114,7 @@ fn a_bomb_that_never_stops_is_ended_with_its_sandbox() -> Result<()> {
 }
 
 #[test]
-fn a_memory_hog_is_told_that_it_ran_out_of_memory() -> Result<()> {
+fn memory_hog_ends_as_out_of_memory() -> Result<()> {
     on_node(
         |_| {},
         async |node: &Node| {
@@ -124,7 +126,7 @@ fn a_memory_hog_is_told_that_it_ran_out_of_memory() -> Result<()> {
                 beside_a_neighbour(node, "x = []\nwhile True: x.append(bytearray(1 << 20))")
                     .await?;
             ensure!(ran.exit.status == ExitStatus::Signal(9), "{:?}", ran.exit);
-            ensure!(ran.exit.out_of_memory, "it was killed and nobody says why");
+            ensure!(ran.exit.out_of_memory, "it was killed without a reported cause");
             // The program died, not its sandbox.
             let after = node.sh(&greedy, "echo alive").await?;
             ensure!(after.stdout == b"alive\n", "{after:?}");
@@ -176,7 +178,7 @@ fn files_without_bytes_are_bounded_too() -> Result<()> {
 }
 
 #[test]
-fn an_output_flood_is_cut_and_said_to_be() -> Result<()> {
+fn output_flood_is_cut_and_marked_as_cut() -> Result<()> {
     on_node(
         |_| {},
         async |node: &Node| {
@@ -206,7 +208,7 @@ fn a_descriptor_flood_ends_at_the_limit() -> Result<()> {
 }
 
 #[test]
-fn a_processor_hog_gets_its_share_and_no_more() -> Result<()> {
+fn processor_hog_gets_only_its_share() -> Result<()> {
     on_node(
         |_| {},
         async |node: &Node| {

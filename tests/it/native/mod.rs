@@ -1,14 +1,15 @@
 //! Native sandboxes as their users meet them: real programs, real limits, real attackers, real
-//! crashes. They run in whatever mode whoever starts them can have; as root, the tests that attack are
-//! run again as an ordinary user by [`rootless`].
+//! crashes. They run in the mode of the user who starts them; as root, [`rootless`] runs the
+//! attacks again as an ordinary user.
 
 mod between_users;
+mod cgroup_v2;
+mod concurrent_launches;
 mod crash;
-mod crowd;
 mod density;
 mod disk;
 mod escapes;
-mod frozen;
+mod freezing;
 mod hostile_trees;
 mod isolation;
 mod limits;
@@ -17,7 +18,6 @@ mod mounts;
 mod node;
 mod programs;
 mod rootless;
-mod second_generation;
 mod system_calls;
 mod terminals;
 mod tools_at_work;

@@ -1,4 +1,4 @@
-//! Sandboxes come about in more than one way: born by the launcher or by a seed, with a network
+//! Sandboxes are launched in more than one way: by the launcher or by a slot parent, with a network
 //! namespace made before or on the spot. Whichever it is, they are the same inside.
 
 use anyhow::{Result, ensure};
@@ -9,7 +9,7 @@ use super::node::{Node, on_node};
 
 /// Loopback works, nothing else is there, freezing works.
 async fn is_as_always(node: &Node) -> Result<()> {
-    // More than there are spares, so that some are made while someone waits.
+    // More than there are preforks, so that some launches wait.
     for _ in 0..6 {
         let sandbox = node.sandbox().await?;
         let talk = "import socket\ns = socket.socket(); s.bind(('127.0.0.1', 0)); s.listen()\n\

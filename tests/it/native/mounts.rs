@@ -1,5 +1,5 @@
-//! Files and directories of the host that are seen inside: where they are wanted, as whose they are,
-//! for reading only unless somebody said otherwise, and never anything else.
+//! Files and directories of the host that are seen inside: where they are wanted, as whose they
+//! are, read-only unless the template says otherwise, and never anything else.
 
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown, symlink};
 use std::path::{Path, PathBuf};
@@ -16,8 +16,8 @@ use super::node::{Node, dice, on_node};
 
 /// What the user of programs is called inside, and on the host where root made the sandbox.
 const USER: u32 = 1000;
-/// Whoever is unknown inside.
-const NOBODY: u32 = 65_534;
+/// The user id of owners that are unknown inside.
+const OVERFLOW_UID: u32 = 65_534;
 
 /// A node that may show what is in a directory of its own.
 fn on_showing_node(test: impl AsyncFnOnce(&Node) -> Result<()>) -> Result<()> {
@@ -48,12 +48,12 @@ async fn said(node: &Node, sandbox: &Arc<dyn Sandbox>, line: &str) -> Result<Str
     Ok(text + &String::from_utf8_lossy(&ran.stderr))
 }
 
-/// A directory that belongs to the user of programs, as far as whoever runs the tests can give it
+/// A directory that belongs to the user of programs, as far as the user of the tests can give it
 /// away.
 fn of_the_user(node: &Node, path: &Path) -> Result<()> {
     match node.users() {
         Users::Ranges => Ok(chown(path, Some(USER), Some(USER))?),
-        // It is his already.
+        // It belongs to that user already.
         Users::Subordinate | Users::Alone => Ok(()),
     }
 }
@@ -67,7 +67,7 @@ fn writer(node: &Node) -> u32 {
 }
 
 #[test]
-fn what_is_shown_is_read_and_written_only_where_it_may_be() -> Result<()> {
+fn mounts_are_readable_and_writable_only_as_allowed() -> Result<()> {
     on_showing_node(async |node: &Node| {
         let place = shown(node.directory());
         std::fs::create_dir(place.join("data"))?;
@@ -108,7 +108,7 @@ fn what_is_shown_is_read_and_written_only_where_it_may_be() -> Result<()> {
             let about = std::fs::metadata(place.join("out/file"))?;
             ensure!(about.uid() == writer(node), "{}", about.uid());
             let owner = match node.users() {
-                Users::Ranges => NOBODY,
+                Users::Ranges => OVERFLOW_UID,
                 Users::Subordinate | Users::Alone => USER,
             };
             let owners = said(node, &sandbox, "stat -c %u /data/public /data/private").await?;
@@ -116,7 +116,7 @@ fn what_is_shown_is_read_and_written_only_where_it_may_be() -> Result<()> {
             let points = "grep -E ' (/data|/srv/deep/out|/usr/share/shown|/etc/tool/tool.conf) ' /proc/self/mountinfo | \
                           grep nosuid | grep -c nodev";
             ensure!(said(node, &sandbox, points).await? == "4\n");
-            // Whoever of the host comes by must not become somebody else by it.
+            // A set-user-id file must not give a user of the host other rights.
             let chmod = said(node, &sandbox, "chmod 4755 /srv/deep/out/file").await?;
             ensure!(chmod.contains("not permitted"), "{chmod}");
             let after =
@@ -131,7 +131,7 @@ fn what_is_shown_is_read_and_written_only_where_it_may_be() -> Result<()> {
 }
 
 #[test]
-fn a_root_of_its_own_gets_places_too() -> Result<()> {
+fn mounts_work_with_another_root() -> Result<()> {
     on_showing_node(async |node: &Node| {
         let place = shown(node.directory());
         std::fs::write(place.join("file"), "shown\n")?;
@@ -153,7 +153,7 @@ fn a_root_of_its_own_gets_places_too() -> Result<()> {
 }
 
 #[test]
-fn what_is_in_something_shown_must_be_there_and_is_no_link() -> Result<()> {
+fn mount_source_must_exist_and_be_no_link() -> Result<()> {
     on_showing_node(async |node: &Node| {
         let place = shown(node.directory());
         std::fs::create_dir_all(place.join("data/out"))?;
@@ -175,7 +175,7 @@ fn what_is_in_something_shown_must_be_there_and_is_no_link() -> Result<()> {
 }
 
 #[test]
-fn only_files_and_directories_beneath_what_was_given_are_shown() -> Result<()> {
+fn mount_sources_are_files_and_directories_below_the_roots() -> Result<()> {
     on_showing_node(async |node: &Node| {
         let place = shown(node.directory());
         std::fs::create_dir_all(place.join("deep/er"))?;
@@ -229,7 +229,7 @@ fn only_files_and_directories_beneath_what_was_given_are_shown() -> Result<()> {
 /// A directory that programs of one sandbox may write to is shown to another, while its name is
 /// made a link to somewhere else and back.
 #[test]
-fn a_name_that_changes_meanwhile_never_leads_out() -> Result<()> {
+fn mount_source_that_changes_never_leads_out() -> Result<()> {
     on_showing_node(async |node: &Node| {
         let place = shown(node.directory());
         let secret = node.directory().join("secret");
@@ -241,12 +241,12 @@ fn a_name_that_changes_meanwhile_never_leads_out() -> Result<()> {
         }
         symlink(&secret, place.join("link"))?;
         let enough = Arc::new(AtomicBool::new(false));
-        let (told, swapped) = (Arc::clone(&enough), place.clone());
+        let (stop, swapped) = (Arc::clone(&enough), place.clone());
         let swapping = std::thread::spawn(move || {
             let flags = rustix::fs::RenameFlags::EXCHANGE;
             let at = rustix::fs::CWD;
             let mut random = dice(7);
-            while !told.load(Ordering::Relaxed) {
+            while !stop.load(Ordering::Relaxed) {
                 let (one, other) = (swapped.join("a"), swapped.join("link"));
                 let _ = rustix::fs::renameat_with(at, one, at, other, flags);
                 // Without pauses a launch that looks more than once may never find a directory.

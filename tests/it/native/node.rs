@@ -94,7 +94,7 @@ fn users_of_its_own(usual: u32, slots: u32) -> u32 {
 }
 
 /// Says loudly that something is not tested. In CI nothing is skipped.
-#[expect(clippy::print_stderr, reason = "whoever reads the output of the tests must see it")]
+#[expect(clippy::print_stderr, reason = "readers of the test output must see it")]
 pub(crate) fn skip(reason: &str) -> Result<()> {
     ensure!(std::env::var_os("CI").is_none(), "{reason}: in CI nothing may be skipped");
     eprintln!("!!!! skipped: {reason} !!!!");
@@ -201,9 +201,9 @@ impl Node {
         bail!("still there: {:?}", self.native.list().await?)
     }
 
-    /// Waits until the launcher has a spare, or one in the making.
+    /// Waits until the launcher has a prefork, or makes one.
     pub(crate) async fn until_spare(&self) -> Result<()> {
-        // A spare is called like the guest that it becomes.
+        // A prefork has the process name of the guest that it becomes.
         let of_spare = format!("(shoal-guest) S {} ", self.launcher());
         for _ in 0..500 {
             for entry in std::fs::read_dir("/proc")?.flatten() {
@@ -214,7 +214,7 @@ impl Node {
             }
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
-        bail!("the launcher has no spare")
+        bail!("the launcher has no prefork")
     }
 
     pub(crate) fn native(&self) -> Arc<Native> {
@@ -328,7 +328,7 @@ impl Node {
     }
 }
 
-/// Kills a process of ours with -9. That it is over already is fine.
+/// Kills a process of ours with SIGKILL. It may have ended already.
 pub(crate) fn kill(pid: u32) {
     if let Some(pid) = Pid::from_raw(pid.cast_signed()) {
         let _ = kill_process(pid, Signal::KILL);

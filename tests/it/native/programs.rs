@@ -81,7 +81,7 @@ fn command_lines_do_what_they_do_outside() -> Result<()> {
 }
 
 #[test]
-fn signals_are_told_exactly() -> Result<()> {
+fn signals_are_reported_exactly() -> Result<()> {
     on_node(
         |_| {},
         async |node: &Node| {
@@ -209,7 +209,7 @@ fn input_goes_through_and_comes_back() -> Result<()> {
 }
 
 #[test]
-fn what_a_program_leaves_running_does_not_hold_it_up() -> Result<()> {
+fn exec_does_not_wait_for_what_a_program_left_running() -> Result<()> {
     on_node(
         |_| {},
         async |node: &Node| {
@@ -218,7 +218,7 @@ fn what_a_program_leaves_running_does_not_hold_it_up() -> Result<()> {
             ensure!(ran.exit.success(), "{ran:?}");
             let pid = String::from_utf8(ran.stdout)?;
             let alive = node.sh(&sandbox, &format!("kill -0 {}", pid.trim())).await?;
-            ensure!(alive.exit.success(), "it was ended though nobody asked");
+            ensure!(alive.exit.success(), "it ended without a request");
             Ok(())
         },
     )

@@ -1,6 +1,6 @@
-//! The same tests as somebody who is not root: this binary is started again as a user who owns
-//! nothing, with subordinate users and without, and runs what is asked for. What is weaker in a mode
-//! is asserted where it is: the tests know their mode.
+//! The same tests as an ordinary user: this binary is started again as a user who owns nothing,
+//! with subordinate users and without, and runs what is asked for. What is weaker in a mode is
+//! asserted where it is: the tests know their mode.
 
 use std::io::Read as _;
 use std::os::fd::AsRawFd as _;
@@ -43,7 +43,7 @@ fn as_an_ordinary_user(part: u32, users: Users, words: &[&str], at_least: usize)
         let become_user =
             format!("exec setpriv --reuid={user} --regid={user} --clear-groups \"$0\" \"$@\"");
         let place = directory.display();
-        // Over the host's own, where nobody else sees it.
+        // Over the host's own, in a namespace of its own.
         let layer = format!("mount -t overlay overlay -o ro,lowerdir={place}:/etc /etc && ");
         let layer = if users == Users::Subordinate { layer } else { String::new() };
         let mut command = Command::new("/usr/bin/unshare");
@@ -71,7 +71,7 @@ fn as_an_ordinary_user(part: u32, users: Users, words: &[&str], at_least: usize)
     Ok(())
 }
 
-/// Files by which the user exists and has subordinate users, for his eyes only.
+/// Files by which the user exists and has subordinate users, visible only to that user.
 fn described(directory: &std::path::Path, user: u32) -> Result<()> {
     let with_line = |name: &str, line: &str| {
         let text = std::fs::read_to_string(format!("/etc/{name}")).unwrap_or_default();
@@ -192,7 +192,7 @@ fn a_limit_that_cannot_be_enforced_is_refused_by_name_unless_that_is_wanted() ->
                     ensure!(error.code() == RuntimeErrorCode::Unsupported, "{error:?}");
                     ensure!(error.to_string().contains(field), "{error} does not name {field}");
                 }
-                (Ok(_), Some((_, field))) => bail!("{field} is not enforced, and nobody says so"),
+                (Ok(_), Some((_, field))) => bail!("{field} is not enforced, and no error says so"),
                 (Err(error), None) => bail!("everything can be enforced, and yet: {error}"),
             }
             let limits = Limits { best_effort: true, ..Limits::default() };
@@ -230,9 +230,9 @@ print(" ".join(done))
 "#;
 
 /// Where the guest is who the programs are, a program can make its own sandbox unusable. That it
-/// can is known; that nobody else notices is what counts.
+/// can is known; what counts is that other sandboxes do not notice.
 #[test]
-fn whoever_breaks_his_guest_breaks_his_own_sandbox_alone() -> Result<()> {
+fn rootless_user_who_breaks_the_guest_breaks_only_that_sandbox() -> Result<()> {
     on_node(
         |_| {},
         async |node: &Node| {

@@ -17,8 +17,9 @@ const NUMBERS: std::ops::RangeInclusive<u32> = 0..=600;
 /// What marks a call of x32.
 const X32: u32 = 0x4000_0000;
 
-/// Calls that recent kernels make without asking a filter (`uretprobe`, `uprobe`): whoever makes them
-/// without having been led there by the kernel itself dies of an illegal instruction, or is told so.
+/// Calls that bypass the filter on recent kernels (`uretprobe`, `uprobe`): a process that makes
+/// them without having been led there by the kernel dies of an illegal instruction, or gets an
+/// error.
 #[cfg(target_arch = "x86_64")]
 const PAST_THE_FILTER: &[u32] = &[335, 336];
 #[cfg(not(target_arch = "x86_64"))]
@@ -103,12 +104,12 @@ fn every_call_that_is_not_allowed_is_refused_inside_as_the_policy_says() -> Resu
             // An argument of a program may not be long.
             for some in refused.chunks(500) {
                 let some = json!({ "refused": some, "past_the_filter": [], "foreign": [], "of_32_bits": [] });
-                tried += told(node, &sandbox, &some).await?;
+                tried += count_tried(node, &sandbox, &some).await?;
             }
             let others = json!({
                 "refused": [], "past_the_filter": past_the_filter, "foreign": foreign, "of_32_bits": of_32_bits,
             });
-            tried += told(node, &sandbox, &others).await?;
+            tried += count_tried(node, &sandbox, &others).await?;
             ensure!(tried >= refused.len() + foreign.len(), "only {tried} were tried");
             sandbox.inside().ping().await?;
             Ok(())
@@ -117,7 +118,7 @@ fn every_call_that_is_not_allowed_is_refused_inside_as_the_policy_says() -> Resu
 }
 
 /// Has calls made, all of which must end as they should; says how many there were.
-async fn told(
+async fn count_tried(
     node: &Node,
     sandbox: &std::sync::Arc<dyn runtime::Sandbox>,
     given: &Value,

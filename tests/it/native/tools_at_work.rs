@@ -1,6 +1,7 @@
 //! What people really run: package managers, compilers, version control, databases, virtual
 //! machines, a browser. Each does some honest work under the filter, without a network. What is not
-//! installed is said to be skipped; what scripts/test.sh does not install either is just looked for.
+//! installed is said to be skipped; what scripts/test.sh does not install either is just looked
+//! for.
 
 use std::path::Path;
 use std::time::Duration;

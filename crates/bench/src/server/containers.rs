@@ -1,6 +1,6 @@
-//! What is measured of containers: whether a warm one is handed out as fast as a native sandbox, what
-//! a command in it costs beside the engine's own, what it takes until a used one is clean and handed
-//! out again, with little and with much in it, and how fast an empty pool is full.
+//! What is measured of containers: whether a warm one is handed out as fast as a native sandbox,
+//! what a command in it costs beside the engine's own, what it takes until a used one is clean and
+//! handed out again, with little and with much in it, and how fast an empty pool is full.
 
 use std::time::Duration;
 
@@ -9,10 +9,10 @@ use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
 use super::super::contender::{Contender, Times};
-use super::super::others::{self, Stay};
+use super::super::other_runtimes::{self, PlainContainers};
 use super::engine::Engine;
 use super::http::Connection;
-use super::served::Served;
+use super::test_server::TestServer;
 use super::times::{Leased, checkout, exec, give_back};
 use command::failure::Failure;
 
@@ -30,11 +30,11 @@ pub(in super::super) const RUNS: &str = "20 docker run at once";
 pub(in super::super) const CHECKOUT_LIMIT: f64 = 1.15;
 pub(in super::super) const RENEWED_LIMIT_MS: f64 = 5.0;
 pub(in super::super) const MUCH_LIMIT: f64 = 1.5;
-/// How much faster than the engine's an exec must be.
+/// The least ratio of the engine's exec to ours.
 pub(in super::super) const EXEC_GAIN: f64 = 50.0;
 
 const POOL: u32 = 20;
-/// How long a pool may take to be full.
+/// How long a pool may take to fill.
 const FILL_PATIENCE: Duration = Duration::from_mins(2);
 const IN_A_ROW: u32 = 3;
 const TRUE: &str = r#"{"argv":["/usr/bin/true"]}"#;
@@ -42,7 +42,7 @@ const TRUE: &str = r#"{"argv":["/usr/bin/true"]}"#;
 const MANY: &str = "for d in $(seq 100); do mkdir d$d && (cd d$d && seq 1000 | xargs touch); done";
 
 /// Makes the templates that are measured, and waits until their pools are full.
-pub(super) async fn prepare(served: &Served) -> Result<(), Failure> {
+pub(super) async fn prepare(served: &TestServer) -> Result<(), Failure> {
     let mut connection = served.connect().await?;
     for (name, runtime, size, overflow) in [
         ("plain", "native", 4, 4),
@@ -60,7 +60,7 @@ pub(super) async fn prepare(served: &Served) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Waits until a pool has so many idle sandboxes.
+/// Waits until a pool has this many idle sandboxes.
 async fn until_full(connection: &mut Connection, name: &str, size: u32) -> Result<(), Failure> {
     let deadline = Instant::now() + FILL_PATIENCE;
     loop {
@@ -75,8 +75,8 @@ async fn until_full(connection: &mut Connection, name: &str, size: u32) -> Resul
     }
 }
 
-/// Runs `true` in a sandbox of ours, and by the engine in the same container, some times in a row each,
-/// as agents run commands.
+/// Runs `true` in a sandbox of ours, and by the engine in the same container, some times in a row
+/// each, as agents run commands.
 pub(super) struct Execs {
     connection: Connection,
     leased: Leased,
@@ -85,14 +85,14 @@ pub(super) struct Execs {
 }
 
 impl Execs {
-    pub(super) async fn of(served: &Served, engine: Engine) -> Result<Self, Failure> {
+    pub(super) async fn of(served: &TestServer, engine: Engine) -> Result<Self, Failure> {
         let mut connection = served.connect().await?;
         let leased = checkout(&mut connection, "boxed").await?;
         let path = format!("/v1/sandboxes/{}", leased.sandbox);
         let about = connection.json("GET", &path, "").await?;
         let container = about["container_id"].as_str().unwrap_or_default().to_owned();
         if container.is_empty() {
-            return Err(Failure::new("the sandbox is no container", about));
+            return Err(Failure::new("the sandbox is not a container", about));
         }
         Ok(Self { connection, leased, container, engine })
     }
@@ -127,7 +127,7 @@ pub(super) struct Renewal {
 }
 
 impl Renewal {
-    pub(super) async fn of(served: &Served, many: bool) -> Result<Self, Failure> {
+    pub(super) async fn of(served: &TestServer, many: bool) -> Result<Self, Failure> {
         Ok(Self { connection: served.connect().await?, many })
     }
 }
@@ -154,7 +154,7 @@ impl Contender for Renewal {
         let took = began.elapsed();
         let again = self.container(&second).await?;
         give_back(&mut self.connection, &second.lease).await?;
-        // One that has served its time is replaced, which is not what is measured.
+        // A container at its limit of uses is replaced, which this does not measure.
         Ok(if again == container { vec![(self.name(), took)] } else { vec![] })
     }
 }
@@ -169,11 +169,11 @@ impl Renewal {
 /// Fills an empty pool, and starts as many containers by the engine's own command.
 pub(super) struct Refill {
     connection: Connection,
-    stay: Stay,
+    stay: PlainContainers,
 }
 
 impl Refill {
-    pub(super) async fn of(served: &Served, stay: Stay) -> Result<Self, Failure> {
+    pub(super) async fn of(served: &TestServer, stay: PlainContainers) -> Result<Self, Failure> {
         Ok(Self { connection: served.connect().await?, stay })
     }
 }
@@ -197,9 +197,9 @@ impl Contender for Refill {
         let ours = began.elapsed();
         self.connection.json("DELETE", "/v1/pools/refill?force=true", "").await?;
         let began = Instant::now();
-        let names = others::stay_at_once(&self.stay, POOL).await?;
+        let names = other_runtimes::stay_at_once(&self.stay, POOL).await?;
         let theirs = began.elapsed();
-        others::remove(&self.stay, &names).await?;
+        other_runtimes::remove(&self.stay, &names).await?;
         Ok(vec![(REFILL, ours), (RUNS, theirs)])
     }
 }

@@ -1,5 +1,5 @@
-//! The engine's own API, as little of it as is measured: to run a program in a container and wait for
-//! its end.
+//! The engine's own API, as little of it as is measured: to run a program in a container and wait
+//! for its end.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -20,7 +20,7 @@ pub(super) struct Engine {
 }
 
 impl Engine {
-    /// The one that the command of the engine would ask.
+    /// The engine that the `docker` command would use.
     pub(super) fn found() -> Result<Self, Failure> {
         let named = std::env::var("DOCKER_HOST").unwrap_or_else(|_| format!("unix://{DEFAULT}"));
         let none = |why: String| Failure::new("no engine is measured", why);
@@ -33,18 +33,18 @@ impl Engine {
 
     /// Runs a program in a container to its end.
     pub(super) async fn exec(&self, container: &str, argv: &[&str]) -> Result<(), Failure> {
-        let wish = json!({ "AttachStdout": true, "AttachStderr": true, "Cmd": argv });
-        let made = self.ask("POST", &format!("/containers/{container}/exec"), &wish).await?;
+        let plan = json!({ "AttachStdout": true, "AttachStderr": true, "Cmd": argv });
+        let made = self.ask("POST", &format!("/containers/{container}/exec"), &plan).await?;
         let id = made["Id"].as_str().unwrap_or_default().to_owned();
         self.ask("POST", &format!("/exec/{id}/start"), &json!({ "Detach": false })).await?;
         let ended = self.ask("GET", &format!("/exec/{id}/json"), &Value::Null).await?;
         if ended["ExitCode"] == json!(0) {
             return Ok(());
         }
-        Err(Failure::new("the engine's exec did not end well", ended))
+        Err(Failure::new("the engine's exec failed", ended))
     }
 
-    /// Asks, and reads to the end of the answer: a stream is over when its program is.
+    /// Sends a request and reads the whole answer: a stream ends with its program.
     async fn ask(&self, method: &str, path: &str, body: &Value) -> Result<Value, Failure> {
         let failed = |error: std::io::Error| Failure::new("cannot talk to the engine", error);
         let talk = async {

@@ -102,9 +102,9 @@ impl Connection {
                 marked = Some(began.elapsed());
             }
         }
-        let told = String::from_utf8_lossy(&self.answer).into_owned();
-        let marked = marked.ok_or_else(|| Failure::new("the server did not say it", &told))?;
-        Ok((marked, told))
+        let answer = String::from_utf8_lossy(&self.answer).into_owned();
+        let marked = marked.ok_or_else(|| Failure::new("the answer lacks the marker", &answer))?;
+        Ok((marked, answer))
     }
 
     /// Asks for a stream and gives how many bytes it had, with what it is framed in.
@@ -181,7 +181,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn heads_say_status_and_length() {
+    fn http_head_has_status_and_length() {
         let head = b"HTTP/1.1 201 Created\r\ncontent-length: 12\r\nx: y\r\n\r\n";
         assert_eq!(end_of_head(head), Some(head.len()));
         assert_eq!(read_head(head), Some((201, 12)));

@@ -10,26 +10,30 @@ use tokio::task::{JoinSet, LocalSet};
 use tokio::time::{Instant, sleep_until};
 
 use super::super::samples::Series;
-use super::served::Served;
+use super::test_server::TestServer;
 use super::times::{checkout, exec, give_back};
 use command::failure::Failure;
 
-/// How many clients there are at once.
+/// Clients at once.
 pub(super) const CLIENTS: u32 = 32;
 
-/// What each client does over and over.
+/// What each client repeats.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Work {
     /// Checks out and returns.
     Untouched,
     /// Checks out, runs a command, returns.
     OneCommand,
-    /// Runs a command in a sandbox that it holds.
+    /// Runs a command in its own sandbox.
     Exec,
 }
 
-/// How often a second it was done.
-pub(super) async fn rate(served: &Served, work: Work, lasting: Duration) -> Result<f64, Failure> {
+/// Rounds per second.
+pub(super) async fn rate(
+    served: &TestServer,
+    work: Work,
+    lasting: Duration,
+) -> Result<f64, Failure> {
     let done = Rc::new(Cell::new(0_u32));
     let end = Instant::now() + lasting;
     let began = Instant::now();
@@ -70,7 +74,7 @@ const COMMAND: &str = r#"{"argv":["/usr/bin/true"]}"#;
 
 /// How long acquiring takes when requests come at a fixed rate, from when each was due.
 pub(super) async fn open_loop(
-    served: &Served,
+    served: &TestServer,
     per_s: f64,
     lasting: Duration,
 ) -> Result<Series, Failure> {
@@ -94,7 +98,7 @@ pub(super) async fn open_loop(
                 let mut start = due;
                 if Instant::now() < due {
                     sleep_until(due).await;
-                    // The client's timer rounds up to a millisecond: that is not the server's.
+                    // The timer of the client rounds up to a millisecond; do not blame the server.
                     start = Instant::now();
                 }
                 let leased = checkout(&mut connection, "default").await?;
@@ -109,7 +113,7 @@ pub(super) async fn open_loop(
 }
 
 /// How much the server's memory grew over so many rounds, after a warm-up, in megabytes.
-pub(super) async fn growth_mb(served: &Served, rounds: u32) -> Result<f64, Failure> {
+pub(super) async fn growth_mb(served: &TestServer, rounds: u32) -> Result<f64, Failure> {
     many(served, rounds / 10).await?;
     let before = served.resident_bytes().unwrap_or(0);
     many(served, rounds).await?;
@@ -118,7 +122,7 @@ pub(super) async fn growth_mb(served: &Served, rounds: u32) -> Result<f64, Failu
     Ok(mb(after) - mb(before))
 }
 
-async fn many(served: &Served, rounds: u32) -> Result<(), Failure> {
+async fn many(served: &TestServer, rounds: u32) -> Result<(), Failure> {
     let left = Rc::new(Cell::new(rounds));
     let local = LocalSet::new();
     let mut clients = JoinSet::new();

@@ -1,13 +1,13 @@
 //! `bench --server`: what a server adds, beside a bare spawn, in the same rounds.
 
-pub(crate) mod against;
 pub(super) mod containers;
 mod engine;
 mod http;
 mod load;
+pub(crate) mod other_binary;
 pub(super) mod processes;
-mod served;
 pub(super) mod sessions;
+mod test_server;
 mod times;
 
 use std::path::Path;
@@ -17,19 +17,19 @@ use serde::Serialize;
 
 use self::engine::Engine;
 use self::load::Work;
-use self::served::{Kept, Served};
-use self::times::{Acquire, AcquireAndExec, Exec, Sleep};
-use super::bare::Bare;
+use self::test_server::{Journal, TestServer};
+use self::times::{Acquire, AcquireAndExec, Exec, FreezeThaw};
+use super::bare_spawn::BareSpawn;
 use super::contender::{Contender, compete};
-use super::others;
+use super::other_runtimes;
 use super::report::{BARE, BARE_TRUE, Report};
 use super::samples::Pace;
 use super::scratch::Scratch;
-use super::{HOST_PROGRAM, Wish};
+use super::{BenchPlan, HOST_PROGRAM};
 use command::failure::Failure;
 use command::output::Output;
 
-/// Gates of times: what, compared with what, and how often as long it may take.
+/// Promises about times: what, compared with what, and the highest ratio.
 pub(super) const RATIOS: [(&str, &str, f64); 5] = [
     (times::ACQUIRE, BARE, 0.30),
     (times::ACQUIRE_MEMORY, BARE, 0.10),
@@ -52,126 +52,126 @@ pub(super) struct Load {
     pub(super) growth_mb: f64,
 }
 
-/// How many samples in a row each takes back to back.
+/// Samples in a row, back to back.
 const BURST: u32 = 16;
 
-/// The pool that is measured: enough for every client, and for those that are being replaced.
+/// The size of the pool: enough for every client, and for sandboxes that are being replaced.
 const POOL: &str = r#"{"name":"default","pool":{"pool_size":48,"max_overflow":16}}"#;
 
 pub(super) async fn measure(
-    wish: &Wish,
+    plan: &BenchPlan,
     scratch: &Scratch,
     report: &mut Report,
     output: &Output,
 ) -> Result<(), Failure> {
-    let durable = start(&wish.shoal, Kept::Durable, &scratch.root()).await?;
-    let memory = start(&wish.shoal, Kept::Memory, &scratch.root()).await?;
+    let durable = start(&plan.shoal, Journal::Durable, &scratch.root()).await?;
+    let memory = start(&plan.shoal, Journal::Memory, &scratch.root()).await?;
     output.note("measuring times over HTTP");
     let program = scratch.program();
     let bytes = std::fs::read(&program).map_err(|error| Failure::new("cannot read", error))?;
     let mut all: Vec<Box<dyn Contender>> = vec![
-        Box::new(Bare::start(BARE, &program, &program)?),
-        Box::new(Bare::start(BARE_TRUE, &program, Path::new(HOST_PROGRAM))?),
+        Box::new(BareSpawn::start(BARE, &program, &program)?),
+        Box::new(BareSpawn::start(BARE_TRUE, &program, Path::new(HOST_PROGRAM))?),
         Box::new(Acquire::of(times::ACQUIRE, "default", &durable).await?),
         Box::new(Acquire::of(times::ACQUIRE_MEMORY, "default", &memory).await?),
         Box::new(AcquireAndExec::of(&durable).await?),
         Box::new(Exec::of(&durable, &bytes).await?),
-        Box::new(Sleep::of(&durable).await?),
+        Box::new(FreezeThaw::of(&durable).await?),
     ];
     let mut other = None;
-    if let Some(program) = &wish.against {
-        let (served, contenders) = against::start(program, &scratch.root(), &bytes).await?;
+    if let Some(program) = &plan.against {
+        let (served, contenders) = other_binary::start(program, &scratch.root(), &bytes).await?;
         other = Some(served);
         all.extend(contenders);
     }
-    // A server that was asked a moment ago is awake: that is what back to back is about.
+    // Back to back measures a server whose caches are warm.
     for (pace, burst) in [(Pace::Spaced, 1), (Pace::BackToBack, BURST)] {
         let (samples, skipped) = (&mut report.samples, &mut report.skipped);
-        compete(&mut all, pace, wish.rounds, burst, samples, skipped).await;
+        compete(&mut all, pace, plan.rounds, burst, samples, skipped).await;
     }
     drop(all);
     memory.stop().await;
     if let Some(other) = other {
         other.stop().await;
     }
-    let load = load(wish, &durable, output).await?;
+    let load = load(plan, &durable, output).await?;
     durable.stop().await;
     report.load = Some(load);
     Ok(())
 }
 
-/// What conversations cost.
+/// Measures sessions.
 pub(super) async fn measure_sessions(
-    wish: &Wish,
+    plan: &BenchPlan,
     scratch: &Scratch,
     report: &mut Report,
     output: &Output,
 ) -> Result<(), Failure> {
-    let served = Served::start(&wish.shoal, Kept::Durable, &scratch.root()).await?;
+    let served = TestServer::start(&plan.shoal, Journal::Durable, &scratch.root()).await?;
     sessions::prepare(&served).await?;
     output.note("measuring sessions over HTTP");
     let program = scratch.program();
     let mut all: Vec<Box<dyn Contender>> = vec![
-        Box::new(Bare::start(BARE, &program, &program)?),
+        Box::new(BareSpawn::start(BARE, &program, &program)?),
         Box::new(sessions::Create::of(&served).await?),
         Box::new(sessions::Turn::of(&served).await?),
-        Box::new(sessions::Rest::of(&served).await?),
+        Box::new(sessions::PauseResume::of(&served).await?),
     ];
     for pace in Pace::ALL {
         let (samples, skipped) = (&mut report.samples, &mut report.skipped);
-        compete(&mut all, pace, wish.rounds, 1, samples, skipped).await;
+        compete(&mut all, pace, plan.rounds, 1, samples, skipped).await;
     }
     drop(all);
     served.stop().await;
     Ok(())
 }
 
-/// What processes cost, in the dialect of Blaxel.
+/// Measures processes, in the dialect of Blaxel.
 pub(super) async fn measure_processes(
-    wish: &Wish,
+    plan: &BenchPlan,
     scratch: &Scratch,
     report: &mut Report,
     output: &Output,
 ) -> Result<(), Failure> {
-    let served = start(&wish.shoal, Kept::Durable, &scratch.root()).await?;
+    let served = start(&plan.shoal, Journal::Durable, &scratch.root()).await?;
     output.note("measuring processes over HTTP");
     let program = scratch.program();
     let mut all: Vec<Box<dyn Contender>> = vec![
-        Box::new(Bare::start(BARE, &program, &program)?),
-        Box::new(Bare::start(BARE_TRUE, &program, Path::new(HOST_PROGRAM))?),
+        Box::new(BareSpawn::start(BARE, &program, &program)?),
+        Box::new(BareSpawn::start(BARE_TRUE, &program, Path::new(HOST_PROGRAM))?),
         Box::new(processes::Exec::of(&served).await?),
         Box::new(processes::Much::of(&served).await?),
         Box::new(processes::Lists::of(&served).await?),
-        Box::new(processes::Wake::of(&served).await?),
+        Box::new(processes::StatFrozen::of(&served).await?),
     ];
     for pace in Pace::ALL {
         let (samples, skipped) = (&mut report.samples, &mut report.skipped);
-        compete(&mut all, pace, wish.rounds, 1, samples, skipped).await;
+        compete(&mut all, pace, plan.rounds, 1, samples, skipped).await;
     }
     drop(all);
     output.note("measuring what is done per second");
-    let lasting = Duration::from_secs(if wish.quick { 2 } else { 10 });
-    report.processes = Some(processes::rates(&served, lasting, wish.quick).await?);
+    let lasting = Duration::from_secs(if plan.quick { 2 } else { 10 });
+    report.processes = Some(processes::rates(&served, lasting, plan.quick).await?);
     served.stop().await;
     Ok(())
 }
 
-/// What containers cost, beside native sandboxes and beside the engine's own commands.
+/// Measures containers, compared with native sandboxes and with the engine.
 pub(super) async fn measure_containers(
-    wish: &Wish,
+    plan: &BenchPlan,
     scratch: &Scratch,
     report: &mut Report,
     output: &Output,
 ) -> Result<(), Failure> {
     let engine = Engine::found()?;
-    let stay = others::docker_stay(scratch).await?;
-    let served = Served::start(&wish.shoal, Kept::Durable, &scratch.root()).await?;
+    let stay = other_runtimes::docker_stay(scratch).await?;
+    let served = TestServer::start(&plan.shoal, Journal::Durable, &scratch.root()).await?;
     output.note("filling pools of containers");
     containers::prepare(&served).await?;
     output.note("measuring containers over HTTP");
     let program = scratch.program();
     let mut all: Vec<Box<dyn Contender>> = vec![
-        Box::new(Bare::start(BARE, &program, &program)?),
+        Box::new(BareSpawn::start(BARE, &program, &program)?),
         Box::new(Acquire::of(containers::NATIVE, "plain", &served).await?),
         Box::new(Acquire::of(containers::DOCKER, "boxed", &served).await?),
         Box::new(containers::Execs::of(&served, engine).await?),
@@ -181,22 +181,22 @@ pub(super) async fn measure_containers(
     ];
     for pace in Pace::ALL {
         let (samples, skipped) = (&mut report.samples, &mut report.skipped);
-        compete(&mut all, pace, wish.rounds, 1, samples, skipped).await;
+        compete(&mut all, pace, plan.rounds, 1, samples, skipped).await;
     }
     drop(all);
     served.stop().await;
     Ok(())
 }
 
-async fn start(program: &Path, kept: Kept, above: &Path) -> Result<Served, Failure> {
-    let served = Served::start(program, kept, above).await?;
+async fn start(program: &Path, kept: Journal, above: &Path) -> Result<TestServer, Failure> {
+    let served = TestServer::start(program, kept, above).await?;
     served.connect().await?.json("PUT", "/v1/templates/default", POOL).await?;
     tokio::time::sleep(Duration::from_secs(1)).await;
     Ok(served)
 }
 
-async fn load(wish: &Wish, served: &Served, output: &Output) -> Result<Load, Failure> {
-    let lasting = Duration::from_secs(if wish.quick { 2 } else { 10 });
+async fn load(plan: &BenchPlan, served: &TestServer, output: &Output) -> Result<Load, Failure> {
+    let lasting = Duration::from_secs(if plan.quick { 2 } else { 10 });
     output.note("measuring what a server does per second");
     let untouched_per_s = load::rate(served, Work::Untouched, lasting).await?;
     let exec_per_s = load::rate(served, Work::Exec, lasting).await?;
@@ -205,7 +205,7 @@ async fn load(wish: &Wish, served: &Served, output: &Output) -> Result<Load, Fai
     let open = load::open_loop(served, open_loop_per_s, lasting).await?;
     let us = |percent| open.percentile(percent).map_or(0.0, |time| time.as_secs_f64() * 1e6);
     output.note("measuring whether its memory stays where it is");
-    let rounds = if wish.quick { 50_000 } else { 1_000_000 };
+    let rounds = if plan.quick { 50_000 } else { 1_000_000 };
     let growth_mb = load::growth_mb(served, rounds).await?;
     Ok(Load {
         untouched_per_s,

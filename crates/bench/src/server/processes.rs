@@ -14,7 +14,7 @@ use tokio::time::Instant;
 use super::super::contender::{Contender, Times};
 use super::http::Connection;
 use super::load::CLIENTS;
-use super::served::Served;
+use super::test_server::TestServer;
 use super::times::{Leased, checkout};
 use command::failure::Failure;
 
@@ -30,12 +30,12 @@ pub(in super::super) const LIMITS: [(&str, f64, f64); 3] =
     [(MUCH, 500.0, 8_700.0), (LIST, 5.0, 1_000.0), (FILES, 30.0, 155.0)];
 /// How often as long as a bare spawn a command may take.
 pub(in super::super) const EXEC_LIMIT: f64 = 1.3;
-/// What waking may add, in milliseconds.
+/// What thawing may add, in milliseconds.
 pub(in super::super) const THAW_LIMIT_MS: f64 = 0.5;
 
 const PROCESSES: u32 = 1_230;
 const FILE_COUNT: u32 = 10_000;
-/// What is written while somebody follows.
+/// What is written while a client follows the log.
 const STREAM_BYTES: u64 = 1_000_000_000;
 const STREAM_BYTES_QUICK: u64 = 200_000_000;
 
@@ -54,7 +54,7 @@ struct Place {
 }
 
 impl Place {
-    async fn of(served: &Served) -> Result<Self, Failure> {
+    async fn of(served: &TestServer) -> Result<Self, Failure> {
         let mut connection = served.connect().await?;
         let leased = checkout(&mut connection, "default").await?;
         Ok(Self { connection, leased })
@@ -65,7 +65,7 @@ impl Place {
         format!("/compat/blaxel/{}/{rest}", self.leased.sandbox)
     }
 
-    /// Runs a line to its end, which must be a good one.
+    /// Runs a command line, which must succeed.
     async fn run(&mut self, line: &str) -> Result<Duration, Failure> {
         let body = json!({ "command": line, "waitForCompletion": true, "timeout": 60 }).to_string();
         let path = self.at("process");
@@ -73,7 +73,7 @@ impl Place {
         let answer = self.connection.json("POST", &path, &body).await?;
         let took = began.elapsed();
         if answer["status"] != "completed" || answer["exitCode"] != 0 {
-            return Err(Failure::new("a process did not end well", answer));
+            return Err(Failure::new("a process failed", answer));
         }
         Ok(took)
     }
@@ -95,7 +95,7 @@ impl Place {
 pub(super) struct Exec(Place);
 
 impl Exec {
-    pub(super) async fn of(served: &Served) -> Result<Self, Failure> {
+    pub(super) async fn of(served: &TestServer) -> Result<Self, Failure> {
         Ok(Self(Place::of(served).await?))
     }
 }
@@ -111,11 +111,11 @@ impl Contender for Exec {
     }
 }
 
-/// Runs what writes much.
+/// Runs a program with much output.
 pub(super) struct Much(Place);
 
 impl Much {
-    pub(super) async fn of(served: &Served) -> Result<Self, Failure> {
+    pub(super) async fn of(served: &TestServer) -> Result<Self, Failure> {
         Ok(Self(Place::of(served).await?))
     }
 }
@@ -135,11 +135,11 @@ impl Contender for Much {
     }
 }
 
-/// Lists what there are many of.
+/// Lists many processes and files.
 pub(super) struct Lists(Place);
 
 impl Lists {
-    pub(super) async fn of(served: &Served) -> Result<Self, Failure> {
+    pub(super) async fn of(served: &TestServer) -> Result<Self, Failure> {
         let mut place = Place::of(served).await?;
         for _ in 0..PROCESSES {
             place.run("true").await?;
@@ -159,7 +159,7 @@ impl Contender for Lists {
     async fn sample(&mut self) -> Result<Times, Failure> {
         let (list, bytes) = self.0.get("process").await?;
         let (files, names) = self.0.get("filesystem//workspace/many").await?;
-        // An answer that leaves things out is quick, too.
+        // A list that is too short would be fast, too.
         if bytes < PROCESSES as usize * 100 || names < FILE_COUNT as usize * 50 {
             return Err(Failure::new("a list is too short", format!("{bytes} and {names} bytes")));
         }
@@ -167,11 +167,11 @@ impl Contender for Lists {
     }
 }
 
-/// Asks for a file of a sandbox that is awake, and of one that is not.
-pub(super) struct Wake(Place);
+/// Reads a file of an awake sandbox, and of a frozen one.
+pub(super) struct StatFrozen(Place);
 
-impl Wake {
-    pub(super) async fn of(served: &Served) -> Result<Self, Failure> {
+impl StatFrozen {
+    pub(super) async fn of(served: &TestServer) -> Result<Self, Failure> {
         Ok(Self(Place::of(served).await?))
     }
 
@@ -184,7 +184,7 @@ impl Wake {
 }
 
 #[async_trait]
-impl Contender for Wake {
+impl Contender for StatFrozen {
     fn name(&self) -> &'static str {
         FROZEN
     }
@@ -199,7 +199,7 @@ impl Contender for Wake {
 
 /// What is done per second, by several clients and over one stream.
 pub(super) async fn rates(
-    served: &Served,
+    served: &TestServer,
     lasting: Duration,
     quick: bool,
 ) -> Result<Rates, Failure> {
@@ -208,7 +208,7 @@ pub(super) async fn rates(
     Ok(Rates { exec_per_s: execs(served, lasting).await?, stream_mb_per_s })
 }
 
-async fn execs(served: &Served, lasting: Duration) -> Result<f64, Failure> {
+async fn execs(served: &TestServer, lasting: Duration) -> Result<f64, Failure> {
     let done = Rc::new(Cell::new(0_u32));
     let (began, local, mut clients) = (Instant::now(), LocalSet::new(), JoinSet::new());
     let end = began + lasting;
@@ -235,7 +235,7 @@ async fn execs(served: &Served, lasting: Duration) -> Result<f64, Failure> {
 }
 
 /// Follows a process that writes lines as fast as it can.
-async fn stream(served: &Served, bytes: u64) -> Result<f64, Failure> {
+async fn stream(served: &TestServer, bytes: u64) -> Result<f64, Failure> {
     let mut place = Place::of(served).await?;
     let line = format!("yes \"$(printf %01000d 7)\" | head -c {bytes}");
     let body = json!({ "command": line, "name": "writes" }).to_string();

@@ -9,7 +9,7 @@ use tokio::time::{Instant, sleep};
 
 use super::super::contender::{Contender, Times};
 use super::http::Connection;
-use super::served::Served;
+use super::test_server::TestServer;
 use command::failure::Failure;
 
 pub(in super::super) const CREATE: &str = "create a session";
@@ -31,10 +31,10 @@ pub(in super::super) const LIMITS: [(&str, f64, Option<f64>); 5] = [
 /// How often as long as with little a cold resume may take with much.
 pub(in super::super) const MUCH_LIMIT: f64 = 2.0;
 
-/// How long what takes the place of a used sandbox may take.
+/// How long the replacement of a used sandbox may take.
 const REPLACEMENT: Duration = Duration::from_millis(10);
 
-/// A harness that answers at once, and says how long it took itself.
+/// A harness that answers at once, and reports how long that took.
 const HARNESS: &str = r#"
 import json, os, time
 out = os.fdopen(os.dup(3), 'w', buffering=1)
@@ -52,7 +52,7 @@ for line in os.fdopen(3):
 "#;
 
 /// Makes the templates that are measured.
-pub(super) async fn prepare(served: &Served) -> Result<(), Failure> {
+pub(super) async fn prepare(served: &TestServer) -> Result<(), Failure> {
     let mut connection = served.connect().await?;
     let pool = serde_json::json!({ "pool_size": 8, "max_overflow": 8 });
     let disk = serde_json::json!({ "kind": "disk", "limit": "soft" });
@@ -85,7 +85,7 @@ async fn act(connection: &mut Connection, session: &str, what: &str) -> Result<D
 pub(super) struct Create(Connection);
 
 impl Create {
-    pub(super) async fn of(served: &Served) -> Result<Self, Failure> {
+    pub(super) async fn of(served: &TestServer) -> Result<Self, Failure> {
         Ok(Self(served.connect().await?))
     }
 }
@@ -101,7 +101,7 @@ impl Contender for Create {
         let session = create(&mut self.0, "files").await?;
         let took = began.elapsed();
         self.0.json("DELETE", &format!("/v1/sessions/{session}"), "").await?;
-        // What takes its place is made meanwhile, and is not part of this.
+        // The replacement is launched meanwhile and not measured.
         sleep(REPLACEMENT).await;
         Ok(vec![(CREATE, took)])
     }
@@ -114,7 +114,7 @@ pub(super) struct Turn {
 }
 
 impl Turn {
-    pub(super) async fn of(served: &Served) -> Result<Self, Failure> {
+    pub(super) async fn of(served: &TestServer) -> Result<Self, Failure> {
         let mut connection = served.connect().await?;
         let session = create(&mut connection, "talk").await?;
         Ok(Self { connection, session })
@@ -130,28 +130,28 @@ impl Contender for Turn {
     async fn sample(&mut self) -> Result<Times, Failure> {
         let path = format!("/v1/sessions/{}/turns", self.session);
         let body = r#"{"input":"hi"}"#;
-        let (took, told) = self.connection.stream(&path, body, "event: message\n").await?;
-        let data = told.split("event: message\n").nth(1).unwrap_or_default();
+        let (took, answer) = self.connection.stream(&path, body, "event: message\n").await?;
+        let data = answer.split("event: message\n").nth(1).unwrap_or_default();
         let data = data.lines().find_map(|line| line.strip_prefix("data: ")).unwrap_or_default();
         let said: Value = serde_json::from_str(data).unwrap_or_default();
         let own = said["took_ns"].as_u64().map(Duration::from_nanos);
-        let own = own.ok_or_else(|| Failure::new("the harness said nothing", &told))?;
-        if !told.contains(r#""outcome":"completed""#) {
-            return Err(Failure::new("a turn did not end well", told));
+        let own = own.ok_or_else(|| Failure::new("the harness sent no message", &answer))?;
+        if !answer.contains(r#""outcome":"completed""#) {
+            return Err(Failure::new("a turn failed", answer));
         }
         Ok(vec![(TURN, took.saturating_sub(own))])
     }
 }
 
-/// Sets a session aside and lets it go on, from memory or from disk.
-pub(super) struct Rest {
+/// Pauses and resumes a session, from memory or from disk.
+pub(super) struct PauseResume {
     connection: Connection,
     little: String,
     much: String,
 }
 
-impl Rest {
-    pub(super) async fn of(served: &Served) -> Result<Self, Failure> {
+impl PauseResume {
+    pub(super) async fn of(served: &TestServer) -> Result<Self, Failure> {
         let mut connection = served.connect().await?;
         let mut made = Vec::new();
         for mb in [1, 100] {
@@ -172,7 +172,7 @@ impl Rest {
 }
 
 #[async_trait]
-impl Contender for Rest {
+impl Contender for PauseResume {
     fn name(&self) -> &'static str {
         "pause and resume"
     }

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::super::contender::{Contender, Times};
 use super::http::Connection;
-use super::served::Served;
+use super::test_server::TestServer;
 use command::failure::Failure;
 
 pub(super) const ACQUIRE: &str = "acquire over HTTP";
@@ -43,7 +43,7 @@ pub(super) async fn checkout(
     Ok(Leased { lease: text(&answer["id"]), sandbox: text(&answer["sandbox"]["id"]) })
 }
 
-/// Gives a lease back.
+/// Returns a lease.
 pub(super) async fn give_back(connection: &mut Connection, lease: &str) -> Result<(), Failure> {
     connection.json("DELETE", &format!("/v1/checkouts/{lease}"), "").await.map(|_| ())
 }
@@ -56,7 +56,7 @@ pub(super) async fn exec(
 ) -> Result<(), Failure> {
     let answer = connection.json("POST", &format!("/v1/sandboxes/{sandbox}/exec"), body).await?;
     if answer["exit_code"] != json!(0) {
-        return Err(Failure::new("a program did not end well", answer));
+        return Err(Failure::new("a program failed", answer));
     }
     Ok(())
 }
@@ -72,7 +72,7 @@ impl Acquire {
     pub(super) async fn of(
         name: &'static str,
         template: &'static str,
-        served: &Served,
+        served: &TestServer,
     ) -> Result<Self, Failure> {
         Ok(Self { name, template, connection: served.connect().await? })
     }
@@ -97,7 +97,7 @@ impl Contender for Acquire {
 pub(super) struct AcquireAndExec(Connection);
 
 impl AcquireAndExec {
-    pub(super) async fn of(served: &Served) -> Result<Self, Failure> {
+    pub(super) async fn of(served: &TestServer) -> Result<Self, Failure> {
         Ok(Self(served.connect().await?))
     }
 }
@@ -114,13 +114,13 @@ impl Contender for AcquireAndExec {
         exec(&mut self.0, &leased.sandbox, TRUE).await?;
         let took = began.elapsed();
         give_back(&mut self.0, &leased.lease).await?;
-        // What takes its place is made meanwhile, and is not part of this.
+        // The replacement is launched meanwhile and not measured.
         sleep(REPLACEMENT).await;
         Ok(vec![(ACQUIRE_AND_EXEC, took)])
     }
 }
 
-/// Runs the pinned program, and one of the host, in a sandbox that is held.
+/// Runs the pinned program, and one of the host, in a leased sandbox.
 pub(super) struct Exec {
     connection: Connection,
     leased: Leased,
@@ -128,7 +128,7 @@ pub(super) struct Exec {
 }
 
 impl Exec {
-    pub(super) async fn of(served: &Served, program: &[u8]) -> Result<Self, Failure> {
+    pub(super) async fn of(served: &TestServer, program: &[u8]) -> Result<Self, Failure> {
         let mut connection = served.connect().await?;
         let leased = checkout(&mut connection, "default").await?;
         let path = format!("/v1/sandboxes/{}/files?path={PROGRAM}&mode=0755", leased.sandbox);
@@ -160,13 +160,13 @@ impl Contender for Exec {
 }
 
 /// Freezes and thaws.
-pub(super) struct Sleep {
+pub(super) struct FreezeThaw {
     connection: Connection,
     leased: Leased,
 }
 
-impl Sleep {
-    pub(super) async fn of(served: &Served) -> Result<Self, Failure> {
+impl FreezeThaw {
+    pub(super) async fn of(served: &TestServer) -> Result<Self, Failure> {
         let mut connection = served.connect().await?;
         let leased = checkout(&mut connection, "default").await?;
         Ok(Self { connection, leased })
@@ -174,7 +174,7 @@ impl Sleep {
 }
 
 #[async_trait]
-impl Contender for Sleep {
+impl Contender for FreezeThaw {
     fn name(&self) -> &'static str {
         FREEZE
     }

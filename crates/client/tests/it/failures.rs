@@ -19,7 +19,7 @@ fn health() -> Act {
 }
 
 #[tokio::test]
-async fn a_refusal_is_the_servers_own_words() {
+async fn refusal_carries_the_problem_of_the_server() {
     let server = Server::with([
         Act::problem(503, "capacity_exhausted", true),
         Act::problem(410, "said_by_a_newer_server", false),
@@ -36,7 +36,7 @@ async fn a_refusal_is_the_servers_own_words() {
 }
 
 #[tokio::test]
-async fn what_does_no_harm_is_sent_again_and_nothing_else_is() {
+async fn retry_happens_for_idempotent_requests_only() {
     let server = Server::with([Act::Cut, health()]).await;
     assert_eq!(server.client().health().await.unwrap().pool.max_capacity, 9);
     assert_eq!(server.asked().len(), 2);
@@ -67,7 +67,7 @@ async fn retries_have_an_end() {
 }
 
 #[tokio::test]
-async fn no_server_is_told_from_a_broken_one() {
+async fn missing_server_differs_from_a_broken_connection() {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap().to_string();
     drop(listener);
@@ -80,7 +80,7 @@ async fn no_server_is_told_from_a_broken_one() {
 }
 
 #[tokio::test]
-async fn silence_ends_at_the_deadline() {
+async fn request_without_an_answer_ends_at_its_deadline() {
     let server = Server::with([Act::Silence]).await;
     let error = server.hasty().stats().await.unwrap_err();
     assert!(matches!(&error, ClientError::Timeout { .. }), "{error:?}");
@@ -89,7 +89,7 @@ async fn silence_ends_at_the_deadline() {
 }
 
 #[tokio::test]
-async fn nonsense_is_called_that() {
+async fn invalid_answers_are_unexpected_errors() {
     let cases = [
         Act::Answer(200, "text/html", "<html>".to_owned()),
         Act::Answer(502, "text/html", "<html>".to_owned()),
@@ -104,7 +104,7 @@ async fn nonsense_is_called_that() {
 }
 
 #[test]
-fn secrets_are_not_shown() {
+fn client_secrets_are_not_in_debug_output() {
     let client = Client::new("127.0.0.1:1", Some("hunter2")).unwrap();
     assert!(!format!("{client:?}").contains("hunter2"));
     let error = Client::new("127.0.0.1:1", Some("hunter2\n")).unwrap_err();

@@ -52,21 +52,21 @@ async fn a_dropped_lease_is_returned_and_a_kept_one_is_not() {
 }
 
 #[tokio::test]
-async fn a_give_back_that_is_dropped_midway_is_sent_all_the_same() {
+async fn lease_return_that_is_dropped_midway_is_still_sent() {
     let server = Server::with([checkout(), Act::Silence, nothing()]).await;
     let lease = server.client().checkout(client::template("default").unwrap()).await.unwrap();
     let waiting = tokio::time::timeout(std::time::Duration::from_millis(50), lease.give_back());
-    assert!(waiting.await.is_err(), "nobody answered");
+    assert!(waiting.await.is_err(), "the server did not answer");
     server.until_asked(3).await;
 }
 
 #[tokio::test]
-async fn a_checkout_whose_answer_nobody_takes_is_given_up() {
+async fn checkout_whose_answer_is_dropped_is_returned() {
     let server = Server::with([Act::Silence, nothing(), checkout()]).await;
     let client = server.client();
     let waiting = client.checkout(client::template("default").unwrap());
     let waiting = tokio::time::timeout(std::time::Duration::from_millis(50), waiting);
-    assert!(waiting.await.is_err(), "nobody answered");
+    assert!(waiting.await.is_err(), "the server did not answer");
     server.until_asked(2).await;
     let asked = server.asked();
     assert_eq!(asked[1].line, "DELETE /v1/checkouts HTTP/1.1");

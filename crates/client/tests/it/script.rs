@@ -1,4 +1,4 @@
-//! A server that does what it is told: one act per request, and it remembers what was asked.
+//! A scripted server: one action per request. It records the requests.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};

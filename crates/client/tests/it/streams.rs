@@ -1,6 +1,8 @@
 //! Output that streams, events that resume, files that are cut off.
 
-use client::{ClientError, EventsQuery, ExecEvent, ExecRequest, Handle, Patience, Seen, Upload};
+use client::{
+    ClientError, EventUpdate, EventsQuery, ExecEvent, ExecRequest, Handle, Patience, Upload,
+};
 use model::ErrorCode;
 use serde_json::json;
 
@@ -49,7 +51,7 @@ fn split(text: &str, size: usize) -> Vec<Vec<u8>> {
 }
 
 #[tokio::test]
-async fn output_arrives_whole_however_it_is_split() {
+async fn exec_output_arrives_complete_however_it_is_split() {
     let text = format!(
         "{{\"type\":\"started\"}}\n{{\"type\":\"stdout\",\"data\":\"grün\"}}\n\n{{\"type\":\"stderr\",\
          \"data_base64\":\"/w==\"}}\n{}",
@@ -64,7 +66,7 @@ async fn output_arrives_whole_however_it_is_split() {
 }
 
 #[tokio::test]
-async fn an_end_without_an_exit_is_an_error() {
+async fn exec_stream_without_an_exit_is_an_error() {
     let output = b"{\"type\":\"stdout\",\"data\":\"a\"}\n".to_vec();
     for act in [Act::CutAfter(LINES, vec![output.clone()]), Act::Pieces(LINES, vec![output])] {
         let (_server, handle) = in_sandbox(act.clone()).await;
@@ -75,7 +77,7 @@ async fn an_end_without_an_exit_is_an_error() {
 }
 
 #[tokio::test]
-async fn a_sandbox_that_dies_under_a_program_is_said_in_the_servers_words() {
+async fn exec_in_a_dying_sandbox_reports_the_problem_of_the_server() {
     let Act::Answer(_, _, problem) = Act::problem(502, "oom", false) else { unreachable!() };
     let line = format!("{{\"type\":\"error\",\"problem\":{problem}}}\n");
     let (_server, handle) = in_sandbox(Act::Pieces(LINES, vec![line.into_bytes()])).await;
@@ -92,7 +94,7 @@ fn event(id: u64) -> String {
 }
 
 #[tokio::test]
-async fn a_broken_stream_of_events_is_taken_up_where_it_broke() {
+async fn event_stream_resumes_where_it_broke() {
     let first = format!(": beat\n\n{}{}", event(4), event(5));
     let second = format!("event: reset\ndata: {{\"oldest\":9}}\n\n{}", event(9));
     let server = Server::with([
@@ -108,8 +110,8 @@ async fn a_broken_stream_of_events_is_taken_up_where_it_broke() {
     let mut seen = Vec::new();
     let error = loop {
         match stream.next().await {
-            Ok(Seen::Event(event)) => seen.push(event.id),
-            Ok(Seen::Forgotten { oldest }) => seen.push(1000 + oldest),
+            Ok(EventUpdate::Event(event)) => seen.push(event.id),
+            Ok(EventUpdate::Gap { oldest }) => seen.push(1000 + oldest),
             Err(error) => break error,
         }
     };
@@ -125,7 +127,7 @@ async fn a_broken_stream_of_events_is_taken_up_where_it_broke() {
 }
 
 #[tokio::test]
-async fn a_stream_that_cannot_be_taken_up_says_so_in_the_end() {
+async fn event_stream_that_cannot_resume_fails_in_the_end() {
     let server = Server::with([Act::CutAfter(STREAM, vec![event(1).into_bytes()])]).await;
     let patience = Patience {
         answer: std::time::Duration::from_millis(50),
@@ -133,14 +135,14 @@ async fn a_stream_that_cannot_be_taken_up_says_so_in_the_end() {
         ..Patience::default()
     };
     let mut stream = server.client().patient(patience).watch_events(EventsQuery::default());
-    assert!(matches!(stream.next().await, Ok(Seen::Event(_))));
+    assert!(matches!(stream.next().await, Ok(EventUpdate::Event(_))));
     let error = stream.next().await.unwrap_err();
     assert!(error.retryable(), "{error:?}");
     assert_eq!(stream.last_seen(), Some(1));
 }
 
 #[tokio::test]
-async fn files_travel_in_pieces_and_a_missing_end_is_noticed() {
+async fn file_download_in_chunks_notices_a_missing_end() {
     let pieces = vec![b"abc".to_vec(), b"def".to_vec()];
     let (_server, handle) = in_sandbox(Act::Pieces("x/y", pieces.clone())).await;
     assert_eq!(handle.read_small("/a", 6).await.unwrap(), b"abcdef");

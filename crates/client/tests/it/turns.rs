@@ -28,7 +28,7 @@ async fn rest(stream: &mut TurnStream) -> Vec<(u64, String)> {
 }
 
 #[tokio::test]
-async fn a_turn_is_taken_up_where_its_stream_broke() {
+async fn turn_stream_resumes_where_it_broke() {
     let server = Server::with([
         Act::CutAfter(STREAM, vec![piece(1, "turn_started"), piece(2, "output")]),
         Act::Cut,
@@ -51,7 +51,7 @@ async fn a_turn_is_taken_up_where_its_stream_broke() {
 }
 
 #[tokio::test]
-async fn a_turn_whose_beginning_was_cut_off_is_looked_for_and_not_sent_twice() {
+async fn turn_whose_start_was_cut_off_is_found_and_not_sent_twice() {
     let server = Server::with([
         Act::Cut,
         Act::Pieces(STREAM, vec![piece(1, "output"), piece(2, "turn_ended")]),
@@ -66,7 +66,7 @@ async fn a_turn_whose_beginning_was_cut_off_is_looked_for_and_not_sent_twice() {
 }
 
 #[tokio::test]
-async fn a_refusal_is_told_at_once_and_an_end_that_was_seen_is_no_news() {
+async fn turn_refusal_is_reported_at_once_and_a_seen_end_only_once() {
     let server = Server::with([Act::problem(409, "turn_in_progress", true)]).await;
     let refused = send(&server).await.unwrap_err();
     assert_eq!(refused.code(), Some(ErrorCode::TurnInProgress));
@@ -77,7 +77,7 @@ async fn a_refusal_is_told_at_once_and_an_end_that_was_seen_is_no_news() {
 }
 
 #[tokio::test]
-async fn a_server_that_does_not_come_back_is_given_up_on() {
+async fn turn_stream_fails_when_the_server_does_not_come_back() {
     let server =
         Server::with([Act::CutAfter(STREAM, vec![piece(1, "output")]), Act::Cut, Act::Cut]).await;
     let resume = std::time::Duration::from_millis(150);

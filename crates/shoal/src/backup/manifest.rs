@@ -1,29 +1,29 @@
-//! What is in a backup: a list with the length and the digest of everything, at its end.
+//! The manifest of a backup: its last file, with the length and the digest of every other file.
 
 use serde::{Deserialize, Serialize};
 
-/// The member that has it.
+/// The file name of the manifest.
 pub(crate) const MANIFEST: &str = "manifest.json";
-/// The form of backups that is written now.
+/// The version of the format.
 pub(crate) const FORMAT: u32 = 1;
-/// The key of the node.
+/// The file with the key of the node.
 pub(crate) const NODE_KEY: &str = store::NODE_KEY_FILE;
-/// Files that lie beside the database and go along if they are there.
+/// Files beside the database that are backed up if they exist.
 pub(crate) const KEY_FILES: &[&str] =
     &[NODE_KEY, "admin.key", "initial-api-key", "node.id", "store.id", "docker.used"];
 
-/// The list.
+/// The manifest.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Manifest {
-    /// The form of the backup.
+    /// The version of the format.
     pub(crate) format: u32,
-    /// Which program made it.
+    /// The version of the program that made it.
     pub(crate) version: String,
     /// Whether the key of the node is in it.
     pub(crate) node_key: bool,
     /// How many sessions there are.
     pub(crate) sessions: u64,
-    /// Everything but the list itself.
+    /// Every file except the manifest.
     pub(crate) files: Vec<Listed>,
 }
 
@@ -32,13 +32,13 @@ pub(crate) struct Manifest {
 pub(crate) struct Listed {
     /// Its path in the data directory.
     pub(crate) path: String,
-    /// How long it is.
+    /// Its length.
     pub(crate) bytes: u64,
     /// Its SHA-256, in hexadecimal digits.
     pub(crate) sha256: String,
 }
 
-/// Whether a backup may have a file of this path: nothing else is ever written from one.
+/// Whether a backup may contain this path. A restore writes no other.
 pub(crate) fn is_expected(path: &str) -> bool {
     let is_name = |name: &str| {
         name.strip_suffix(".tar.zst").is_some_and(|id| {
@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_a_backup_has_is_taken_from_one() {
+    fn backup_manifest_accepts_only_known_paths() {
         for (path, expected) in [
             ("shoal.db", true),
             ("node.key", true),

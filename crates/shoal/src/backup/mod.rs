@@ -1,14 +1,14 @@
-//! `shoal backup`: everything of a data directory that a server needs to go on elsewhere, as one file
-//! or as a directory. A server that runs is asked for it; where none runs, it is read here, and no
-//! server can start meanwhile. The keys of the node are read from their files in both cases: they
-//! never travel.
+//! `shoal backup`: copies everything that a server needs to continue elsewhere to one file or to a
+//! directory. A running server sends its data; otherwise the command reads the data directory and
+//! locks it meanwhile. It reads the keys of the node from their files in both cases: they never
+//! cross the network.
 
-mod local;
+mod data_dir_lock;
 pub(crate) mod manifest;
-mod sink;
 mod stream;
+mod writer;
 
-pub(crate) use self::sink::{Summed, hex};
+pub(crate) use self::writer::{HashingReader, hex};
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -16,31 +16,31 @@ use std::process::ExitCode;
 use serde_json::json;
 
 use self::manifest::{KEY_FILES, Manifest, NODE_KEY};
-use self::sink::Sink;
-use self::stream::Told;
-use crate::config::{self, ConfigError, Overrides, Surroundings};
+use self::stream::BackupSummary;
+use self::writer::BackupWriter;
+use crate::config::{self, ConfigError, HostContext, Overrides};
 use crate::failure::Failure;
 use crate::output::Output;
 
-/// What was typed.
+/// Arguments of `shoal backup`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  \
     sudo shoal backup /backups/shoal-monday.tar.zst      one file, compressed\n  \
     sudo shoal backup /backups/monday                    a directory, which must not exist yet\n  \
     sudo shoal backup - | ssh elsewhere 'cat > shoal.tar.zst'\n  \
     sudo shoal backup --without-node-key b.tar.zst       keep node.key somewhere else\n\n\
-    The server may run, or be stopped. In it are the database, the files of all sessions, what agents\n\
-    begin with, and the keys; not in it are images, the output of processes beyond what the database\n\
-    has of it, and the configuration. Sessions with a workspace in memory are in it as they were last\n\
-    saved. `shoal restore` brings it back.")]
+    The server may run or be stopped. A backup has the database, the files of all sessions, the seed\n\
+    archives of agents, and the keys. It does not have images, the configuration, and output of\n\
+    processes that is not in the database. A workspace in memory is backed up as it was last saved.\n\
+    `shoal restore` brings a backup back.")]
 pub(crate) struct Arguments {
-    /// A file that ends with .tar.zst, - for standard output, or a directory to be made
+    /// A file that ends with .tar.zst, - for standard output, or a new directory
     #[arg(value_name = "FILE|DIR")]
     to: PathBuf,
-    /// Leave the key of the node out: without it the backup cannot be started
+    /// Leave out the key of the node; without it no server can start on the backup
     #[arg(long)]
     without_node_key: bool,
-    /// Whose backup
+    /// Data directory to back up
     #[arg(long, value_name = "DIR")]
     data_dir: Option<PathBuf>,
     /// Print JSON
@@ -50,7 +50,7 @@ pub(crate) struct Arguments {
 
 pub(crate) fn main(arguments: &Arguments, output: &Output) -> Result<ExitCode, Failure> {
     let overrides = Overrides::of_data_dir(arguments.data_dir.as_deref());
-    let effective = config::load(&overrides, &Surroundings::read());
+    let effective = config::load(&overrides, &HostContext::read());
     let data_dir = effective.map_err(ConfigError::failure)?.config.server.data_dir;
     if !data_dir.join(store::sqlite::FILE).is_file() {
         let cause = format!("{} has no {}", data_dir.display(), store::sqlite::FILE);
@@ -58,44 +58,44 @@ pub(crate) fn main(arguments: &Arguments, output: &Output) -> Result<ExitCode, F
             .remedy("name the data directory with --data-dir")
             .usage());
     }
-    let mut sink = Sink::open(&arguments.to)?;
-    let made = make(arguments, &data_dir, &mut sink, output);
+    let mut writer = BackupWriter::open(&arguments.to)?;
+    let made = make(arguments, &data_dir, &mut writer, output);
     output.progress("");
-    let (manifest, told) = made?;
-    let bytes = sink.finish(&manifest)?;
-    tell(arguments, output, &manifest, &told, bytes);
+    let (manifest, summary) = made?;
+    let bytes = writer.finish(&manifest)?;
+    print_summary(arguments, output, &manifest, &summary, bytes);
     Ok(ExitCode::SUCCESS)
 }
 
 fn make(
     arguments: &Arguments,
     data_dir: &Path,
-    sink: &mut Sink,
+    writer: &mut BackupWriter,
     output: &Output,
-) -> Result<(Manifest, Told), Failure> {
-    let told = if local::is_served(data_dir)? {
-        stream::from_server(data_dir, sink, output)?
+) -> Result<(Manifest, BackupSummary), Failure> {
+    let summary = if data_dir_lock::is_served(data_dir)? {
+        stream::from_server(data_dir, writer, output)?
     } else {
-        stream::from_directory(data_dir, sink, output)?
+        stream::from_directory(data_dir, writer, output)?
     };
     for name in KEY_FILES {
         if *name != NODE_KEY || !arguments.without_node_key {
-            sink.put_file(name, &data_dir.join(name))?;
+            writer.put_file(name, &data_dir.join(name))?;
         }
     }
-    let node_key = sink.has(NODE_KEY);
+    let node_key = writer.has(NODE_KEY);
     if !node_key && !arguments.without_node_key {
-        return Err(Failure::new("cannot read node.key", "it is not in the data directory")
+        return Err(Failure::new("cannot read node.key", "the file is not in the data directory")
             .remedy("put it back, or leave it out on purpose with --without-node-key"));
     }
-    Ok((sink.manifest(node_key, told.sessions), told))
+    Ok((writer.manifest(node_key, summary.sessions), summary))
 }
 
-fn tell(
+fn print_summary(
     arguments: &Arguments,
     output: &Output,
     manifest: &Manifest,
-    told: &Told,
+    summary: &BackupSummary,
     bytes: Option<u64>,
 ) {
     if arguments.json && arguments.to != Path::new("-") {
@@ -104,7 +104,7 @@ fn tell(
             "bytes": bytes,
             "files": manifest.files.len(),
             "sessions": manifest.sessions,
-            "without_files": told.without_files,
+            "without_files": summary.without_files,
             "node_key": manifest.node_key,
         }));
         return;
@@ -115,18 +115,18 @@ fn tell(
         manifest.files.len(),
         arguments.to.display()
     ));
-    if !told.without_files.is_empty() {
+    if !summary.without_files.is_empty() {
         output.complain(&format!(
-            "{} sessions have no files in the data directory, so there are none in the backup: {}",
-            told.without_files.len(),
-            told.without_files.join(", ")
+            "{} sessions have no files in the data directory, so the backup has none of them: {}",
+            summary.without_files.len(),
+            summary.without_files.join(", ")
         ));
     }
     output.note(if manifest.node_key {
-        "it includes the key of the node (node.key) and admin.key: whoever has it can read every \
-         secret and log in; keep it safe"
+        "the backup includes the key of the node (node.key) and admin.key: with it one can read \
+         every secret and log in; keep it safe"
     } else {
-        "it does not include the key of the node: keep DATA_DIR/node.key somewhere else, without it \
-         the backup cannot be started"
+        "the backup does not include the key of the node: keep DATA_DIR/node.key somewhere else; \
+         without it no server can start on the backup"
     });
 }

@@ -1,4 +1,5 @@
-//! The configuration file: parsed with the place of each value, checked as a whole, never changed.
+//! The configuration file: parsed with the position of each value, checked as a whole, never
+//! changed.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -16,18 +17,18 @@ use super::source::{ConfigError, Source};
 pub(super) const BYTES_MAX: u64 = 1 << 20;
 const EVERY_KEY: &str = "`shoal config` shows every key there is";
 
-/// A file that was read.
+/// A parsed configuration file.
 #[derive(Debug)]
 pub(super) struct File {
     path: Arc<Path>,
     text: String,
-    /// Where everything in it is, by path; keys of lists are numbers.
+    /// The position of every value, by path. Parts of lists have numbers.
     places: BTreeMap<String, Range<usize>>,
     table: Table,
 }
 
 impl File {
-    /// Reads the text of a file.
+    /// Parses the text of a file.
     pub(super) fn parse(path: &Path, text: String) -> Result<Self, ConfigError> {
         let mut file =
             Self { path: path.into(), text, places: BTreeMap::new(), table: Table::new() };
@@ -36,7 +37,7 @@ impl File {
         note_table("", parsed.get_ref(), &mut places);
         file.places = places;
         file.refuse_unknown()?;
-        // Read as what it must be first: that knows where its errors are.
+        // As `Config` first: those errors have a position.
         toml::from_str::<Config>(&file.text).map_err(|error| file.refused(&error))?;
         file.table = toml::from_str(&file.text).map_err(|error| file.refused(&error))?;
         Ok(file)
@@ -58,7 +59,7 @@ impl File {
         self.table.get(keys::TEMPLATES)
     }
 
-    /// Where a key is; if it is not there, where the nearest thing above it is.
+    /// The position of a key, or of the nearest key above it that exists.
     pub(super) fn source(&self, path: &str) -> Option<Source> {
         let mut path = path;
         loop {
@@ -79,7 +80,7 @@ impl File {
         }
     }
 
-    /// The innermost thing around a place.
+    /// The innermost key around a position.
     fn key_at(&self, span: &Range<usize>) -> Option<String> {
         let around = self
             .places
@@ -104,7 +105,7 @@ impl File {
         }
     }
 
-    /// Refuses keys that do not exist, with the one that was probably meant.
+    /// Refuses unknown keys, and suggests the key that was probably meant.
     fn refuse_unknown(&self) -> Result<(), ConfigError> {
         let of_templates = format!("{}.", keys::TEMPLATES);
         for (path, place) in &self.places {
@@ -130,7 +131,7 @@ impl File {
     }
 }
 
-/// Notes where each key of a table and its value are.
+/// Records the positions of the keys of a table.
 fn note_table(at: &str, table: &DeTable<'_>, places: &mut BTreeMap<String, Range<usize>>) {
     for (key, value) in table {
         let name: &str = key.get_ref();
@@ -172,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_name_line_column_and_key_and_what_to_do() {
+    fn config_file_errors_name_line_column_key_and_remedy() {
         let cases = [
             ("[server]\nlisten = 5\n", "s.toml:2:10: server.listen: ", "correct it"),
             ("[server]\nlisten = \"x\"\n", "s.toml:2:10: server.listen: ", "correct it"),
@@ -199,20 +200,20 @@ mod tests {
             ("[[templates]]\nname = \"T\"\n", "s.toml:2:8: templates.0.name: a template", ""),
         ];
         for (text, expected, remedy) in cases {
-            let (told, hint) = refusal(text);
-            assert!(told.starts_with(expected), "{text:?} gave {told:?}");
+            let (error, hint) = refusal(text);
+            assert!(error.starts_with(expected), "{text:?} gave {error:?}");
             assert!(hint.contains(remedy), "{text:?} hinted {hint:?}");
         }
     }
 
     #[test]
-    fn columns_count_letters() {
-        let (told, _) = refusal("log = { format = \"ä\", x = 1 }\n");
-        assert!(told.starts_with("s.toml:1:23: log.x: "), "{told}");
+    fn config_file_columns_count_characters() {
+        let (error, _) = refusal("log = { format = \"ä\", x = 1 }\n");
+        assert!(error.starts_with("s.toml:1:23: log.x: "), "{error}");
     }
 
     #[test]
-    fn values_know_their_lines() {
+    fn config_file_values_know_their_lines() {
         let text = "[server]\nlisten = \"0.0.0.0:1\"\n[[templates]]\nname = \"a\"\n";
         let file = File::parse(Path::new("s.toml"), text.to_owned()).unwrap();
         assert_eq!(file.values().keys().collect::<Vec<_>>(), ["server.listen"]);

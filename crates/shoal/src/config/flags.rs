@@ -1,19 +1,19 @@
-//! Flags that change the configuration of one start. They win over everything else.
+//! Flags that change the configuration of one start. They override everything else.
 
 use std::path::{Path, PathBuf};
 
-/// What was typed.
+/// The flags.
 #[derive(Debug, Clone, Default, clap::Args)]
 #[command(next_help_heading = "Configuration")]
 pub(crate) struct Overrides {
-    /// Configuration file [default: the first there is of `$SHOAL_CONFIG`,
+    /// Configuration file [default: the first that exists of `$SHOAL_CONFIG`,
     /// `DATA_DIR/shoal.toml`, `/etc/shoal/shoal.toml`]
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
     /// Address and port to listen on [default: 127.0.0.1:7600]
     #[arg(long, value_name = "ADDRESS")]
     listen: Option<String>,
-    /// Where data is kept [default: /var/lib/shoal for root]
+    /// Data directory [default: /var/lib/shoal for root]
     #[arg(long, value_name = "DIR")]
     data_dir: Option<String>,
     /// Threads that serve requests [default: half of the cores]
@@ -22,24 +22,23 @@ pub(crate) struct Overrides {
     /// Where the journal is kept: sqlite or memory
     #[arg(long, value_name = "KIND")]
     store: Option<String>,
-    /// Logs for people or machines: text or json
+    /// Format of logs: text for people, json for machines
     #[arg(long, value_name = "FORMAT")]
     log_format: Option<String>,
     /// How much is logged: error, warn, info, debug or trace
     #[arg(long, value_name = "LEVEL")]
     log_level: Option<String>,
-    /// Speak to clients of Ash on an address of their own, 127.0.0.1:4100 if none is given, and
-    /// understand the variables of Ash
+    /// Also serve clients of Ash, on this address [default: 127.0.0.1:4100], and read the variables
+    /// of Ash
     #[arg(long, value_name = "ADDRESS", num_args = 0..=1, default_missing_value = "")]
     ash: Option<String>,
-    /// Put one sandbox of this template on an address of its own, 127.0.0.1:8080 if no other is given,
-    /// as clients of Blaxel know it
+    /// Also serve one sandbox of this template to clients of Blaxel, on an address of its own
     #[arg(long, value_name = "TEMPLATE")]
     blaxel: Option<String>,
     /// The address of that sandbox [default: 127.0.0.1:8080]
     #[arg(long, value_name = "ADDRESS")]
     blaxel_listen: Option<String>,
-    /// Ask for no key there; only on loopback, and web pages are refused
+    /// Require no key there; only on loopback, and web pages are refused
     #[arg(long)]
     blaxel_keyless: bool,
     /// Start the pools of these templates only, with commas between their names [default: all]
@@ -56,29 +55,29 @@ fn key_value(text: &str) -> Result<(String, String), String> {
 }
 
 impl Overrides {
-    /// Flags that say only where data is kept.
+    /// Only `--data-dir`.
     pub(crate) fn of_data_dir(data_dir: Option<&Path>) -> Self {
         let data_dir = data_dir.map(|path| path.to_string_lossy().into_owned());
         Self { data_dir, ..Self::default() }
     }
 
-    /// The same, with the file that says the rest.
+    /// The same, with a configuration file.
     #[must_use]
     pub(crate) fn with_file(self, config: Option<&Path>) -> Self {
         Self { config: config.map(Path::to_path_buf), ..self }
     }
 
-    /// Whether Ash was asked for.
+    /// Whether `--ash` was given.
     pub(super) const fn speaks_ash(&self) -> bool {
         self.ash.is_some()
     }
 
-    /// Whether the API of one sandbox was asked for.
+    /// Whether `--blaxel` was given.
     pub(super) const fn speaks_blaxel(&self) -> bool {
         self.blaxel.is_some()
     }
 
-    /// The file that was asked for.
+    /// The configuration file, if one was given.
     pub(super) fn file(&self) -> Option<&Path> {
         self.config.as_deref()
     }
@@ -89,7 +88,7 @@ impl Overrides {
             .set
             .iter()
             .map(|(key, value)| (key.clone(), value.clone(), format!("--set {key}")));
-        // Without an address it only says that there is to be one.
+        // `--ash` without an address only turns it on.
         let ash = self.ash.clone().filter(|address| !address.is_empty());
         let keyless = self.blaxel_keyless.then(|| "true".to_owned());
         let named = [

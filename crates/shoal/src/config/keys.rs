@@ -1,4 +1,4 @@
-//! Every key that there is, read from the settings themselves: its path, its kind, its variable.
+//! All keys of the configuration, derived from `Config`: path, kind, environment variable.
 
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
@@ -7,25 +7,25 @@ use toml::{Table, Value};
 
 use super::settings::Config;
 
-/// The section whose name is left out of its variables: they are what everybody sets.
+/// The section whose name is left out of its variables, because most users set those.
 const PLAIN_SECTION: &str = "server.";
-/// Variables of ours that are no keys.
+/// Our variables that are not keys.
 const NO_KEYS: [&str; 4] = ["SHOAL_CONFIG", "SHOAL_URL", "SHOAL_KEY", "SHOAL_COLOR"];
-/// What orchestrators set for a service that happens to have our name.
+/// Variables that orchestrators set for a service called `shoal`.
 const FOREIGN: [&str; 2] = ["SHOAL_PORT", "SHOAL_SERVICE_"];
-/// Variables of Ash that mean one of our keys.
+/// Variables of Ash that set one of our keys.
 pub(super) const OF_ASH: [(&str, &str); 2] =
     [("ASH_MAX_SANDBOXES", "node.max_sandboxes"), ("ASH_IDLE_TIMEOUT_MS", "node.idle_timeout_ms")];
-/// Those that are read only where somebody asked for Ash: they could be meant for Ash itself.
+/// Variables of Ash that count only with `--ash`: otherwise they may be meant for Ash itself.
 pub(super) const OF_ASH_WHERE_ASKED: [(&str, &str); 3] = [
     ("ASH_DATA_DIR", "server.data_dir"),
     ("ASH_SANDBOX_MEMORY_MB", "ash.memory_mb"),
     ("ASH_BRIDGE_ENTRY", "ash.bridge_entry"),
 ];
-/// How many letters may be wrong in a key that is guessed.
+/// How many letters may be wrong in a key that we suggest.
 const GUESS_MAX: usize = 4;
 
-/// What a value looks like.
+/// The type of a value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     Text,
@@ -44,7 +44,7 @@ impl Kind {
         }
     }
 
-    /// Reads a value as it is written in the environment and behind flags.
+    /// Parses a value from the environment or a flag.
     pub(super) fn read(self, text: &str) -> Option<Value> {
         Some(match self {
             Self::Text => Value::String(text.to_owned()),
@@ -76,7 +76,7 @@ pub(super) fn all() -> &'static BTreeMap<String, Kind> {
     })
 }
 
-/// The one part that is no plain key.
+/// The section that is not made of plain keys.
 pub(super) const TEMPLATES: &str = "templates";
 
 /// The values in a table, by path.
@@ -123,15 +123,15 @@ pub(super) fn variable(path: &str) -> String {
     format!("SHOAL_{}", path.replace('.', "_").to_ascii_uppercase())
 }
 
-/// Whether a variable looks like one of ours and is none.
-pub(super) fn is_stray(name: &str) -> bool {
+/// Whether a variable begins with SHOAL_ and is not known.
+pub(super) fn is_unknown(name: &str) -> bool {
     name.starts_with("SHOAL_")
         && !NO_KEYS.contains(&name)
         && !FOREIGN.iter().any(|foreign| name.starts_with(foreign))
         && !all().keys().any(|path| variable(path) == name)
 }
 
-/// The one of these that was probably meant.
+/// The key that was probably meant.
 pub(super) fn guess<'a>(
     typed: &str,
     among: impl IntoIterator<Item = &'a String>,
@@ -142,7 +142,7 @@ pub(super) fn guess<'a>(
         let whole = strsim::damerau_levenshtein(typed, known);
         if last(typed) == last(known) { whole.min(1) } else { whole }
     };
-    // Of two that are as near, what everybody sets is the likelier.
+    // Of two that are equally near, the one in `server` is likelier.
     let rank = |known: &&String| (distance(known), !known.starts_with(PLAIN_SECTION));
     among.into_iter().min_by_key(rank).filter(|known| distance(known) <= GUESS_MAX)
 }
@@ -154,7 +154,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_key_has_a_variable_of_its_own() {
+    fn config_keys_have_a_variable_each() {
         let variables: BTreeSet<_> = all().keys().map(|path| variable(path)).collect();
         assert_eq!(variables.len(), all().len());
         for (path, expected) in [
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn strays_are_told_from_ours_and_from_those_of_others() {
+    fn unknown_variables_are_recognised() {
         let cases = [
             ("SHOAL_LISTN", true),
             ("SHOAL_LISTEN", false),
@@ -187,12 +187,12 @@ mod tests {
             ("SHOALS", false),
         ];
         for (name, stray) in cases {
-            assert_eq!(is_stray(name), stray, "{name}");
+            assert_eq!(is_unknown(name), stray, "{name}");
         }
     }
 
     #[test]
-    fn what_was_meant_is_guessed() {
+    fn config_key_suggestions_find_the_nearest_key() {
         let cases = [
             ("node.max_livee", Some("node.max_live")),
             ("server.lisen", Some("server.listen")),

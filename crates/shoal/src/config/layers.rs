@@ -1,5 +1,5 @@
-//! Puts the layers on top of each other: defaults, file, environment, flags. The later one wins,
-//! and each value remembers whose it is.
+//! Merges the layers of the configuration: defaults, file, environment, flags. The later one wins,
+//! and each value keeps its source.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -8,10 +8,10 @@ use toml::{Table, Value};
 
 use super::file::{BYTES_MAX, File};
 use super::flags::Overrides;
+use super::host_context::HostContext;
 use super::keys::{self, Kind};
 use super::settings::Config;
 use super::source::{ConfigError, Source};
-use super::surroundings::Surroundings;
 
 /// The file of a machine.
 const SYSTEM_FILE: &str = "/etc/shoal/shoal.toml";
@@ -34,7 +34,7 @@ pub(crate) struct Sourced {
     pub(crate) source: Source,
 }
 
-/// The configuration that holds, and why.
+/// The configuration in effect, with the source of each value.
 #[derive(Debug)]
 pub(crate) struct Effective {
     pub(crate) config: Config,
@@ -44,17 +44,17 @@ pub(crate) struct Effective {
     pub(crate) templates: Vec<Source>,
     /// The file that was read.
     pub(crate) file: Option<PathBuf>,
-    /// Variables that look like ours and mean nothing.
-    pub(crate) strays: Vec<String>,
+    /// Variables that begin with SHOAL_ and are no key.
+    pub(crate) unknown_variables: Vec<String>,
 }
 
-/// Reads everything and gives what holds.
-pub(crate) fn load(flags: &Overrides, around: &Surroundings) -> Result<Effective, ConfigError> {
-    let mut stack = Stack::of_defaults(around);
+/// Reads all layers and gives the configuration in effect.
+pub(crate) fn load(flags: &Overrides, context: &HostContext) -> Result<Effective, ConfigError> {
+    let mut stack = Stack::of_defaults(context);
     let typed = flags.typed();
-    let asked = flags.speaks_ash();
-    let data_dir = Surroundings::absolute(&data_dir_before_file(&typed, around, asked)?);
-    let found = find_file(flags, around, &data_dir);
+    let with_ash = flags.speaks_ash();
+    let data_dir = HostContext::absolute(&data_dir_before_file(&typed, context, with_ash)?);
+    let found = find_file(flags, context, &data_dir);
     let file = found.as_ref().map(read_file).transpose()?;
     if let Some(file) = &file {
         stack.lay_file(file);
@@ -63,51 +63,56 @@ pub(crate) fn load(flags: &Overrides, around: &Surroundings) -> Result<Effective
     if flags.speaks_blaxel() && !stack.values.contains_key(BLAXEL_LISTEN) {
         stack.lay_text(BLAXEL_LISTEN, BLAXEL_ADDRESS, Source::Flag("--blaxel".to_owned()))?;
     }
-    stack.lay_environment(around, asked)?;
+    stack.lay_environment(context, with_ash)?;
     for (path, text, flag) in typed {
         stack.lay_text(&path, &text, Source::Flag(flag))?;
     }
     stack.values.entry(DATA_DIR.to_owned()).and_modify(|sourced| {
-        // Relative to where it was typed, wherever the server's directory will be.
+        // Relative to the current directory of the user, not to that of the server.
         if let Value::String(path) = &mut sourced.value {
-            *path = Surroundings::absolute(Path::new(path)).to_string_lossy().into_owned();
+            *path = HostContext::absolute(Path::new(path)).to_string_lossy().into_owned();
         }
     });
-    let strays = around.env.keys().filter(|name| keys::is_stray(name)).cloned().collect();
-    stack.finish(file.as_ref(), found.map(|found| found.path), strays)
+    let unknown_variables =
+        context.env.keys().filter(|name| keys::is_unknown(name)).cloned().collect();
+    stack.finish(file.as_ref(), found.map(|found| found.path), unknown_variables)
 }
 
 /// Reads one file alone, on top of the defaults.
-pub(crate) fn check(path: &Path, around: &Surroundings) -> Result<Effective, ConfigError> {
-    let wanted = Wanted { path: path.to_owned(), by: Some(Source::Flag("--check".to_owned())) };
-    let mut stack = Stack::of_defaults(around);
-    let file = read_file(&wanted)?;
+pub(crate) fn check(path: &Path, context: &HostContext) -> Result<Effective, ConfigError> {
+    let choice =
+        FileChoice { path: path.to_owned(), chosen_by: Some(Source::Flag("--check".to_owned())) };
+    let mut stack = Stack::of_defaults(context);
+    let file = read_file(&choice)?;
     stack.lay_file(&file);
-    stack.finish(Some(&file), Some(wanted.path), Vec::new())
+    stack.finish(Some(&file), Some(choice.path), Vec::new())
 }
 
-/// A file to read, and who asked for it; if nobody did, it need not exist.
-struct Wanted {
+/// A file to read, and what named it; none for a file at a usual place.
+struct FileChoice {
     path: PathBuf,
-    by: Option<Source>,
+    chosen_by: Option<Source>,
 }
 
-fn find_file(flags: &Overrides, around: &Surroundings, data_dir: &Path) -> Option<Wanted> {
+fn find_file(flags: &Overrides, context: &HostContext, data_dir: &Path) -> Option<FileChoice> {
     if let Some(path) = flags.file() {
-        return Some(Wanted { path: path.to_owned(), by: Some(Source::Flag("--config".into())) });
+        return Some(FileChoice {
+            path: path.to_owned(),
+            chosen_by: Some(Source::Flag("--config".into())),
+        });
     }
-    if let Some(path) = around.variable(FILE_VARIABLE) {
-        let by = Some(Source::Environment(FILE_VARIABLE.to_owned()));
-        return Some(Wanted { path: path.into(), by });
+    if let Some(path) = context.variable(FILE_VARIABLE) {
+        let chosen_by = Some(Source::Environment(FILE_VARIABLE.to_owned()));
+        return Some(FileChoice { path: path.into(), chosen_by });
     }
     let places = [data_dir.join(DATA_DIR_FILE), PathBuf::from(SYSTEM_FILE)];
-    places.into_iter().find(|path| path.exists()).map(|path| Wanted { path, by: None })
+    places.into_iter().find(|path| path.exists()).map(|path| FileChoice { path, chosen_by: None })
 }
 
-/// The data directory as far as it can be known before the file is read, which may lie in it.
+/// The data directory as known before the file is read, because the file may lie in it.
 fn data_dir_before_file(
     typed: &[(String, String, String)],
-    around: &Surroundings,
+    context: &HostContext,
     of_ash: bool,
 ) -> Result<PathBuf, ConfigError> {
     if let Some((_, path, _)) = typed.iter().rev().find(|(key, _, _)| key == DATA_DIR) {
@@ -116,15 +121,14 @@ fn data_dir_before_file(
     let ours = keys::variable(DATA_DIR);
     let ashs = keys::OF_ASH_WHERE_ASKED.iter().find(|(_, path)| of_ash && *path == DATA_DIR);
     for name in [ours.as_str()].into_iter().chain(ashs.map(|(name, _)| *name)) {
-        if let Some(value) = around.variable(name) {
+        if let Some(value) = context.variable(name) {
             return text_of(name, value).map(PathBuf::from);
         }
     }
-    Ok(around.data_dir())
+    Ok(context.data_dir())
 }
 
-/// A file that lies in a data directory and names another one: whichever is meant, somebody would
-/// look in the wrong place.
+/// Refuses a file that lies in one data directory and names another: either could be meant.
 fn refuse_to_point_away(file: &File, data_dir: &Path, stack: &Stack) -> Result<(), ConfigError> {
     let named = stack.values.get(DATA_DIR).filter(|sourced| sourced.source != Source::Default);
     let named = named.and_then(|sourced| sourced.value.as_str());
@@ -135,25 +139,27 @@ fn refuse_to_point_away(file: &File, data_dir: &Path, stack: &Stack) -> Result<(
             Err(ConfigError {
                 source: file.source(DATA_DIR).unwrap_or(Source::Default),
                 key: Some(DATA_DIR.to_owned()),
-                problem: "the file was found in another data directory than it names".to_owned(),
-                remedy: format!("leave it out, or name the file with --config or {FILE_VARIABLE}"),
+                problem: "the file lies in one data directory and names another".to_owned(),
+                remedy: format!(
+                    "remove this line, or name the file with --config or {FILE_VARIABLE}"
+                ),
             })
         }
         Some(_) | None => Ok(()),
     }
 }
 
-fn read_file(wanted: &Wanted) -> Result<File, ConfigError> {
-    let path = &wanted.path;
+fn read_file(choice: &FileChoice) -> Result<File, ConfigError> {
+    let path = &choice.path;
     let refused = |problem: String| ConfigError {
-        source: wanted.by.clone().unwrap_or(Source::Default),
+        source: choice.chosen_by.clone().unwrap_or(Source::Default),
         key: None,
         problem: format!("cannot read {}: {problem}", path.display()),
         remedy: "check the path and its permissions".to_owned(),
     };
     let length = std::fs::metadata(path).map_err(|error| refused(error.to_string()))?.len();
     if length > BYTES_MAX {
-        return Err(refused(format!("it has more than {BYTES_MAX} bytes")));
+        return Err(refused(format!("the file has more than {BYTES_MAX} bytes")));
     }
     match std::fs::read_to_string(path) {
         Ok(text) => File::parse(path, text),
@@ -166,8 +172,8 @@ fn text_of<'a>(name: &str, value: &'a std::ffi::OsString) -> Result<&'a str, Con
     value.to_str().ok_or_else(|| ConfigError {
         source: Source::Environment(name.to_owned()),
         key: None,
-        problem: "its value is not UTF-8".to_owned(),
-        remedy: "set it to a text".to_owned(),
+        problem: "the value is not UTF-8".to_owned(),
+        remedy: "set it to UTF-8 text".to_owned(),
     })
 }
 
@@ -179,8 +185,8 @@ struct Stack {
 }
 
 impl Stack {
-    fn of_defaults(around: &Surroundings) -> Self {
-        let mut table = Table::try_from(Config::defaults(around)).unwrap_or_default();
+    fn of_defaults(context: &HostContext) -> Self {
+        let mut table = Table::try_from(Config::defaults(context)).unwrap_or_default();
         let templates = table.remove(keys::TEMPLATES);
         let sourced = |(path, value)| (path, Sourced { value, source: Source::Default });
         let template_sources = Vec::new();
@@ -202,17 +208,21 @@ impl Stack {
         }
     }
 
-    fn lay_environment(&mut self, around: &Surroundings, asked: bool) -> Result<(), ConfigError> {
-        if asked {
-            self.lay_address_of_ash(around)?;
+    fn lay_environment(
+        &mut self,
+        context: &HostContext,
+        with_ash: bool,
+    ) -> Result<(), ConfigError> {
+        if with_ash {
+            self.lay_address_of_ash(context)?;
         }
-        let where_asked = keys::OF_ASH_WHERE_ASKED.iter().filter(|_| asked);
+        let where_asked = keys::OF_ASH_WHERE_ASKED.iter().filter(|_| with_ash);
         let of_ash = keys::OF_ASH.iter().chain(where_asked);
         let of_ash = of_ash.map(|(name, path)| ((*name).to_owned(), *path));
         let ours = keys::all().keys().map(|path| (keys::variable(path), path.as_str()));
-        // Ours come after Ash's, so that they win.
+        // Our variables come after those of Ash, so that ours win.
         for (name, path) in of_ash.chain(ours) {
-            if let Some(value) = around.variable(&name) {
+            if let Some(value) = context.variable(&name) {
                 let text = text_of(&name, value)?;
                 self.lay_text(path, text, Source::Environment(name))?;
             }
@@ -220,11 +230,11 @@ impl Stack {
         Ok(())
     }
 
-    /// Ash has a variable for each half of its address. Where neither is set, what the file says
-    /// counts, or else the port that its clients expect.
-    fn lay_address_of_ash(&mut self, around: &Surroundings) -> Result<(), ConfigError> {
+    /// Ash has one variable for the host and one for the port. If neither is set, the address in
+    /// the file counts, or else the port that clients of Ash expect.
+    fn lay_address_of_ash(&mut self, context: &HostContext) -> Result<(), ConfigError> {
         let half = |name: &'static str| {
-            let value = around.variable(name).map(|value| text_of(name, value)).transpose()?;
+            let value = context.variable(name).map(|value| text_of(name, value)).transpose()?;
             Ok(value.map(|value| (name, value)))
         };
         let (host, port) = (half("ASH_HOST")?, half("ASH_PORT")?);
@@ -240,7 +250,7 @@ impl Stack {
         self.lay_text(ASH_LISTEN, &format!("{host}:{port}"), source)
     }
 
-    /// Lays a value that was written as plain text.
+    /// Sets a value that is given as text.
     fn lay_text(&mut self, path: &str, text: &str, source: Source) -> Result<(), ConfigError> {
         let refused = |problem: String, remedy: String| ConfigError {
             source: source.clone(),
@@ -259,7 +269,7 @@ impl Stack {
         let value = kind
             .read(text)
             .ok_or_else(|| refused(format!("{text:?} is not {}", kind.words()), expected(kind)))?;
-        // Alone on top of the defaults, so that an error can only be about this one.
+        // Parsed alone, so that an error can only be about this value.
         let mut alone = Table::new();
         keys::insert(&mut alone, path, value.clone());
         alone.try_into::<Config>().map_err(|error| {
@@ -274,7 +284,7 @@ impl Stack {
         self,
         file: Option<&File>,
         path: Option<PathBuf>,
-        strays: Vec<String>,
+        unknown_variables: Vec<String>,
     ) -> Result<Effective, ConfigError> {
         let mut table = Table::new();
         for (path, sourced) in &self.values {
@@ -298,7 +308,7 @@ impl Stack {
             });
             let in_file = file.and_then(|file| file.source(&wrong.key));
             let source = match set {
-                // The file knows the place of a single part of a list.
+                // The file knows the position of each part of a list.
                 Some((_, Sourced { source: Source::File { .. }, .. })) | None => in_file,
                 Some((_, sourced)) => Some(sourced.source.clone()),
             };
@@ -309,7 +319,7 @@ impl Stack {
             values: self.values,
             templates: self.template_sources,
             file: path,
-            strays,
+            unknown_variables,
         })
     }
 }

@@ -1,15 +1,15 @@
-//! What a server is configured with, and `shoal config`, which shows it: defaults, a file, the
-//! environment, flags, each over the one before. A value is never used without knowing where it
-//! came from, and an error says where to correct it.
+//! The configuration of a server, and `shoal config`, which shows it: defaults, a file, the
+//! environment, flags, each over the one before. Every value has its source, so that an error says
+//! where to correct it.
 
 mod file;
 mod flags;
+mod host_context;
 mod keys;
 mod layers;
 mod settings;
 mod show;
 mod source;
-mod surroundings;
 #[cfg(test)]
 mod tests;
 
@@ -20,27 +20,27 @@ use model::Template;
 use serde_json::json;
 
 pub(crate) use self::flags::Overrides;
+pub(crate) use self::host_context::HostContext;
 pub(crate) use self::layers::{Effective, load};
-pub(crate) use self::settings::{Ash, Config, Log, LogFormat, LogLevel, StoreKind, Wanted};
+pub(crate) use self::settings::{Ash, Config, Enabled, Log, LogFormat, LogLevel, StoreKind};
 pub(crate) use self::source::ConfigError;
-pub(crate) use self::surroundings::Surroundings;
 use crate::failure::Failure;
 use crate::output::{Output, Paint};
-use crate::placing::Ground;
+use crate::workspace_placement::WorkspacePlacement;
 
-/// What was typed.
+/// Arguments of `shoal config`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  \
-    shoal config                             every value, and where it comes from\n  \
+    shoal config                             every value, and its source\n  \
     shoal config > shoal.toml                a file to start from\n  \
     shoal config --set node.max_live=50      what a start with this flag would use\n  \
     shoal config --check /etc/shoal/shoal.toml\n\n\
     Each key can also be set in the environment: SHOAL_LISTEN, SHOAL_DATA_DIR and so on for\n\
-    [server]; SHOAL_NODE_MAX_LIVE, SHOAL_LOG_LEVEL and so on for the others. The file gives way to\n\
-    the environment, and that to flags.\n\n\
+    [server]; SHOAL_NODE_MAX_LIVE, SHOAL_LOG_LEVEL and so on for the others. The environment\n\
+    overrides the file, and flags override the environment.\n\n\
     Exit codes: 0 if the configuration can be used, 2 if not.")]
 pub(crate) struct Arguments {
-    /// Only say whether this file can be used
+    /// Only check whether this file can be used
     #[arg(long, value_name = "FILE", conflicts_with_all = ["config", "set"])]
     check: Option<PathBuf>,
     /// Print JSON
@@ -51,21 +51,21 @@ pub(crate) struct Arguments {
 }
 
 pub(crate) fn main(arguments: &Arguments, output: &Output) -> Result<ExitCode, Failure> {
-    let around = Surroundings::read();
+    let context = HostContext::read();
     if let Some(path) = &arguments.check {
-        layers::check(path, &around).map_err(ConfigError::failure)?;
+        layers::check(path, &context).map_err(ConfigError::failure)?;
         if arguments.json {
             output.say_json(&json!({ "file": path, "usable": true }));
         } else {
-            let word = output.paint(Paint::Good, "fine");
+            let word = output.paint(Paint::Good, "valid");
             output.say(&format!("{}: {word}", path.display()));
         }
         return Ok(ExitCode::SUCCESS);
     }
-    let effective = load(&arguments.overrides, &around).map_err(ConfigError::failure)?;
-    warn_of_strays(&effective, output);
-    let ground = Ground::look(&effective.config.server.data_dir);
-    let placing = |template: &Template| ground.placed(template);
+    let effective = load(&arguments.overrides, &context).map_err(ConfigError::failure)?;
+    warn_of_unknown_variables(&effective, output);
+    let placement = WorkspacePlacement::probe(&effective.config.server.data_dir);
+    let placing = |template: &Template| placement.placed(template);
     if arguments.json {
         output.say_json(&show::as_json(&effective, &placing));
     } else {
@@ -74,9 +74,11 @@ pub(crate) fn main(arguments: &Arguments, output: &Output) -> Result<ExitCode, F
     Ok(ExitCode::SUCCESS)
 }
 
-/// Says which variables look like ours and mean nothing: a slip of the pen, most likely.
-pub(crate) fn warn_of_strays(effective: &Effective, output: &Output) {
-    for name in &effective.strays {
-        output.note(&format!("{name} is set and means nothing; `shoal config` shows every key"));
+/// Warns about variables that begin with SHOAL_ and are no key: a typing error, most likely.
+pub(crate) fn warn_of_unknown_variables(effective: &Effective, output: &Output) {
+    for name in &effective.unknown_variables {
+        output.note(&format!(
+            "{name} is set but is not a known variable; `shoal config` shows every key"
+        ));
     }
 }

@@ -1,5 +1,5 @@
-//! What can be configured, by section. A field here is a key of the file, a variable of the
-//! environment and a name for `--set`; nothing else has to be written for it.
+//! The settings, by section. A field here is a key of the file, a variable of the environment and a
+//! name for `--set`; nothing else has to be written for it.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use runtime::docker::{Endpoint, LinkMode, PathMap};
 use runtime::oci::Program;
 use serde::{Deserialize, Serialize};
 
-use super::surroundings::Surroundings;
+use super::host_context::HostContext;
 
 /// The whole configuration.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -25,12 +25,12 @@ pub(crate) struct Config {
     pub(crate) store: StoreSettings,
     pub(crate) ash: Ash,
     pub(crate) blaxel: Blaxel,
-    /// None where none are given: then a node that has no template begins with the built-in one.
+    /// None if the file has none: then a node without templates starts with the built-in one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) templates: Option<Vec<Template>>,
 }
 
-/// The smallest bound of the database: one commit may bring some megabytes.
+/// The smallest limit of the database: one commit may add some megabytes.
 const DATABASE_MB_MIN: u32 = 64;
 
 /// The listener and its limits.
@@ -39,11 +39,11 @@ const DATABASE_MB_MIN: u32 = 64;
 pub(crate) struct Server {
     /// Address and port.
     pub(crate) listen: SocketAddr,
-    /// Where everything that outlives the server is.
+    /// The directory for everything that outlives the server.
     pub(crate) data_dir: PathBuf,
-    /// Host names besides those of this machine's loopback that requests may name.
+    /// Host names that requests may name, besides those of loopback.
     pub(crate) hosts: Vec<String>,
-    /// Origins of web pages that may call; none means that no page may.
+    /// Origins of web pages that may call; empty means none.
     pub(crate) cors_origins: Vec<String>,
     /// Connections at once.
     pub(crate) max_connections: u32,
@@ -51,13 +51,13 @@ pub(crate) struct Server {
     pub(crate) max_requests: u32,
     /// Longest JSON body.
     pub(crate) max_body_bytes: u64,
-    /// Requests a second by one key; 0 means any number.
+    /// Requests per second and key; 0 means no limit.
     pub(crate) rate_limit_per_s: u32,
     /// How long the head of a request may take to arrive.
     pub(crate) header_timeout_ms: u64,
-    /// How long a body may stand still.
+    /// How long a body may send nothing.
     pub(crate) body_timeout_ms: u64,
-    /// How long a connection may be quiet.
+    /// How long a connection may be idle.
     pub(crate) keep_alive_timeout_ms: u64,
     /// How long running work may take to finish when the server is stopped.
     pub(crate) shutdown_grace_ms: u64,
@@ -65,7 +65,7 @@ pub(crate) struct Server {
     pub(crate) workers: u32,
 }
 
-/// What is written about what happens.
+/// Logging.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Log {
@@ -73,7 +73,7 @@ pub(crate) struct Log {
     pub(crate) level: LogLevel,
 }
 
-/// For whom.
+/// The format of log lines.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum LogFormat {
@@ -84,7 +84,7 @@ pub(crate) enum LogFormat {
     Json,
 }
 
-/// How much.
+/// The least important level that is logged.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum LogLevel {
@@ -100,9 +100,9 @@ pub(crate) enum LogLevel {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct NativeSettings {
-    /// Sandboxes kept half made, so that a launch is quick.
+    /// Preforks: half-made sandboxes that are kept ready, so that a launch is quick.
     pub(crate) spares: u32,
-    /// Beneath which directories templates find root filesystems.
+    /// Directories below which templates find root filesystems.
     pub(crate) directories: Vec<PathBuf>,
 }
 
@@ -110,25 +110,25 @@ pub(crate) struct NativeSettings {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct DockerSettings {
-    /// Whether there are any: `no`, `yes`, or `auto`: if an engine is there when the server starts, or
-    /// something here or in the environment speaks of one, or a configured template wants one.
-    pub(crate) enabled: Wanted,
-    /// Where the engine listens, `unix:///PATH` or `tcp://HOST:PORT`; what `DOCKER_HOST` says, or the
-    /// usual socket, if not set.
+    /// `no`, `yes`, or `auto`: if an engine runs when the server starts, or the configuration or
+    /// the environment names one, or a configured template needs one.
+    pub(crate) enabled: Enabled,
+    /// Where the engine listens, `unix:///PATH` or `tcp://HOST:PORT`; if not set, `DOCKER_HOST`, or
+    /// the usual socket.
     pub(crate) host: Option<String>,
     /// How guests are reached: by a `socket`, by an `attach` through the engine, or `auto`.
     pub(crate) link: LinkWord,
-    /// Paths as this server sees them and as the engine does: `/data=/srv/data`. For a server that
-    /// runs in a container itself; the longest that fits counts.
+    /// Paths as this server sees them and as the engine sees them: `/data=/srv/data`. For a server
+    /// that runs in a container itself; the longest match counts.
     pub(crate) host_path_map: Vec<String>,
-    /// How many containers are made at once.
+    /// How many containers are created at once.
     pub(crate) creates_at_once: u32,
 }
 
-/// Whether something is to be there.
+/// Whether to use something.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Wanted {
+pub(crate) enum Enabled {
     #[default]
     Auto,
     Yes,
@@ -159,51 +159,50 @@ impl From<LinkWord> for LinkMode {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct OciSettings {
-    /// Which are used, if they are installed.
+    /// Which programs are used, if they are installed.
     pub(crate) programs: Vec<String>,
-    /// Where one is that is not in `PATH`: `runsc=/opt/gvisor/runsc`.
+    /// Paths of programs that are not in `PATH`: `runsc=/opt/gvisor/runsc`.
     pub(crate) paths: Vec<String>,
-    /// What `runsc` is told besides, before the verb.
+    /// More arguments for `runsc`, before the verb.
     pub(crate) runsc_arguments: Vec<String>,
 }
 
-/// What of the host templates may show.
+/// Which files of the host templates may mount.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct MountSettings {
-    /// Beneath which directories of this machine; none means nothing.
+    /// Directories of this machine; empty means none.
     pub(crate) roots: Vec<PathBuf>,
-    /// Beneath which directories of the Docker engine's machine, for templates that say how it sees
-    /// something.
+    /// Directories of the Docker engine's machine, for templates that name paths there.
     pub(crate) docker_roots: Vec<PathBuf>,
 }
 
-/// What is kept, and for how long.
+/// What the store keeps, and for how long.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct StoreSettings {
     pub(crate) kind: StoreKind,
-    /// What history may make the database grow to. Before that, what takes most of it is forgotten.
+    /// The size to which history may grow the database. Beyond it the largest history is deleted.
     pub(crate) database_mb: u32,
     /// Events kept.
     pub(crate) events: u32,
-    /// Ends of sandboxes kept.
+    /// Tombstones of sandboxes kept.
     pub(crate) ends: u32,
     /// Turns kept, of all sessions together.
     pub(crate) turns: u32,
     /// Days for which a turn is kept after its end.
     pub(crate) turns_age_days: u32,
-    /// How much all turns may say together.
+    /// How much output of all turns together is kept.
     pub(crate) turns_mb: u32,
-    /// Processes that are over kept, of all sandboxes together.
+    /// Ended processes kept, of all sandboxes together.
     pub(crate) processes: u32,
     /// Days for which a process is kept after its end.
     pub(crate) processes_age_days: u32,
-    /// How much is kept of what one process writes.
+    /// How much output of one process is kept.
     pub(crate) process_log_mb: u32,
-    /// How much is kept of what all processes write.
+    /// How much output of all processes together is kept.
     pub(crate) process_logs_mb: u32,
-    /// Days for which workspaces that no record names stay in `lost+found`; 0 is for ever.
+    /// Days for which workspaces that no record names stay in `lost+found`; 0 means for ever.
     pub(crate) lost_found_keep_days: u32,
 }
 
@@ -213,19 +212,19 @@ pub(crate) struct StoreSettings {
 pub(crate) struct Ash {
     /// Address and port of a listener for clients of Ash alone; none if not set.
     pub(crate) listen: Option<SocketAddr>,
-    /// The template of its sessions. One that is called `ash` is made if there is none.
+    /// The template of its sessions. If it is `ash` and does not exist, the server makes it.
     pub(crate) template: String,
     /// The bridge that the template `ash` starts, as a path inside its sandboxes.
     pub(crate) bridge_entry: Option<String>,
     /// Memory of a sandbox of the template `ash`.
     pub(crate) memory_mb: u32,
-    /// Directories beneath which agents may be deployed from; `DATA_DIR/agents` if there are none.
+    /// Directories below which agents may be deployed from; `DATA_DIR/agents` if empty.
     pub(crate) agent_roots: Vec<PathBuf>,
-    /// Variables of the server that sessions find in their environment.
+    /// Variables of the server that are passed to the environment of sessions.
     pub(crate) pass_env: Vec<String>,
     /// Whether a paused session refuses messages until it is resumed, as in Ash.
     pub(crate) strict: bool,
-    /// Whether the metrics are for everyone.
+    /// Whether the metrics need no key.
     pub(crate) public_metrics: bool,
 }
 
@@ -235,21 +234,21 @@ pub(crate) struct Ash {
 pub(crate) struct Blaxel {
     /// Address and port of a listener for one sandbox alone; none if not set.
     pub(crate) listen: Option<SocketAddr>,
-    /// The template of that sandbox, and of those whose image is no template.
+    /// The template of that sandbox, and of sandboxes whose image is no template.
     pub(crate) template: String,
-    /// Whether that listener takes requests without a key. Only on loopback, and never from web
+    /// Whether that listener accepts requests without a key. Only on loopback, and never from web
     /// pages.
     pub(crate) keyless: bool,
 }
 
-/// Where it is kept.
+/// Where the store keeps its data.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum StoreKind {
     /// One file in the data directory.
     #[default]
     Sqlite,
-    /// Nowhere: gone with the server.
+    /// In memory: lost when the server stops.
     Memory,
 }
 
@@ -282,7 +281,7 @@ impl Default for NativeSettings {
 impl Default for DockerSettings {
     fn default() -> Self {
         Self {
-            enabled: Wanted::Auto,
+            enabled: Enabled::Auto,
             host: None,
             link: LinkWord::Auto,
             host_path_map: Vec::new(),
@@ -344,30 +343,33 @@ impl Default for Blaxel {
 }
 
 impl Ash {
-    /// The template that is made where there is none.
+    /// The name of the template that the server makes if it does not exist.
     pub(crate) const TEMPLATE: &str = "ash";
 }
 
 impl Config {
     /// The defaults on this machine, for this user.
-    pub(crate) fn defaults(around: &Surroundings) -> Self {
-        let server =
-            Server { data_dir: around.data_dir(), workers: around.workers(), ..Server::default() };
+    pub(crate) fn defaults(context: &HostContext) -> Self {
+        let server = Server {
+            data_dir: context.data_dir(),
+            workers: context.workers(),
+            ..Server::default()
+        };
         Self { server, ..Self::default() }
     }
 
-    /// The templates that somebody wrote.
+    /// The templates in the configuration.
     pub(crate) fn given_templates(&self) -> &[Template] {
         self.templates.as_deref().unwrap_or_default()
     }
 
-    /// What a node begins with that has no template and is given none.
+    /// The templates of a node that has none and whose configuration has none.
     pub(crate) fn built_in() -> Vec<Template> {
         TemplateName::new("default").map(Template::named).into_iter().collect()
     }
 
-    /// One with a value for every key, also those that have none by default: which keys there are
-    /// is read from it.
+    /// A configuration with a value for every key, also for those without a default: the list of
+    /// keys is derived from it.
     pub(super) fn specimen() -> Self {
         let mut config = Self::default();
         config.node.memory_budget_mb = Some(1);
@@ -379,8 +381,21 @@ impl Config {
         config
     }
 
-    /// Refuses what could never work, naming the key.
-    pub(super) fn validate(&self) -> Result<(), Wrong> {
+    /// Refuses values that can never work, naming the key.
+    pub(super) fn validate(&self) -> Result<(), InvalidValue> {
+        self.validate_numbers()?;
+        self.validate_paths()?;
+        self.docker.validate()?;
+        self.oci.validate()?;
+        self.validate_dialects()?;
+        self.validate_origins_and_hosts()?;
+        self.node
+            .validate()
+            .map_err(|wrong| InvalidValue::new(format!("node.{}", wrong.field), wrong.problem))?;
+        self.validate_templates()
+    }
+
+    fn validate_numbers(&self) -> Result<(), InvalidValue> {
         let above_0 = [
             ("server.max_connections", u64::from(self.server.max_connections)),
             ("server.max_requests", u64::from(self.server.max_requests)),
@@ -400,14 +415,18 @@ impl Config {
             ("store.process_logs_mb", self.store.process_logs_mb.into()),
         ];
         if let Some((key, _)) = above_0.into_iter().find(|(_, value)| *value == 0) {
-            return Err(Wrong::new(key, "must be above 0"));
+            return Err(InvalidValue::new(key, "must be above 0"));
         }
         if self.store.database_mb < DATABASE_MB_MIN {
             let problem = format!("must be at least {DATABASE_MB_MIN}");
-            return Err(Wrong::new("store.database_mb", problem));
+            return Err(InvalidValue::new("store.database_mb", problem));
         }
+        Ok(())
+    }
+
+    fn validate_paths(&self) -> Result<(), InvalidValue> {
         if !self.server.data_dir.is_absolute() {
-            return Err(Wrong::new("server.data_dir", "must be an absolute path"));
+            return Err(InvalidValue::new("server.data_dir", "must be an absolute path"));
         }
         for (key, paths) in [
             ("native.directories", &self.native.directories),
@@ -416,49 +435,57 @@ impl Config {
             ("ash.agent_roots", &self.ash.agent_roots),
         ] {
             if let Some(at) = paths.iter().position(|path| !path.is_absolute()) {
-                return Err(Wrong::new(format!("{key}.{at}"), "must be an absolute path"));
+                return Err(InvalidValue::new(format!("{key}.{at}"), "must be an absolute path"));
             }
         }
-        self.docker.validate()?;
-        self.oci.validate()?;
+        Ok(())
+    }
+
+    fn validate_dialects(&self) -> Result<(), InvalidValue> {
         if TemplateName::new(&self.ash.template).is_err() {
-            return Err(Wrong::new("ash.template", "is no name of a template"));
+            return Err(InvalidValue::new("ash.template", "is not a valid template name"));
         }
         if self.ash.memory_mb == 0 {
-            return Err(Wrong::new("ash.memory_mb", "must be above 0"));
+            return Err(InvalidValue::new("ash.memory_mb", "must be above 0"));
         }
         if TemplateName::new(&self.blaxel.template).is_err() {
-            return Err(Wrong::new("blaxel.template", "is no name of a template"));
+            return Err(InvalidValue::new("blaxel.template", "is not a valid template name"));
         }
         let beyond = self.blaxel.listen.filter(|address| !address.ip().is_loopback());
         if let Some(address) = beyond.filter(|_| self.blaxel.keyless) {
-            let problem =
-                format!("everybody who reaches {address} would need no key: use loopback");
-            return Err(Wrong::new("blaxel.keyless", problem));
+            let problem = format!(
+                "{address} is reachable from other machines, which would need no key: use loopback"
+            );
+            return Err(InvalidValue::new("blaxel.keyless", problem));
         }
+        Ok(())
+    }
+
+    fn validate_origins_and_hosts(&self) -> Result<(), InvalidValue> {
         for (at, origin) in self.server.cors_origins.iter().enumerate() {
             if !is_origin(origin) {
-                let problem = format!("{origin:?} is no origin such as https://example.org");
-                return Err(Wrong::new(format!("server.cors_origins.{at}"), problem));
+                let problem = format!("{origin:?} is not an origin such as https://example.org");
+                return Err(InvalidValue::new(format!("server.cors_origins.{at}"), problem));
             }
         }
         for (at, host) in self.server.hosts.iter().enumerate() {
             if host.is_empty() || host.contains(['/', ':', ' ', '*']) {
-                let problem = format!("{host:?} is no host name; leave out scheme and port");
-                return Err(Wrong::new(format!("server.hosts.{at}"), problem));
+                let problem = format!("{host:?} is not a host name; leave out scheme and port");
+                return Err(InvalidValue::new(format!("server.hosts.{at}"), problem));
             }
         }
-        self.node
-            .validate()
-            .map_err(|wrong| Wrong::new(format!("node.{}", wrong.field), wrong.problem))?;
+        Ok(())
+    }
+
+    fn validate_templates(&self) -> Result<(), InvalidValue> {
         let given = self.given_templates();
         for (at, template) in given.iter().enumerate() {
             template.validate().map_err(|wrong| {
-                Wrong::new(format!("templates.{at}.{}", wrong.field), wrong.problem)
+                InvalidValue::new(format!("templates.{at}.{}", wrong.field), wrong.problem)
             })?;
             if given[..at].iter().any(|other| other.name == template.name) {
                 let problem = format!("there are two templates called {}", template.name);
-                return Err(Wrong::new(format!("templates.{at}.name"), problem));
+                return Err(InvalidValue::new(format!("templates.{at}.name"), problem));
             }
         }
         Ok(())
@@ -466,24 +493,26 @@ impl Config {
 }
 
 impl DockerSettings {
-    fn validate(&self) -> Result<(), Wrong> {
+    fn validate(&self) -> Result<(), InvalidValue> {
         if let Some(host) = &self.host {
             Endpoint::parse(host)
-                .map_err(|error| Wrong::new("docker.host", error.cause.into_owned()))?;
+                .map_err(|error| InvalidValue::new("docker.host", error.cause.into_owned()))?;
         }
         if self.creates_at_once == 0 {
-            return Err(Wrong::new("docker.creates_at_once", "must be above 0"));
+            return Err(InvalidValue::new("docker.creates_at_once", "must be above 0"));
         }
-        self.path_map().map(drop).map_err(|problem| Wrong::new("docker.host_path_map", problem))
+        self.path_map()
+            .map(drop)
+            .map_err(|problem| InvalidValue::new("docker.host_path_map", problem))
     }
 
-    /// The paths, as the runtime has them.
+    /// The parsed map of paths.
     pub(crate) fn path_map(&self) -> Result<PathMap, String> {
         let mut pairs = Vec::with_capacity(self.host_path_map.len());
         for text in &self.host_path_map {
-            let (from, to) = text
-                .split_once('=')
-                .ok_or_else(|| format!("{text:?} is no pair of paths such as /data=/srv/data"))?;
+            let (from, to) = text.split_once('=').ok_or_else(|| {
+                format!("{text:?} is not a pair of paths such as /data=/srv/data")
+            })?;
             pairs.push((from.trim().to_owned(), to.trim().to_owned()));
         }
         PathMap::new(pairs).map_err(|problem| problem.to_string())
@@ -495,11 +524,11 @@ fn program(name: &str) -> Option<Program> {
 }
 
 impl OciSettings {
-    fn validate(&self) -> Result<(), Wrong> {
+    fn validate(&self) -> Result<(), InvalidValue> {
         for (at, name) in self.programs.iter().enumerate() {
             if program(name).is_none() {
-                let problem = format!("{name:?} is none of runc, runsc, crun and youki");
-                return Err(Wrong::new(format!("oci.programs.{at}"), problem));
+                let problem = format!("{name:?} is not one of runc, runsc, crun and youki");
+                return Err(InvalidValue::new(format!("oci.programs.{at}"), problem));
             }
         }
         for (at, text) in self.paths.iter().enumerate() {
@@ -507,14 +536,14 @@ impl OciSettings {
                 .split_once('=')
                 .filter(|(name, path)| program(name).is_some() && Path::new(path).is_absolute());
             if pair.is_none() {
-                let problem = format!("{text:?} is no name and path such as runsc=/opt/runsc");
-                return Err(Wrong::new(format!("oci.paths.{at}"), problem));
+                let problem = format!("{text:?} is not a name and a path such as runsc=/opt/runsc");
+                return Err(InvalidValue::new(format!("oci.paths.{at}"), problem));
             }
         }
         Ok(())
     }
 
-    /// Where a program is said to be.
+    /// The configured path of a program.
     pub(crate) fn path_of(&self, program: Program) -> Option<PathBuf> {
         let pairs = self.paths.iter().filter_map(|text| text.split_once('='));
         let mut found = pairs.filter(|(name, _)| *name == program.as_str());
@@ -528,14 +557,14 @@ fn is_origin(text: &str) -> bool {
     rest.is_some_and(|host| !host.is_empty() && !host.contains(['/', ' ', '*', '?', '#']))
 }
 
-/// A value that could never work.
+/// A value that can never work.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Wrong {
+pub(super) struct InvalidValue {
     pub(super) key: String,
     pub(super) problem: String,
 }
 
-impl Wrong {
+impl InvalidValue {
     fn new(key: impl Into<String>, problem: impl Into<String>) -> Self {
         Self { key: key.into(), problem: problem.into() }
     }

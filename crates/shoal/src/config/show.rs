@@ -1,6 +1,6 @@
-//! The configuration that holds, as a file that could be used as it is, with the source of each
-//! value beside it. What is not given is said as a remark, with what it comes to on this machine:
-//! written out, it would be given.
+//! Prints the configuration in effect as a valid file, with the source of each value. A value that
+//! is not set becomes a comment, with what it means on this machine: as a plain line it would be
+//! set.
 
 use model::{Placed, Template};
 use serde_json::{Map, json};
@@ -10,10 +10,10 @@ use super::keys;
 use super::layers::Effective;
 use super::settings::Config;
 
-/// What the workspaces of a template come to on this machine.
+/// Where the workspaces of a template are on this machine.
 pub(super) type Placing<'a> = &'a dyn Fn(&Template) -> Result<Placed, String>;
 
-/// As TOML. Reading it gives the same configuration.
+/// As TOML. Parsing it gives the same configuration.
 pub(super) fn as_toml(effective: &Effective, placing: Placing<'_>) -> String {
     let mut text = String::new();
     let mut section = String::new();
@@ -44,7 +44,7 @@ pub(super) fn as_toml(effective: &Effective, placing: Placing<'_>) -> String {
         text.push_str(&remark(template, placing));
     }
     if effective.config.templates.is_none() {
-        text.push_str("\n# templates are not set: a node that has none begins with this one\n");
+        text.push_str("\n# no templates are set: a node without templates starts with this one\n");
         for template in Config::built_in() {
             for line in template_in_toml(&template, "default").lines() {
                 text.push_str(format!("# {line}").trim_end());
@@ -64,7 +64,7 @@ fn template_in_toml(template: &Template, source: &str) -> String {
     table.to_string().replacen(&header, &format!("{header}  # {source}"), 1)
 }
 
-/// Where the files of its workspaces are, and why if it does not say so itself.
+/// A comment: where the workspaces of a template are, and why if the template does not say so.
 fn remark(template: &Template, placing: Placing<'_>) -> String {
     match placing(template) {
         Ok(Placed { kind, limit, why }) => {
@@ -74,7 +74,7 @@ fn remark(template: &Template, placing: Placing<'_>) -> String {
                 .replace(" on memory,", " in memory,")
         }
         Err(why) => {
-            format!("# {}: where its workspaces are cannot be told: {why}\n", template.name)
+            format!("# {}: the place of its workspaces is not known: {why}\n", template.name)
         }
     }
 }
@@ -85,7 +85,7 @@ pub(super) fn as_json(effective: &Effective, placing: Placing<'_>) -> serde_json
         let about = json!({ "value": sourced.value, "source": sourced.source.to_string() });
         (path.clone(), about)
     });
-    let told = |template: &Template, source: String| match placing(template) {
+    let entry = |template: &Template, source: String| match placing(template) {
         Ok(placed) => {
             let effective = json!({ "workspace": placed });
             json!({ "value": template, "source": source, "effective": effective })
@@ -95,9 +95,9 @@ pub(super) fn as_json(effective: &Effective, placing: Placing<'_>) -> serde_json
     let templates: Vec<_> = match &effective.config.templates {
         Some(given) => {
             let sourced = given.iter().zip(&effective.templates);
-            sourced.map(|(template, source)| told(template, source.to_string())).collect()
+            sourced.map(|(template, source)| entry(template, source.to_string())).collect()
         }
-        None => Config::built_in().iter().map(|one| told(one, "default".to_owned())).collect(),
+        None => Config::built_in().iter().map(|one| entry(one, "default".to_owned())).collect(),
     };
     json!({
         "file": effective.file,

@@ -1,5 +1,5 @@
-//! Where a value came from, and what is wrong with one: always said with its place, so that nobody
-//! has to search.
+//! The source of a value, and errors about values. An error always names its place, so that the
+//! user need not search for it.
 
 use std::fmt;
 use std::path::Path;
@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use crate::failure::Failure;
 
-/// Where a value came from.
+/// The source of a value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Source {
     Default,

@@ -13,7 +13,7 @@ struct Typed {
     overrides: Overrides,
 }
 
-/// A directory that is gone afterwards.
+/// A directory that is removed afterwards.
 struct Scratch(PathBuf);
 
 impl Scratch {
@@ -37,9 +37,9 @@ impl Drop for Scratch {
     }
 }
 
-fn around(env: &[(&str, &str)]) -> Surroundings {
+fn context(env: &[(&str, &str)]) -> HostContext {
     let env = env.iter().map(|(name, value)| ((*name).to_owned(), (*value).into()));
-    Surroundings { root: false, cores: 8, env: env.collect() }
+    HostContext { root: false, cores: 8, env: env.collect() }
 }
 
 fn typed(words: &[&str]) -> Overrides {
@@ -47,7 +47,7 @@ fn typed(words: &[&str]) -> Overrides {
 }
 
 fn loaded(words: &[&str], env: &[(&str, &str)]) -> Result<Effective, String> {
-    load(&typed(words), &around(env)).map_err(|error| format!("{error} | {}", error.remedy))
+    load(&typed(words), &context(env)).map_err(|error| format!("{error} | {}", error.remedy))
 }
 
 fn source(effective: &Effective, key: &str) -> String {
@@ -55,7 +55,7 @@ fn source(effective: &Effective, key: &str) -> String {
 }
 
 #[test]
-fn the_later_layer_wins_and_is_named() {
+fn config_layers_override_in_order_and_are_named() {
     let scratch = Scratch::new("layers");
     let file = scratch.file(
         "a.toml",
@@ -87,7 +87,7 @@ fn the_later_layer_wins_and_is_named() {
 }
 
 #[test]
-fn the_file_is_the_one_that_was_named_or_found() {
+fn config_file_is_the_named_or_the_found_one() {
     let scratch = Scratch::new("found");
     let named = scratch.file("named.toml", "[log]\nlevel = \"error\"\n");
     let variable = scratch.file("variable.toml", "[log]\nlevel = \"warn\"\n");
@@ -110,18 +110,18 @@ fn the_file_is_the_one_that_was_named_or_found() {
 }
 
 #[test]
-fn a_file_found_in_a_data_directory_names_no_other() {
+fn config_file_in_a_data_dir_names_no_other_one() {
     let scratch = Scratch::new("away");
     let data_dir = scratch.0.to_str().unwrap();
     let path = scratch.file("shoal.toml", "[server]\ndata_dir = \"/elsewhere\"\n");
-    let told = loaded(&["--data-dir", data_dir], &[]).unwrap_err();
-    assert!(told.starts_with(&format!("{path}:2:1: server.data_dir: ")), "{told}");
+    let error = loaded(&["--data-dir", data_dir], &[]).unwrap_err();
+    assert!(error.starts_with(&format!("{path}:2:1: server.data_dir: ")), "{error}");
     scratch.file("shoal.toml", &format!("[server]\ndata_dir = \"{data_dir}\"\n"));
     loaded(&["--data-dir", data_dir], &[]).unwrap();
 }
 
 #[test]
-fn variables_of_ash_are_understood_and_give_way_to_ours() {
+fn config_reads_variables_of_ash_and_ours_override_them() {
     let ash = [("ASH_MAX_SANDBOXES", "7"), ("ASH_IDLE_TIMEOUT_MS", "9000")];
     let effective = loaded(&[], &ash).unwrap();
     let node = &effective.config.node;
@@ -132,7 +132,7 @@ fn variables_of_ash_are_understood_and_give_way_to_ours() {
 }
 
 #[test]
-fn other_variables_of_ash_are_read_only_where_somebody_asks_for_ash() {
+fn config_reads_other_variables_of_ash_only_with_ash() {
     let ash = [
         ("ASH_PORT", "4242"),
         ("ASH_DATA_DIR", "/srv/ash"),
@@ -159,54 +159,54 @@ fn other_variables_of_ash_are_read_only_where_somebody_asks_for_ash() {
 }
 
 #[test]
-fn the_address_of_ash_has_an_order() {
+fn config_address_of_ash_has_an_order() {
     let listen = |words: &[&str], env: &[(&str, &str)]| {
         let effective = loaded(words, env).unwrap();
         let address = effective.config.ash.listen.map(|address| address.to_string());
         (address.unwrap_or_default(), source(&effective, "ash.listen"))
     };
-    let told = |address: &str, from: &str| (address.to_owned(), from.to_owned());
+    let expected = |address: &str, from: &str| (address.to_owned(), from.to_owned());
     let both = [("ASH_HOST", "0.0.0.0"), ("ASH_PORT", "5")];
     let ours = [both[0], ("SHOAL_ASH_LISTEN", "127.0.0.1:6")];
-    assert_eq!(listen(&["--ash"], &[]), told("127.0.0.1:4100", "flag --ash"));
-    assert_eq!(listen(&["--ash"], &both), told("0.0.0.0:5", "env ASH_PORT"));
-    assert_eq!(listen(&["--ash"], &both[..1]), told("0.0.0.0:4100", "env ASH_HOST"));
+    assert_eq!(listen(&["--ash"], &[]), expected("127.0.0.1:4100", "flag --ash"));
+    assert_eq!(listen(&["--ash"], &both), expected("0.0.0.0:5", "env ASH_PORT"));
+    assert_eq!(listen(&["--ash"], &both[..1]), expected("0.0.0.0:4100", "env ASH_HOST"));
     let here = [("ASH_HOST", "localhost")];
-    assert_eq!(listen(&["--ash"], &here), told("127.0.0.1:4100", "env ASH_HOST"));
+    assert_eq!(listen(&["--ash"], &here), expected("127.0.0.1:4100", "env ASH_HOST"));
     let six = [("ASH_HOST", "::1")];
-    assert_eq!(listen(&["--ash"], &six), told("[::1]:4100", "env ASH_HOST"));
-    assert_eq!(listen(&["--ash"], &ours), told("127.0.0.1:6", "env SHOAL_ASH_LISTEN"));
-    assert_eq!(listen(&["--ash", "127.0.0.1:7"], &ours), told("127.0.0.1:7", "flag --ash"));
+    assert_eq!(listen(&["--ash"], &six), expected("[::1]:4100", "env ASH_HOST"));
+    assert_eq!(listen(&["--ash"], &ours), expected("127.0.0.1:6", "env SHOAL_ASH_LISTEN"));
+    assert_eq!(listen(&["--ash", "127.0.0.1:7"], &ours), expected("127.0.0.1:7", "flag --ash"));
     let wrong = loaded(&["--ash"], &[("ASH_PORT", "many")]).unwrap_err();
     assert!(wrong.starts_with("ASH_PORT: ash.listen: "), "{wrong}");
 }
 
 #[test]
-fn the_sandbox_of_blaxel_has_an_address_where_it_is_asked_for() {
+fn config_gives_blaxel_an_address_on_request() {
     let of = |words: &[&str], env: &[(&str, &str)]| {
         let effective = loaded(words, env).unwrap();
         let blaxel = effective.config.blaxel;
         (blaxel.listen.map(|address| address.to_string()), blaxel.template, blaxel.keyless)
     };
-    let told = |address: Option<&str>, template: &str, keyless| {
+    let expected = |address: Option<&str>, template: &str, keyless| {
         (address.map(str::to_owned), template.to_owned(), keyless)
     };
-    assert_eq!(of(&[], &[]), told(None, "default", false));
-    assert_eq!(of(&["--blaxel", "web"], &[]), told(Some("127.0.0.1:8080"), "web", false));
+    assert_eq!(of(&[], &[]), expected(None, "default", false));
+    assert_eq!(of(&["--blaxel", "web"], &[]), expected(Some("127.0.0.1:8080"), "web", false));
     let env = [("SHOAL_BLAXEL_LISTEN", "127.0.0.1:9")];
-    assert_eq!(of(&["--blaxel", "web"], &env), told(Some("127.0.0.1:9"), "web", false));
+    assert_eq!(of(&["--blaxel", "web"], &env), expected(Some("127.0.0.1:9"), "web", false));
     let words = ["--blaxel", "web", "--blaxel-listen", "[::1]:7", "--blaxel-keyless"];
-    assert_eq!(of(&words, &env), told(Some("[::1]:7"), "web", true));
+    assert_eq!(of(&words, &env), expected(Some("[::1]:7"), "web", true));
     let words = ["--blaxel", "web", "--blaxel-listen", "0.0.0.0:7", "--blaxel-keyless"];
     let wrong = loaded(&words, &[]).unwrap_err();
-    assert!(wrong.starts_with("--blaxel-keyless: blaxel.keyless: everybody"), "{wrong}");
+    assert!(wrong.starts_with("--blaxel-keyless: blaxel.keyless: 0.0.0.0:7 is"), "{wrong}");
 }
 
-/// What is typed, what is set, what is said of it.
+/// Flags, variables, and the expected error.
 type Case = (&'static [&'static str], &'static [(&'static str, &'static str)], &'static str);
 
 #[test]
-fn errors_name_the_variable_or_the_flag() {
+fn config_errors_name_the_variable_or_the_flag() {
     let cases: &[Case] = &[
         (
             &[],
@@ -228,21 +228,21 @@ fn errors_name_the_variable_or_the_flag() {
         (
             &["--set", "server.hosts=a,b/c"],
             &[],
-            "--set server.hosts: server.hosts.1: \"b/c\" is no",
+            "--set server.hosts: server.hosts.1: \"b/c\" is not",
         ),
         (&["--set", "server.cors_origins=*"], &[], "--set server.cors_origins: server.cors_orig"),
     ];
     for (words, env, expected) in cases {
-        let told = loaded(words, env).unwrap_err();
-        assert!(told.starts_with(expected), "{words:?} {env:?} gave {told:?}");
-        assert!(!told.ends_with("| "), "no remedy: {told}");
+        let error = loaded(words, env).unwrap_err();
+        assert!(error.starts_with(expected), "{words:?} {env:?} gave {error:?}");
+        assert!(!error.ends_with("| "), "no remedy: {error}");
     }
     let guessed = loaded(&["--set", "node.maxlive=1"], &[]).unwrap_err();
     assert!(guessed.ends_with("did you mean node.max_live?"), "{guessed}");
 }
 
 #[test]
-fn what_could_never_work_is_refused_where_it_was_written() {
+fn config_refuses_impossible_values_at_their_line() {
     let scratch = Scratch::new("never");
     let cases = [
         ("[node]\nmax_live = 0\n", "2:1: node.max_live: must be above 0"),
@@ -257,44 +257,44 @@ fn what_could_never_work_is_refused_where_it_was_written() {
     ];
     for (text, expected) in cases {
         let path = scratch.file("wrong.toml", text);
-        let told = check(Path::new(&path), &around(&[])).unwrap_err().to_string();
-        assert!(told.starts_with(&format!("{path}:{expected}")), "{text:?} gave {told:?}");
+        let error = check(Path::new(&path), &context(&[])).unwrap_err().to_string();
+        assert!(error.starts_with(&format!("{path}:{expected}")), "{text:?} gave {error:?}");
     }
 }
 
-/// A machine on which all that is left open is on disk.
+/// A machine on which workspaces are on disk by default.
 fn on_disk(template: &Template) -> Result<model::Placed, String> {
-    let ground = model::HardLimits::FileSystem("project quota");
-    model::placed(template, Ok(&ground)).map_err(|refusal| refusal.to_string())
+    let limits = model::HardLimits::FileSystem("project quota");
+    model::placed(template, Ok(&limits)).map_err(|refusal| refusal.to_string())
 }
 
 #[test]
-fn what_is_not_given_stays_so_and_what_it_comes_to_is_said() {
+fn config_shows_what_an_unset_value_means() {
     let scratch = Scratch::new("open");
     let plain = loaded(&[], &[]).unwrap();
     assert_eq!(plain.config.templates, None);
     let text = show::as_toml(&plain, &on_disk);
     assert!(text.contains("# default: workspace on disk, limit hard: workspace.kind"), "{text}");
-    let again = check(Path::new(&scratch.file("again.toml", &text)), &around(&[])).unwrap();
+    let again = check(Path::new(&scratch.file("again.toml", &text)), &context(&[])).unwrap();
     assert_eq!(again.config.templates, None, "{text}");
     let json = show::as_json(&plain, &on_disk);
     assert_eq!(json["templates"][0]["effective"]["workspace"]["kind"], "disk");
     assert_eq!(json["templates"][0]["value"]["workspace"].get("kind"), None);
     // Another setting of the same template moves nothing.
     let pool = "[[templates]]\nname = \"default\"\n[templates.pool]\npool_size = 3\n";
-    let changed = check(Path::new(&scratch.file("pool.toml", pool)), &around(&[])).unwrap();
+    let changed = check(Path::new(&scratch.file("pool.toml", pool)), &context(&[])).unwrap();
     let text = show::as_toml(&changed, &on_disk);
     assert!(text.contains("# default: workspace on disk"), "{text}");
     assert!(!text.contains("\nkind = \"memory\""), "{text}");
-    // What somebody writes is what is shown.
+    // A value that is set is shown as it is.
     let said = "[[templates]]\nname = \"default\"\nworkspace = { kind = \"memory\" }\n";
-    let said = check(Path::new(&scratch.file("said.toml", said)), &around(&[])).unwrap();
+    let said = check(Path::new(&scratch.file("said.toml", said)), &context(&[])).unwrap();
     let text = show::as_toml(&said, &on_disk);
     assert!(text.contains("# default: workspace in memory, limit hard\n"), "{text}");
 }
 
 #[test]
-fn what_is_shown_can_be_used_as_it_is() {
+fn config_output_is_a_valid_file() {
     let scratch = Scratch::new("shown");
     let file = scratch.file(
         "a.toml",
@@ -306,7 +306,7 @@ fn what_is_shown_can_be_used_as_it_is() {
         loaded(&["--config", &file, "--set", "server.hosts=a"], &[("HOME", "/h")]).unwrap();
     let text = show::as_toml(&effective, &on_disk);
     let again = scratch.file("again.toml", &text);
-    let reread = check(Path::new(&again), &around(&[])).unwrap();
+    let reread = check(Path::new(&again), &context(&[])).unwrap();
     assert_eq!(reread.config, effective.config, "{text}");
     for expected in [
         "# default".to_owned(),
@@ -326,13 +326,13 @@ fn what_is_shown_can_be_used_as_it_is() {
 }
 
 #[test]
-fn strays_are_told_but_do_no_harm() {
+fn config_reports_unknown_variables() {
     let effective = loaded(&[], &[("SHOAL_LISTN", "x"), ("SHOAL_SERVICE_HOST", "y")]).unwrap();
-    assert_eq!(effective.strays, ["SHOAL_LISTN"]);
+    assert_eq!(effective.unknown_variables, ["SHOAL_LISTN"]);
 }
 
 #[test]
-fn an_empty_variable_is_none() {
+fn config_ignores_empty_variables() {
     let effective = loaded(&[], &[("SHOAL_LISTEN", ""), ("SHOAL_CONFIG", "")]).unwrap();
     assert_eq!(source(&effective, "server.listen"), "default");
 }

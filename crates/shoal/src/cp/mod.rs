@@ -1,10 +1,10 @@
-//! `shoal cp`: files and directories into a sandbox and out of it. What comes out was written by
-//! programs nobody trusts: nothing of it is ever written outside the place that was named.
+//! `shoal cp`: copies files and directories into a sandbox and out of it. What comes out was
+//! written by untrusted programs: it is never written outside the directory that the user named.
 
-mod down;
-pub(crate) mod pieces;
-mod place;
-mod up;
+mod download;
+mod location;
+pub(crate) mod transfer_stream;
+mod upload;
 
 use std::process::ExitCode;
 
@@ -13,13 +13,13 @@ use model::SandboxId;
 use serde_json::json;
 use uuid::Uuid;
 
-use self::place::Place;
+use self::location::Location;
 use crate::failure::Failure;
 use crate::native;
 use crate::output::Output;
 use crate::server::Server;
 
-/// What was typed.
+/// Arguments of `shoal cp`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  \
     shoal cp data.csv SANDBOX:/workspace/         a file in\n  \
@@ -27,9 +27,9 @@ use crate::server::Server;
     shoal cp SANDBOX:/workspace/out ./out         a file or directory out\n  \
     shoal cp SANDBOX:/workspace/log - | less      a file to standard output\n\n\
     A path in a sandbox that does not begin with / is beneath /workspace. A directory is copied into\n\
-    a directory that exists, or as one that does not. Links stay links; devices and pipes stay\n\
-    behind.\n\n\
-    Exit codes: 0; 1 if the server refused; 2 if the paths make no sense; 3 if there is no server;\n\
+    a directory that exists, or becomes a new one. Links stay links; devices and pipes are not\n\
+    copied.\n\n\
+    Exit codes: 0; 1 if the server refused; 2 if the paths cannot be used; 3 if there is no server;\n\
     125 if something here cannot be read or written.")]
 pub(crate) struct Arguments {
     /// What to copy: a path, SANDBOX:PATH, or - for standard input
@@ -45,12 +45,12 @@ pub(crate) struct Arguments {
     server: Server,
 }
 
-/// What was copied.
+/// Counts of what was copied.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct Copied {
     files: u64,
     bytes: u64,
-    /// Neither files, directories nor links.
+    /// Entries that are neither files, directories nor links.
     left_behind: u64,
 }
 
@@ -61,7 +61,7 @@ pub(crate) fn main(arguments: &Arguments, output: &Output) -> Result<ExitCode, F
     between(from, to, *json, server, inside, output)
 }
 
-/// Copies from one place to the other. Whose ids they are, `inside` says.
+/// Copies from one place to the other. `inside` turns an id into a sandbox or session.
 pub(crate) fn between(
     from: &str,
     to: &str,
@@ -70,25 +70,25 @@ pub(crate) fn between(
     inside: impl Fn(&Client, Uuid) -> Inside,
     output: &Output,
 ) -> Result<ExitCode, Failure> {
-    let (from, to) = (Place::parse(from), Place::parse(to));
+    let (from, to) = (Location::parse(from), Location::parse(to));
     let client = server.client()?;
     let tokio = native::tokio()?;
     let copied = native::block_on(&tokio, async {
         match (from, to) {
-            (Place::There(from), Place::Here(to)) => {
-                down::copy(&inside(&client, from.id), &from.path, &to, output).await
+            (Location::Sandbox(from), Location::Local(to)) => {
+                download::copy(&inside(&client, from.id), &from.path, &to, output).await
             }
-            (Place::Here(from), Place::There(to)) => {
-                up::copy(&inside(&client, to.id), &from, &to.path, output).await
+            (Location::Local(from), Location::Sandbox(to)) => {
+                upload::copy(&inside(&client, to.id), &from, &to.path, output).await
             }
-            (Place::Here(_), Place::Here(_)) => {
-                Err(Failure::new("cannot copy", "neither is in a sandbox")
+            (Location::Local(_), Location::Local(_)) => {
+                Err(Failure::new("cannot copy", "neither path is in a sandbox")
                     .remedy("write one of them as SANDBOX:PATH, with the id that `shoal ps` shows")
                     .usage())
             }
-            (Place::There(_), Place::There(_)) => {
-                Err(Failure::new("cannot copy", "both are in a sandbox")
-                    .remedy("copy it here first")
+            (Location::Sandbox(_), Location::Sandbox(_)) => {
+                Err(Failure::new("cannot copy", "both paths are in a sandbox")
+                    .remedy("copy it to this machine first")
                     .usage())
             }
         }
@@ -96,7 +96,7 @@ pub(crate) fn between(
     tokio.shutdown_background();
     let copied = copied?;
     if copied.left_behind > 0 {
-        output.note(&format!("{} devices, pipes or the like stayed behind", copied.left_behind));
+        output.note(&format!("{} devices, pipes or the like were not copied", copied.left_behind));
     }
     if json {
         output.say_json(&json!({

@@ -1,5 +1,5 @@
-//! What works for whom: the same table for the documentation, for `shoal doctor`, and for the tests
-//! that try each row as such a user. What is weaker or missing says so; nothing is left out.
+//! What works for which user: one table for the documentation, for `shoal doctor`, and for the
+//! tests that try each row as such a user. A weaker or missing ability is in it, too.
 
 use runtime::{Capabilities, Users};
 use serde::Serialize;
@@ -13,7 +13,7 @@ pub(crate) enum How {
     Unsupported,
 }
 
-/// One thing that a sandbox does, or keeps from happening.
+/// One thing that sandboxes do or prevent.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(crate) struct Ability {
     pub(crate) name: &'static str,
@@ -38,8 +38,8 @@ const REFUSED: &str = "refused, unless limits.best_effort";
 /// What works with these capabilities.
 pub(crate) fn abilities(can: Capabilities) -> Vec<Ability> {
     let mut all = vec![
-        works("programs, files, ports, terminals", "the same for everybody"),
-        works("images and directories as root", "the same for everybody"),
+        works("programs, files, ports, terminals", "the same for every user"),
+        works("images and directories as root", "the same for every user"),
     ];
     all.extend(limits(can));
     all.extend(walls(can.users));
@@ -62,7 +62,12 @@ fn limits(can: Capabilities) -> Vec<Ability> {
             (true, false) => works("process limit", "by a limit on the users of each sandbox"),
             (false, true | false) => unsupported("process limit", REFUSED),
         },
-        by_groups("out of memory is told", can.memory_limit, "by control group", "ends as a kill"),
+        by_groups(
+            "out of memory is reported",
+            can.memory_limit,
+            "by control group",
+            "looks like any other kill",
+        ),
         by_groups("freezing", can.freeze, "by control group", "idle sandboxes keep running"),
         by_groups(
             "workspaces on disk",
@@ -70,36 +75,47 @@ fn limits(can: Capabilities) -> Vec<Ability> {
             "in the data directory",
             "there is no directory for them",
         ),
-        by_root("hard limit of a workspace on disk", "a soft one works: it is measured"),
+        by_root(
+            "hard limit of a workspace on disk",
+            "a soft limit works: Shoal measures the workspace",
+        ),
     ]
 }
 
 fn walls(users: Users) -> Vec<Ability> {
-    let shared_counters = "what the kernel counts for a user is counted for all of yours together";
-    let host_devices = "the six device files are the host's: locks on them are seen by all";
+    let shared_counters = "the kernel counts all your sandboxes together, as one user";
+    let host_devices = "the six device files are the host's: all sandboxes see locks on them";
     match users {
         Users::Ranges => vec![
-            works("sandboxes apart by user", "65,536 users of its own for each"),
-            works("the guest apart from programs by user", "another user, in each sandbox"),
+            works("sandboxes separated by user", "each has 65,536 users of its own"),
+            works(
+                "guest and programs separated by user",
+                "the guest is another user in each sandbox",
+            ),
             works("your groups", "no program has them"),
-            works("counters of the kernel", "each sandbox is counted by itself"),
+            works("counters of the kernel", "the kernel counts each sandbox by itself"),
             works("device files", "each sandbox has its own"),
         ],
         Users::Subordinate => vec![
-            weaker("sandboxes apart by user", "programs are you: apart by namespaces alone"),
-            works("the guest apart from programs by user", "a subordinate user for each"),
+            weaker(
+                "sandboxes separated by user",
+                "programs run as your user: only namespaces separate them",
+            ),
+            works("guest and programs separated by user", "each guest has a subordinate user"),
             works("your groups", "no program has them"),
             weaker("counters of the kernel", shared_counters),
             weaker("device files", host_devices),
         ],
         Users::Alone => vec![
-            weaker("sandboxes apart by user", "programs are you: apart by namespaces alone"),
             weaker(
-                "the guest apart from programs by user",
-                "the same user: what keeps them apart is that it is the first process, which \
-                 nobody may look into",
+                "sandboxes separated by user",
+                "programs run as your user: only namespaces separate them",
             ),
-            weaker("your groups", "programs have them, as groups without a name"),
+            weaker(
+                "guest and programs separated by user",
+                "the same user: only the kernel's protection of the first process keeps them apart",
+            ),
+            weaker("your groups", "programs have them, without their names"),
             weaker("counters of the kernel", shared_counters),
             weaker("device files", host_devices),
         ],
@@ -173,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn the_page_of_abilities_is_current() {
+    fn abilities_page_is_current() {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/abilities.md");
         let made = page();
         if std::env::var_os("UPDATE_DOCS").is_some() {
@@ -182,13 +198,13 @@ mod tests {
         let kept = std::fs::read_to_string(&path).unwrap_or_default();
         assert!(
             kept == made,
-            "docs/abilities.md is not what the code says; make it anew:\n    \
+            "docs/abilities.md differs from the code; write it again:\n    \
              UPDATE_DOCS=1 cargo test -p shoal abilities"
         );
     }
 
     #[test]
-    fn every_mode_has_every_row_and_root_has_no_weak_one() {
+    fn abilities_have_the_same_rows_for_every_user_and_no_weak_one_for_root() {
         let names = |users| {
             let can = Capabilities { users, ..Capabilities::ALL };
             abilities(can).into_iter().map(|one| one.name).collect::<Vec<_>>()

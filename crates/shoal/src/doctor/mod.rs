@@ -1,10 +1,10 @@
-//! `shoal doctor`: what this machine can do, why not, and what to do about it. It looks first and
-//! then tries: one real sandbox says more than all signs of it.
+//! `shoal doctor`: what this machine can do, what it lacks, and what to do about it. It checks the
+//! host first and then starts a sandbox, which proves more than all checks.
 
 mod abilities;
-mod judge;
-mod limits;
+mod host_checks;
 mod runtimes;
+mod workspace_limits;
 
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
@@ -24,25 +24,25 @@ use serde_json::json;
 use tokio::time::{Instant, timeout};
 
 use self::abilities::{Ability, How};
-use self::judge::{Finding, State};
+use self::host_checks::{Finding, State};
 use self::runtimes::Report;
-use crate::config::{self, Config, Overrides, Surroundings};
+use crate::config::{self, Config, HostContext, Overrides};
 use crate::duration;
 use crate::failure::Failure;
-use crate::native::{self, Lent, Settings};
+use crate::native::{self, HostWorkspace, Settings};
 use crate::output::{Output, Paint};
-use crate::placing::{Ground, nearest};
+use crate::workspace_placement::{WorkspacePlacement, nearest_existing};
 
-/// How long the trial may take in all.
+/// How long a trial sandbox may take in all.
 const TRIAL_TIMEOUT: Duration = Duration::from_secs(15);
-const REPORT: &str = "see the findings above; if all of them are yes, report this as a defect";
+const REPORT: &str = "see the findings above; if all of them are yes, report this as a bug";
 
-/// What was typed.
+/// Arguments of `shoal doctor`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  \
-    shoal doctor                  what works for you, and why something does not\n  \
+    shoal doctor                  what works for you, and why other things do not\n  \
     sudo shoal doctor             what works for root\n  \
-    shoal doctor --config x.toml  what a server with this configuration would find\n  \
+    shoal doctor --config x.toml  what a server with this configuration can do\n  \
     shoal doctor --json | jq '.findings[] | select(.state != \"yes\")'\n  \
     shoal doctor --json | jq '.runtimes[] | {runtime, state, why}'\n\n\
     The exit code is 1 if no runtime can run sandboxes on this machine.")]
@@ -50,27 +50,27 @@ pub(crate) struct Arguments {
     /// Print JSON
     #[arg(long)]
     json: bool,
-    /// Only look, do not start a sandbox
+    /// Only check, do not start a sandbox
     #[arg(long)]
     no_trial: bool,
-    /// The configuration of the server that is meant [default: what `shoal serve` would find]
+    /// Configuration of the server [default: the one that `shoal serve` would use]
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Its data directory
+    /// Data directory of the server
     #[arg(long, value_name = "DIR")]
     data_dir: Option<PathBuf>,
 }
 
 pub(crate) fn main(arguments: &Arguments, output: &Output) -> Result<ExitCode, Failure> {
     let machine = Machine::probe();
-    let mut findings = judge::findings(&machine);
+    let mut findings = host_checks::findings(&machine);
     let (config, unusable) = configured(arguments);
     let data_dir = &config.server.data_dir;
-    findings.push(limits::finding(data_dir));
-    let mut ground = Ground::look(data_dir);
+    findings.push(workspace_limits::finding(data_dir));
+    let mut placement = WorkspacePlacement::probe(data_dir);
     let mut abilities = Vec::new();
     if !arguments.no_trial && !findings.iter().any(Finding::is_fatal) {
-        let Tried { found, can, disk } = trial(data_dir)?;
+        let TrialResult { found, can, disk } = trial(data_dir)?;
         findings.push(found);
         if let Some(mut can) = can {
             let looks_able = !machine.is_root || machine.idmapped_mounts;
@@ -78,13 +78,13 @@ pub(crate) fn main(arguments: &Arguments, output: &Output) -> Result<ExitCode, F
             findings.extend(subordinate(can.users));
             abilities = abilities::abilities(can);
             if let Some(disk) = disk {
-                ground = ground.tried(disk);
+                placement = placement.with_trial(disk);
             }
         }
     }
     findings.extend(unusable);
-    let templates = template_reports(&config, &ground);
-    let reports = choices(&config, &findings, !arguments.no_trial)?;
+    let templates = template_reports(&config, &placement);
+    let reports = runtime_reports(&config, &findings, !arguments.no_trial)?;
     let able = reports.iter().any(|one| one.state != State::No);
     if arguments.json {
         output.say_json(&json!({
@@ -99,44 +99,44 @@ pub(crate) fn main(arguments: &Arguments, output: &Output) -> Result<ExitCode, F
             "templates": templates,
         }));
     } else {
-        tell(&findings, output);
-        tell_abilities(&abilities, output);
-        tell_runtimes(&reports, output);
-        tell_templates(&templates, output);
-        verdict(able, output);
+        print_findings(&findings, output);
+        print_abilities(&abilities, output);
+        print_runtimes(&reports, output);
+        print_templates(&templates, output);
+        print_verdict(able, output);
     }
     Ok(if able { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// How the server is configured that would be started now; the defaults if it could not be.
+/// The configuration that `shoal serve` would use; the defaults if it is not valid.
 fn configured(arguments: &Arguments) -> (Config, Option<Finding>) {
     let flags = Overrides::of_data_dir(arguments.data_dir.as_deref())
         .with_file(arguments.config.as_deref());
-    match config::load(&flags, &Surroundings::read()) {
+    match config::load(&flags, &HostContext::read()) {
         Ok(effective) => (effective.config, None),
         Err(error) => {
             let remedy =
-                "mend it (shoal config --check FILE); what is said here is of the defaults";
+                "correct it (shoal config --check FILE); this report is about the defaults";
             let found = Finding::no("configuration", error.to_string(), remedy);
             (Config::default(), Some(found))
         }
     }
 }
 
-/// Where the files of a template's workspaces are here.
+/// Where the workspaces of a template are on this machine.
 #[derive(Debug, Serialize)]
 struct TemplateReport {
     template: TemplateName,
     workspace: Option<Placed>,
-    /// Why that cannot be told, or why the template is refused.
+    /// Why that is not known, or why the template is refused.
     why_not: Option<String>,
 }
 
-/// What the templates that are configured come to, or the built-in one.
-fn template_reports(config: &Config, ground: &Ground) -> Vec<TemplateReport> {
+/// A report on each configured template, or on the built-in one.
+fn template_reports(config: &Config, placement: &WorkspacePlacement) -> Vec<TemplateReport> {
     let templates = config.templates.clone().unwrap_or_else(Config::built_in);
     let report = |template: Template| {
-        let placed = ground.placed(&template);
+        let placed = placement.placed(&template);
         let (workspace, why_not) = match placed {
             Ok(placed) => (Some(placed), None),
             Err(why) => (None, Some(why)),
@@ -146,8 +146,8 @@ fn template_reports(config: &Config, ground: &Ground) -> Vec<TemplateReport> {
     templates.into_iter().map(report).collect()
 }
 
-fn tell_templates(reports: &[TemplateReport], output: &Output) {
-    output.say(&format!("\n{}", output.paint(Paint::Strong, "Where files of workspaces are:")));
+fn print_templates(reports: &[TemplateReport], output: &Output) {
+    output.say(&format!("\n{}", output.paint(Paint::Strong, "Where workspaces are:")));
     let width = reports.iter().map(|one| one.template.as_str().len()).max().unwrap_or(0);
     for TemplateReport { template, workspace, why_not } in reports {
         let (state, why) = match (workspace, why_not) {
@@ -161,27 +161,31 @@ fn tell_templates(reports: &[TemplateReport], output: &Output) {
             }
             (None, why) => (State::No, why.clone().unwrap_or_default()),
         };
-        tell_row(width, (template.as_str(), state, &why, None), false, output);
+        print_row(width, (template.as_str(), state, &why, None), false, output);
     }
 }
 
-/// What templates can choose.
-fn choices(config: &Config, findings: &[Finding], trial: bool) -> Result<Vec<Report>, Failure> {
+/// A report on each runtime that templates can choose.
+fn runtime_reports(
+    config: &Config,
+    findings: &[Finding],
+    trial: bool,
+) -> Result<Vec<Report>, Failure> {
     let tokio = native::tokio()?;
     let reports = native::block_on(&tokio, runtimes::reports(config, findings, trial));
     tokio.shutdown_background();
     Ok(reports)
 }
 
-fn tell(findings: &[Finding], output: &Output) {
+fn print_findings(findings: &[Finding], output: &Output) {
     let width = findings.iter().map(|found| found.name.len()).max().unwrap_or(0);
     for found in findings {
         let row = (found.name, found.state, found.why.as_str(), found.remedy.as_deref());
-        tell_row(width, row, found.needed, output);
+        print_row(width, row, found.needed, output);
     }
 }
 
-fn tell_row(
+fn print_row(
     width: usize,
     (name, state, why, remedy): (&str, State, &str, Option<&str>),
     needed: bool,
@@ -199,17 +203,18 @@ fn tell_row(
     }
 }
 
-fn tell_runtimes(reports: &[Report], output: &Output) {
-    output.say(&format!("\n{}", output.paint(Paint::Strong, "What templates can choose:")));
+fn print_runtimes(reports: &[Report], output: &Output) {
+    output
+        .say(&format!("\n{}", output.paint(Paint::Strong, "Runtimes that templates can choose:")));
     let width = reports.iter().map(|one| one.runtime.len()).max().unwrap_or(0);
     for one in reports {
         let row = (one.runtime, one.state, one.why.as_str(), one.remedy.as_deref());
-        tell_row(width, row, false, output);
+        print_row(width, row, false, output);
     }
 }
 
-/// What works here, and how well.
-fn tell_abilities(abilities: &[Ability], output: &Output) {
+/// Prints what works for this user, and how well.
+fn print_abilities(abilities: &[Ability], output: &Output) {
     let width = abilities.iter().map(|one| one.name.len()).max().unwrap_or(0);
     if !abilities.is_empty() {
         output.say(&format!("\n{}", output.paint(Paint::Strong, "What works for you here:")));
@@ -224,7 +229,7 @@ fn tell_abilities(abilities: &[Ability], output: &Output) {
     }
 }
 
-fn verdict(able: bool, output: &Output) {
+fn print_verdict(able: bool, output: &Output) {
     let verdict = if able {
         output.paint(Paint::Good, "Sandboxes can run on this machine.")
     } else {
@@ -233,24 +238,24 @@ fn verdict(able: bool, output: &Output) {
     output.say(&format!("\n{verdict}"));
 }
 
-/// Whether an ordinary user has users to give away.
+/// Whether an ordinary user has subordinate users for guests.
 fn subordinate(users: Users) -> Option<Finding> {
     const NAME: &str = "subordinate users";
     match users {
         Users::Ranges => None,
-        Users::Subordinate => Some(Finding::yes(NAME, "each guest has a user of its own")),
+        Users::Subordinate => Some(Finding::yes(NAME, "each guest runs as a user of its own")),
         Users::Alone => Some(Finding::no(
             NAME,
-            "guests are the same user as programs",
-            "install newuidmap and newgidmap (package uidmap), and give yourself as many users as \
-             there may be sandboxes: usermod --add-subuids 100000-165535 --add-subgids \
+            "guests run as the same user as programs",
+            "install newuidmap and newgidmap (package uidmap), and give yourself one subordinate \
+             user per sandbox: usermod --add-subuids 100000-165535 --add-subgids \
              100000-165535 NAME",
         )),
     }
 }
 
-/// Makes a sandbox, with the limits that can be enforced, and runs a program in it. How long it took
-/// until it was ready.
+/// Starts a sandbox, with the limits that this machine can enforce, and runs a program in it. Gives
+/// the time until the sandbox was ready.
 async fn try_one(runtime: &dyn Runtime) -> Result<(Collected, Duration), RuntimeError> {
     let limits = model::Limits { best_effort: true, ..model::Limits::default() };
     let spec = native::spec(limits).map_err(|failure| {
@@ -264,29 +269,29 @@ async fn try_one(runtime: &dyn Runtime) -> Result<(Collected, Duration), Runtime
     Ok((sandbox.inside().run(ExecSpec::shell("echo fine"), limits).await?, took))
 }
 
-/// What came of trying a sandbox.
-struct Tried {
+/// The result of a trial sandbox.
+struct TrialResult {
     found: Finding,
     can: Option<Capabilities>,
-    /// Whether one with its workspace where data is kept starts, or why not, if that was tried.
+    /// Whether a sandbox with its workspace in the data directory starts, if that was tried.
     disk: Option<Result<(), String>>,
 }
 
-/// Starts a sandbox and a program in it, and another one with its workspace where data is kept.
-fn trial(data_dir: &Path) -> Result<Tried, Failure> {
+/// Starts a sandbox and a program in it, and a second one with its workspace in the data directory.
+fn trial(data_dir: &Path) -> Result<TrialResult, Failure> {
     const NAME: &str = "a sandbox starts";
     let tokio = native::tokio()?;
-    let lent = Trial::make_in(&nearest(data_dir));
+    let trial_workspace = TrialWorkspace::make_in(&nearest_existing(data_dir));
     let mut disk = None;
     let attempt = async {
-        // As many as a server has: whoever has users for two may not have them for all.
+        // As many slots as a server has: subordinate users may suffice for two and not for all.
         let slots = model::NodeConfig::default().max_live;
-        let workspace = lent.as_ref().map(|trial| &trial.lent);
+        let workspace = trial_workspace.as_ref().map(|trial| &trial.workspace);
         let opened = native::open(Settings { slots, ..Settings::for_one(workspace) }).await?;
         let can = opened.capabilities();
         let tried = try_one(&*opened).await;
-        if let (Ok(_), Some(lent)) = (&tried, workspace) {
-            disk = Some(try_on_disk(&*opened, lent).await);
+        if let (Ok(_), Some(workspace)) = (&tried, workspace) {
+            disk = Some(try_on_disk(&*opened, workspace).await);
         }
         let closed = opened.shutdown().await;
         let (ran, took) =
@@ -305,26 +310,26 @@ fn trial(data_dir: &Path) -> Result<Tried, Failure> {
             Finding::yes(NAME, format!("ready in {}", duration::words(took)))
         }
         Ok(Ok((ran, _, _))) => {
-            let why = format!("a shell in it ended with {:?}", ran.exit.status);
+            let why = format!("a shell in the sandbox ended with {:?}", ran.exit.status);
             Finding::no(NAME, why, REPORT)
         }
         Ok(Err(failure)) => Finding::no(NAME, Failure::to_string(&failure), REPORT),
         Err(_) => {
-            let why = format!("it was not done after {}", duration::words(TRIAL_TIMEOUT));
+            let why = format!("the trial did not end within {}", duration::words(TRIAL_TIMEOUT));
             Finding::no(NAME, why, REPORT)
         }
     };
-    Ok(Tried { found: found.needed(), can, disk })
+    Ok(TrialResult { found: found.needed(), can, disk })
 }
 
-/// A directory that is a workspace for as long as it is tried.
-struct Trial {
+/// A workspace in the data directory for a trial. Dropping it removes it.
+struct TrialWorkspace {
     path: PathBuf,
-    lent: Lent,
+    workspace: HostWorkspace,
 }
 
-impl Trial {
-    /// None where we may not make one: who runs the server may.
+impl TrialWorkspace {
+    /// None if we may not make one. The user who runs the server may.
     fn make_in(place: &Path) -> Option<Self> {
         let path = place.join(format!(".shoal-workspace-{}", std::process::id()));
         std::fs::DirBuilder::new().mode(0o755).create(&path).ok()?;
@@ -333,27 +338,27 @@ impl Trial {
         } else {
             Ok(())
         };
-        if let Some(lent) = owned.ok().and_then(|()| Lent::check(&path).ok()) {
-            return Some(Self { path, lent });
+        if let Some(workspace) = owned.ok().and_then(|()| HostWorkspace::check(&path).ok()) {
+            return Some(Self { path, workspace });
         }
         let _ = std::fs::remove_dir(&path);
         None
     }
 }
 
-impl Drop for Trial {
+impl Drop for TrialWorkspace {
     fn drop(&mut self) {
         let _ = std::fs::remove_dir_all(&self.path);
     }
 }
 
-/// Starts a sandbox with this workspace, and ends it.
-async fn try_on_disk(runtime: &dyn Runtime, lent: &Lent) -> Result<(), String> {
+/// Starts a sandbox with this workspace, and kills it.
+async fn try_on_disk(runtime: &dyn Runtime, workspace: &HostWorkspace) -> Result<(), String> {
     let limits = model::Limits { best_effort: true, ..model::Limits::default() };
     let spec = native::spec(limits).map_err(|failure| Failure::to_string(&failure))?;
-    let (instance, workspace) = (spec.instance, lent.source());
+    let (instance, workspace) = (spec.instance, workspace.source());
     let launched = runtime.launch(LaunchSpec { workspace, ..spec }).await;
-    // Whoever closes the runtime ends what is left.
+    // If this fails, the shutdown of the runtime ends the sandbox.
     let _ = runtime.kill(instance).await;
     launched.map(|_| ()).map_err(|error| error.to_string())
 }

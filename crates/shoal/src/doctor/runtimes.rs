@@ -1,6 +1,6 @@
-//! Which runtimes templates can choose here, and why not the others. An OCI program that is installed is
-//! tried: one container says more than its version. An engine of Docker is only asked, because it may
-//! be other people's.
+//! Which runtimes templates can choose on this machine, and why not the others. The doctor runs one
+//! container with each installed OCI program. It only asks a Docker engine for its version, because
+//! the engine may belong to other people.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,25 +12,25 @@ use runtime::{Runtime, RuntimeError, RuntimeErrorCode};
 use serde::Serialize;
 use tokio::time::timeout;
 
-use super::judge::{Finding, State};
+use super::host_checks::{Finding, State};
 use super::{TRIAL_TIMEOUT, try_one};
-use crate::config::{Config, Wanted};
+use crate::config::{Config, Enabled};
 use crate::duration;
 use crate::failure::Failure;
 use crate::native;
 
-const AS_ROOT: &str = "run it as root (sudo shoal doctor), as whoever runs the server must be";
-const SEE_CAUSE: &str = "see the cause; try the program by itself, or choose another runtime";
+const AS_ROOT: &str = "run it as root (sudo shoal doctor); the server must run as root, too";
+const SEE_CAUSE: &str = "see the cause; run the program by itself, or choose another runtime";
 
-/// One runtime.
+/// What the doctor found about one runtime.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(crate) struct Report {
-    /// The word for it in a template.
+    /// Its name in a template.
     pub(crate) runtime: &'static str,
     pub(crate) state: State,
     pub(crate) why: String,
     pub(crate) remedy: Option<String>,
-    /// What becomes of used sandboxes, if that is known.
+    /// What happens to used sandboxes, if that is known.
     pub(crate) recycle: Option<Recycle>,
 }
 
@@ -47,7 +47,7 @@ impl Report {
     }
 }
 
-/// All of them, the native one first, of which all is known by now.
+/// A report on each runtime, the native one first: its findings are given.
 pub(super) async fn reports(config: &Config, findings: &[Finding], trial: bool) -> Vec<Report> {
     let mut all = vec![native(findings, trial), docker(config).await];
     for program in Program::ALL {
@@ -62,14 +62,14 @@ fn native(findings: &[Finding], trial: bool) -> Report {
         let why = format!("{}: {}", found.name, found.why);
         return Report::no(kind, why, found.remedy.as_deref().unwrap_or("see the findings above"));
     }
-    let why = if trial { "a sandbox was tried" } else { "it was not tried" };
+    let why = if trial { "a sandbox was started" } else { "no sandbox was started" };
     Report::yes(kind, why, Some(Recycle::Recreate))
 }
 
 async fn docker(config: &Config) -> Report {
     let kind = RuntimeKind::Docker;
     let settings = &config.docker;
-    if settings.enabled == Wanted::No {
+    if settings.enabled == Enabled::No {
         return Report::no(kind, "docker.enabled is no", "set docker.enabled to auto or yes");
     }
     let endpoint = match &settings.host {
@@ -88,7 +88,7 @@ async fn docker(config: &Config) -> Report {
             let (recycle, uses) = if found.wipes {
                 (Recycle::Wipe, "wiped from outside")
             } else {
-                (Recycle::Recreate, "made anew")
+                (Recycle::Recreate, "replaced by new ones")
             };
             let why = format!(
                 "Docker {} at {endpoint}, interface {}, control groups by {}; used sandboxes are \
@@ -98,7 +98,7 @@ async fn docker(config: &Config) -> Report {
             if found.lacks.is_empty() {
                 return Report::yes(kind, why, Some(recycle));
             }
-            let why = format!("{why}; it cannot limit {}", found.lacks.join(", "));
+            let why = format!("{why}; the engine cannot limit {}", found.lacks.join(", "));
             let remedy = "give the engine the control groups for it; see `docker info`";
             Report { state: State::Partly, ..Report::no(kind, why, remedy) }
         }
@@ -124,26 +124,26 @@ async fn oci(config: &Config, program: Program, trial: bool) -> Report {
     }
     if wanted.found().is_none() {
         let why = match &wanted.path {
-            Some(path) => format!("{} is no program", path.display()),
-            None => "it is not installed".to_owned(),
+            Some(path) => format!("{} is not a program", path.display()),
+            None => "the program is not installed".to_owned(),
         };
         return Report::no(kind, why, program.remedy());
     }
     if !rustix::process::geteuid().is_root() {
-        return Report::no(kind, "only root uses it", AS_ROOT);
+        return Report::no(kind, "only root can use it", AS_ROOT);
     }
     let version = match oci::probe(&wanted).await {
         Ok(found) => format!("{} at {}", found.version, found.path.display()),
         Err(error) => return Report::no(kind, error.cause, SEE_CAUSE),
     };
     if !trial {
-        return Report::yes(kind, format!("{version}; it was not tried"), None);
+        return Report::yes(kind, format!("{version}; no container was started"), None);
     }
-    match timeout(TRIAL_TIMEOUT, tried(wanted)).await {
+    match timeout(TRIAL_TIMEOUT, try_container(wanted)).await {
         Ok(Ok((took, recycle))) => {
             let uses = match recycle {
                 Recycle::Wipe => "wiped from outside",
-                Recycle::Recreate => "made anew",
+                Recycle::Recreate => "replaced by new ones",
             };
             let took = duration::words(took);
             let why = format!("{version}; ready in {took}; used sandboxes are {uses}");
@@ -152,13 +152,17 @@ async fn oci(config: &Config, program: Program, trial: bool) -> Report {
         Ok(Err(error)) => Report::no(kind, format!("{version}: {error}"), SEE_CAUSE),
         Err(_) => {
             let patience = duration::words(TRIAL_TIMEOUT);
-            Report::no(kind, format!("{version}: not done after {patience}"), SEE_CAUSE)
+            Report::no(
+                kind,
+                format!("{version}: the trial did not end within {patience}"),
+                SEE_CAUSE,
+            )
         }
     }
 }
 
 /// Makes one container and runs a program in it.
-async fn tried(config: OciConfig) -> Result<(Duration, Recycle), RuntimeError> {
+async fn try_container(config: OciConfig) -> Result<(Duration, Recycle), RuntimeError> {
     let runtime: Arc<dyn Runtime> = oci::start(config).await?;
     let recycle = runtime.traits().recycle;
     let tried = try_one(&*runtime).await;
@@ -166,7 +170,7 @@ async fn tried(config: OciConfig) -> Result<(Duration, Recycle), RuntimeError> {
     let (ran, took) = tried?;
     closed?;
     if ran.stdout != b"fine\n" {
-        let cause = format!("a shell in it ended with {:?}", ran.exit.status);
+        let cause = format!("a shell in the container ended with {:?}", ran.exit.status);
         return Err(RuntimeError::new(RuntimeErrorCode::LaunchFailed, "try a sandbox", cause));
     }
     Ok((took, recycle))
@@ -177,11 +181,11 @@ mod tests {
     use super::*;
 
     fn report(all: &[Report], kind: RuntimeKind) -> Report {
-        all.iter().find(|one| one.runtime == kind.as_str()).expect("it is told").clone()
+        all.iter().find(|one| one.runtime == kind.as_str()).expect("a report").clone()
     }
 
     #[tokio::test]
-    async fn every_runtime_is_told_and_what_is_missing_has_a_remedy() {
+    async fn doctor_reports_every_runtime_with_a_remedy_for_a_missing_one() {
         let mut config = Config::default();
         config.docker.host = Some("unix:///nowhere/docker.sock".to_owned());
         config.oci.programs = vec!["runc".to_owned(), "crun".to_owned()];
@@ -206,7 +210,7 @@ mod tests {
         config.docker.host = Some("ssh://somewhere".to_owned());
         let remedy = report(&reports(&config, &[], false).await, RuntimeKind::Docker).remedy;
         assert!(remedy.is_some_and(|remedy| remedy.contains("unix:///PATH")));
-        config.docker.enabled = Wanted::No;
+        config.docker.enabled = Enabled::No;
         let all = reports(&config, &[], false).await;
         assert_eq!(report(&all, RuntimeKind::Native).state, State::Yes);
         assert!(report(&all, RuntimeKind::Docker).why.contains("docker.enabled"));

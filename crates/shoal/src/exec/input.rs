@@ -1,5 +1,5 @@
-//! Our input, for a program elsewhere: read whole before it starts, since it travels with the
-//! request.
+//! Standard input for `shoal exec`: read completely before the program starts, because it is part
+//! of the request.
 
 use std::time::Duration;
 
@@ -11,12 +11,12 @@ use crate::failure::Failure;
 use crate::output::Output;
 use crate::run::streams::read_input;
 
-/// The most input that is passed on: what a server takes, less what base64 adds.
+/// The most input: what a server accepts, less what base64 adds.
 const INPUT_BYTES_MAX: u64 = 16 << 20;
-/// After so long we say what we wait for.
+/// After this time a note says what the command waits for.
 const SAY_AFTER: Duration = Duration::from_secs(2);
 
-/// Adds our input to a request, if it is wanted.
+/// Adds our standard input to a request, if it is wanted.
 pub(super) async fn give(
     request: ExecRequest,
     wanted: bool,
@@ -26,7 +26,7 @@ pub(super) async fn give(
         return Ok(request);
     }
     let (done, mut read) = oneshot::channel();
-    // A thread of its own, because a read can only be waited for. It ends with the process.
+    // In a thread, because a read blocks. The thread ends with this process.
     std::thread::spawn(move || done.send(read_input(INPUT_BYTES_MAX)));
     let soon = timeout(SAY_AFTER, &mut read).await;
     let outcome = if let Ok(outcome) = soon {

@@ -1,5 +1,5 @@
-//! `shoal exec`: a program in a sandbox of a running server, with its output as it comes and its
-//! exit code as ours.
+//! `shoal exec`: runs a program in a sandbox of a running server. Its output is printed as it
+//! comes, and its exit code is ours.
 
 mod input;
 mod request;
@@ -16,7 +16,7 @@ use tokio::time::timeout;
 use wire::{CheckoutRequest, ExecExit, ExecResult};
 
 pub(crate) use self::request::{Arguments, Program};
-use self::request::{Plan, Where};
+use self::request::{ExecPlan, ExecTarget};
 use crate::failure::Failure;
 use crate::native;
 use crate::output::Output;
@@ -24,14 +24,15 @@ use crate::run::signals::Signals;
 use crate::run::streams::write_all;
 use crate::server::Server;
 
-/// How long giving a sandbox back may hold us up; its lease ends by itself, too.
+/// How long the return of a sandbox may take. If it fails, the lease still expires.
 const RETURN_PATIENCE: Duration = Duration::from_secs(10);
 /// Added to the number of the signal that ended us, as shells do.
 const SIGNAL_BASE: i32 = 128;
 
 pub(crate) fn main(typed: Arguments, output: &Output) -> Result<ExitCode, Failure> {
-    let client = typed.server.client().map_err(Failure::of_ours)?;
-    let plan = Plan::of(typed, |key| std::env::var(key).ok()).map_err(Failure::of_ours)?;
+    let client = typed.server.client().map_err(Failure::as_own_failure)?;
+    let plan =
+        ExecPlan::of(typed, |key| std::env::var(key).ok()).map_err(Failure::as_own_failure)?;
     carry_out(&client, plan, output)
 }
 
@@ -43,70 +44,70 @@ pub(crate) fn in_session(
     server: &Server,
     output: &Output,
 ) -> Result<ExitCode, Failure> {
-    let client = server.client().map_err(Failure::of_ours)?;
-    let place = Where::Session(session);
-    let plan = program.plan(place, words, |key| std::env::var(key).ok());
-    carry_out(&client, plan.map_err(Failure::of_ours)?, output)
+    let client = server.client().map_err(Failure::as_own_failure)?;
+    let target = ExecTarget::Session(session);
+    let plan = program.plan(target, words, |key| std::env::var(key).ok());
+    carry_out(&client, plan.map_err(Failure::as_own_failure)?, output)
 }
 
-fn carry_out(client: &Client, plan: Plan, output: &Output) -> Result<ExitCode, Failure> {
-    // Two threads: a reader of our output who is slow must not keep us from hearing a signal.
+fn carry_out(client: &Client, plan: ExecPlan, output: &Output) -> Result<ExitCode, Failure> {
+    // Two threads, so that signals are handled while a slow reader blocks a write.
     let tokio = native::tokio()?;
     let code = native::block_on(&tokio, async {
         let mut signals = Signals::listen()?;
-        perform(client, plan, &mut signals, output).await
+        check_out_and_run(client, plan, &mut signals, output).await
     });
     // The thread that reads our input may still wait for some.
     tokio.shutdown_background();
     code.map(|code| ExitCode::from(u8::try_from(code & 0xff).unwrap_or(u8::MAX)))
 }
 
-/// Runs it, unless we are told to end. Whatever happens, what was checked out is given back.
-async fn perform(
+/// Runs the program until it ends or a signal arrives. A checked-out sandbox is always returned.
+async fn check_out_and_run(
     client: &Client,
-    plan: Plan,
+    plan: ExecPlan,
     signals: &mut Signals,
     output: &Output,
 ) -> Result<i32, Failure> {
     let request = tokio::select! {
         request = input::give(plan.request, plan.stdin, output) => request?,
-        number = signals.ending() => return Ok(SIGNAL_BASE + number),
+        number = signals.next_end() => return Ok(SIGNAL_BASE + number),
     };
-    let (inside, lease) = match plan.place {
-        Where::Session(id) => (Inside::clone(&client.session(id)), None),
-        Where::Sandbox(id) => (Inside::clone(&client.sandbox(id)), None),
-        Where::Checkout(wanted) => {
+    let (inside, lease) = match plan.target {
+        ExecTarget::Session(id) => (Inside::clone(&client.session(id)), None),
+        ExecTarget::Sandbox(id) => (Inside::clone(&client.sandbox(id)), None),
+        ExecTarget::Checkout(request) => {
             let lease = tokio::select! {
-                lease = check_out(client, wanted) => lease?,
-                number = signals.ending() => return Ok(SIGNAL_BASE + number),
+                lease = check_out(client, request) => lease?,
+                number = signals.next_end() => return Ok(SIGNAL_BASE + number),
             };
             (Inside::clone(&lease), Some(lease))
         }
     };
     let code = tokio::select! {
         code = run(&inside, request, plan.json, output) => code,
-        number = signals.ending() => Ok(SIGNAL_BASE + number),
+        number = signals.next_end() => Ok(SIGNAL_BASE + number),
     };
     if let Some(lease) = lease {
-        give_back(lease, output).await;
+        return_lease(lease, output).await;
     }
     code
 }
 
-async fn check_out(client: &Client, wanted: CheckoutRequest) -> Result<Lease, Failure> {
+async fn check_out(client: &Client, request: CheckoutRequest) -> Result<Lease, Failure> {
     client
-        .checkout(wanted)
+        .checkout(request)
         .await
-        .map_err(|e| Failure::of_client("cannot get a sandbox", &e).of_ours())
+        .map_err(|e| Failure::of_client("cannot get a sandbox", &e).as_own_failure())
 }
 
-async fn give_back(lease: Lease, output: &Output) {
+async fn return_lease(lease: Lease, output: &Output) {
     let trouble = match timeout(RETURN_PATIENCE, lease.give_back()).await {
         Ok(Ok(())) => return,
         Ok(Err(error)) => error.to_string(),
         Err(_) => "no answer".to_owned(),
     };
-    output.note(&format!("the sandbox could not be given back and ends with its time: {trouble}"));
+    output.note(&format!("cannot return the sandbox; it ends when its lease expires: {trouble}"));
 }
 
 async fn run(
@@ -115,7 +116,7 @@ async fn run(
     json: bool,
     output: &Output,
 ) -> Result<i32, Failure> {
-    let failed = |error| Failure::of_exec("cannot run it", &error);
+    let failed = |error| Failure::of_exec("cannot run the program", &error);
     if json {
         let ran: ExecResult = inside.exec(request).await.map_err(failed)?;
         output.say_value(&ran)?;
@@ -137,32 +138,33 @@ async fn run(
                 block_in_place(|| write_all(io::stderr().as_fd(), &bytes))
             }
             ExecEvent::Exit(exit) => {
-                tell(&exit, output);
+                print_notes(&exit, output);
                 return Ok(exit.exit_code);
             }
         };
         match written {
             Ok(()) => {}
-            // Nobody reads any more: dropping the stream ends the program, as a pipe would.
+            // Our output is closed: dropping the stream ends the program, as a pipe would.
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Ok(BROKEN_PIPE),
-            Err(error) => return Err(Failure::new("cannot pass on output", error)),
+            Err(error) => return Err(Failure::new("cannot write output", error)),
         }
     }
-    Err(Failure::new("cannot run it", "its output ended before it did"))
+    Err(Failure::new("cannot run the program", "its output ended before its exit was reported"))
 }
 
-/// What a program that writes to a closed pipe ends with.
+/// The exit code of a program that writes to a closed pipe.
 const BROKEN_PIPE: i32 = SIGNAL_BASE + 13;
 
-/// Says what a user would otherwise have to guess from the exit code.
-fn tell(exit: &ExecExit, output: &Output) {
+/// Prints what the exit code alone does not say.
+fn print_notes(exit: &ExecExit, output: &Output) {
     if exit.oom {
-        output
-            .note("out of memory: the kernel killed it; limits.memory_mb of the template has more");
+        output.note(
+            "out of memory: the kernel killed the program; raise limits.memory_mb of the template",
+        );
     } else if exit.timed_out {
-        output.note("timed out: it was killed; --timeout gives it more");
+        output.note("timed out: the server killed the program; --timeout gives it more");
     }
     if exit.truncated {
-        output.note("there was more output than is kept");
+        output.note("the output is incomplete: it exceeded the limit of the template");
     }
 }

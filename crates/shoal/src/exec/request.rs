@@ -1,4 +1,4 @@
-//! What was typed after `shoal exec`, and what it means: where to run what.
+//! The arguments of `shoal exec`, and the plan made of them: what to run where.
 
 use std::ffi::OsString;
 use std::io::IsTerminal as _;
@@ -12,33 +12,33 @@ use wire::CheckoutRequest;
 use crate::duration;
 use crate::failure::Failure;
 use crate::run::When;
+use crate::sandbox_request::{SandboxRequest, environment};
 use crate::server::Server;
-use crate::wanted::{Wanted, environment};
 
-/// What was typed.
+/// Arguments of `shoal exec`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  \
-    shoal exec -- python3 -c 'print(1)'          in a warm sandbox, given back afterwards\n  \
+    shoal exec -- python3 -c 'print(1)'          in a warm sandbox, returned afterwards\n  \
     shoal exec -T python -- python3 -V           of another template\n  \
     shoal exec SANDBOX -- make test              in one that you made with `shoal create`\n  \
     shoal exec SANDBOX --shell 'ls | wc -l'\n  \
     echo hello | shoal exec -- tr a-z A-Z\n  \
     shoal exec --json -- true                    everything about it, for scripts\n\n\
-    `shoal run` needs no server: it makes a sandbox of its own and takes it away again.\n\n\
+    `shoal run` needs no server: it makes a sandbox and removes it again.\n\n\
     Exit codes: that of the program; 128 + number of the signal that ended it; 125 if the server\n\
     refused, or there is none; 126 if the program cannot be executed; 127 if there is none of this\n\
     name.")]
 pub(crate) struct Arguments {
     #[command(flatten)]
-    wanted: Wanted,
+    checkout: SandboxRequest,
     #[command(flatten)]
     program: Program,
     #[command(flatten)]
     pub(super) server: Server,
-    /// The sandbox, as before the program
+    /// The sandbox; the same as SANDBOX before the program
     #[arg(long = "in", value_name = "SANDBOX", conflicts_with = "template")]
     sandbox: Option<SandboxId>,
-    /// The sandbox, if it is to be a certain one; the program and its arguments
+    /// The sandbox, if you have one; the program and its arguments
     #[arg(
         value_name = "[SANDBOX] ARGV",
         trailing_var_arg = true,
@@ -49,8 +49,8 @@ pub(crate) struct Arguments {
 }
 
 impl Arguments {
-    /// Everything that was typed, with the sandbox named by its flag, if flags of ours come after
-    /// it: what follows a program is the program's, but what follows a sandbox is not.
+    /// The command line with `--in SANDBOX`, if our flags follow the sandbox: flags after a program
+    /// belong to the program, but flags after a sandbox are ours.
     pub(crate) fn with_flags_after(&self, typed: &[OsString]) -> Option<Vec<OsString>> {
         let id = self.words.first().filter(|word| word.parse::<SandboxId>().is_ok())?;
         self.words.get(1).filter(|word| word.starts_with('-') && *word != "--")?;
@@ -65,7 +65,7 @@ impl Arguments {
     }
 }
 
-/// A program and its surroundings, wherever it is run.
+/// Flags that describe a program, in a sandbox or a session.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Program {
     /// Add to the environment; KEY alone takes the value from yours
@@ -90,38 +90,38 @@ pub(crate) struct Program {
         hide_default_value = true
     )]
     stdin: When,
-    /// Run a line of shell instead of a program
+    /// Run a shell command line instead of a program
     #[arg(long, value_name = "LINE")]
     shell: Option<String>,
-    /// Keep the output and print one JSON object at the end
+    /// Collect the output and print one JSON object at the end
     #[arg(long)]
     json: bool,
 }
 
 impl Program {
-    /// What is meant, if it is to be run there.
+    /// The plan to run the program in `target`.
     pub(super) fn plan(
         self,
-        place: Where,
+        target: ExecTarget,
         words: Vec<String>,
         inherited: impl Fn(&str) -> Option<String>,
-    ) -> Result<Plan, Failure> {
+    ) -> Result<ExecPlan, Failure> {
         let request = match self.shell {
             Some(line) if words.is_empty() => ExecRequest::shell(line),
             Some(_) => {
-                return Err(Failure::new("cannot run both", "there is a program and a --shell")
+                return Err(Failure::new("cannot run both", "a program and --shell were given")
                     .remedy("leave one of them out"));
             }
             None if words.is_empty() => {
-                return Err(Failure::new("nothing to run", "there is no program")
+                return Err(Failure::new("nothing to run", "no program was given")
                     .remedy("shoal exec SANDBOX -- PROGRAM"));
             }
             None => ExecRequest::argv(words),
         };
         let stdin = std::io::stdin();
         let sensible = fcntl_getfd(&stdin).is_ok() && !stdin.is_terminal();
-        Ok(Plan {
-            place,
+        Ok(ExecPlan {
+            target,
             request: ExecRequest {
                 cwd: self.cwd,
                 env: environment(&self.env, inherited)?.into_iter().collect(),
@@ -134,46 +134,46 @@ impl Program {
     }
 }
 
-/// Where to run.
+/// ExecTarget to run.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Where {
+pub(super) enum ExecTarget {
     Sandbox(SandboxId),
     Session(SessionId),
-    /// In one that is checked out for it.
+    /// A sandbox that is checked out for the program.
     Checkout(CheckoutRequest),
 }
 
-/// What is meant.
+/// What to run, and where.
 #[derive(Debug)]
-pub(super) struct Plan {
-    pub(super) place: Where,
+pub(super) struct ExecPlan {
+    pub(super) target: ExecTarget,
     pub(super) request: ExecRequest,
-    /// Whether our input is passed on.
+    /// Whether our standard input is sent.
     pub(super) stdin: bool,
     pub(super) json: bool,
 }
 
-impl Plan {
+impl ExecPlan {
     pub(super) fn of(
         typed: Arguments,
         inherited: impl Fn(&str) -> Option<String>,
     ) -> Result<Self, Failure> {
         let mut words = typed.words;
         let first = words.first().and_then(|word| word.parse::<SandboxId>().ok());
-        let place = match (typed.sandbox, first, &typed.wanted.template) {
-            (Some(id), _, _) => Where::Sandbox(id),
+        let target = match (typed.sandbox, first, &typed.checkout.template) {
+            (Some(id), _, _) => ExecTarget::Sandbox(id),
             (None, Some(id), None) => {
                 words.remove(0);
                 if words.first().is_some_and(|word| word == "--") {
                     words.remove(0);
                 }
-                Where::Sandbox(id)
+                ExecTarget::Sandbox(id)
             }
             (None, _, Some(_)) | (None, None, None) => {
-                Where::Checkout(typed.wanted.request(Vec::new())?)
+                ExecTarget::Checkout(typed.checkout.request(Vec::new())?)
             }
         };
-        typed.program.plan(place, words, inherited)
+        typed.program.plan(target, words, inherited)
     }
 }
 
@@ -191,7 +191,7 @@ mod tests {
         arguments: Arguments,
     }
 
-    fn plan(line: &str) -> Result<Plan, String> {
+    fn plan(line: &str) -> Result<ExecPlan, String> {
         let words: Vec<OsString> =
             ["exec"].into_iter().chain(line.split(' ')).map(OsString::from).collect();
         let parse =
@@ -200,12 +200,12 @@ mod tests {
         if let Some(again) = typed.arguments.with_flags_after(&words) {
             typed = parse(&again)?;
         }
-        Plan::of(typed.arguments, |_| None).map_err(|failure| failure.to_string())
+        ExecPlan::of(typed.arguments, |_| None).map_err(|failure| failure.to_string())
     }
 
     #[test]
-    fn a_sandbox_is_told_from_a_program() {
-        let sandbox = Where::Sandbox(ID.parse().unwrap());
+    fn exec_tells_a_sandbox_from_a_program() {
+        let sandbox = ExecTarget::Sandbox(ID.parse().unwrap());
         let cases = [
             (format!("{ID} ls -l"), true, vec!["ls", "-l"]),
             (format!("{ID} -- ls -l"), true, vec!["ls", "-l"]),
@@ -219,23 +219,23 @@ mod tests {
         ];
         for (line, in_sandbox, argv) in cases {
             let plan = plan(&line).unwrap();
-            assert_eq!(plan.place == sandbox, in_sandbox, "{line}");
+            assert_eq!(plan.target == sandbox, in_sandbox, "{line}");
             let expected: Vec<String> = argv.into_iter().map(str::to_owned).collect();
             assert_eq!(plan.request.argv, Some(expected), "{line}");
             assert!(!plan.json, "{line}");
         }
         for line in [format!("--shell ls {ID}"), format!("{ID} --shell ls --json")] {
             let shell = plan(&line).unwrap();
-            assert_eq!(shell.place, sandbox, "{line}");
+            assert_eq!(shell.target, sandbox, "{line}");
             assert_eq!(shell.request.command.as_deref(), Some("ls"), "{line}");
         }
     }
 
     #[test]
-    fn what_is_wanted_of_a_checkout_is_passed_on() {
+    fn exec_flags_of_a_checkout_are_passed_on() {
         let line = "-T py -l a=b --ttl 1500ms --wait 2s -e K=v --timeout 3s --cwd /tmp x";
         let plan = plan(line).unwrap();
-        let Where::Checkout(request) = plan.place else { panic!("{line}") };
+        let ExecTarget::Checkout(request) = plan.target else { panic!("{line}") };
         assert_eq!((request.template.as_str(), request.ttl_s), ("py", Some(2)));
         assert_eq!(request.wait_ms, Some(2000));
         assert_eq!(request.labels["a"], "b");
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_refused() {
+    fn exec_refuses_invalid_arguments() {
         for line in [ID, "--shell ls -- ls", "-T Bad x", "-l =b x", "-e =v x", "--timeout 0 x"] {
             assert!(plan(line).is_err(), "{line}");
         }

@@ -1,9 +1,9 @@
-//! `shoal image`: root filesystems that templates name. Without a server that is named, they are
-//! brought to the store of this machine directly, whether a server runs or not.
+//! `shoal image`: manages images, which templates use as root filesystems. Without `--server` it
+//! uses the image store of this machine directly, whether a server runs or not.
 
-mod brought;
-mod here;
-mod told;
+mod display;
+mod local_store;
+mod upload;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -13,16 +13,16 @@ use model::{ImageId, ImageName};
 use serde_json::json;
 use wire::{Image, ImageRemoved};
 
-use self::here::Here;
+use self::local_store::LocalStore;
 use crate::failure::Failure;
-use crate::moment;
 use crate::output::Output;
+use crate::relative_time;
 use crate::server::{Server, cannot};
 
-/// The store in a data directory.
+/// The directory of the image store in a data directory.
 pub(crate) const STORE: &str = "images";
 
-/// What was typed.
+/// Arguments of `shoal image`.
 #[derive(Debug, clap::Args)]
 #[command(
     args_conflicts_with_subcommands = true,
@@ -33,10 +33,10 @@ pub(crate) const STORE: &str = "images";
     shoal image import app ./oci-layout          an OCI layout, as a directory or an archive\n  \
     shoal image ls\n  \
     shoal image show python:3.12\n  \
-    shoal image rm python:3.12                   and what only it needed\n  \
-    shoal image gc                               what has no name and no user\n\n\
-    A template uses one with `root = { image = \"python:3.12\" }`. They are in DATA_DIR/images of this\n\
-    machine; with --server or $SHOAL_URL those of that server are meant, and imports are sent to it.\n\n\
+    shoal image rm python:3.12                   and the layers that only it used\n  \
+    shoal image gc                               remove what has no name and is not used\n\n\
+    A template uses one with `root = { image = \"python:3.12\" }`. Images are in DATA_DIR/images of\n\
+    this machine; --server or $SHOAL_URL selects those of a server, and imports are sent to it.\n\n\
     Exit codes: 0; 1 if the image or the server refused; 2 if the source cannot be used; 3 if there\n\
     is no server; 125 if the store cannot be written."
 )]
@@ -58,34 +58,34 @@ struct Shared {
 
 #[derive(Debug, Subcommand)]
 enum Act {
-    /// Bring one in: a directory, a tarball, an OCI layout, what `docker save` wrote
+    /// Import an image: a directory, a tarball, an OCI layout, or the output of `docker save`
     Import {
-        /// What to call it; another one loses that name
+        /// Name of the image; another image that has it loses it
         #[arg(value_parser = ImageName::new)]
         name: ImageName,
         /// A path; - for standard input
         source: PathBuf,
-        /// Which one, by its name in the source, if that has several
+        /// Which image, by its name in the source, if that has several
         #[arg(long, value_name = "NAME")]
         reference: Option<String>,
         #[command(flatten)]
         shared: Shared,
     },
-    /// List them
+    /// List images
     Ls(Shared),
-    /// Show one
+    /// Show an image
     Show {
         /// Its name, its id, or the beginning of its id
         image: String,
         #[command(flatten)]
         shared: Shared,
     },
-    /// Forget names, and remove what nothing uses any more
+    /// Remove names of images, and what nothing uses then
     Rm {
         /// Names; an id stands for all names of an image
         #[arg(value_name = "IMAGE", required = true)]
         images: Vec<String>,
-        /// Also those that sandboxes use: they stay until those are gone
+        /// Also images in use: they stay until their sandboxes have ended
         #[arg(long)]
         force: bool,
         #[command(flatten)]
@@ -96,15 +96,15 @@ enum Act {
 }
 
 /// An image of this machine's store, for a sandbox without a server.
-pub(crate) struct Found {
+pub(crate) struct LocalImage {
     pub(crate) store: PathBuf,
     pub(crate) id: ImageId,
 }
 
-impl Found {
+impl LocalImage {
     pub(crate) fn by_name(image: &str) -> Result<Self, Failure> {
         let server = Server::default();
-        let id = Here::find(&server)?.show(image).map_err(Failure::of_ours)?.id;
+        let id = LocalStore::find(&server)?.show(image).map_err(Failure::as_own_failure)?.id;
         Ok(Self { store: server.data_dir()?.join(STORE), id })
     }
 }
@@ -114,15 +114,15 @@ pub(crate) fn main(arguments: Arguments, output: &Output) -> Result<ExitCode, Fa
     match act.unwrap_or(Act::Ls(shared)) {
         Act::Import { name, source, reference, shared } => {
             let image = if shared.server.is_named() {
-                brought::to_server(&shared.server, &name, reference.as_deref(), &source, output)?
+                upload::to_server(&shared.server, &name, reference.as_deref(), &source, output)?
             } else {
-                Here::make(&shared.server)?.import(&name, reference, &source, output)?
+                LocalStore::make(&shared.server)?.import(&name, reference, &source, output)?
             };
             if shared.json {
                 output.say_value(&image)?;
             } else {
                 output.say(&image.id.to_string());
-                told::imported(&image, output);
+                display::imported(&image, output);
             }
         }
         Act::Ls(shared) => {
@@ -130,7 +130,7 @@ pub(crate) fn main(arguments: Arguments, output: &Output) -> Result<ExitCode, Fa
             if shared.json {
                 output.say_json(&json!({ "images": images }));
             } else {
-                told::table(&images, moment::now()).say(output, "there are no images");
+                display::table(&images, relative_time::now()).say(output, "there are no images");
             }
         }
         Act::Show { image, shared } => {
@@ -139,12 +139,12 @@ pub(crate) fn main(arguments: Arguments, output: &Output) -> Result<ExitCode, Fa
                     client.image(&image).await.map_err(cannot("show the image"))
                 })?
             } else {
-                Here::find(&shared.server)?.show(&image)?
+                LocalStore::find(&shared.server)?.show(&image)?
             };
             if shared.json {
                 output.say_value(&image)?;
             } else {
-                told::one(&image, output);
+                display::one(&image, output);
             }
         }
         Act::Rm { images, force, shared } => {
@@ -157,18 +157,21 @@ pub(crate) fn main(arguments: Arguments, output: &Output) -> Result<ExitCode, Fa
                 }
                 if !removed.is_empty() {
                     let bytes = removed.iter().map(|removed| removed.bytes).sum();
-                    output.remark(&format!("{} freed", told::size(bytes)));
+                    output.remark(&format!("{} freed", display::size(bytes)));
                 }
             }
             outcome?;
         }
         Act::Gc(shared) => {
             if shared.server.is_named() {
-                return Err(Failure::new("cannot collect garbage", "a server was named")
-                    .remedy("a server does it by itself, after every import and removal")
-                    .usage());
+                return Err(Failure::new(
+                    "cannot collect garbage",
+                    "--server or $SHOAL_URL names a server",
+                )
+                .remedy("a server collects garbage by itself, after every import and removal")
+                .usage());
             }
-            let collected = Here::find(&shared.server)?.collect()?;
+            let collected = LocalStore::find(&shared.server)?.collect()?;
             if shared.json {
                 output.say_json(&json!({
                     "images": collected.images,
@@ -177,7 +180,7 @@ pub(crate) fn main(arguments: Arguments, output: &Output) -> Result<ExitCode, Fa
                     "in_use": collected.in_use,
                 }));
             } else {
-                told::collected(&collected, output);
+                display::collected(&collected, output);
             }
         }
     }
@@ -191,16 +194,16 @@ fn list(shared: &Shared) -> Result<Vec<Image>, Failure> {
             .server
             .with(async |client| listed(client).await.map_err(cannot("list images")));
     }
-    Here::find(&shared.server)?.list()
+    LocalStore::find(&shared.server)?.list()
 }
 
-/// What is gone, and why the next one is not: those before it are gone all the same.
+/// What was removed, and the failure that stopped the rest.
 type Removal = (Vec<ImageRemoved>, Result<(), Failure>);
 
 fn remove(images: &[String], force: bool, shared: &Shared) -> Result<Removal, Failure> {
     let mut removed = Vec::new();
     if !shared.server.is_named() {
-        let here = Here::find(&shared.server)?;
+        let here = LocalStore::find(&shared.server)?;
         for image in images {
             match here.remove(image, force) {
                 Ok(gone) => removed.push(gone),

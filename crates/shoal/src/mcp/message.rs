@@ -1,30 +1,30 @@
-//! What has to be known of a message to pass it on: whether an answer is due and under which id,
-//! what its headers say, and whether it calls off another.
+//! Parses what the relay needs of a message: the id of its answer, the contents of its headers, and
+//! whether it cancels another message.
 
 use client::{ClientError, McpMessage};
 use serde_json::{Value, json};
 
-/// The version of the protocol, where a message says it itself.
+/// The field with the version of the protocol in a message.
 const VERSION: &str = "io.modelcontextprotocol/protocolVersion";
 const NOT_JSON: i64 = -32700;
-/// A code of our own: no answer could be had.
+/// Our own error code: the server gave no answer.
 const NO_ANSWER: i64 = -32000;
 
 /// A line of our input.
 #[derive(Debug, PartialEq)]
-pub(super) enum Line {
-    /// A message to pass on.
+pub(super) enum InputLine {
+    /// A message to forward.
     Message(Message),
-    /// The call with this id is not wanted any more.
-    CalledOff(Value),
+    /// The client cancels the call with this id.
+    Cancelled(Value),
     /// Not JSON.
     Unreadable(String),
 }
 
-/// A message to pass on.
+/// A message to forward.
 #[derive(Debug, PartialEq)]
 pub(super) struct Message {
-    /// The id under which an answer is due.
+    /// The id of the answer; none if it gets none.
     pub(super) id: Option<Value>,
     pub(super) method: Option<String>,
     name: Option<String>,
@@ -32,7 +32,7 @@ pub(super) struct Message {
     body: String,
 }
 
-impl Line {
+impl InputLine {
     pub(super) fn read(text: &str) -> Self {
         let value: Value = match serde_json::from_str(text) {
             Ok(value) => value,
@@ -41,9 +41,9 @@ impl Line {
         let word = |value: &Value| value.as_str().map(str::to_owned);
         let (method, params) = (word(&value["method"]), &value["params"]);
         if method.as_deref() == Some("notifications/cancelled") {
-            return Self::CalledOff(params["requestId"].clone());
+            return Self::Cancelled(params["requestId"].clone());
         }
-        // An answer has an id too, and is not answered.
+        // An answer has an id, too, but gets no answer.
         let id = value.get("id").filter(|id| !id.is_null() && method.is_some()).cloned();
         Self::Message(Message {
             id,
@@ -56,7 +56,7 @@ impl Line {
 }
 
 impl Message {
-    /// As it is sent, where this version was agreed on.
+    /// The message as it is sent, with the negotiated version.
     pub(super) fn sent(self, agreed: Option<&str>) -> McpMessage {
         McpMessage {
             body: self.body.into(),
@@ -67,7 +67,7 @@ impl Message {
     }
 }
 
-/// The version that the answer to a greeting agrees on.
+/// The version that the answer to `initialize` selects.
 pub(super) fn agreed(answer: &[u8]) -> Option<String> {
     let value: Value = serde_json::from_slice(answer).ok()?;
     value["result"]["protocolVersion"].as_str().map(str::to_owned)
@@ -78,14 +78,14 @@ pub(super) fn unreadable(cause: &str) -> Value {
     answer(&Value::Null, NOT_JSON, cause, &Value::Null)
 }
 
-/// The answer to a message that got none.
+/// The error for a message that the server did not answer.
 pub(super) fn unanswered(id: &Value, error: &ClientError) -> Value {
     let problem = error.problem();
-    let told = match problem {
+    let message = match problem {
         Some(problem) => format!("{}: {}; {}", problem.code, problem.detail, problem.remedy),
         None => error.to_string(),
     };
-    answer(id, NO_ANSWER, &told, &json!(problem))
+    answer(id, NO_ANSWER, &message, &json!(problem))
 }
 
 fn answer(id: &Value, code: i64, message: &str, data: &Value) -> Value {
@@ -101,11 +101,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_are_told_apart() {
-        let read = |value: Value| Line::read(&value.to_string());
-        let of = |line: Line| match line {
-            Line::Message(message) => (message.id, message.method, message.name, message.version),
-            Line::CalledOff(_) | Line::Unreadable(_) => panic!("{line:?}"),
+    fn mcp_lines_are_parsed() {
+        let read = |value: Value| InputLine::read(&value.to_string());
+        let of = |line: InputLine| match line {
+            InputLine::Message(message) => {
+                (message.id, message.method, message.name, message.version)
+            }
+            InputLine::Cancelled(_) | InputLine::Unreadable(_) => panic!("{line:?}"),
         };
         let word = |text: &str| Some(text.to_owned());
         for (value, expected) in [
@@ -124,16 +126,16 @@ mod tests {
             assert_eq!(of(read(value.clone())), expected, "{value}");
         }
         let off = json!({"method": "notifications/cancelled", "params": {"requestId": 4}});
-        assert_eq!(read(off), Line::CalledOff(json!(4)));
-        assert!(matches!(Line::read("{"), Line::Unreadable(_)));
+        assert_eq!(read(off), InputLine::Cancelled(json!(4)));
+        assert!(matches!(InputLine::read("{"), InputLine::Unreadable(_)));
     }
 
     #[test]
-    fn who_gets_no_answer_is_told_why() {
-        let error = ClientError::Cut { cause: "gone".to_owned() };
-        let told = unanswered(&json!(5), &error);
-        assert_eq!((&told["id"], &told["error"]["code"]), (&json!(5), &json!(-32000)));
-        assert!(told["error"]["message"].as_str().is_some_and(|text| text.contains("gone")));
+    fn mcp_message_without_an_answer_gets_the_cause() {
+        let cut = ClientError::Cut { cause: "gone".to_owned() };
+        let answer = unanswered(&json!(5), &cut);
+        assert_eq!((&answer["id"], &answer["error"]["code"]), (&json!(5), &json!(-32000)));
+        assert!(answer["error"]["message"].as_str().is_some_and(|text| text.contains("gone")));
         assert_eq!(agreed(br#"{"result":{"protocolVersion":"1"}}"#).as_deref(), Some("1"));
         assert_eq!(agreed(b"x"), None);
     }

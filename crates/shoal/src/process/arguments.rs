@@ -1,4 +1,4 @@
-//! What can be typed after `shoal process`, and what a process that is asked for there means.
+//! The arguments of `shoal process`, and the request to start a process made of them.
 
 use std::time::Duration;
 
@@ -8,20 +8,20 @@ use model::SandboxId;
 
 use crate::duration;
 use crate::failure::Failure;
+use crate::sandbox_request::environment;
 use crate::server::Server;
-use crate::wanted::environment;
 
-/// What was typed.
+/// Arguments of `shoal process`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  \
-    shoal process start SANDBOX -- npm run dev                     runs on when this command is over\n  \
+    shoal process start SANDBOX -- npm run dev                     runs on after this command\n  \
     shoal process start SANDBOX --name web --keep-alive --wait-for-port 3000 -- npm run dev\n  \
     shoal process ls SANDBOX\n  \
     shoal process logs SANDBOX web --follow\n  \
     echo input | shoal process stdin SANDBOX web\n  \
     shoal process stop SANDBOX web\n\n\
-    A process is named by its id, its process id inside, or its name. One with --keep-alive keeps its\n\
-    sandbox awake until it is over; see `shoal status` and `shoal stop`.\n\n\
+    A process is named by its id, its process id inside, or its name. With --keep-alive it keeps its\n\
+    sandbox awake until it ends; see `shoal status` and `shoal stop`.\n\n\
     Exit codes: 0; 1 if the server refused; 3 if there is no server. `start --wait`, `wait` and\n\
     `logs --follow` end as the process did.")]
 pub(crate) struct Arguments {
@@ -33,28 +33,28 @@ pub(crate) struct Arguments {
 #[derive(Debug, Subcommand)]
 pub(super) enum Act {
     /// Start a process
-    Start(Box<Started>),
-    /// List the processes of a sandbox, the latest first
-    Ls(Listed),
+    Start(Box<StartArgs>),
+    /// List the processes of a sandbox, the newest first
+    Ls(ListArgs),
     /// Show one process
-    Show(Named),
+    Show(ProcessArgs),
     /// Print what a process wrote
-    Logs(LogsOf),
+    Logs(LogsArgs),
     /// Ask a process to end, and kill it if it does not
-    Stop(Stopped),
+    Stop(StopArgs),
     /// Kill a process
-    Kill(Named),
+    Kill(ProcessArgs),
     /// Send a signal to a process
-    Signal(Signalled),
-    /// Pass our standard input on to a process
-    Stdin(Fed),
-    /// Wait until a process is over
-    Wait(Waited),
+    Signal(SignalArgs),
+    /// Send our standard input to a process
+    Stdin(StdinArgs),
+    /// Wait until a process ends
+    Wait(WaitArgs),
 }
 
 /// One process.
 #[derive(Debug, clap::Args)]
-pub(super) struct Named {
+pub(super) struct ProcessArgs {
     /// The sandbox
     #[arg(value_name = "SANDBOX")]
     pub(super) sandbox: SandboxId,
@@ -70,11 +70,11 @@ pub(super) struct Named {
 
 /// A process to start.
 #[derive(Debug, clap::Args)]
-pub(super) struct Started {
+pub(super) struct StartArgs {
     /// The sandbox
     #[arg(value_name = "SANDBOX")]
     pub(super) sandbox: SandboxId,
-    /// What it is called [default: something made up]
+    /// Name of the process [default: a generated name]
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
     /// Run this line in a shell
@@ -86,19 +86,19 @@ pub(super) struct Started {
     /// Directory in the sandbox to start in [default: /workspace]
     #[arg(long, value_name = "DIR")]
     cwd: Option<String>,
-    /// Keep the sandbox awake until it is over
+    /// Keep the sandbox awake until the process ends
     #[arg(long)]
     keep_alive: bool,
-    /// Kill it after this time in which the sandbox is not frozen, like 30s or 2m
+    /// Kill it after this time, like 30s or 2m; time in which the sandbox is frozen does not count
     #[arg(long, value_name = "TIME", value_parser = duration::parse)]
     timeout: Option<Duration>,
-    /// Let its input be written later, with `shoal process stdin`
+    /// Keep its input open for `shoal process stdin`
     #[arg(long)]
     open_stdin: bool,
-    /// Start it again when it fails, at most so often
+    /// Restart it when it fails, at most this often
     #[arg(long, value_name = "TIMES", num_args = 0..=1, default_missing_value = "4294967295")]
     restart: Option<u32>,
-    /// Wait until it is over, print its output and end as it does
+    /// Wait until it ends, print its output and end as it does
     #[arg(long)]
     pub(super) wait: bool,
     /// Wait until something listens on this port
@@ -117,7 +117,7 @@ pub(super) struct Started {
     argv: Vec<String>,
 }
 
-impl Started {
+impl StartArgs {
     pub(super) fn request(
         &self,
         inherited: impl Fn(&str) -> Option<String>,
@@ -130,7 +130,7 @@ impl Started {
             env: environment(&self.env, inherited)?.into_iter().collect(),
             stdin_open: self.open_stdin,
             keep_alive: self.keep_alive,
-            // A part of a second is a second: nothing ends sooner than asked for.
+            // Rounded up, so that nothing ends sooner than the user wanted.
             timeout_s: self.timeout.map(|time| time.as_millis().div_ceil(1000) as u64),
             wait: self.wait,
             wait_timeout_ms: self.wait_timeout.map(|time| time.as_millis().max(1) as u64),
@@ -144,14 +144,14 @@ impl Started {
 
 /// Which processes to list.
 #[derive(Debug, clap::Args)]
-pub(super) struct Listed {
+pub(super) struct ListArgs {
     /// The sandbox
     #[arg(value_name = "SANDBOX")]
     pub(super) sandbox: SandboxId,
-    /// Only those that run
+    /// Only running processes
     #[arg(long)]
     pub(super) running: bool,
-    /// At most so many
+    /// At most this many
     #[arg(long, value_name = "N", default_value_t = 1000)]
     pub(super) limit: usize,
     /// Print JSON
@@ -163,10 +163,10 @@ pub(super) struct Listed {
 
 /// What to print of a log.
 #[derive(Debug, clap::Args)]
-pub(super) struct LogsOf {
+pub(super) struct LogsArgs {
     #[command(flatten)]
-    pub(super) of: Named,
-    /// Go on until the process is over
+    pub(super) of: ProcessArgs,
+    /// Follow the log until the process ends
     #[arg(long, short = 'f')]
     pub(super) follow: bool,
     /// Only its output
@@ -182,32 +182,32 @@ pub(super) struct LogsOf {
 
 /// A process to end.
 #[derive(Debug, clap::Args)]
-pub(super) struct Stopped {
+pub(super) struct StopArgs {
     #[command(flatten)]
-    pub(super) of: Named,
-    /// How long it may take [default: 10s]
+    pub(super) of: ProcessArgs,
+    /// How long it may take before it is killed [default: 10s]
     #[arg(long, value_name = "TIME", value_parser = duration::parse)]
     pub(super) grace: Option<Duration>,
 }
 
 /// A signal to send.
 #[derive(Debug, clap::Args)]
-pub(super) struct Signalled {
+pub(super) struct SignalArgs {
     #[command(flatten)]
-    pub(super) of: Named,
-    /// Which, like HUP or SIGHUP
+    pub(super) of: ProcessArgs,
+    /// Name of the signal, like HUP or SIGHUP
     #[arg(value_name = "SIGNAL")]
     pub(super) signal: String,
-    /// To everything that descends from it too
+    /// Also to all its descendants
     #[arg(long)]
     pub(super) tree: bool,
 }
 
 /// Input for a process.
 #[derive(Debug, clap::Args)]
-pub(super) struct Fed {
+pub(super) struct StdinArgs {
     #[command(flatten)]
-    pub(super) of: Named,
+    pub(super) of: ProcessArgs,
     /// Leave its input open afterwards
     #[arg(long)]
     pub(super) keep_open: bool,
@@ -215,10 +215,10 @@ pub(super) struct Fed {
 
 /// A process to wait for.
 #[derive(Debug, clap::Args)]
-pub(super) struct Waited {
+pub(super) struct WaitArgs {
     #[command(flatten)]
-    pub(super) of: Named,
-    /// How long [default: 10m]
+    pub(super) of: ProcessArgs,
+    /// How long to wait [default: 10m]
     #[arg(long, value_name = "TIME", value_parser = duration::parse)]
     pub(super) timeout: Option<Duration>,
 }
@@ -232,7 +232,7 @@ mod tests {
     #[derive(Debug, Parser)]
     struct Typed {
         #[command(flatten)]
-        started: Started,
+        started: StartArgs,
     }
 
     fn request(words: &[&str]) -> ProcessRequest {
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_typed_is_what_is_asked_for() {
+    fn process_arguments_become_the_request() {
         let plain = request(&["--", "npm", "run"]);
         assert_eq!(plain, ProcessRequest::argv(["npm", "run"]));
         let full = request(&[

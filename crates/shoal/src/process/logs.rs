@@ -1,20 +1,21 @@
-//! What a process wrote: all that is kept of it, or that and what comes, until it is over.
+//! `shoal process logs`: prints the stored output of a process, or follows it until the process
+//! ends.
 
 use std::process::ExitCode;
 
-use client::{Client, LogPart, Logged};
+use client::{Client, LogEvent, LogPart};
 use wire::LogStream;
 
-use super::arguments::{LogsOf, Named};
-use super::{code_of, pass_on};
+use super::arguments::{LogsArgs, ProcessArgs};
+use super::{code_of, write_output};
 use crate::failure::Failure;
 use crate::native;
 use crate::output::Output;
 use crate::server::cannot;
 
-pub(super) fn main(wanted: &LogsOf, output: &Output) -> Result<ExitCode, Failure> {
+pub(super) fn main(wanted: &LogsArgs, output: &Output) -> Result<ExitCode, Failure> {
     let client = wanted.of.server.client()?;
-    // Two threads: a slow reader of our output must not keep us from hearing the server.
+    // Two threads, so that the connection is served while a slow reader blocks a write.
     let tokio = native::tokio()?;
     let code = native::block_on(&tokio, async {
         if wanted.follow {
@@ -27,7 +28,7 @@ pub(super) fn main(wanted: &LogsOf, output: &Output) -> Result<ExitCode, Failure
     code
 }
 
-fn part(wanted: &LogsOf) -> LogPart {
+fn part(wanted: &LogsArgs) -> LogPart {
     let stream = match (wanted.stdout, wanted.stderr) {
         (true, _) => Some("stdout"),
         (_, true) => Some("stderr"),
@@ -36,12 +37,12 @@ fn part(wanted: &LogsOf) -> LogPart {
     LogPart { stream, offset: wanted.offset, max_bytes: None }
 }
 
-async fn print(client: &Client, wanted: &LogsOf, output: &Output) -> Result<ExitCode, Failure> {
-    let Named { sandbox, process, json, .. } = &wanted.of;
+async fn print(client: &Client, wanted: &LogsArgs, output: &Output) -> Result<ExitCode, Failure> {
+    let ProcessArgs { sandbox, process, json, .. } = &wanted.of;
     let (sandbox, failed) = (client.sandbox(*sandbox), cannot("read the log"));
     let mut at = part(wanted);
     if !json {
-        // Both outputs go where they belong, in the order in which they came.
+        // Stdout and stderr in the order in which they were written.
         at.offset = at.offset.or(Some(0));
     }
     loop {
@@ -52,7 +53,7 @@ async fn print(client: &Client, wanted: &LogsOf, output: &Output) -> Result<Exit
         }
         for piece in &page.pieces {
             let bytes = piece.output.bytes().map_err(|e| Failure::new("cannot read output", e))?;
-            if !pass_on(&bytes, piece.stream == LogStream::Stderr)? {
+            if !write_output(&bytes, piece.stream == LogStream::Stderr)? {
                 return Ok(ExitCode::SUCCESS);
             }
         }
@@ -63,25 +64,25 @@ async fn print(client: &Client, wanted: &LogsOf, output: &Output) -> Result<Exit
     }
 }
 
-async fn follow(client: &Client, wanted: &LogsOf, output: &Output) -> Result<ExitCode, Failure> {
-    let Named { sandbox, process, json, .. } = &wanted.of;
+async fn follow(client: &Client, wanted: &LogsArgs, output: &Output) -> Result<ExitCode, Failure> {
+    let ProcessArgs { sandbox, process, json, .. } = &wanted.of;
     let mut log = client.sandbox(*sandbox).follow_log(process, part(wanted));
-    while let Some(told) = log.next().await.map_err(cannot("follow the log"))? {
-        match told {
-            Logged::Piece(piece) if *json => {
+    while let Some(entry) = log.next().await.map_err(cannot("follow the log"))? {
+        match entry {
+            LogEvent::Piece(piece) if *json => {
                 let text = serde_json::to_string(&piece)
                     .map_err(|error| Failure::new("cannot write a piece", error))?;
                 output.say(&text);
             }
-            Logged::Piece(piece) => {
+            LogEvent::Piece(piece) => {
                 let bytes =
                     piece.output.bytes().map_err(|e| Failure::new("cannot read output", e))?;
-                if !pass_on(&bytes, piece.stream == LogStream::Stderr)? {
+                if !write_output(&bytes, piece.stream == LogStream::Stderr)? {
                     return Ok(ExitCode::SUCCESS);
                 }
             }
-            Logged::Exit(process) => return Ok(code_of(&process, output)),
+            LogEvent::Exit(process) => return Ok(code_of(&process, output)),
         }
     }
-    Err(Failure::new("cannot follow the log", "it ended before the process"))
+    Err(Failure::new("cannot follow the log", "the log ended before the process"))
 }

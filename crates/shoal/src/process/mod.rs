@@ -1,4 +1,4 @@
-//! `shoal process`: programs of a sandbox that outlive the command that started them.
+//! `shoal process`: processes of a sandbox that run on after the command that started them.
 
 mod arguments;
 mod logs;
@@ -12,17 +12,17 @@ use tokio::task::block_in_place;
 use wire::{Process, Time};
 
 pub(crate) use self::arguments::Arguments;
-use self::arguments::{Act, Fed, Listed, Named, Started, Waited};
+use self::arguments::{Act, ListArgs, ProcessArgs, StartArgs, StdinArgs, WaitArgs};
 use crate::failure::Failure;
-use crate::moment;
 use crate::output::Output;
+use crate::relative_time;
 use crate::run::streams::{read_input, write_all};
 use crate::server::cannot;
 use crate::table::Table;
 
-/// How many are asked for at a time.
+/// Processes per request.
 const PAGE: u32 = 500;
-/// The most input that is passed on at once.
+/// The most input that is sent at once.
 const INPUT_BYTES_MAX: u64 = 16 << 20;
 
 pub(crate) fn main(arguments: Arguments, output: &Output) -> Result<ExitCode, Failure> {
@@ -51,34 +51,34 @@ pub(crate) fn main(arguments: Arguments, output: &Output) -> Result<ExitCode, Fa
 }
 
 fn act(
-    named: &Named,
+    named: &ProcessArgs,
     what: &str,
     output: &Output,
-    act: impl AsyncFnOnce(&Client, &Named) -> Result<Process, ClientError>,
+    act: impl AsyncFnOnce(&Client, &ProcessArgs) -> Result<Process, ClientError>,
 ) -> Result<ExitCode, Failure> {
     let process =
         named.server.with(async |client| act(&client, named).await.map_err(cannot(what)))?;
-    tell(&process, named.json, output)
+    print_process(&process, named.json, output)
 }
 
-/// Prints what can be said of a process.
-fn tell(process: &Process, json: bool, output: &Output) -> Result<ExitCode, Failure> {
+/// Prints a process.
+fn print_process(process: &Process, json: bool, output: &Output) -> Result<ExitCode, Failure> {
     if json {
         output.say_value(process)?;
     } else {
-        table(std::slice::from_ref(process), moment::now()).say(output, "");
+        table(std::slice::from_ref(process), relative_time::now()).say(output, "");
     }
     Ok(ExitCode::SUCCESS)
 }
 
-fn start(started: &Started, output: &Output) -> Result<ExitCode, Failure> {
+fn start(started: &StartArgs, output: &Output) -> Result<ExitCode, Failure> {
     let request = started.request(|key| std::env::var(key).ok())?;
     let process = started.server.with(async |client| {
         let sandbox = client.sandbox(started.sandbox);
         sandbox.start_process(&request).await.map_err(cannot("start the process"))
     })?;
     if process.ports_open == Some(false) {
-        output.note("not everything that was waited for listens");
+        output.note("not all ports of --wait-for-port listen");
     }
     if started.wait {
         return ended(&process, started.json, output);
@@ -92,8 +92,8 @@ fn start(started: &Started, output: &Output) -> Result<ExitCode, Failure> {
     Ok(if process.ports_open == Some(false) { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
-fn wait(waited: &Waited, output: &Output) -> Result<ExitCode, Failure> {
-    let Named { sandbox, process, json, server } = &waited.of;
+fn wait(waited: &WaitArgs, output: &Output) -> Result<ExitCode, Failure> {
+    let ProcessArgs { sandbox, process, json, server } = &waited.of;
     let process = server.with(async |client| {
         let waiting = client.sandbox(*sandbox);
         let process = waiting.wait_process(process, waited.timeout).await;
@@ -114,7 +114,7 @@ fn ended(process: &Process, json: bool, output: &Output) -> Result<ExitCode, Fai
         };
         output.say_bytes(&bytes(written.stdout.as_deref(), written.stdout_base64.as_deref())?);
         let errors = bytes(written.stderr.as_deref(), written.stderr_base64.as_deref())?;
-        // That nobody reads any more is no failure.
+        // A closed stderr is not a failure.
         let _ = write_all(io::stderr().as_fd(), &errors);
     }
     Ok(code_of(process, output))
@@ -129,8 +129,8 @@ fn code_of(process: &Process, output: &Output) -> ExitCode {
     ExitCode::FAILURE
 }
 
-fn feed(fed: &Fed) -> Result<ExitCode, Failure> {
-    let Named { sandbox, process, server, .. } = &fed.of;
+fn feed(fed: &StdinArgs) -> Result<ExitCode, Failure> {
+    let ProcessArgs { sandbox, process, server, .. } = &fed.of;
     let bytes =
         read_input(INPUT_BYTES_MAX).map_err(|error| Failure::new("cannot read input", error))?;
     server.with(async |client| {
@@ -147,7 +147,7 @@ fn feed(fed: &Fed) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn list(listed: &Listed, output: &Output) -> Result<ExitCode, Failure> {
+fn list(listed: &ListArgs, output: &Output) -> Result<ExitCode, Failure> {
     let processes = listed.server.with(async |client| {
         let sandbox = client.sandbox(listed.sandbox);
         let (mut all, mut before) = (Vec::new(), None);
@@ -166,13 +166,14 @@ fn list(listed: &Listed, output: &Output) -> Result<ExitCode, Failure> {
     if listed.json {
         output.say_json(&serde_json::json!({ "processes": processes }));
     } else {
-        table(&processes, moment::now()).say(output, "there are no processes");
+        table(&processes, relative_time::now()).say(output, "there are no processes");
     }
     Ok(ExitCode::SUCCESS)
 }
 
 fn table(processes: &[Process], now: Time) -> Table {
-    let mut table = Table::new(&["PID", "NAME", "STATUS", "EXIT", "STARTED", "AWAKE", "COMMAND"]);
+    let mut table =
+        Table::new(&["PID", "NAME", "STATUS", "EXIT", "STARTED", "KEEP-ALIVE", "COMMAND"]);
     for process in processes {
         let exit = match (&process.signal, process.exit_code) {
             (Some(signal), _) => signal.clone(),
@@ -184,16 +185,16 @@ fn table(processes: &[Process], now: Time) -> Table {
             process.name.clone(),
             process.status.as_str().to_owned(),
             exit,
-            moment::ago(process.started_at, now),
-            if process.keep_alive { "keeps" } else { "-" }.to_owned(),
+            relative_time::ago(process.started_at, now),
+            if process.keep_alive { "yes" } else { "-" }.to_owned(),
             process.command.clone(),
         ]);
     }
     table
 }
 
-/// Writes bytes of a process to one of our outputs; false if nobody reads them any more.
-fn pass_on(bytes: &[u8], to_stderr: bool) -> Result<bool, Failure> {
+/// Writes output of a process to our stdout or stderr; false if it is closed.
+fn write_output(bytes: &[u8], to_stderr: bool) -> Result<bool, Failure> {
     let written = block_in_place(|| {
         if to_stderr {
             write_all(io::stderr().as_fd(), bytes)
@@ -204,6 +205,6 @@ fn pass_on(bytes: &[u8], to_stderr: bool) -> Result<bool, Failure> {
     match written {
         Ok(()) => Ok(true),
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(false),
-        Err(error) => Err(Failure::new("cannot pass on output", error)),
+        Err(error) => Err(Failure::new("cannot write output", error)),
     }
 }

@@ -1,5 +1,5 @@
-//! What was typed after `shoal run`, and what it means. The first is shaped by the command line,
-//! the second is checked and complete; nothing but this file sees the first.
+//! The arguments of `shoal run`, and the plan made of them, which is checked and complete. No other
+//! file reads the arguments.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -10,9 +10,9 @@ use runtime::Command;
 
 use crate::duration;
 use crate::failure::Failure;
-use crate::wanted::environment;
+use crate::sandbox_request::environment;
 
-/// What was typed.
+/// Arguments of `shoal run`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  \
         shoal run -- python3 -c 'print(1)'\n  \
@@ -55,7 +55,7 @@ pub(crate) struct Arguments {
     /// Kill it after this time, like 30s or 2m
     #[arg(long, value_name = "TIME", value_parser = duration::parse)]
     timeout: Option<Duration>,
-    /// Pass on standard input [default: auto, which is yes unless there is none]
+    /// Pass on standard input [default: auto, which is yes if it is open]
     #[arg(
         long,
         short = 'i',
@@ -67,7 +67,7 @@ pub(crate) struct Arguments {
         hide_default_value = true
     )]
     stdin: When,
-    /// Give it a terminal [default: auto, which is yes if shoal is at one]
+    /// Give it a terminal [default: auto, which is yes if shoal runs in one]
     #[arg(
         long,
         short = 't',
@@ -79,10 +79,10 @@ pub(crate) struct Arguments {
         hide_default_value = true
     )]
     tty: When,
-    /// Run a line of shell instead of a program
+    /// Run a shell command line instead of a program
     #[arg(long, value_name = "LINE", conflicts_with = "argv")]
     shell: Option<String>,
-    /// Keep the output and print one JSON object at the end
+    /// Collect the output and print one JSON object at the end
     #[arg(long)]
     json: bool,
     /// The program and its arguments
@@ -106,9 +106,9 @@ pub(crate) enum When {
     No,
 }
 
-/// What is known about where we run.
+/// Our standard input and output.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Surroundings {
+pub(crate) struct StdioContext {
     /// Standard input is open.
     pub(crate) stdin_open: bool,
     /// Standard input is a terminal.
@@ -117,16 +117,16 @@ pub(crate) struct Surroundings {
     pub(crate) stdout_terminal: bool,
 }
 
-/// What is meant.
+/// What to run, and how.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Wish {
+pub(crate) struct RunPlan {
     pub(crate) command: Command,
     /// How it is called in messages.
     pub(crate) name: String,
     /// The name or id of the image that is the root.
     pub(crate) image: Option<String>,
     pub(crate) limits: Limits,
-    /// Which limits somebody asked for: by their names, with the flags.
+    /// The limits that were given: names and flags.
     pub(crate) asked: Vec<(&'static str, &'static str)>,
     pub(crate) workspace: Option<PathBuf>,
     pub(crate) env: Vec<(String, String)>,
@@ -137,17 +137,17 @@ pub(crate) struct Wish {
     pub(crate) json: bool,
 }
 
-impl Wish {
+impl RunPlan {
     pub(crate) fn of(
         typed: Arguments,
-        around: Surroundings,
+        stdio: StdioContext,
         inherited: impl Fn(&str) -> Option<String>,
     ) -> Result<Self, Failure> {
         let mut limits = Limits::default();
         limits.memory_mb = typed.memory.unwrap_or(limits.memory_mb);
         limits.cpu_milli = typed.cpu.unwrap_or(limits.cpu_milli);
         limits.pids = typed.pids.unwrap_or(limits.pids);
-        // What nobody asked for need not be kept; what somebody did is checked before.
+        // A default limit may be missing. A limit that was given is checked before the launch.
         limits.best_effort = true;
         let asked = [
             ("memory_mb", "--memory", typed.memory),
@@ -160,7 +160,7 @@ impl Wish {
             .map(|(name, flag, _)| (name, flag))
             .collect();
         limits.workspace_mb = typed.workspace_mb.unwrap_or(limits.workspace_mb);
-        let at_terminal = around.stdin_terminal && around.stdout_terminal;
+        let at_terminal = stdio.stdin_terminal && stdio.stdout_terminal;
         let terminal = !typed.json && typed.tty.holds(at_terminal);
         if typed.json && typed.tty == When::Yes {
             return Err(Failure::new(
@@ -171,7 +171,7 @@ impl Wish {
         }
         let stdin = typed
             .stdin
-            .holds(around.stdin_open && (terminal || !typed.json || !around.stdin_terminal));
+            .holds(stdio.stdin_open && (terminal || !typed.json || !stdio.stdin_terminal));
         let (command, name) = if let Some(line) = typed.shell {
             (Command::Shell(line), "sh".to_owned())
         } else {
@@ -182,11 +182,11 @@ impl Wish {
             return Err(Failure::new("nothing to run", "the name of the program is empty"));
         }
         if let Some(cwd) = typed.cwd.as_deref().filter(|cwd| !cwd.starts_with('/')) {
-            return Err(Failure::new(format!("cannot start in {cwd}"), "it is not absolute")
+            return Err(Failure::new(format!("cannot start in {cwd}"), "the path is not absolute")
                 .remedy("give a path in the sandbox, like /workspace"));
         }
         let mut env = environment(&typed.env, &inherited)?;
-        // A program at our terminal should know what kind it is.
+        // A program in our terminal must know its type.
         if terminal && !env.iter().any(|(key, _)| key == "TERM") {
             env.extend(inherited("TERM").map(|kind| ("TERM".to_owned(), kind)));
         }
@@ -229,12 +229,12 @@ mod tests {
         arguments: Arguments,
     }
 
-    const SCRIPT: Surroundings =
-        Surroundings { stdin_open: true, stdin_terminal: false, stdout_terminal: false };
-    const PERSON: Surroundings =
-        Surroundings { stdin_open: true, stdin_terminal: true, stdout_terminal: true };
+    const SCRIPT: StdioContext =
+        StdioContext { stdin_open: true, stdin_terminal: false, stdout_terminal: false };
+    const PERSON: StdioContext =
+        StdioContext { stdin_open: true, stdin_terminal: true, stdout_terminal: true };
 
-    fn wish(line: &str, around: Surroundings) -> Result<Wish, String> {
+    fn plan(line: &str, stdio: StdioContext) -> Result<RunPlan, String> {
         let words = ["run"].into_iter().chain(line.split(' '));
         let typed = Typed::try_parse_from(words).map_err(|error| error.to_string())?;
         let inherited = |key: &str| match key {
@@ -242,7 +242,7 @@ mod tests {
             "TERM" => Some("vt100".to_owned()),
             _ => None,
         };
-        Wish::of(typed.arguments, around, inherited).map_err(|failure| failure.to_string())
+        RunPlan::of(typed.arguments, stdio, inherited).map_err(|failure| failure.to_string())
     }
 
     fn argv(words: &[&str]) -> Command {
@@ -250,19 +250,19 @@ mod tests {
     }
 
     #[test]
-    fn programs_keep_their_own_flags() {
+    fn run_leaves_flags_after_the_program_alone() {
         for line in ["ls -l --json", "-- ls -l --json"] {
-            let wish = wish(line, SCRIPT).unwrap();
-            assert_eq!(wish.command, argv(&["ls", "-l", "--json"]), "{line}");
-            assert!(!wish.json);
+            let plan = plan(line, SCRIPT).unwrap();
+            assert_eq!(plan.command, argv(&["ls", "-l", "--json"]), "{line}");
+            assert!(!plan.json);
         }
-        assert_eq!(wish("--shell ls", SCRIPT).unwrap().command, Command::Shell("ls".into()));
-        assert!(wish("--shell ls -- ls", SCRIPT).is_err());
-        assert!(wish("--memory 64", SCRIPT).is_err(), "nothing to run");
+        assert_eq!(plan("--shell ls", SCRIPT).unwrap().command, Command::Shell("ls".into()));
+        assert!(plan("--shell ls -- ls", SCRIPT).is_err());
+        assert!(plan("--memory 64", SCRIPT).is_err(), "nothing to run");
     }
 
     #[test]
-    fn a_terminal_is_given_at_one_and_when_asked() {
+    fn run_gives_a_terminal_in_a_terminal_and_on_request() {
         let cases = [
             ("x", PERSON, true, true),
             ("x", SCRIPT, false, true),
@@ -272,33 +272,33 @@ mod tests {
             ("--tty=no --stdin=no x", PERSON, false, false),
             ("--json x", PERSON, false, false),
             ("--json x", SCRIPT, false, true),
-            ("x", Surroundings { stdin_open: false, ..SCRIPT }, false, false),
+            ("x", StdioContext { stdin_open: false, ..SCRIPT }, false, false),
         ];
-        for (line, around, terminal, stdin) in cases {
-            let wish = wish(line, around).unwrap();
-            assert_eq!((wish.terminal, wish.stdin), (terminal, stdin), "{line} {around:?}");
+        for (line, stdio, terminal, stdin) in cases {
+            let plan = plan(line, stdio).unwrap();
+            assert_eq!((plan.terminal, plan.stdin), (terminal, stdin), "{line} {stdio:?}");
         }
-        assert!(wish("--json -t x", PERSON).is_err());
-        let term = |line| wish(line, PERSON).unwrap().env.iter().any(|(key, _)| key == "TERM");
+        assert!(plan("--json -t x", PERSON).is_err());
+        let term = |line| plan(line, PERSON).unwrap().env.iter().any(|(key, _)| key == "TERM");
         assert!(term("x") && !term("--tty=no x"));
     }
 
     #[test]
-    fn environment_and_limits_are_read() {
-        let wish = wish("-e A=b=c -e HOME -e NONE -e E= --memory 64 --cpu 500 --pids 9 x", SCRIPT);
-        let wish = wish.unwrap();
+    fn run_parses_environment_and_limits() {
+        let plan = plan("-e A=b=c -e HOME -e NONE -e E= --memory 64 --cpu 500 --pids 9 x", SCRIPT);
+        let plan = plan.unwrap();
         let expected = [("A", "b=c"), ("HOME", "/root"), ("E", "")];
-        assert_eq!(wish.env, expected.map(|(key, value)| (key.to_owned(), value.to_owned())));
-        let limits = (wish.limits.memory_mb, wish.limits.cpu_milli, wish.limits.pids);
+        assert_eq!(plan.env, expected.map(|(key, value)| (key.to_owned(), value.to_owned())));
+        let limits = (plan.limits.memory_mb, plan.limits.cpu_milli, plan.limits.pids);
         assert_eq!(limits, (64, 500, 9));
     }
 
     #[test]
-    fn nonsense_is_refused() {
+    fn run_refuses_invalid_arguments() {
         for line in
             ["--memory 0 x", "--cpu 1 x", "--pids 0 x", "-e =v x", "--cwd a x", "--timeout 0 x"]
         {
-            assert!(wish(line, SCRIPT).is_err(), "{line}");
+            assert!(plan(line, SCRIPT).is_err(), "{line}");
         }
     }
 }

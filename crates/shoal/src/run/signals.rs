@@ -1,16 +1,16 @@
-//! Signals that are meant for the program: whoever stops us means it.
+//! Signals that are forwarded to the program: a user who interrupts us means the program.
 
 use runtime::RuntimeError;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::failure::Failure;
 
-/// What a signal asks for.
+/// What to do about a signal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Told {
-    /// Pass this on to the program.
-    Pass(i32),
-    /// The terminal has another size.
+pub(crate) enum SignalAction {
+    /// Forward this signal to the program.
+    Forward(i32),
+    /// The size of the terminal changed.
     Resized,
 }
 
@@ -45,7 +45,7 @@ impl Signals {
     }
 
     /// The next one.
-    pub(crate) async fn next(&mut self) -> Told {
+    pub(crate) async fn next(&mut self) -> SignalAction {
         let kind = tokio::select! {
             _ = self.interrupt.recv() => SignalKind::interrupt(),
             _ = self.terminate.recv() => SignalKind::terminate(),
@@ -53,23 +53,23 @@ impl Signals {
             _ = self.quit.recv() => SignalKind::quit(),
             _ = self.user1.recv() => SignalKind::user_defined1(),
             _ = self.user2.recv() => SignalKind::user_defined2(),
-            _ = self.resize.recv() => return Told::Resized,
+            _ = self.resize.recv() => return SignalAction::Resized,
         };
-        Told::Pass(kind.as_raw_value())
+        SignalAction::Forward(kind.as_raw_value())
     }
 
-    /// The next one that asks us to end, while there is no program to pass it on to.
-    pub(crate) async fn ending(&mut self) -> i32 {
+    /// The next signal that asks us to end, while there is no program to forward it to.
+    pub(crate) async fn next_end(&mut self) -> i32 {
         loop {
             match self.next().await {
-                Told::Pass(number) if asks_to_end(number) => return number,
-                Told::Pass(_) | Told::Resized => {}
+                SignalAction::Forward(number) if asks_to_end(number) => return number,
+                SignalAction::Forward(_) | SignalAction::Resized => {}
             }
         }
     }
 }
 
-/// Whether somebody wants us gone.
+/// Whether this signal asks us to end.
 pub(crate) fn asks_to_end(number: i32) -> bool {
     [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup(), SignalKind::quit()]
         .iter()

@@ -1,5 +1,5 @@
-//! Our three streams and those of a program, tied together. A reader who went away is told to the
-//! program, as a pipe would; a slow reader slows the program down and nothing else.
+//! Connects our three streams to those of a program. A closed output closes the program's output,
+//! as a pipe would. A slow reader slows down the program and nothing else.
 
 use std::io::{self, Read as _};
 use std::os::fd::{AsFd as _, BorrowedFd};
@@ -11,7 +11,7 @@ use tokio::task::{JoinHandle, block_in_place};
 
 const CHUNK_BYTES: usize = 256 * 1024;
 const INPUT_CHUNK_BYTES: usize = 64 * 1024;
-/// Pieces of input that wait for the program.
+/// Chunks of input that wait for the program.
 const INPUT_PIECES: usize = 2;
 
 /// One of our two outputs.
@@ -21,10 +21,10 @@ pub(crate) enum Ours {
     Stderr,
 }
 
-/// Passes on our standard input until its end, or until the program does not read any more.
+/// Sends our standard input until it ends, or until the program closes its input.
 pub(crate) fn feed(mut input: ByteWriter) {
     let (pieces, mut arriving) = mpsc::channel::<Vec<u8>>(INPUT_PIECES);
-    // A thread, because a read from a terminal can only be waited for. It ends with the process.
+    // In a thread, because a read from a terminal blocks. The thread ends with this process.
     std::thread::spawn(move || {
         let mut stdin = io::stdin().lock();
         let mut buffer = vec![0; INPUT_CHUNK_BYTES];
@@ -40,12 +40,12 @@ pub(crate) fn feed(mut input: ByteWriter) {
                 return;
             }
         }
-        // A program that does not read is free not to notice the end.
+        // A program that closed its input need not see the end.
         let _ = input.shutdown().await;
     });
 }
 
-/// Passes on what a program writes, until it ends.
+/// Writes the output of a program to ours, until it ends.
 pub(crate) fn drain(
     output: Option<ByteReader>,
     ours: Ours,
@@ -65,7 +65,7 @@ pub(crate) fn drain(
             });
             match written {
                 Ok(()) => {}
-                // Nobody reads any more: dropping our end tells the program.
+                // Our output is closed: dropping our end closes the program's output.
                 Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Ok(()),
                 Err(error) => return Err(RuntimeError::system("write output", &error)),
             }
@@ -73,14 +73,14 @@ pub(crate) fn drain(
     })
 }
 
-/// Writes all of it, however the file was opened. Blocks.
+/// Writes all bytes, also to a non-blocking descriptor. Blocks.
 pub(crate) fn write_all(descriptor: BorrowedFd<'_>, mut bytes: &[u8]) -> io::Result<()> {
     while !bytes.is_empty() {
         match rustix::io::write(descriptor, bytes) {
             Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
             Ok(length) => bytes = &bytes[length..],
             Err(rustix::io::Errno::INTR) => {}
-            // Somebody made the file non-blocking for us too.
+            // Another process made the file non-blocking.
             Err(rustix::io::Errno::AGAIN) => {
                 let mut ready =
                     [rustix::event::PollFd::new(&descriptor, rustix::event::PollFlags::OUT)];
@@ -92,12 +92,12 @@ pub(crate) fn write_all(descriptor: BorrowedFd<'_>, mut bytes: &[u8]) -> io::Res
     Ok(())
 }
 
-/// All of our standard input, for a program whose output is kept.
+/// Reads our whole standard input.
 pub(crate) fn read_input(limit_bytes: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     let read = io::stdin().lock().take(limit_bytes + 1).read_to_end(&mut bytes)?;
     if read as u64 > limit_bytes {
-        return Err(io::Error::other(format!("it has more than {limit_bytes} bytes")));
+        return Err(io::Error::other(format!("standard input has more than {limit_bytes} bytes")));
     }
     Ok(bytes)
 }

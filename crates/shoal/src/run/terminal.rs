@@ -1,15 +1,15 @@
-//! The terminal we are at: its size, and the raw mode in which every key goes to the program.
-//! Whatever happens, it is given back as it was.
+//! Our terminal: its size, and raw mode, in which every key goes to the program. Its old mode is
+//! always restored.
 
 use std::io::{stdin, stdout};
 
 use runtime::TerminalSize;
 use rustix::termios::{OptionalActions, Termios, tcgetattr, tcgetwinsize, tcsetattr};
 
-/// What a program without a terminal around it gets.
+/// The size if we have no terminal.
 const DEFAULT_SIZE: TerminalSize = TerminalSize { rows: 24, columns: 80 };
 
-/// How large the terminal is.
+/// The size of our terminal.
 pub(crate) fn size() -> TerminalSize {
     let known = tcgetwinsize(stdout()).or_else(|_| tcgetwinsize(stdin())).ok();
     let known = known.filter(|size| size.ws_row > 0 && size.ws_col > 0);

@@ -1,5 +1,5 @@
-//! A run on the fake runtime: what becomes of exits, failures and deadlines. That streams and
-//! terminals work with real programs is tested where there are real sandboxes.
+//! `shoal run` on the fake runtime: exit codes, failures and deadlines. Tests with real sandboxes
+//! cover streams and terminals.
 
 use std::time::Duration;
 
@@ -7,15 +7,15 @@ use model::Limits;
 use runtime::fake::{FakeRuntime, FakeSettings};
 use runtime::{Command, Root, WorkspaceSource};
 
-use super::arguments::Wish;
-use super::ending::Ending;
-use super::perform;
+use super::arguments::RunPlan;
+use super::outcome::ProgramOutcome;
+use super::run_in_sandbox;
 use super::signals::Signals;
 use crate::failure::Failure;
 use crate::output::{Color, Output};
 
-fn wish(words: &[&str]) -> Wish {
-    Wish {
+fn plan(words: &[&str]) -> RunPlan {
+    RunPlan {
         image: None,
         command: Command::Argv(words.iter().map(|word| (*word).to_owned()).collect()),
         name: words[0].to_owned(),
@@ -31,41 +31,42 @@ fn wish(words: &[&str]) -> Wish {
     }
 }
 
-fn ran(wish: Wish) -> Result<Ending, Failure> {
+fn ran(plan: RunPlan) -> Result<ProgramOutcome, Failure> {
     let tokio = crate::native::tokio().unwrap();
     crate::native::block_on(&tokio, async {
         let runtime = FakeRuntime::new(FakeSettings::default());
         let mut signals = Signals::listen().unwrap();
         let output = Output::new(Color::Never);
-        perform(&runtime, wish, (Root::Host, WorkspaceSource::Memory), &mut signals, &output).await
+        run_in_sandbox(&runtime, plan, (Root::Host, WorkspaceSource::Memory), &mut signals, &output)
+            .await
     })
 }
 
 #[test]
-fn exit_codes_pass_through() {
+fn run_passes_exit_codes_through() {
     for (words, code) in [(&["true"][..], 0), (&["false"], 1), (&["sh", "-c", "exit 42"], 42)] {
-        assert_eq!(ran(wish(words)).unwrap().code(), code, "{words:?}");
+        assert_eq!(ran(plan(words)).unwrap().code(), code, "{words:?}");
     }
 }
 
 #[test]
-fn a_missing_program_is_127() {
-    assert_eq!(ran(wish(&["no-such-program"])).unwrap_err().exit(), 127);
+fn run_of_a_missing_program_exits_with_127() {
+    assert_eq!(ran(plan(&["no-such-program"])).unwrap_err().exit(), 127);
 }
 
 #[test]
-fn a_deadline_kills() {
-    let slow = Wish { timeout: Some(Duration::from_millis(50)), ..wish(&["sleep", "60"]) };
-    let ending = ran(slow).unwrap();
-    assert_eq!(ending.code(), 137);
-    assert!(ending.words().unwrap().starts_with("timed out"));
+fn run_kills_at_its_deadline() {
+    let slow = RunPlan { timeout: Some(Duration::from_millis(50)), ..plan(&["sleep", "60"]) };
+    let outcome = ran(slow).unwrap();
+    assert_eq!(outcome.code(), 137);
+    assert!(outcome.words().unwrap().starts_with("timed out"));
 }
 
 #[test]
-fn want_of_memory_is_137_and_said() {
-    let outcome = ran(wish(&["oom"]));
+fn run_out_of_memory_exits_with_137_and_a_note() {
+    let outcome = ran(plan(&["oom"]));
     let (code, words) = match outcome {
-        Ok(ending) => (ending.code(), ending.words().unwrap_or_default()),
+        Ok(outcome) => (outcome.code(), outcome.words().unwrap_or_default()),
         Err(failure) => (failure.exit(), failure.to_string()),
     };
     assert_eq!(code, 137);

@@ -1,5 +1,5 @@
-//! The file by which commands on this machine find the server. A disk without space is no reason
-//! not to serve: then the file is written as soon as there is some.
+//! The file by which commands on this machine find the server. A full disk does not stop the
+//! server: the file is written as soon as there is space.
 
 use std::convert::Infallible;
 use std::future::pending;
@@ -12,7 +12,7 @@ use tokio::time::sleep;
 use super::data_dir::{DataDir, unwritable};
 use crate::failure::Failure;
 
-/// How long is waited before it is tried again.
+/// Pause between two attempts.
 const PAUSE: Duration = Duration::from_secs(1);
 
 /// Writes the file, unless there is no space for it.
@@ -21,7 +21,7 @@ pub(super) fn write(place: &DataDir, address: SocketAddr) -> Result<(), Failure>
         Err(error) if error.kind() == ErrorKind::StorageFull => {
             tracing::warn!(
                 %address,
-                "there is no space to say where the server is: until then commands need --server"
+                "disk full: cannot write the address file; until then commands need --server"
             );
             Ok(())
         }
@@ -30,9 +30,9 @@ pub(super) fn write(place: &DataDir, address: SocketAddr) -> Result<(), Failure>
     }
 }
 
-/// Sees to it that the file is there at some time, for as long as it is waited for.
+/// Tries to write the file until it succeeds. Never returns.
 pub(super) async fn keep(place: &DataDir, address: SocketAddr) -> Infallible {
-    while !place.says_address(address) && place.write_address(address).is_err() {
+    while !place.has_address(address) && place.write_address(address).is_err() {
         sleep(PAUSE).await;
     }
     pending().await

@@ -1,5 +1,5 @@
-//! The server as clients of Ash meet it: the template of its sessions, the first key where they look
-//! for it, and what of our own environment is passed on. Only where somebody asked for Ash.
+//! The server for clients of Ash: the template of their sessions, the first key where they expect
+//! it, and which of our variables sessions get. Does nothing unless Ash is configured.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -12,28 +12,28 @@ use model::{ErrorCode, Refusal, Role, Template, TemplateName};
 use tokio::time::sleep;
 
 use super::data_dir::DataDir;
-use crate::config::{Ash, Config, Surroundings};
+use crate::config::{Ash, Config, HostContext};
 use crate::failure::Failure;
 
 /// Where `npm install -g` puts the bridge.
 const BRIDGE_ENTRY: &str = "/usr/local/lib/node_modules/@ash-ai/bridge/dist/index.js";
-/// What a workspace of Ash may have.
+/// The size of a workspace of Ash.
 const WORKSPACE_MB: u32 = 1024;
 const KEY_NAME: &str = "ash-initial";
 const KEY_VARIABLE: &str = "ASH_API_KEY";
 
-/// What the dialect is to know.
-pub(super) fn settings(config: &Config, around: &Surroundings) -> AshSettings {
+/// The settings of the dialect.
+pub(super) fn settings(config: &Config, context: &HostContext) -> AshSettings {
     let ash = &config.ash;
     let roots = if ash.agent_roots.is_empty() {
         vec![config.server.data_dir.join("agents")]
     } else {
         ash.agent_roots.clone()
     };
-    let text = |name: &str| around.variable(name).and_then(|value| value.to_str());
+    let text = |name: &str| context.variable(name).and_then(|value| value.to_str());
     let passed =
         ash.pass_env.iter().filter_map(|name| Some((name.clone(), text(name)?.to_owned())));
-    // Whoever did not ask for Ash did not mean us with its key.
+    // Without `--ash` the variable is meant for Ash itself, not for us.
     let api_key = ash.listen.and_then(|_| text(KEY_VARIABLE)).map(str::to_owned);
     AshSettings {
         template: ash.template.clone(),
@@ -45,15 +45,15 @@ pub(super) fn settings(config: &Config, around: &Surroundings) -> AshSettings {
     }
 }
 
-/// Why there is no template.
-pub(super) enum NotPut {
-    /// The store cannot be written, for want of space say.
-    Later(Refusal),
-    /// It was refused.
-    Never(Failure),
+/// Why the template could not be put.
+pub(super) enum PutError {
+    /// The store cannot be written now, for example because the disk is full.
+    RetryLater(Refusal),
+    /// The engine refused the template.
+    Refused(Failure),
 }
 
-/// How long is waited before it is tried again.
+/// Pause between two attempts.
 const PUT_PAUSE: Duration = Duration::from_secs(1);
 
 /// Puts the template once the store can be written.
@@ -61,22 +61,22 @@ pub(super) async fn put_template_later(engine: Engine, config: Config, best_effo
     loop {
         sleep(PUT_PAUSE).await;
         match put_template(&engine, &config, best_effort).await {
-            Err(NotPut::Later(_)) if !engine.health().stopping => {}
-            Ok(()) | Err(NotPut::Later(_)) => return,
-            Err(NotPut::Never(failure)) => {
-                tracing::error!(%failure, "the template of Ash cannot be made");
+            Err(PutError::RetryLater(_)) if !engine.health().stopping => {}
+            Ok(()) | Err(PutError::RetryLater(_)) => return,
+            Err(PutError::Refused(failure)) => {
+                tracing::error!(%failure, "cannot make the template of Ash");
                 return;
             }
         }
     }
 }
 
-/// The template of its sessions, unless somebody made one of that name.
+/// Puts the template of Ash's sessions, unless the configuration has one.
 pub(super) async fn put_template(
     engine: &Engine,
     config: &Config,
     best_effort: bool,
-) -> Result<(), NotPut> {
+) -> Result<(), PutError> {
     let ash = &config.ash;
     let Ok(name) = TemplateName::new(&ash.template) else { return Ok(()) };
     let configured = config.given_templates().iter().any(|template| template.name == name);
@@ -87,7 +87,7 @@ pub(super) async fn put_template(
     if ash.bridge_entry.is_none() && !Path::new(entry).exists() {
         tracing::warn!(
             entry,
-            "there is no bridge of Ash: install it, or say with ash.bridge_entry where it is inside \
+            "the bridge of Ash is not installed: install it, or set ash.bridge_entry to its path inside \
              sandboxes (docs/guides/ash.md)"
         );
     }
@@ -98,10 +98,12 @@ pub(super) async fn put_template(
     }
     match engine.put_template(template).await {
         Ok(_) => Ok(()),
-        Err(refusal) if refusal.code == ErrorCode::StoreUnavailable => Err(NotPut::Later(refusal)),
+        Err(refusal) if refusal.code == ErrorCode::StoreUnavailable => {
+            Err(PutError::RetryLater(refusal))
+        }
         Err(refusal) => {
             let failure = Failure::new("cannot make the template of Ash", &refusal);
-            Err(NotPut::Never(failure.remedy(refusal.code.remedy())))
+            Err(PutError::Refused(failure.remedy(refusal.code.remedy())))
         }
     }
 }
@@ -115,14 +117,14 @@ fn template(name: TemplateName, entry: &str, memory_mb: u32) -> Template {
     template
 }
 
-/// The first key, in the file where Ash leaves it. Whoever removed the file meant it, and whoever
-/// has a key in the environment needs no other.
+/// Makes the first key, in the file where Ash leaves it. A key is made once: a removed file is not
+/// written again. With a key in the environment none is made.
 pub(super) async fn ensure_key(
     engine: &Engine,
     config: &Config,
     place: &DataDir,
 ) -> Result<(), Failure> {
-    let has_one = Surroundings::read().variable(KEY_VARIABLE).is_some();
+    let has_one = HostContext::read().variable(KEY_VARIABLE).is_some();
     let made = engine.keys().iter().any(|key| key.name == KEY_NAME);
     if config.ash.listen.is_none() || has_one || made {
         return Ok(());
@@ -137,13 +139,13 @@ pub(super) async fn ensure_key(
 mod tests {
     use super::*;
 
-    fn around(env: &[(&str, &str)]) -> Surroundings {
+    fn context(env: &[(&str, &str)]) -> HostContext {
         let env = env.iter().map(|(name, value)| ((*name).to_owned(), (*value).into()));
-        Surroundings { root: true, cores: 2, env: env.collect() }
+        HostContext { root: true, cores: 2, env: env.collect() }
     }
 
     #[test]
-    fn the_template_of_ash_is_one_that_could_work() {
+    fn ash_template_is_valid() {
         let made = template(TemplateName::new("ash").unwrap(), "/usr/lib/bridge.js", 2048);
         assert_eq!(made.validate(), Ok(()));
         assert_eq!((made.limits.memory_mb, made.limits.workspace_mb), (2048, 1024));
@@ -152,25 +154,25 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_named_is_passed_on_and_the_key_counts_only_where_it_is_meant() {
+    fn ash_settings_pass_on_named_variables_and_take_the_key_only_with_ash() {
         let mut config = Config::default();
         config.server.data_dir = "/data".into();
-        let around = around(&[
+        let context = context(&[
             ("ASH_API_KEY", "k"),
             ("ASH_REAL_SDK", "1"),
             ("ANTHROPIC_API_KEY", "secret"),
             ("ASH_DEBUG_TIMING", ""),
         ]);
-        let told = settings(&config, &around);
-        assert_eq!(told.api_key, None);
-        assert_eq!(told.agent_roots, [Path::new("/data/agents")]);
-        assert_eq!(told.env, BTreeMap::from([("ASH_REAL_SDK".to_owned(), "1".to_owned())]));
+        let found = settings(&config, &context);
+        assert_eq!(found.api_key, None);
+        assert_eq!(found.agent_roots, [Path::new("/data/agents")]);
+        assert_eq!(found.env, BTreeMap::from([("ASH_REAL_SDK".to_owned(), "1".to_owned())]));
         config.ash.listen = Some(([127, 0, 0, 1], 4100).into());
         config.ash.pass_env.push("ANTHROPIC_API_KEY".to_owned());
         config.ash.agent_roots = vec!["/agents".into()];
-        let told = settings(&config, &around);
-        assert_eq!(told.api_key.as_deref(), Some("k"));
-        assert_eq!(told.env["ANTHROPIC_API_KEY"], "secret");
-        assert_eq!(told.agent_roots, [Path::new("/agents")]);
+        let found = settings(&config, &context);
+        assert_eq!(found.api_key.as_deref(), Some("k"));
+        assert_eq!(found.env["ANTHROPIC_API_KEY"], "secret");
+        assert_eq!(found.agent_roots, [Path::new("/agents")]);
     }
 }

@@ -1,5 +1,5 @@
-//! What a person sees when the server is ready: where it is, where its key is, what to try. A log
-//! gets the same in one line.
+//! What the server prints when it is ready: its address, where its key is, what to try. Without a
+//! terminal it logs the same in one line.
 
 use std::io::{self, IsTerminal as _};
 use std::net::SocketAddr;
@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use engine::Engine;
 
 use super::{Parts, reachable};
-use crate::config::Surroundings;
+use crate::config::HostContext;
 use crate::output::Paint;
 
 pub(super) fn show(parts: &Parts<'_>, engine: &Engine, address: SocketAddr) {
@@ -22,8 +22,8 @@ pub(super) fn show(parts: &Parts<'_>, engine: &Engine, address: SocketAddr) {
         }
         tracing::warn!(
             %address,
-            "listening beyond this machine without TLS: keys and data can be read on the way; put a \
-             proxy with TLS in front, and name its host in server.hosts"
+            "listening beyond this machine without TLS: others on the network can read keys and data; \
+             put a proxy with TLS in front, and name its host in server.hosts"
         );
     }
     if !io::stdout().is_terminal() {
@@ -38,8 +38,8 @@ pub(super) fn show(parts: &Parts<'_>, engine: &Engine, address: SocketAddr) {
     }
     let output = parts.output;
     let here = reachable(address);
-    // What commands find by themselves need not be typed.
-    let found = parts.place.path() == Surroundings::read().data_dir();
+    // Commands find the default data directory by themselves.
+    let found = parts.place.path() == HostContext::read().data_dir();
     let flag = if found { String::new() } else { format!(" --data-dir {data_dir}") };
     let pools = engine.templates();
     let pools: Vec<_> = pools
@@ -57,7 +57,7 @@ pub(super) fn show(parts: &Parts<'_>, engine: &Engine, address: SocketAddr) {
         ("templates", pools.join(", ")),
         ("try", format!("shoal exec{flag} -- echo hi")),
         ("or", format!("curl -sH \"Authorization: Bearer $(cat {key})\" http://{here}/v1/stats")),
-        ("stop", "Ctrl-C, twice if you cannot wait".to_owned()),
+        ("stop", "Ctrl-C; again to stop at once".to_owned()),
     ];
     let keys = if parts.config.blaxel.keyless { ", without a key" } else { "" };
     let blaxel = blaxel.map(|at| ("Blaxel", format!("http://{}{keys}", reachable(at))));

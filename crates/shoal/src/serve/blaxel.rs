@@ -1,5 +1,5 @@
-//! The server as clients of Blaxel meet it: which template their sandboxes are of. Nothing is started
-//! for them before they ask.
+//! The server for clients of Blaxel: the template of their sandboxes. It starts nothing before the
+//! first request.
 
 use api::BlaxelSettings;
 use engine::Engine;
@@ -7,21 +7,21 @@ use model::TemplateName;
 
 use crate::config::Config;
 
-/// What the dialect is to know.
+/// The settings of the dialect.
 pub(super) fn settings(config: &Config) -> BlaxelSettings {
     let blaxel = &config.blaxel;
     BlaxelSettings { template: blaxel.template.clone(), keyless: blaxel.keyless }
 }
 
-/// Says it at the start if there is no such template: it may still be made.
-pub(super) fn tell_of_template(engine: &Engine, config: &Config) {
+/// Warns at the start if the template does not exist. It may still be made later.
+pub(super) fn warn_if_template_missing(engine: &Engine, config: &Config) {
     let template = config.blaxel.template.as_str();
     let known = TemplateName::new(template).is_ok_and(|name| engine.template(&name).is_some());
     if config.blaxel.listen.is_some() && !known {
         tracing::warn!(
             template,
-            "there is no such template: requests for its sandbox are refused until `shoal templates \
-             put` makes it"
+            "the template for clients of Blaxel does not exist: their requests are refused until \
+             `shoal templates put` makes it"
         );
     }
 }
@@ -31,12 +31,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_configured_is_passed_on() {
+    fn blaxel_settings_are_passed_on() {
         let mut config = Config::default();
         assert_eq!(settings(&config), BlaxelSettings::default());
         config.blaxel.template = "web".to_owned();
         config.blaxel.keyless = true;
-        let told = BlaxelSettings { template: "web".to_owned(), keyless: true };
-        assert_eq!(settings(&config), told);
+        let expected = BlaxelSettings { template: "web".to_owned(), keyless: true };
+        assert_eq!(settings(&config), expected);
     }
 }

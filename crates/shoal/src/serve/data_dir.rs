@@ -1,6 +1,6 @@
-//! The data directory: made for its owner alone, used by one server at a time, with the two files
-//! by which commands on this machine find that server. What a store in memory names is kept apart
-//! from what another store names, and goes with it.
+//! The data directory: private to its owner, used by one server at a time, with the two files by
+//! which commands on this machine find that server. Files of a store in memory are in a directory
+//! of their own, which is removed with the store.
 
 use std::fs::{self, DirBuilder, File};
 use std::io::{self, Read as _, Seek as _, Write as _};
@@ -18,23 +18,23 @@ use crate::config::StoreKind;
 use crate::failure::Failure;
 use crate::native;
 
-/// Locked by the server that has the directory.
+/// Locked by the server that uses the directory.
 pub(crate) const LOCK_FILE: &str = "lock";
-/// Says which store the files beside it belong to.
+/// Holds the id of the store to which the files beside it belong.
 const STORE_FILE: &str = "store.id";
-/// Says what containers of this data directory are labelled with.
+/// Holds the label of the containers of this data directory.
 const NODE_FILE: &str = "node.id";
-/// Is there if a Docker engine was used.
+/// Exists if a Docker engine was used.
 const DOCKER_FILE: &str = "docker.used";
-/// What belongs to a store in memory.
+/// The directory for files of a store in memory.
 const MEMORY: &str = "memory";
 /// Where Ash leaves its first key.
 const ASH_KEY_FILE: &str = "initial-api-key";
-/// Where files are put that no record names.
+/// The directory for files that no record names.
 pub(crate) const LOST_FOUND: &str = "lost+found";
-/// How many digits a name has that we made.
-const NAME_DIGITS: usize = 16;
-/// How long the id of a workspace is.
+/// Digits of an id that we made.
+const ID_DIGITS: usize = 16;
+/// Length of the id of a workspace.
 const ID_CHARS: usize = 36;
 const NODE_REMEDY: &str = "nothing was changed: put the id back, which containers of this server \
     have as their label shoal.node (`docker ps -a --filter label=shoal.node`); or remove the file: a \
@@ -42,27 +42,27 @@ const NODE_REMEDY: &str = "nothing was changed: put the id back, which container
 const STORE_REMEDY: &str = "nothing was changed: if shoal.db beside it is the database that these \
     files belong to, remove the file, and it is made again; if not, bring that database back first, or \
     choose another directory with --data-dir";
-/// Longest process id that is read from a lock.
+/// Longest process id that is read from the lock file.
 const PID_BYTES_MAX: u64 = 20;
 
-/// A data directory that is ours until this is dropped.
+/// A data directory that is locked until this is dropped.
 #[derive(Debug)]
 pub(crate) struct DataDir {
     path: PathBuf,
-    /// Where what the store names is: here, or in a directory that goes with it.
-    of_store: PathBuf,
-    /// Whether the file with the address is ours.
+    /// Where files of the store are: here, or in a directory that is removed with the store.
+    store_path: PathBuf,
+    /// Whether this server wrote the address file.
     wrote_address: AtomicBool,
-    /// Open as long as it is ours. The kernel unlocks it if we are killed.
+    /// Holds the lock. The kernel releases it if the server is killed.
     _lock: File,
 }
 
 impl DataDir {
-    /// Makes it if need be, and makes sure that nobody else uses it.
+    /// Makes the directory if it does not exist, and locks it.
     pub(crate) fn open(path: &Path, store: StoreKind) -> Result<Self, Failure> {
         let failed = |error: io::Error| {
             Failure::new(format!("cannot use {} for data", path.display()), error)
-                .remedy("choose another with --data-dir, or run it with sudo")
+                .remedy("choose another directory with --data-dir, or run it with sudo")
                 .usage()
         };
         DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(failed)?;
@@ -79,34 +79,35 @@ impl DataDir {
             Err(Errno::WOULDBLOCK) => return Err(taken(path, &mut lock)),
             Err(error) => return Err(failed(error.into())),
         }
-        // Who has it is only told to whoever comes second: a full disk is no reason not to start.
+        // The process id is only for the error of a second server: a full disk does not stop the
+        // start.
         match write_pid(&mut lock) {
             Err(error) if error.kind() != io::ErrorKind::StorageFull => return Err(failed(error)),
             Ok(()) | Err(_) => {}
         }
-        // Whatever it was, it did not outlive its server.
+        // A store in memory did not outlive its server; remove its files.
         remove(&path.join(MEMORY)).map_err(failed)?;
-        let of_store = match store {
+        let store_path = match store {
             StoreKind::Sqlite => path.to_owned(),
             StoreKind::Memory => {
-                let of_store = path.join(MEMORY);
-                DirBuilder::new().mode(0o700).create(&of_store).map_err(failed)?;
-                of_store
+                let store_path = path.join(MEMORY);
+                DirBuilder::new().mode(0o700).create(&store_path).map_err(failed)?;
+                store_path
             }
         };
         let wrote_address = AtomicBool::new(false);
-        Ok(Self { path: path.to_owned(), of_store, wrote_address, _lock: lock })
+        Ok(Self { path: path.to_owned(), store_path, wrote_address, _lock: lock })
     }
 
-    /// Refuses names that are garbled, before anything is changed.
+    /// Refuses damaged id files, before anything is changed.
     pub(super) fn check(&self) -> Result<(), Failure> {
         for (name, remedy) in [(NODE_FILE, NODE_REMEDY), (STORE_FILE, STORE_REMEDY)] {
             let file = self.path.join(name);
             match fs::read(&file) {
-                Ok(bytes) if is_name(&bytes) => {}
+                Ok(bytes) if is_id(&bytes) => {}
                 Ok(_) => {
                     let what = format!("cannot use {}", file.display());
-                    let cause = "garbled: it is not a line of 16 hexadecimal digits";
+                    let cause = "the file is damaged: it must be one line of 16 hexadecimal digits";
                     return Err(Failure::new(what, cause).remedy(remedy).usage());
                 }
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
@@ -116,8 +117,8 @@ impl DataDir {
         Ok(())
     }
 
-    /// Something here that an earlier run left, besides the database: then there must be one.
-    pub(super) fn left_by_an_earlier_run(&self) -> Option<String> {
+    /// A file of an earlier run besides the database. If there is one, a database must exist, too.
+    pub(super) fn trace_of_an_earlier_run(&self) -> Option<String> {
         let files = [ADMIN_KEY_FILE, ASH_KEY_FILE, STORE_FILE];
         let file = files.into_iter().find(|name| self.path.join(name).exists());
         let kept = || {
@@ -131,8 +132,8 @@ impl DataDir {
         file.map(str::to_owned).or_else(kept)
     }
 
-    /// Whether the files here belong to this store: what it does not name may be removed then. Those
-    /// that belong to nobody do from now on.
+    /// Whether the files here belong to this store. If so, files that it does not name may be
+    /// removed. Files without an owner belong to this store from now on.
     pub(super) fn belongs_to(&self, store: u64) -> Result<bool, Failure> {
         let file = self.path.join(STORE_FILE);
         let ours = format!("{store:016x}");
@@ -143,9 +144,9 @@ impl DataDir {
                     file = %file.display(),
                     written = written.trim(),
                     ours,
-                    "files in the data directory belong to another store, so none that this one \
-                     does not name are removed: bring the other shoal.db back, or remove this file \
-                     if it is gone for good"
+                    "the files in the data directory belong to another database: the server removes none of \
+                     them; bring the other shoal.db back, or remove this file if that database is \
+                     lost for good"
                 );
                 Ok(false)
             }
@@ -156,7 +157,7 @@ impl DataDir {
         }
     }
 
-    /// The name of this data directory, by which others tell what is ours: made once, and kept.
+    /// The id of this data directory, which labels its containers. It is made once and stays.
     pub(super) fn node(&self) -> Result<String, Failure> {
         let file = self.path.join(NODE_FILE);
         match fs::read_to_string(&file) {
@@ -169,20 +170,20 @@ impl DataDir {
         Ok(name)
     }
 
-    /// Whether containers of an engine may be left of an earlier run, or templates that want one.
+    /// Whether an earlier run used Docker, so that it may have left containers or templates.
     pub(super) fn had_docker(&self) -> bool {
         self.path.join(DOCKER_FILE).exists()
     }
 
-    /// There may be containers of an engine from now on. A full disk is no reason not to start: at
-    /// worst a later start does not wait for an engine that is away.
+    /// Records that there may be containers from now on. A full disk does not stop the start: at
+    /// worst a later start does not wait for an engine that is down.
     pub(super) fn remember_docker(&self) -> Result<(), Failure> {
         if self.had_docker() {
             return Ok(());
         }
         match try_write(&self.path, DOCKER_FILE, 0o600, "") {
             Err(error) if error.kind() == io::ErrorKind::StorageFull => {
-                tracing::warn!(%error, file = DOCKER_FILE, "cannot note that Docker is used");
+                tracing::warn!(%error, file = DOCKER_FILE, "cannot record that Docker is used");
                 Ok(())
             }
             result => result.map_err(|error| unwritable(&self.path.join(DOCKER_FILE), error)),
@@ -194,24 +195,24 @@ impl DataDir {
     }
 
     pub(crate) fn workspaces(&self) -> PathBuf {
-        self.of_store.join("workspaces")
+        self.store_path.join("workspaces")
     }
 
     pub(crate) fn archives(&self) -> PathBuf {
-        self.of_store.join("archives")
+        self.store_path.join("archives")
     }
 
-    /// Where files go that the store does not name.
+    /// The directory for files that the store does not name.
     pub(super) fn lost_found(&self) -> PathBuf {
-        self.of_store.join(LOST_FOUND)
+        self.store_path.join(LOST_FOUND)
     }
 
     pub(crate) fn seeds(&self) -> PathBuf {
-        self.of_store.join("seeds")
+        self.store_path.join("seeds")
     }
 
     pub(super) fn processes(&self) -> PathBuf {
-        self.of_store.join("processes")
+        self.store_path.join("processes")
     }
 
     pub(super) fn images(&self) -> PathBuf {
@@ -219,21 +220,21 @@ impl DataDir {
     }
 
     pub(super) fn key_file(&self) -> PathBuf {
-        self.of_store.join(ADMIN_KEY_FILE)
+        self.store_path.join(ADMIN_KEY_FILE)
     }
 
-    /// Writes the secret of the first key, for its owner alone. It is there whole or not at all.
+    /// Writes the secret of the first key, readable by its owner only, completely or not at all.
     pub(super) fn write_key(&self, secret: &str) -> Result<(), Failure> {
-        write(&self.of_store, ADMIN_KEY_FILE, 0o600, secret)
+        write(&self.store_path, ADMIN_KEY_FILE, 0o600, secret)
     }
 
-    /// Writes the secret of the first key for clients of Ash, where they look for it.
+    /// Writes the secret of the first key for clients of Ash, where they expect it.
     pub(super) fn write_ash_key(&self, secret: &str) -> Result<(), Failure> {
-        write(&self.of_store, ASH_KEY_FILE, 0o600, secret)
+        write(&self.store_path, ASH_KEY_FILE, 0o600, secret)
     }
 
-    /// Says where the server is, and where its key is if that is not the one beside it. It goes with
-    /// this.
+    /// Writes the address of the server, and the path of its key if it is not at the usual place.
+    /// Dropping this removes the file.
     pub(super) fn write_address(&self, address: SocketAddr) -> io::Result<()> {
         self.wrote_address.store(true, Ordering::Relaxed);
         try_write(&self.path, ADDRESS_FILE, 0o644, &self.address_line(address))
@@ -243,14 +244,14 @@ impl DataDir {
         self.path.join(ADDRESS_FILE)
     }
 
-    /// Whether the file says where the server is.
-    pub(super) fn says_address(&self, address: SocketAddr) -> bool {
+    /// Whether the address file has this address.
+    pub(super) fn has_address(&self, address: SocketAddr) -> bool {
         let said = fs::read_to_string(self.address_file());
         said.is_ok_and(|said| said.trim_end() == self.address_line(address))
     }
 
     fn address_line(&self, address: SocketAddr) -> String {
-        let key = match self.of_store.strip_prefix(&self.path) {
+        let key = match self.store_path.strip_prefix(&self.path) {
             Ok(beneath) if beneath != Path::new("") => {
                 format!("\n{}", beneath.join(ADMIN_KEY_FILE).display())
             }
@@ -262,12 +263,12 @@ impl DataDir {
 
 impl Drop for DataDir {
     fn drop(&mut self) {
-        // A file that stays says where a server was; whoever goes there finds nobody. A server that
-        // was refused leaves it as it is, like everything else.
+        // A stale file would lead commands to a server that is gone. A server that was refused
+        // changes nothing, so it leaves the file of another server alone.
         if self.wrote_address.load(Ordering::Relaxed) {
             let _ = fs::remove_file(self.path.join(ADDRESS_FILE));
         }
-        // What cannot be removed now is at the next start.
+        // If this fails, the next start removes it.
         let _ = remove(&self.path.join(MEMORY));
     }
 }
@@ -278,13 +279,13 @@ fn write_pid(lock: &mut File) -> io::Result<()> {
     writeln!(lock, "{}", std::process::id())
 }
 
-/// Whether a file has a name that we made, and nothing else.
-fn is_name(bytes: &[u8]) -> bool {
+/// Whether a file holds one id that we made, and nothing else.
+fn is_id(bytes: &[u8]) -> bool {
     let digits = bytes.strip_suffix(b"\n").unwrap_or(bytes);
-    digits.len() == NAME_DIGITS && digits.iter().all(u8::is_ascii_hexdigit)
+    digits.len() == ID_DIGITS && digits.iter().all(u8::is_ascii_hexdigit)
 }
 
-/// Whether a file or directory has the id of a session's files in its name.
+/// Whether the name of a file or directory begins with the id of a workspace.
 fn is_of_session(name: &str) -> bool {
     name.get(..ID_CHARS).is_some_and(|id| id.parse::<WorkspaceId>().is_ok())
 }
@@ -294,14 +295,14 @@ fn unreadable(file: &Path, error: io::Error) -> Failure {
         .remedy("check the permissions of the data directory")
 }
 
-/// Writes a file of one line, whole or not at all.
+/// Writes a file of one line, completely or not at all.
 fn write(place: &Path, name: &str, mode: u32, line: &str) -> Result<(), Failure> {
     try_write(place, name, mode, line).map_err(|error| unwritable(&place.join(name), error))
 }
 
 fn try_write(place: &Path, name: &str, mode: u32, line: &str) -> io::Result<()> {
     let (file, beside) = (place.join(name), place.join(format!(".{name}.new")));
-    // What an earlier try left could have other permissions.
+    // A file of an earlier attempt could have other permissions.
     match fs::remove_file(&beside) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         Ok(()) | Err(_) => {}
@@ -317,7 +318,7 @@ pub(super) fn unwritable(file: &Path, error: io::Error) -> Failure {
         .remedy("check the permissions of the data directory, and that its disk has space")
 }
 
-/// Removes a directory with everything in it. That there is none is fine.
+/// Removes a directory with everything in it. A missing one is no error.
 fn remove(directory: &Path) -> io::Result<()> {
     match fs::remove_dir_all(directory) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
@@ -327,7 +328,7 @@ fn remove(directory: &Path) -> io::Result<()> {
 
 fn taken(path: &Path, lock: &mut File) -> Failure {
     let mut pid = String::new();
-    // The one who has it writes its number right after it got it.
+    // A server writes its process id right after it got the lock.
     let read = lock.take(PID_BYTES_MAX).read_to_string(&mut pid);
     let who = match (read, pid.trim()) {
         (Ok(_), pid) if !pid.is_empty() => format!("process {pid}"),
@@ -337,7 +338,7 @@ fn taken(path: &Path, lock: &mut File) -> Failure {
         format!("cannot use {} for data", path.display()),
         format!("{who} is a server that uses it"),
     )
-    .remedy("stop that one first, or choose another with --data-dir and --listen")
+    .remedy("stop that server first, or choose another directory with --data-dir and --listen")
     .usage()
 }
 
@@ -348,7 +349,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_server_at_a_time_and_the_second_is_told_who_has_it() {
+    fn data_dir_has_one_server_and_a_second_one_learns_which() {
         let path = std::env::temp_dir().join(format!("shoal-data-{}", std::process::id()));
         let _ = fs::remove_dir_all(&path);
         let first = DataDir::open(&path.join("deep"), StoreKind::Sqlite).unwrap();
@@ -372,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn that_docker_was_used_is_noted_once_so_that_a_later_start_needs_no_space() {
+    fn data_dir_records_the_use_of_docker_once() {
         use std::os::unix::fs::MetadataExt as _;
         let path = std::env::temp_dir().join(format!("shoal-docker-used-{}", std::process::id()));
         let _ = fs::remove_dir_all(&path);
@@ -388,14 +389,14 @@ mod tests {
     }
 
     #[test]
-    fn a_garbled_name_is_refused_with_its_own_remedy() {
+    fn data_dir_with_a_damaged_id_is_refused_with_a_remedy() {
         let path = std::env::temp_dir().join(format!("shoal-garbled-{}", std::process::id()));
         let _ = fs::remove_dir_all(&path);
         let place = DataDir::open(&path, StoreKind::Sqlite).unwrap();
         place.check().unwrap();
-        assert_eq!(place.left_by_an_earlier_run(), None);
+        assert_eq!(place.trace_of_an_earlier_run(), None);
         let node = place.node().unwrap();
-        assert_eq!(place.left_by_an_earlier_run(), None, "a first start that was cut short");
+        assert_eq!(place.trace_of_an_earlier_run(), None, "a first start that was cut short");
         assert!(place.belongs_to(7).unwrap());
         place.check().unwrap();
         assert_eq!(place.node().unwrap(), node);
@@ -404,25 +405,25 @@ mod tests {
             let garbled: [&[u8]; 4] = [b"", b"0123456789abcde\n", b"\xff\xfe", b"0123456789abcdex"];
             for garbled in garbled {
                 fs::write(path.join(name), garbled).unwrap();
-                let told = format!("{:?}", place.check().unwrap_err());
-                assert!(told.contains(name) && told.contains(remedy), "{told}");
+                let error = format!("{:?}", place.check().unwrap_err());
+                assert!(error.contains(name) && error.contains(remedy), "{error}");
                 assert_eq!(fs::read(path.join(name)).unwrap(), garbled, "it is not touched");
             }
             fs::write(path.join(name), good).unwrap();
         }
-        assert_eq!(place.left_by_an_earlier_run().as_deref(), Some(STORE_FILE));
+        assert_eq!(place.trace_of_an_earlier_run().as_deref(), Some(STORE_FILE));
         fs::remove_file(path.join(STORE_FILE)).unwrap();
         let id = WorkspaceId::from_u128(5).to_string();
         fs::create_dir_all(place.workspaces().join("trash")).unwrap();
-        assert_eq!(place.left_by_an_earlier_run(), None);
+        assert_eq!(place.trace_of_an_earlier_run(), None);
         fs::create_dir_all(place.workspaces().join(id)).unwrap();
-        let left = place.left_by_an_earlier_run().unwrap();
+        let left = place.trace_of_an_earlier_run().unwrap();
         assert_eq!(left, "1 workspaces of sessions");
         fs::remove_dir_all(&path).unwrap();
     }
 
     #[test]
-    fn what_a_store_in_memory_names_is_kept_apart_and_goes_with_it() {
+    fn data_dir_keeps_files_of_a_memory_store_apart_and_removes_them() {
         let path = std::env::temp_dir().join(format!("shoal-apart-{}", std::process::id()));
         let _ = fs::remove_dir_all(&path);
         let real = DataDir::open(&path, StoreKind::Sqlite).unwrap();
@@ -447,7 +448,7 @@ mod tests {
         assert!(!path.join(MEMORY).exists());
         assert_eq!(fs::read_to_string(path.join(ADMIN_KEY_FILE)).unwrap(), "real\n");
 
-        // One that was killed leaves it to the next, whatever that has for a store.
+        // A killed server leaves the directory; the next start removes it, whatever its store is.
         fs::create_dir_all(path.join(MEMORY).join("workspaces")).unwrap();
         drop(DataDir::open(&path, StoreKind::Sqlite).unwrap());
         assert!(!path.join(MEMORY).exists());

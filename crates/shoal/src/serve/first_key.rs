@@ -1,5 +1,5 @@
-//! The first key: made at the first start, when nobody could ask for one, and left where only its
-//! owner reads it. It is never logged and never printed.
+//! The first key: made at the first start, when no client could ask for one, in a file that only
+//! its owner can read. It is never logged and never printed.
 
 use engine::Engine;
 use model::{KeyId, Role};
@@ -9,7 +9,7 @@ use crate::failure::Failure;
 
 const NAME: &str = "admin";
 
-/// Makes it if there are no keys, or if another one is wanted.
+/// Makes a key if there is none, or if `another` is set.
 pub(super) async fn ensure(
     engine: &Engine,
     place: &DataDir,
@@ -20,7 +20,7 @@ pub(super) async fn ensure(
         if !place.key_file().exists() {
             tracing::warn!(
                 file = %place.key_file().display(),
-                "the file with the first key is gone; `shoal serve --new-admin-key` makes another"
+                "the file with the first key is missing; `shoal serve --new-admin-key` makes another key"
             );
         }
         return Ok(None);

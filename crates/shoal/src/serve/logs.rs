@@ -1,4 +1,4 @@
-//! Where lines about what happens go: to stderr, for people or for machines.
+//! Logging: to stderr, as text or as JSON.
 
 use std::io::{self, IsTerminal as _};
 
@@ -10,9 +10,9 @@ use tracing_subscriber::util::SubscriberInitExt as _;
 use crate::config::{Log, LogFormat, LogLevel};
 use crate::failure::Failure;
 
-/// What others say of themselves, of which only trouble is of interest here.
+/// Libraries whose warnings and errors are logged, and nothing else.
 const OTHERS: [&str; 4] = ["hyper", "hyper_util", "h2", "tower"];
-/// Others who say what is in messages, which may be secret. Their trouble is told to the client.
+/// A library that logs contents of messages, which may be secret. Clients receive its errors.
 const SILENT: &str = "rmcp";
 
 pub(super) fn start(log: Log) -> Result<(), Failure> {

@@ -1,17 +1,17 @@
-//! `shoal serve`: the server. Here its parts are named and put together: configuration, data
-//! directory, launcher, store, engine, API. What they do is theirs to decide.
+//! `shoal serve`: starts the server from its parts: configuration, data directory, launcher, store,
+//! engine, API. It only wires them; it decides nothing about sandboxes.
 
 mod address_file;
 mod ash;
 mod banner;
 mod blaxel;
 pub(crate) mod data_dir;
+mod disk_workspace_probe;
 mod first_key;
 mod logs;
 mod runtimes;
 mod stop;
 mod stored_images;
-mod trial;
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::process::ExitCode;
@@ -23,6 +23,7 @@ use engine::{
     Archives, Engine, EngineConfig, LostFound, Mounts, ProcessLogs, Reaped, Recovery, Roots, Seeds,
     StartError, Started, Strays, Workspaces,
 };
+use model::Template;
 use model::template::RuntimeKind;
 use runtime::native::{LauncherProcess, Native, NativeConfig};
 use store::memory::MemoryStore;
@@ -30,24 +31,25 @@ use store::sqlite::{self, Inspected, Loss, SqliteStore};
 use store::{Retention, Store, StoreError, StoreErrorCode};
 use tokio::sync::watch;
 
-use self::ash::NotPut;
+use self::ash::PutError;
 use self::data_dir::DataDir;
 use self::stop::Stops;
-use crate::config::{self, Config, ConfigError, Overrides, StoreKind, Surroundings};
+use crate::config::{self, Config, ConfigError, HostContext, Overrides, StoreKind};
 use crate::failure::Failure;
 use crate::native;
 use crate::output::Output;
 
+/// How much longer than running work connections may last at a stop, so that their clients still
+/// receive how it ended.
+const CONNECTION_EXTRA_GRACE: Duration = Duration::from_secs(30);
 /// Connections that may wait to be accepted.
-/// How much longer than what runs connections may last: whoever follows it is told how it ended.
-const LAST_WORDS: Duration = Duration::from_secs(30);
 const BACKLOG: i32 = 4096;
-/// What records of processes that are over may take, with what is kept of their output beside them.
+/// Limit on the records of ended processes, with the output that is stored in them.
 const PROCESS_BYTES_MAX: u64 = 256 << 20;
-/// How long threads may take to end after everything else has.
+/// How long threads may take to end after everything else has ended.
 const END_PATIENCE: Duration = Duration::from_secs(5);
 
-/// What was typed.
+/// Arguments of `shoal serve`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  \
     sudo shoal serve                                  on 127.0.0.1:7600, data in /var/lib/shoal\n  \
@@ -58,9 +60,9 @@ const END_PATIENCE: Duration = Duration::from_secs(5);
     sudo shoal serve --blaxel default                 also one sandbox for clients of Blaxel, on 127.0.0.1:8080\n  \
     sudo shoal serve --templates web,batch            the pools of these templates only\n  \
     sudo shoal serve --new-admin-key                  when DATA_DIR/admin.key is lost\n  \
-    sudo shoal serve --accept-loss                    when commits are lost for good, and it did not start\n\n\
-    `shoal config` shows every value that can be set. SIGTERM or Ctrl-C stops it in order: what runs\n\
-    may finish, nothing is left. A second one ends it at once.\n\n\
+    sudo shoal serve --accept-loss                    when the start was refused because commits are lost\n\n\
+    `shoal config` shows every value that can be set. SIGTERM or Ctrl-C stops it in order:\n\
+    running work may finish, and nothing is left. A second one ends it at once.\n\n\
     Exit codes: 0 after an orderly stop; 1 if something was left; 2 if the configuration, the\n\
     address or the data directory cannot be used; 125 if sandboxes cannot run here.")]
 pub(crate) struct Arguments {
@@ -69,18 +71,19 @@ pub(crate) struct Arguments {
     /// Make another key of role admin and write it to `DATA_DIR/admin.key`; older keys still work
     #[arg(long)]
     new_admin_key: bool,
-    /// Start although the database lacks commits or is gone, once the start was refused for that
+    /// Start although commits or the whole database are lost; only after a start was refused for
+    /// that
     #[arg(long)]
     accept_loss: bool,
 }
 
 pub(crate) fn main(arguments: &Arguments, output: &Output) -> Result<ExitCode, Failure> {
-    let effective = config::load(&arguments.overrides, &Surroundings::read());
+    let effective = config::load(&arguments.overrides, &HostContext::read());
     let effective = effective.map_err(ConfigError::failure)?;
-    config::warn_of_strays(&effective, output);
+    config::warn_of_unknown_variables(&effective, output);
     let config = effective.config;
     let place = DataDir::open(&config.server.data_dir, config.store.kind)?;
-    // Before anything is changed: what is damaged stays as it is until its operator decides.
+    // Before any change: damaged data stays as it is until the operator decides.
     place.check()?;
     let inspected = inspect_store(&config, &place, arguments.accept_loss)?;
     let listeners = Listeners {
@@ -88,11 +91,11 @@ pub(crate) fn main(arguments: &Arguments, output: &Output) -> Result<ExitCode, F
         ash: config.ash.listen.map(|address| listen(address, "--ash")).transpose()?,
         blaxel: config.blaxel.listen.map(|at| listen(at, "--blaxel-listen")).transpose()?,
     };
-    // The launcher opens it when it starts.
+    // The launcher opens the image store when it starts.
     let images = images::Store::open(&place.images())
         .map_err(|error| Failure::of_image("cannot open the image store", &error))?;
     let mounts = mount_roots(&config)?;
-    // Before any other thread exists: it is the one part that is single-threaded and privileged.
+    // Before any other thread exists: the launcher is single-threaded and privileged.
     let launcher = start_launcher(&config, &place, &mounts);
     logs::start(config.log)?;
     let tokio = tokio::runtime::Builder::new_multi_thread()
@@ -109,39 +112,41 @@ pub(crate) fn main(arguments: &Arguments, output: &Output) -> Result<ExitCode, F
     served
 }
 
-/// What serving needs to know.
+/// What all steps of the start need.
 struct Parts<'a> {
     config: &'a Config,
     place: &'a DataDir,
-    /// Of which directories something may be shown.
+    /// The directories below which templates may mount files.
     mounts: Mounts,
     output: &'a Output,
 }
 
-/// Where connections come from.
+/// The listening sockets.
 struct Listeners {
     main: TcpListener,
     ash: Option<TcpListener>,
     blaxel: Option<TcpListener>,
 }
 
-/// Listens before anything is started, so that a taken address is told at once.
+/// Listens before anything is started, so that an address in use is reported at once.
 fn listen(address: SocketAddr, flag: &str) -> Result<TcpListener, Failure> {
     let listen = || {
         let listener = TcpListener::bind(address)?;
-        // The standard library lets few wait.
+        // The backlog of the standard library is small.
         rustix::net::listen(&listener, BACKLOG)?;
         listener.set_nonblocking(true)?;
         Ok(listener)
     };
     listen().map_err(|error: std::io::Error| {
         Failure::new(format!("cannot listen on {address}"), error)
-            .remedy(format!("stop whoever listens there, or choose another address with {flag}"))
+            .remedy(format!(
+                "stop the program that listens there, or choose another address with {flag}"
+            ))
             .usage()
     })
 }
 
-/// The directories of which templates may show something, as they really are.
+/// The directories below which templates may mount files, without symbolic links.
 fn mount_roots(config: &Config) -> Result<Mounts, Failure> {
     let roots = config.mounts.roots.iter().enumerate().map(|(at, root)| {
         let found = root.canonicalize().and_then(|real| {
@@ -150,7 +155,7 @@ fn mount_roots(config: &Config) -> Result<Mounts, Failure> {
         });
         found.map_err(|error| {
             Failure::new(format!("mounts.roots.{at}: cannot use {}", root.display()), error)
-                .remedy("make the directory, or take it out of the configuration")
+                .remedy("make the directory, or remove it from the configuration")
                 .usage()
         })
     });
@@ -197,41 +202,22 @@ async fn start(
     let alive = native.as_ref().ok().cloned();
     let (runtimes, usual) = runtimes::gather(parts, native, &images, &place.node()?).await?;
     let (store, strays) = open_store(config, place, inspected)?;
-    // The built-in template is for a first start; what somebody configured counts at every start.
-    let mut built_in = match &config.templates {
-        Some(_) => Vec::new(),
-        None => Config::built_in(),
-    };
-    for template in &mut built_in {
-        template.runtime = usual;
-    }
-    if !unenforced.is_empty() {
-        // Somebody who tries it out has no template yet in which he could have agreed.
-        for template in &mut built_in {
-            template.limits.best_effort = true;
-        }
-        let names: Vec<_> = unenforced.iter().map(|name| native::limit_in_words(name)).collect();
-        tracing::warn!(
-            "cannot be limited on this machine: {}; templates need limits.best_effort, and the \
-             built-in one has it (`shoal doctor` says why)",
-            names.join(", ")
-        );
-    }
+    let built_in = built_in_templates(config, usual, &unenforced);
     let workspaces = Workspaces::open(place.workspaces()).map_err(|error| {
-        Failure::new("cannot use the directory of workspaces", error)
+        Failure::new("cannot use the workspaces directory", error)
             .remedy("check DATA_DIR/workspaces, or choose another with --data-dir")
     })?;
-    // Files of a session are to survive whatever happens: templates that leave open where they are
-    // have them on disk, if a sandbox can.
+    // Files on disk survive more than files in memory: templates that leave the place open get it
+    // on disk, if sandboxes can use it.
     let runtimes = match &alive {
         None => runtimes,
-        Some(native) => match trial::of_disk(&**native, &workspaces).await {
+        Some(native) => match disk_workspace_probe::probe(&**native, &workspaces).await {
             Ok(()) => runtimes,
             Err(why) => runtimes.without_disk(RuntimeKind::Native, why),
         },
     };
     let unusable = |what: &str, error| {
-        Failure::new(format!("cannot use the directory of {what}"), error)
+        Failure::new(format!("cannot use the {what} directory"), error)
             .remedy(format!("check DATA_DIR/{what}, or choose another with --data-dir"))
     };
     let archives = Archives::open(place.archives()).map_err(|error| unusable("archives", error))?;
@@ -261,32 +247,66 @@ async fn start(
     };
     let started =
         Engine::start(engine, store, runtimes).await.map_err(|error| not_started(&error))?;
-    tell_of_the_past(&started.recovery, &started.reaped);
-    let best_effort = !unenforced.is_empty();
+    log_recovery(&started.recovery, &started.reaped);
+    put_template_of_ash(started, config, !unenforced.is_empty()).await
+}
+
+/// Puts the template of Ash, now or as soon as the store can be written.
+async fn put_template_of_ash(
+    started: Started,
+    config: &Config,
+    best_effort: bool,
+) -> Result<Started, Failure> {
     match ash::put_template(&started.engine, config, best_effort).await {
         Ok(()) => Ok(started),
-        Err(NotPut::Later(refusal)) => {
-            tracing::warn!(%refusal, "the template of Ash is made when the store can be written");
+        Err(PutError::RetryLater(refusal)) => {
+            tracing::warn!(%refusal, "cannot make the template of Ash yet; the server tries again");
             let (engine, config) = (started.engine.clone(), config.clone());
             tasks::spawn(async move { ash::put_template_later(engine, config, best_effort).await });
             Ok(started)
         }
-        Err(NotPut::Never(failure)) => {
-            // Nothing of what was started stays behind.
+        Err(PutError::Refused(failure)) => {
+            // Leave nothing behind of what was started.
             let _ = started.engine.shutdown_now().await;
             Err(failure)
         }
     }
 }
 
-/// Native sandboxes, if this machine can have them.
+/// The templates of a first start; configured templates count at every start.
+fn built_in_templates(
+    config: &Config,
+    runtime: RuntimeKind,
+    unenforced: &[&'static str],
+) -> Vec<Template> {
+    let mut built_in = match &config.templates {
+        Some(_) => Vec::new(),
+        None => Config::built_in(),
+    };
+    for template in &mut built_in {
+        template.runtime = runtime;
+        // A new user has no template yet that could accept missing limits.
+        template.limits.best_effort |= !unenforced.is_empty();
+    }
+    if !unenforced.is_empty() {
+        let names: Vec<_> = unenforced.iter().map(|name| native::limit_in_words(name)).collect();
+        tracing::warn!(
+            limits = names.join(", "),
+            "this machine cannot enforce these limits: templates need limits.best_effort, and the \
+             built-in one has it (`shoal doctor` says why)"
+        );
+    }
+    built_in
+}
+
+/// The native runtime, if this machine can run it.
 async fn native_of(launcher: Result<LauncherProcess, Failure>) -> Result<Arc<Native>, Failure> {
     let native = Native::with(launcher?).await.map_err(|error| no_launcher(&error))?;
     if let Some(reason) = native.alone_because() {
         tracing::warn!(
             reason,
-            "guests are the same user as programs: they could have subordinate ones \
-             (docs/guides/rootless.md says how)"
+            "guests run as the same user as programs; docs/guides/rootless.md says how to give them \
+             subordinate users"
         );
     }
     Ok(Arc::new(native))
@@ -307,7 +327,7 @@ fn retention(config: &Config) -> Retention {
     }
 }
 
-/// Looks whether the database may be opened; there is none where the store is in memory.
+/// Checks whether the database may be opened. A store in memory has none.
 fn inspect_store(
     config: &Config,
     place: &DataDir,
@@ -318,7 +338,7 @@ fn inspect_store(
         StoreKind::Sqlite => {
             let database = sqlite::Place {
                 directory: place.path().to_owned(),
-                beside: place.left_by_an_earlier_run(),
+                beside: place.trace_of_an_earlier_run(),
                 loss: if accept_loss { Loss::Accept } else { Loss::Refuse },
             };
             SqliteStore::inspect(&database, retention(config)).map(Some).map_err(not_opened)
@@ -330,7 +350,7 @@ fn not_opened(error: StoreError) -> Failure {
     let (code, remedy) = (error.code, error.remedy());
     let failure = Failure::new("cannot open the store", error).remedy(remedy);
     match code {
-        // It goes on by itself only once it is open.
+        // The store recovers by itself only after it was opened.
         StoreErrorCode::DiskFull => {
             failure.remedy("free space on the file system of the data directory, and start again")
         }
@@ -344,7 +364,7 @@ fn not_opened(error: StoreError) -> Failure {
     }
 }
 
-/// Opens the store, and says what becomes of files that it does not name.
+/// Opens the store. Also gives what happens to files that the store does not name.
 fn open_store(
     config: &Config,
     place: &DataDir,
@@ -358,15 +378,15 @@ fn open_store(
         tracing::warn!(
             commits = lost.commits,
             cause = lost.cause,
-            "the database lacks commits: it goes on from what is there"
+            "the database lacks commits; the server continues without them (--accept-loss)"
         );
     }
     let store = SqliteStore::open_inspected(inspected, retention).map_err(not_opened)?;
     if let Some(error) = store.clear_text_left() {
         tracing::warn!(
             %error,
-            "environments and command lines that an older version stored in clear text could not be \
-             removed from shoal.db; the next start tries again"
+            "cannot remove from shoal.db the environments and command lines that an older version \
+             stored in clear text; the next start tries again"
         );
     }
     let ours = place.belongs_to(store.id())?;
@@ -387,21 +407,24 @@ fn not_started(error: &StartError) -> Failure {
     }
 }
 
-/// Says what was found of earlier runs.
-fn tell_of_the_past(recovery: &Recovery, reaped: &[Reaped]) {
+/// Logs what the last run left and what the start did about it.
+fn log_recovery(recovery: &Recovery, reaped: &[Reaped]) {
     api::tell_of_recovery(recovery);
-    tracing::debug!(cold = recovery.marked_cold, "sandboxes of the last run are cold");
+    tracing::debug!(
+        cold = recovery.marked_cold,
+        "sandboxes of the last run kept their files and are cold"
+    );
     if recovery.ended > 0 || recovery.orphans > 0 {
         let (ended, orphans) = (recovery.ended, recovery.orphans);
-        tracing::info!(ended, orphans, "sandboxes of the last run were removed");
+        tracing::info!(ended, orphans, "removed sandboxes of the last run");
     }
     for reaped in reaped {
         if reaped.processes > 0 || !reaped.runs.is_empty() {
             let (runs, processes) = (reaped.runs.len(), reaped.processes);
-            tracing::info!(runs, processes, "what earlier runs left on this machine was removed");
+            tracing::info!(runs, processes, "removed what earlier runs left on this machine");
         }
         for (path, why) in &reaped.stuck {
-            tracing::warn!(path = %path.display(), why, "something of an earlier run is left");
+            tracing::warn!(path = %path.display(), why, "cannot remove what an earlier run left");
         }
     }
 }
@@ -416,14 +439,14 @@ async fn serve(
     let mut stops = Stops::listen()?;
     let served = async {
         first_key::ensure(&engine, parts.place, new_admin_key).await?;
-        // After ours, which is only made where there is none.
+        // After our first key, which is only made if there is no key.
         ash::ensure_key(&engine, parts.config, parts.place).await?;
         let no_listener = |error| Failure::new("cannot listen", error);
         let of = tokio::net::TcpListener::from_std;
         let listener = of(listeners.main).map_err(no_listener)?;
         let of_ash = listeners.ash.map(of).transpose().map_err(no_listener)?;
         let of_blaxel = listeners.blaxel.map(of).transpose().map_err(no_listener)?;
-        blaxel::tell_of_template(&engine, parts.config);
+        blaxel::warn_if_template_missing(&engine, parts.config);
         let address = listener.local_addr().map_err(no_listener)?;
         address_file::write(parts.place, reachable(address))?;
         banner::show(parts, &engine, address);
@@ -431,19 +454,19 @@ async fn serve(
         let api = Api::new(engine.clone(), api_settings(parts.config));
         let limits = connection_limits(parts.config);
         let serving = tasks::spawn(async move {
-            let told = || {
+            let stop_requested = || {
                 let mut stopping = stopping.clone();
-                // That nobody could stop it any more means that it should.
+                // A dropped sender also means stop.
                 async move {
                     let _ = stopping.wait_for(|stop| *stop).await;
                 }
             };
             let beside = async |listener, api: Api| match listener {
-                Some(listener) => api::serve(listener, &api, limits, told()).await.cut,
+                Some(listener) => api::serve(listener, &api, limits, stop_requested()).await.cut,
                 None => 0,
             };
             let (main, ash, blaxel) = tokio::join!(
-                api::serve(listener, &api, limits, told()),
+                api::serve(listener, &api, limits, stop_requested()),
                 beside(of_ash, api.as_ash()),
                 beside(of_blaxel, api.as_blaxel()),
             );
@@ -453,18 +476,18 @@ async fn serve(
     };
     match served.await {
         Ok((stop, serving, address)) => tokio::select! {
-            stopped = stop::when_told(&engine, parts, &mut stops, stop, serving) => stopped,
+            stopped = stop::serve_until_stopped(&engine, parts, &mut stops, stop, serving) => stopped,
             never = address_file::keep(parts.place, address) => match never {},
         },
         Err(failure) => {
-            // Nothing of what was started stays behind.
+            // Leave nothing behind of what was started.
             let _ = engine.shutdown_now().await;
             Err(failure)
         }
     }
 }
 
-/// Where it is reached from this machine: "everywhere" is no place to go to.
+/// The address for clients on this machine: 0.0.0.0 becomes loopback.
 fn reachable(mut address: SocketAddr) -> SocketAddr {
     if address.ip().is_unspecified() {
         address.set_ip(Ipv4Addr::LOCALHOST.into());
@@ -485,7 +508,7 @@ fn api_settings(config: &Config) -> Settings {
     };
     Settings {
         web,
-        ash: ash::settings(config, &Surroundings::read()),
+        ash: ash::settings(config, &HostContext::read()),
         blaxel: blaxel::settings(config),
     }
 }
@@ -496,7 +519,7 @@ fn connection_limits(config: &Config) -> ConnectionLimits {
         connections: server.max_connections as usize,
         head: Duration::from_millis(server.header_timeout_ms),
         idle: Duration::from_millis(server.keep_alive_timeout_ms),
-        stop_grace: Duration::from_millis(server.shutdown_grace_ms) + LAST_WORDS,
+        stop_grace: Duration::from_millis(server.shutdown_grace_ms) + CONNECTION_EXTRA_GRACE,
         ..ConnectionLimits::default()
     }
 }

@@ -1,6 +1,6 @@
-//! Which runtimes a server has: native ones where this machine can, OCI programs that are installed,
-//! and an engine where somebody wants one or one is there. What is missing is remembered with its
-//! reason, for whoever asks for it. A runtime that cannot be used is no reason not to serve the others.
+//! The runtimes of a server: native if this machine can, installed OCI programs, and a Docker
+//! engine if one is configured or runs. A missing runtime is kept with its reason, for the error
+//! that a template gets. It does not stop the server while another runtime works.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -14,25 +14,25 @@ use runtime::oci::{self, OciConfig, Program};
 
 use super::Parts;
 use super::stored_images::StoredImages;
-use crate::config::Wanted;
+use crate::config::Enabled;
 use crate::failure::Failure;
 use crate::native;
 
-/// Everything that can be used, and why not what cannot.
+/// Starts all runtimes that can be used. Also gives the one for templates that do not choose.
 pub(super) async fn gather(
     parts: &Parts<'_>,
     native: Result<Arc<Native>, Failure>,
     images: &images::Store,
     node: &str,
 ) -> Result<(Runtimes, RuntimeKind), Failure> {
-    let mut found = Found { runtimes: Runtimes::new(), first: None };
+    let mut found = RuntimeSet { runtimes: Runtimes::new(), first: None };
     let unable = match native {
         Ok(native) => {
             found.add(RuntimeKind::Native, native);
             None
         }
         Err(failure) => {
-            found.lack(RuntimeKind::Native, failure.to_string());
+            found.add_missing(RuntimeKind::Native, failure.to_string());
             Some(failure)
         }
     };
@@ -45,29 +45,29 @@ pub(super) async fn gather(
         (Some(first), Some(failure)) => {
             tracing::warn!(
                 why = %failure,
-                "there are no native sandboxes: templates must choose another runtime"
+                "the native runtime does not work here: templates must choose another runtime"
             );
             Ok((found.runtimes, first))
         }
         (None, Some(failure)) => Err(failure),
-        (None, None) => Err(Failure::new("cannot serve", "no runtime can be used here")),
+        (None, None) => Err(Failure::new("cannot serve", "no runtime works on this machine")),
     }
 }
 
-/// What was found so far.
-struct Found {
+/// The runtimes found so far.
+struct RuntimeSet {
     runtimes: Runtimes,
-    /// The first of them is for who does not choose.
+    /// The first that works: the default.
     first: Option<RuntimeKind>,
 }
 
-impl Found {
+impl RuntimeSet {
     fn add(&mut self, kind: RuntimeKind, runtime: Arc<dyn Runtime>) {
         self.runtimes = std::mem::take(&mut self.runtimes).with(kind, runtime);
         self.first.get_or_insert(kind);
     }
 
-    fn lack(&mut self, kind: RuntimeKind, why: String) {
+    fn add_missing(&mut self, kind: RuntimeKind, why: String) {
         self.runtimes = std::mem::take(&mut self.runtimes).without(kind, why);
     }
 }
@@ -76,11 +76,11 @@ async fn add_docker(
     parts: &Parts<'_>,
     images: &images::Store,
     node: &str,
-    found: &mut Found,
+    found: &mut RuntimeSet,
 ) -> Result<(), Failure> {
     let settings = &parts.config.docker;
-    if settings.enabled == Wanted::No {
-        found.lack(RuntimeKind::Docker, "docker.enabled is no".to_owned());
+    if settings.enabled == Enabled::No {
+        found.add_missing(RuntimeKind::Docker, "docker.enabled is no".to_owned());
         return Ok(());
     }
     let endpoint = match &settings.host {
@@ -89,18 +89,18 @@ async fn add_docker(
     };
     let endpoint = match (endpoint, settings.enabled) {
         (Ok(endpoint), _) => endpoint,
-        (Err(error), Wanted::Yes) => return Err(Failure::of_runtime("cannot use Docker", &error)),
-        (Err(error), Wanted::Auto | Wanted::No) => {
-            found.lack(RuntimeKind::Docker, error.to_string());
+        (Err(error), Enabled::Yes) => return Err(Failure::of_runtime("cannot use Docker", &error)),
+        (Err(error), Enabled::Auto | Enabled::No) => {
+            found.add_missing(RuntimeKind::Docker, error.to_string());
             return Ok(());
         }
     };
-    if !is_wanted(parts, &endpoint) {
+    if !docker_is_wanted(parts, &endpoint) {
         let why = format!(
-            "there was no engine at {endpoint} when this server started; start one and then the \
-             server again, or set docker.host or docker.enabled"
+            "no Docker engine listened at {endpoint} when this server started; start the engine and \
+             then the server again, or set docker.host or docker.enabled"
         );
-        found.lack(RuntimeKind::Docker, why);
+        found.add_missing(RuntimeKind::Docker, why);
         return Ok(());
     }
     let host_path_map = settings
@@ -121,21 +121,21 @@ async fn add_docker(
             found.add(RuntimeKind::Docker, runtime);
         }
         Err(error) => {
-            tracing::warn!(%error, "there are no sandboxes in Docker containers");
-            found.lack(RuntimeKind::Docker, error.to_string());
+            tracing::warn!(%error, "cannot use Docker: templates that need it are refused");
+            found.add_missing(RuntimeKind::Docker, error.to_string());
         }
     }
     Ok(())
 }
 
-/// Whether there is to be Docker. An engine that is only away for the moment is waited for, so that
-/// any sign that somebody wants one is enough.
-fn is_wanted(parts: &Parts<'_>, endpoint: &Endpoint) -> bool {
+/// Whether to use Docker. The server waits for a configured engine that is down, so any sign that
+/// the operator wants one is enough.
+fn docker_is_wanted(parts: &Parts<'_>, endpoint: &Endpoint) -> bool {
     let (config, settings) = (parts.config, &parts.config.docker);
     match settings.enabled {
-        Wanted::Yes => true,
-        Wanted::No => false,
-        Wanted::Auto => {
+        Enabled::Yes => true,
+        Enabled::No => false,
+        Enabled::Auto => {
             let is_there = match endpoint {
                 Endpoint::Unix(path) => Path::new(path).exists(),
                 Endpoint::Tcp(_) => true,
@@ -153,12 +153,12 @@ fn is_wanted(parts: &Parts<'_>, endpoint: &Endpoint) -> bool {
 async fn add_program(
     parts: &Parts<'_>,
     program: Program,
-    found: &mut Found,
+    found: &mut RuntimeSet,
 ) -> Result<(), Failure> {
     let settings = &parts.config.oci;
     let kind = program.kind();
     if !settings.programs.iter().any(|name| name == program.as_str()) {
-        found.lack(kind, "oci.programs does not name it".to_owned());
+        found.add_missing(kind, "oci.programs does not name it".to_owned());
         return Ok(());
     }
     let mut oci = OciConfig::new(program, native::run_directory()?);
@@ -172,8 +172,8 @@ async fn add_program(
     match oci::start(oci).await {
         Ok(runtime) => found.add(kind, runtime),
         Err(error) => {
-            tracing::debug!(%error, program = program.as_str(), "an OCI runtime is not used");
-            found.lack(kind, error.cause.into_owned());
+            tracing::debug!(%error, program = program.as_str(), "cannot use this OCI runtime");
+            found.add_missing(kind, error.cause.into_owned());
         }
     }
     Ok(())

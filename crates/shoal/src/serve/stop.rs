@@ -1,5 +1,5 @@
-//! The end of a server: told once, it lets what runs finish and leaves nothing; told twice, it
-//! ends what runs.
+//! Stopping the server: the first signal lets running work finish and leaves nothing; the second
+//! one ends running work at once.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -15,11 +15,11 @@ use tokio::time::{sleep, timeout};
 use super::Parts;
 use crate::failure::Failure;
 
-/// How long connections may take to end once nothing runs any more.
+/// How long connections may take to end after all work has ended.
 const CONNECTIONS_PATIENCE: Duration = Duration::from_secs(5);
-const TELL_EVERY: Duration = Duration::from_millis(500);
+const PROGRESS_INTERVAL: Duration = Duration::from_millis(500);
 
-/// Signals that mean the end.
+/// The signals that stop the server.
 pub(super) struct Stops {
     interrupt: Signal,
     terminate: Signal,
@@ -46,8 +46,8 @@ impl Stops {
     }
 }
 
-/// Serves until it is told to stop, then stops.
-pub(super) async fn when_told(
+/// Serves until a signal arrives, then stops.
+pub(super) async fn serve_until_stopped(
     engine: &Engine,
     parts: &Parts<'_>,
     stops: &mut Stops,
@@ -58,22 +58,23 @@ pub(super) async fn when_told(
         () = stops.next() => {}
         ended = &mut serving => {
             let _ = engine.shutdown_now().await;
-            let why = ended.map_or_else(|error| error.to_string(), |_| "it ended".to_owned());
-            return Err(Failure::new("cannot accept connections any more", why));
+            let why = ended
+                .map_or_else(|error| error.to_string(), |_| "the listener ended".to_owned());
+            return Err(Failure::new("cannot accept connections", why));
         }
     }
     let grace = Duration::from_millis(parts.config.server.shutdown_grace_ms);
-    tracing::info!(grace_s = grace.as_secs(), "stopping: what runs may finish");
+    tracing::info!(grace_s = grace.as_secs(), "stopping: running work may finish");
     parts.output.remark(&format!(
-        "stopping: what runs has {} s to finish; Ctrl-C again ends it now",
+        "stopping: running work has {} s to finish; Ctrl-C again ends it now",
         grace.as_secs()
     ));
-    // Whoever waits for a connection finds none; whoever has one gets the answer.
+    // No new connections. Clients that have one still get their answers.
     let _ = stop.send(true);
     let ended = tokio::select! {
-        ended = in_order(engine, parts) => ended,
+        ended = stop_in_order(engine, parts) => ended,
         () = stops.next() => {
-            tracing::info!("stopping at once");
+            tracing::info!("second signal: stopping at once");
             engine.shutdown_now().await
         }
     };
@@ -83,24 +84,24 @@ pub(super) async fn when_told(
     parts.output.progress("");
     match ended {
         Ok(()) => {
-            tracing::info!("stopped; nothing is left");
+            tracing::info!("stopped in order; nothing is left");
             Ok(ExitCode::SUCCESS)
         }
         Err(refusal) => {
-            tracing::error!(%refusal, "stopped, but not in order");
+            tracing::error!(%refusal, "stopped, but not in order: the next start cleans up");
             Ok(ExitCode::FAILURE)
         }
     }
 }
 
-/// Stops in order, and says how far it is.
-async fn in_order(engine: &Engine, parts: &Parts<'_>) -> Result<(), Refusal> {
+/// Stops in order, and shows progress.
+async fn stop_in_order(engine: &Engine, parts: &Parts<'_>) -> Result<(), Refusal> {
     let stopping = engine.shutdown();
     tokio::pin!(stopping);
     loop {
         tokio::select! {
             ended = &mut stopping => return ended,
-            () = sleep(TELL_EVERY) => {
+            () = sleep(PROGRESS_INTERVAL) => {
                 let stats = engine.stats();
                 let left = stats.warming + stats.warm + stats.waiting + stats.running;
                 parts.output.progress(&format!("{left} sandboxes left, {} in use", stats.running));

@@ -1,5 +1,5 @@
-//! The image store as Docker engines are fed from it. Whoever takes an archive and fails hears of his
-//! own failure; everything else is told with its cause.
+//! The image store as the source of images for a Docker engine. A failed write of the reader is
+//! returned unchanged; errors of the store are returned with their cause.
 
 use std::io::{self, Write};
 
@@ -21,21 +21,20 @@ impl StoredImages {
 
 impl docker::StoredImages for StoredImages {
     fn write_archive(&self, image: ImageId, tag: &str, to: &mut dyn Write) -> io::Result<()> {
-        let mut taken = Taken { to, failure: None };
-        let written = self.store.write_archive(image, tag, &mut taken);
-        written.map_err(|error| taken.failure.unwrap_or_else(|| error.into()))
+        let mut capture = ErrorCapture { to, failure: None };
+        let written = self.store.write_archive(image, tag, &mut capture);
+        written.map_err(|error| capture.failure.unwrap_or_else(|| error.into()))
     }
 }
 
-/// Keeps the failure of whoever takes what is written: of an error that went through the store only
-/// the words are left.
-struct Taken<'a> {
+/// Keeps the error of the writer: after it went through the store, only its text would be left.
+struct ErrorCapture<'a> {
     to: &'a mut dyn Write,
     failure: Option<io::Error>,
 }
 
-impl Taken<'_> {
-    /// Whoever failed is left alone.
+impl ErrorCapture<'_> {
+    /// After a failure nothing is written.
     fn check(&self) -> io::Result<()> {
         self.failure.as_ref().map_or(Ok(()), |failure| Err(failure.kind().into()))
     }
@@ -43,7 +42,7 @@ impl Taken<'_> {
     fn keep<T>(&mut self, outcome: io::Result<T>) -> io::Result<T> {
         outcome.map_err(|error| {
             let kind = error.kind();
-            // That one is no failure: it is tried again.
+            // Not a failure: the caller tries again.
             if kind != io::ErrorKind::Interrupted {
                 self.failure = Some(error);
             }
@@ -52,7 +51,7 @@ impl Taken<'_> {
     }
 }
 
-impl Write for Taken<'_> {
+impl Write for ErrorCapture<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.check()?;
         let outcome = self.to.write(bytes);
@@ -104,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn failures_are_told_as_what_they_are() {
+    fn image_archive_errors_keep_their_kind_and_cause() {
         let place = std::env::temp_dir().join(format!("shoal-stored-{}", std::process::id()));
         let _ = std::fs::remove_dir_all(&place);
         std::fs::create_dir_all(place.join("root")).unwrap();

@@ -1,4 +1,4 @@
-//! What can be typed after `shoal session`, and what a session that is asked for there means.
+//! The arguments of `shoal session`, and the request to create a session made of them.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -11,22 +11,22 @@ use serde_json::{Map, Value};
 use wire::SessionFile;
 
 use crate::failure::Failure;
+use crate::sandbox_request::{DEFAULT_TEMPLATE, environment, pair};
 use crate::server::Server;
-use crate::wanted::{DEFAULT_TEMPLATE, environment, pair};
 use crate::{duration, events, exec};
 
-/// What was typed.
+/// Arguments of `shoal session`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  \
     id=$(shoal session create)                  begin a conversation\n  \
-    shoal session send $id 'echo hi > f; ls'    say something; to the shell, a command line\n  \
+    shoal session send $id 'echo hi > f; ls'    send a message; to the shell, a command line\n  \
     shoal session pause $id                     set it aside; the next message resumes it\n  \
-    shoal session history $id                   what was said, and what came of it\n  \
-    shoal session fork $id                      another one with its files and history\n  \
-    shoal session exec $id -- cat f             beside the conversation\n  \
+    shoal session history $id                   the turns so far, and their outcome\n  \
+    shoal session fork $id                      a new session with its files and history\n  \
+    shoal session exec $id -- cat f             run a program without a turn\n  \
     shoal session end $id\n\n\
-    A session has at most one sandbox at a time and outlives it: files in /workspace are there again\n\
-    after a pause, a crash or a restart of the server.\n\n\
+    A session has at most one sandbox at a time and outlives it: it keeps the files in /workspace\n\
+    across a pause, a crash or a restart of the server.\n\n\
     Exit codes: 0; 1 if the server refused, or the turn failed; 3 if there is no server. `send` and\n\
     `follow` end as the command of a shell turn did; `exec` as its program.")]
 pub(crate) struct Arguments {
@@ -37,58 +37,58 @@ pub(crate) struct Arguments {
 /// What to do.
 #[derive(Debug, Subcommand)]
 pub(super) enum Act {
-    /// Begin a session
-    Create(Box<Created>),
+    /// Create a session
+    Create(Box<CreateArgs>),
     /// List sessions, newest first
-    Ls(Listed),
+    Ls(ListArgs),
     /// Show one session
-    Show(Changed),
-    /// Say something, and print what comes back as it comes
-    Send(Said),
-    /// Print what comes of a turn, from its beginning
-    Follow(Followed),
-    /// Print what was said, and what came of it
-    History(Recalled),
-    /// Print what the harness wrote that belongs to no turn
-    Logs(Logged),
-    /// Print what happened to a session
-    Events(Events),
-    /// Call off the turn in progress
-    Abort(Aborted),
+    Show(SessionArgs),
+    /// Send a message, and print the answer as it comes
+    Send(SendArgs),
+    /// Print the output of a turn, from its beginning
+    Follow(FollowArgs),
+    /// List the turns of a session, and their outcome
+    History(HistoryArgs),
+    /// Print what the harness wrote outside of turns
+    Logs(LogsArgs),
+    /// Print the events of a session
+    Events(EventsArgs),
+    /// Abort the turn in progress
+    Abort(AbortArgs),
     /// Set a session aside until it is used again
-    Pause(Changed),
-    /// Let a session go on
-    Resume(Changed),
+    Pause(SessionArgs),
+    /// Resume a paused or stopped session
+    Resume(SessionArgs),
     /// End its sandbox, and keep its files until it is resumed
-    Stop(Changed),
-    /// Make another session with its files and history
-    Fork(Changed),
+    Stop(SessionArgs),
+    /// Make a new session with its files and history
+    Fork(SessionArgs),
     /// End sessions
-    End(Ended),
+    End(EndArgs),
     /// Run a program in the sandbox of a session
-    Exec(Box<Executed>),
+    Exec(Box<ExecArgs>),
     /// Copy files into the sandbox of a session or out of it
-    Cp(Copied),
+    Cp(CpArgs),
 }
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  \
     shoal session create -T python -e TOKEN -m user=ada\n  \
     shoal session create --file ./notes.md:docs/notes.md --config '{\"model\":\"small\"}'")]
-pub(super) struct Created {
-    /// Template to make it from [default: default]
+pub(super) struct CreateArgs {
+    /// Template of the session [default: default]
     #[arg(long, short = 'T', value_name = "NAME", value_parser = TemplateName::new)]
     template: Option<TemplateName>,
     /// Environment of its programs; KEY alone takes the value from yours
     #[arg(long = "env", short = 'e', value_name = "KEY[=VALUE]")]
     env: Vec<String>,
-    /// Words to find it by
+    /// Metadata to find it by
     #[arg(long, short = 'm', value_name = "KEY=VALUE", value_parser = pair)]
     metadata: Vec<(String, String)>,
-    /// What its harness is told besides the messages: a JSON object
+    /// Configuration for its harness: a JSON object
     #[arg(long, value_name = "JSON")]
     config: Option<String>,
-    /// A file of yours that its workspace begins with, and where it is there
+    /// Copy a file of yours to this path of its workspace
     #[arg(long = "file", value_name = "FILE:PATH")]
     files: Vec<String>,
     /// How long it may be idle before its sandbox is put to sleep, like 30m
@@ -104,8 +104,8 @@ pub(super) struct Created {
     pub(super) server: Server,
 }
 
-impl Created {
-    /// As the server wants it.
+impl CreateArgs {
+    /// The request to the server.
     pub(super) fn request(
         &self,
         inherited: impl Fn(&str) -> Option<String>,
@@ -118,7 +118,7 @@ impl Created {
             metadata: self.metadata.iter().cloned().collect(),
             config: self.config.as_deref().map(config).transpose()?,
             files: self.files.iter().map(|file| read(file)).collect::<Result<_, _>>()?,
-            // A part of a second is a second: nothing sleeps sooner than asked for.
+            // Rounded up, so that no session sleeps sooner than the user wanted.
             idle_timeout_s: self.idle_timeout.map(|time| time.as_millis().div_ceil(1000) as u64),
             on_disconnect: self.abort_on_disconnect.then_some(OnDisconnect::Abort),
             ..SessionRequest::of(template)
@@ -132,14 +132,17 @@ fn config(text: &str) -> Result<Map<String, Value>, Failure> {
     })
 }
 
-/// A file of ours and where it is to be, from `FILE:PATH`.
+/// Reads a local file and its path in the workspace, from `FILE:PATH`.
 fn read(text: &str) -> Result<SessionFile, Failure> {
     let Some((from, path)) =
         text.rsplit_once(':').filter(|(from, path)| !from.is_empty() && !path.is_empty())
     else {
-        return Err(Failure::new(format!("cannot use --file {text}"), "that is no FILE:PATH")
-            .remedy("--file ./notes.md:notes.md")
-            .usage());
+        return Err(Failure::new(
+            format!("cannot use --file {text}"),
+            "a file looks like FILE:PATH",
+        )
+        .remedy("--file ./notes.md:notes.md")
+        .usage());
     };
     let from = PathBuf::from(from);
     let failed = |error| Failure::new(format!("cannot read {}", from.display()), error);
@@ -155,14 +158,14 @@ fn read(text: &str) -> Result<SessionFile, Failure> {
 #[command(after_help = "Examples:\n  \
     shoal session ls --status active\n  \
     shoal session ls -m user=ada -q      only the ids, for other commands")]
-pub(super) struct Listed {
-    /// Only those of this template
+pub(super) struct ListArgs {
+    /// Only sessions of this template
     #[arg(long, short = 'T', value_name = "NAME", value_parser = TemplateName::new)]
     pub(super) template: Option<TemplateName>,
-    /// Only those in this status: starting, active, paused, stopped or ended
+    /// Only sessions in this status: starting, active, paused, stopped or ended
     #[arg(long, value_name = "STATUS", value_parser = status)]
     pub(super) status: Option<SessionStatus>,
-    /// Only those with these words
+    /// Only sessions with this metadata
     #[arg(long, short = 'm', value_name = "KEY=VALUE", value_parser = pair)]
     pub(super) metadata: Vec<(String, String)>,
     /// Print ids only
@@ -181,7 +184,7 @@ fn status(text: &str) -> Result<SessionStatus, String> {
 }
 
 #[derive(Debug, clap::Args)]
-pub(super) struct Changed {
+pub(super) struct SessionArgs {
     /// The session
     #[arg(value_name = "SESSION")]
     pub(super) session: SessionId,
@@ -198,14 +201,14 @@ pub(super) struct Changed {
     shoal session send SESSION --queue 'echo next'     after the turn in progress\n  \
     shoal session send SESSION --object '{\"command\":\"ls\",\"cwd\":\"/tmp\"}'\n  \
     shoal session send SESSION - < question.txt\n\n\
-    What a command of the shell writes goes to our own outputs, and its exit code is ours. Messages\n\
-    of other harnesses are printed as JSON, one a line. An interrupt (Ctrl-C) aborts the turn, keeps\n\
-    the sandbox, and ends with 130. A connection that breaks is made again: the turn goes on.")]
-pub(super) struct Said {
+    The output of a shell command goes to our stdout and stderr, and its exit code is ours. Messages\n\
+    of other harnesses are printed as JSON, one per line. Ctrl-C aborts the turn, keeps the sandbox,\n\
+    and exits with 130. After a broken connection the command reconnects; the turn goes on.")]
+pub(super) struct SendArgs {
     /// The session
     #[arg(value_name = "SESSION")]
     pub(super) session: SessionId,
-    /// What to say; - for what is on standard input
+    /// The message; - reads it from standard input
     #[arg(value_name = "MESSAGE", allow_hyphen_values = true)]
     pub(super) message: String,
     /// The message is a JSON object, not a text
@@ -214,7 +217,7 @@ pub(super) struct Said {
     /// Wait for the turn in progress instead of being refused
     #[arg(long)]
     pub(super) queue: bool,
-    /// Print everything that comes as JSON, one object a line
+    /// Print all events as JSON, one object a line
     #[arg(long)]
     pub(super) json: bool,
     #[command(flatten)]
@@ -225,18 +228,18 @@ pub(super) struct Said {
 #[command(after_help = "Examples:\n  \
     shoal session follow SESSION            the turn in progress, or the last one\n  \
     shoal session follow SESSION TURN --after 10\n\n\
-    An interrupt ends the following, not the turn.")]
-pub(super) struct Followed {
+    Ctrl-C ends this command, not the turn.")]
+pub(super) struct FollowArgs {
     /// The session
     #[arg(value_name = "SESSION")]
     pub(super) session: SessionId,
-    /// The turn; that in progress if not given, or the last one
+    /// The turn [default: the turn in progress, or the last one]
     #[arg(value_name = "TURN")]
     pub(super) turn: Option<TurnId>,
-    /// Only what comes after this piece
+    /// Only events after this number
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub(super) after: u64,
-    /// Print everything that comes as JSON, one object a line
+    /// Print all events as JSON, one object a line
     #[arg(long)]
     pub(super) json: bool,
     #[command(flatten)]
@@ -246,15 +249,15 @@ pub(super) struct Followed {
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  \
     shoal session history SESSION\n  \
-    shoal session history SESSION --events --json    with everything that came back")]
-pub(super) struct Recalled {
+    shoal session history SESSION --events --json    with the output of each turn")]
+pub(super) struct HistoryArgs {
     /// The session
     #[arg(value_name = "SESSION")]
     pub(super) session: SessionId,
     /// Only turns after this number
     #[arg(long, value_name = "N")]
     pub(super) after: Option<u64>,
-    /// With what came back
+    /// Include the output of each turn
     #[arg(long, requires = "json")]
     pub(super) events: bool,
     /// Print JSON, one turn a line
@@ -265,17 +268,17 @@ pub(super) struct Recalled {
 }
 
 #[derive(Debug, clap::Args)]
-pub(super) struct Logged {
+pub(super) struct LogsArgs {
     /// The session
     #[arg(value_name = "SESSION")]
     pub(super) session: SessionId,
-    /// Go on with new lines as they come
+    /// Follow new lines as they come
     #[arg(long, short = 'f')]
     pub(super) follow: bool,
     /// Only lines after this one
     #[arg(long, value_name = "N")]
     pub(super) after: Option<u64>,
-    /// Print JSON, one line a line
+    /// Print JSON, one object a line
     #[arg(long)]
     pub(super) json: bool,
     #[command(flatten)]
@@ -283,7 +286,7 @@ pub(super) struct Logged {
 }
 
 #[derive(Debug, clap::Args)]
-pub(super) struct Events {
+pub(super) struct EventsArgs {
     /// The session
     #[arg(value_name = "SESSION")]
     pub(super) session: SessionId,
@@ -294,11 +297,11 @@ pub(super) struct Events {
 }
 
 #[derive(Debug, clap::Args)]
-pub(super) struct Aborted {
+pub(super) struct AbortArgs {
     /// The session
     #[arg(value_name = "SESSION")]
     pub(super) session: SessionId,
-    /// Let the sandbox live on; otherwise the next message gets another one, with the files
+    /// Keep the sandbox; otherwise the next message gets another one, with the files
     #[arg(long)]
     pub(super) keep_sandbox: bool,
     /// Print JSON
@@ -309,7 +312,7 @@ pub(super) struct Aborted {
 }
 
 #[derive(Debug, clap::Args)]
-pub(super) struct Ended {
+pub(super) struct EndArgs {
     /// The sessions
     #[arg(value_name = "SESSION", required = true)]
     pub(super) sessions: Vec<SessionId>,
@@ -321,8 +324,8 @@ pub(super) struct Ended {
 #[command(after_help = "Examples:\n  \
     shoal session exec SESSION -- cat notes.md\n  \
     shoal session exec --shell 'ls | wc -l' SESSION\n\n\
-    A session that sleeps is woken. Flags come before SESSION.")]
-pub(super) struct Executed {
+    A sleeping session is resumed. Flags come before SESSION.")]
+pub(super) struct ExecArgs {
     #[command(flatten)]
     pub(super) program: exec::Program,
     #[command(flatten)]
@@ -339,7 +342,7 @@ pub(super) struct Executed {
 #[command(after_help = "Examples:\n  \
     shoal session cp ./project SESSION:          a directory in, as /workspace/project\n  \
     shoal session cp SESSION:out.csv .           a file out")]
-pub(super) struct Copied {
+pub(super) struct CpArgs {
     /// What to copy: a path, SESSION:PATH, or - for standard input
     #[arg(value_name = "FROM")]
     pub(super) from: String,
@@ -369,18 +372,18 @@ mod tests {
         Ok(arguments.act)
     }
 
-    fn asked(line: &str) -> Result<SessionRequest, String> {
+    fn create_request(line: &str) -> Result<SessionRequest, String> {
         let Act::Create(created) = typed(line)? else { panic!("{line}") };
         created.request(|key| (key == "KEY").then(|| "ours".to_owned())).map_err(|f| f.to_string())
     }
 
     #[test]
-    fn what_is_wanted_of_a_session_is_passed_on() {
-        let plain = asked("create").unwrap();
+    fn session_create_flags_are_passed_on() {
+        let plain = create_request("create").unwrap();
         assert_eq!((plain.template.as_str(), plain.on_disconnect), ("default", None));
         let full = "create -T py -e A=b -e KEY -m user=ada --config {\"a\":1} --idle-timeout 1500ms \
                     --abort-on-disconnect";
-        let full = asked(full).unwrap();
+        let full = create_request(full).unwrap();
         assert_eq!((full.template.as_str(), full.idle_timeout_s), ("py", Some(2)));
         assert_eq!((&*full.env["A"], &*full.env["KEY"]), ("b", "ours"));
         assert_eq!(full.metadata["user"], "ada");
@@ -389,18 +392,18 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_refused() {
+    fn session_refuses_invalid_arguments() {
         for line in ["create --config [1]", "create --file x", "create --file :x", "create -m x"] {
-            assert!(asked(line).is_err(), "{line}");
+            assert!(create_request(line).is_err(), "{line}");
         }
-        for line in ["send", "show nobody", "ls --status sleepy", "end", "history X --events"] {
+        for line in ["send", "show no-id", "ls --status sleepy", "end", "history X --events"] {
             assert!(typed(line).is_err(), "{line}");
         }
         assert!(typed(&format!("history {ID} --events")).is_err(), "events are JSON");
     }
 
     #[test]
-    fn a_program_in_a_session_keeps_its_own_flags() {
+    fn session_exec_leaves_flags_after_the_program_alone() {
         let Ok(Act::Exec(ran)) = typed(&format!("exec --cwd /tmp {ID} -- ls -l --json")) else {
             panic!()
         };

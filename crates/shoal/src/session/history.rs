@@ -1,4 +1,4 @@
-//! What was said to a session, and what came of it.
+//! `shoal session history`: lists the turns of a session.
 
 use std::process::ExitCode;
 
@@ -6,21 +6,21 @@ use model::lifecycle::TurnOutcome;
 use serde_json::Value;
 use wire::{Turn, TurnList};
 
-use super::arguments::Recalled;
+use super::arguments::HistoryArgs;
 use crate::failure::Failure;
-use crate::moment;
 use crate::output::Output;
+use crate::relative_time;
 use crate::server::cannot;
 use crate::table::Table;
 
-/// How many are asked for at a time.
+/// Turns per request.
 const PAGE: u32 = 100;
-/// As much of a message as is shown in a line.
+/// Characters of a message that are shown.
 const SHOWN_CHARS: usize = 48;
 
-pub(super) fn main(wanted: &Recalled, output: &Output) -> Result<ExitCode, Failure> {
-    let mut table = Table::new(&["NUMBER", "TURN", "SAID", "WHEN", "OUTCOME", "TOOK"]);
-    let now = moment::now();
+pub(super) fn main(wanted: &HistoryArgs, output: &Output) -> Result<ExitCode, Failure> {
+    let mut table = Table::new(&["NUMBER", "TURN", "MESSAGE", "CREATED", "OUTCOME", "TOOK"]);
+    let now = relative_time::now();
     wanted.server.with(async |client| {
         let session = client.session(wanted.session);
         let mut after = wanted.after;
@@ -43,7 +43,7 @@ pub(super) fn main(wanted: &Recalled, output: &Output) -> Result<ExitCode, Failu
         }
     })?;
     if !wanted.json {
-        table.say(output, "nothing was said yet");
+        table.say(output, "the session has no turns yet");
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -56,7 +56,7 @@ fn row(turn: &Turn, now: wire::Time) -> [String; 6] {
         turn.number.to_string(),
         turn.id.to_string(),
         shortened(&turn.input),
-        moment::ago(turn.created_at, now),
+        relative_time::ago(turn.created_at, now),
         outcome.unwrap_or(waits).to_owned(),
         took.map_or_else(|| "-".to_owned(), |(from, to)| format!("{} ms", to.ms_after(from))),
     ]
@@ -76,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn long_messages_are_cut_between_characters() {
+    fn history_cuts_long_messages_between_characters() {
         let long = "ü".repeat(SHOWN_CHARS + 1);
         let cut = format!("{}…", "ü".repeat(SHOWN_CHARS));
         for (said, expected) in [

@@ -1,4 +1,4 @@
-//! Sessions in a table, or one of them in full.
+//! `shoal session ls` and `shoal session show`.
 
 use std::process::ExitCode;
 
@@ -7,17 +7,17 @@ use model::SessionStatus;
 use serde_json::json;
 use wire::{Session, Time};
 
-use super::arguments::{Changed, Listed};
+use super::arguments::{ListArgs, SessionArgs};
 use crate::failure::Failure;
-use crate::moment;
 use crate::output::{Output, Paint};
+use crate::relative_time;
 use crate::server::cannot;
 use crate::table::Table;
 
-/// How many are asked for at a time.
+/// Sessions per request.
 const PAGE: u32 = 500;
 
-pub(super) fn list(wanted: &Listed, output: &Output) -> Result<ExitCode, Failure> {
+pub(super) fn list(wanted: &ListArgs, output: &Output) -> Result<ExitCode, Failure> {
     let filter = SessionFilter {
         template: wanted.template.clone(),
         status: wanted.status,
@@ -33,7 +33,7 @@ pub(super) fn list(wanted: &Listed, output: &Output) -> Result<ExitCode, Failure
             output.say(&session.id.to_string());
         }
     } else {
-        table(&sessions, moment::now()).say(output, "there are no sessions");
+        table(&sessions, relative_time::now()).say(output, "there are no sessions");
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -53,13 +53,13 @@ async fn all(client: &Client, mut filter: SessionFilter) -> Result<Vec<Session>,
 
 fn table(sessions: &[Session], now: Time) -> Table {
     let mut table = Table::new(&[
-        "SESSION", "TEMPLATE", "STATUS", "SANDBOX", "TURN", "MADE", "USED", "METADATA",
+        "SESSION", "TEMPLATE", "STATUS", "SANDBOX", "TURN", "CREATED", "USED", "METADATA",
     ]);
     for session in sessions {
         let turn = match (session.turn, session.queued_turns) {
             (None, _) => "-".to_owned(),
             (Some(_), 0) => "running".to_owned(),
-            (Some(_), queued) => format!("running, {queued} wait"),
+            (Some(_), queued) => format!("running, {queued} queued"),
         };
         let words: Vec<_> = session.metadata.iter().map(|(k, v)| format!("{k}={v}")).collect();
         table.row([
@@ -68,15 +68,15 @@ fn table(sessions: &[Session], now: Time) -> Table {
             session.status.as_str().to_owned(),
             session.sandbox_id.map_or_else(|| "-".to_owned(), |id| id.to_string()),
             turn,
-            moment::ago(session.created_at, now),
-            moment::ago(session.last_active_at, now),
+            relative_time::ago(session.created_at, now),
+            relative_time::ago(session.last_active_at, now),
             words.join(","),
         ]);
     }
     table
 }
 
-pub(super) fn show(shown: &Changed, output: &Output) -> Result<ExitCode, Failure> {
+pub(super) fn show(shown: &SessionArgs, output: &Output) -> Result<ExitCode, Failure> {
     let session = shown.server.with(async |client| {
         client.session(shown.session).get().await.map_err(cannot("show the session"))
     })?;
@@ -84,11 +84,11 @@ pub(super) fn show(shown: &Changed, output: &Output) -> Result<ExitCode, Failure
         output.say_value(&session)?;
         return Ok(ExitCode::SUCCESS);
     }
-    let now = moment::now();
+    let now = relative_time::now();
     let none = match session.status {
         SessionStatus::Starting => "none yet",
         SessionStatus::Active | SessionStatus::Paused => "none; the next message gets one",
-        SessionStatus::Stopped => "none until it is resumed",
+        SessionStatus::Stopped => "none until the session is resumed",
         SessionStatus::Ended => "none",
     };
     let sandbox = session
@@ -96,13 +96,13 @@ pub(super) fn show(shown: &Changed, output: &Output) -> Result<ExitCode, Failure
         .map_or_else(|| none.to_owned(), |id| format!("{id}, generation {}", session.generation.0));
     let turn = session.turn.map_or_else(
         || "none in progress".to_owned(),
-        |turn| format!("{turn} in progress, {} wait", session.queued_turns),
+        |turn| format!("{turn} in progress, {} queued", session.queued_turns),
     );
     let files = match (session.status, session.state_lost, session.files_durable) {
-        (SessionStatus::Ended, _, _) => "went with it",
+        (SessionStatus::Ended, _, _) => "deleted with the session",
         (_, true, _) => "some were lost; the next answer says why",
-        (_, false, true) => "are kept",
-        (_, false, false) => "are in memory and not saved yet",
+        (_, false, true) => "stored",
+        (_, false, false) => "in memory, not saved yet",
     };
     for (name, value) in [
         ("session", session.id.to_string()),
@@ -112,8 +112,8 @@ pub(super) fn show(shown: &Changed, output: &Output) -> Result<ExitCode, Failure
         ("turn", turn),
         ("files", files.to_owned()),
         ("forked from", session.parent_id.map_or_else(|| "-".to_owned(), |id| id.to_string())),
-        ("made", moment::ago(session.created_at, now)),
-        ("used", moment::ago(session.last_active_at, now)),
+        ("created", relative_time::ago(session.created_at, now)),
+        ("used", relative_time::ago(session.last_active_at, now)),
     ] {
         output.say(&format!("{}  {value}", output.paint(Paint::Strong, &format!("{name:<11}"))));
     }

@@ -1,4 +1,4 @@
-//! What the harness of a session wrote that belongs to no turn.
+//! `shoal session logs`: prints what the harness wrote outside of turns.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -6,34 +6,34 @@ use std::time::Duration;
 use tokio::time::sleep;
 use wire::LogLine;
 
-use super::arguments::Logged;
+use super::arguments::LogsArgs;
 use crate::failure::Failure;
 use crate::output::{Output, Paint};
 use crate::server::cannot;
 
-/// How often it is looked for new lines.
-const LOOK: Duration = Duration::from_millis(500);
+/// Pause between two requests for new lines.
+const POLL_INTERVAL: Duration = Duration::from_millis(500);
 
-pub(super) fn main(wanted: &Logged, output: &Output) -> Result<ExitCode, Failure> {
+pub(super) fn main(wanted: &LogsArgs, output: &Output) -> Result<ExitCode, Failure> {
     wanted.server.with(async |client| {
         let session = client.session(wanted.session);
         let mut after = wanted.after;
         loop {
             let page = session.logs(after).await.map_err(cannot("read the logs"))?;
             for line in &page.logs {
-                tell(line, wanted.json, output)?;
+                print_line(line, wanted.json, output)?;
             }
             after = page.next.or(after);
             if !wanted.follow {
                 return Ok(());
             }
-            sleep(LOOK).await;
+            sleep(POLL_INTERVAL).await;
         }
     })?;
     Ok(ExitCode::SUCCESS)
 }
 
-fn tell(line: &LogLine, json: bool, output: &Output) -> Result<(), Failure> {
+fn print_line(line: &LogLine, json: bool, output: &Output) -> Result<(), Failure> {
     if json {
         let text = serde_json::to_string(line)
             .map_err(|error| Failure::new("cannot write a line", error))?;

@@ -1,4 +1,4 @@
-//! `shoal session`: conversations that outlive their sandboxes, from the first word to the last.
+//! `shoal session`: creates, uses and ends sessions, conversations that outlive their sandboxes.
 
 mod arguments;
 mod history;
@@ -13,7 +13,7 @@ use uuid::Uuid;
 use wire::Session;
 
 pub(crate) use self::arguments::Arguments;
-use self::arguments::{Act, Changed, Copied, Created, Ended, Events};
+use self::arguments::{Act, CpArgs, CreateArgs, EndArgs, EventsArgs, SessionArgs};
 use crate::failure::Failure;
 use crate::output::Output;
 use crate::server::{Server, cannot};
@@ -28,7 +28,7 @@ pub(crate) fn main(arguments: Arguments, output: &Output) -> Result<ExitCode, Fa
         Act::Follow(followed) => turns::follow(&followed, output),
         Act::History(wanted) => history::main(&wanted, output),
         Act::Logs(wanted) => logs::main(&wanted, output),
-        Act::Events(Events { session, page, server }) => {
+        Act::Events(EventsArgs { session, page, server }) => {
             let query = EventsQuery { session: Some(session), ..EventsQuery::default() };
             events::of(query, &page, &server, output)
         }
@@ -49,7 +49,7 @@ pub(crate) fn main(arguments: Arguments, output: &Output) -> Result<ExitCode, Fa
         Act::Exec(ran) => {
             exec::in_session(ran.session, ran.program, ran.words, &ran.server, output)
         }
-        Act::Cp(Copied { from, to, json, server }) => {
+        Act::Cp(CpArgs { from, to, json, server }) => {
             let inside = |client: &Client, id: Uuid| {
                 Inside::clone(&client.session(SessionId::from_uuid(id)))
             };
@@ -58,27 +58,27 @@ pub(crate) fn main(arguments: Arguments, output: &Output) -> Result<ExitCode, Fa
     }
 }
 
-fn create(created: &Created, output: &Output) -> Result<ExitCode, Failure> {
+fn create(created: &CreateArgs, output: &Output) -> Result<ExitCode, Failure> {
     let request = created.request(|key| std::env::var(key).ok())?;
     let session = created.server.with(async |client| {
         client.create_session(&request).await.map_err(cannot("make a session"))
     })?;
-    tell(&session, created.json, output)
+    print_session(&session, created.json, output)
 }
 
-/// Prints the id of a session that was made or changed, or all of it.
-fn tell(session: &Session, json: bool, output: &Output) -> Result<ExitCode, Failure> {
+/// Prints the id of a session, or all of it as JSON.
+fn print_session(session: &Session, json: bool, output: &Output) -> Result<ExitCode, Failure> {
     if json {
         output.say_value(session)?;
     } else {
         output.say(&session.id.to_string());
-        output.remark(&format!("it is {}", session.status.as_str()));
+        output.remark(&format!("session is {}", session.status.as_str()));
     }
     Ok(ExitCode::SUCCESS)
 }
 
 fn change(
-    changed: &Changed,
+    changed: &SessionArgs,
     what: &str,
     output: &Output,
     act: impl AsyncFnOnce(&Client, SessionId) -> Result<Session, client::ClientError>,
@@ -86,10 +86,10 @@ fn change(
     let session = changed.server.with(async |client| {
         act(&client, changed.session).await.map_err(cannot(&format!("{what} the session")))
     })?;
-    tell(&session, changed.json, output)
+    print_session(&session, changed.json, output)
 }
 
-fn end(ended: &Ended, output: &Output) -> Result<ExitCode, Failure> {
+fn end(ended: &EndArgs, output: &Output) -> Result<ExitCode, Failure> {
     let failures = ended.server.with(async |client| end_all(&client, ended, output).await)?;
     for failure in &failures {
         failure.report(output);
@@ -97,7 +97,11 @@ fn end(ended: &Ended, output: &Output) -> Result<ExitCode, Failure> {
     Ok(if failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-async fn end_all(client: &Client, ended: &Ended, output: &Output) -> Result<Vec<Failure>, Failure> {
+async fn end_all(
+    client: &Client,
+    ended: &EndArgs,
+    output: &Output,
+) -> Result<Vec<Failure>, Failure> {
     let mut failures = Vec::new();
     for id in &ended.sessions {
         match client.session(*id).end().await {
@@ -114,7 +118,7 @@ async fn end_all(client: &Client, ended: &Ended, output: &Output) -> Result<Vec<
     Ok(failures)
 }
 
-/// Runs something with a client, on threads that may wait for a slow reader of our output.
+/// Runs `act` with a client, on two threads, so that a slow reader of our output blocks only one.
 fn talk<T>(
     server: &Server,
     act: impl AsyncFnOnce(Client) -> Result<T, Failure>,

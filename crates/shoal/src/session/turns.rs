@@ -1,5 +1,5 @@
-//! A turn at the terminal: what is said, what comes back as it comes, and how it ended as an exit
-//! code. An interrupt aborts the turn that was begun here, once.
+//! Turns at the terminal: sends a message, prints the output as it comes, and turns the outcome
+//! into an exit code. An interrupt aborts the turn that was started here, once.
 
 use std::io::{self, Read as _};
 use std::os::fd::AsFd as _;
@@ -13,7 +13,7 @@ use tokio::task::block_in_place;
 use tokio::time::timeout;
 use wire::{TurnEnded, TurnError, TurnOutput, WhenBusy};
 
-use super::arguments::{Aborted, Followed, Said};
+use super::arguments::{AbortArgs, FollowArgs, SendArgs};
 use super::talk;
 use crate::failure::Failure;
 use crate::output::Output;
@@ -23,30 +23,30 @@ use crate::server::cannot;
 
 /// Added to the number of the signal that ended us, as shells do.
 const SIGNAL_BASE: i32 = 128;
-/// What a program that writes to a closed pipe ends with.
+/// The exit code of a program that writes to a closed pipe.
 const BROKEN_PIPE: i32 = SIGNAL_BASE + 13;
-/// How long an abort may hold us up.
+/// How long to wait for an abort.
 const ABORT_PATIENCE: Duration = Duration::from_secs(30);
-/// The longest message that is read from standard input: what a server takes.
+/// The longest message from standard input: what a server accepts.
 const MESSAGE_BYTES_MAX: u64 = 8 << 20;
 
-pub(super) fn send(said: &Said, output: &Output) -> Result<ExitCode, Failure> {
+pub(super) fn send(said: &SendArgs, output: &Output) -> Result<ExitCode, Failure> {
     let request = request(said)?;
     let code = talk(&said.server, async |client| {
         let mut signals = Signals::listen()?;
         let session = client.session(said.session);
         let begun = tokio::select! {
-            begun = session.send(request) => begun.map_err(cannot("send it"))?,
-            number = signals.ending() => {
-                call_off(&session, output).await;
+            begun = session.send(request) => begun.map_err(cannot("send the message"))?,
+            number = signals.next_end() => {
+                abort_turn(&session, output).await;
                 return Ok(SIGNAL_BASE + number);
             }
         };
-        let mut told = Told::new(begun, said.json, output);
+        let mut printer = TurnPrinter::new(begun, said.json, output);
         tokio::select! {
-            code = told.tell_all() => code,
-            number = signals.ending() => {
-                call_off(&session, output).await;
+            code = printer.print_all() => code,
+            number = signals.next_end() => {
+                abort_turn(&session, output).await;
                 Ok(SIGNAL_BASE + number)
             }
         }
@@ -58,7 +58,7 @@ fn exit(code: i32) -> ExitCode {
     ExitCode::from(u8::try_from(code & 0xff).unwrap_or(u8::MAX))
 }
 
-async fn call_off(session: &Conversation, output: &Output) {
+async fn abort_turn(session: &Conversation, output: &Output) {
     match timeout(ABORT_PATIENCE, session.abort(true)).await {
         Ok(Ok(_)) => output.note("the turn was aborted"),
         Ok(Err(error)) => output.note(&format!("the turn could not be aborted: {error}")),
@@ -66,14 +66,18 @@ async fn call_off(session: &Conversation, output: &Output) {
     }
 }
 
-fn request(said: &Said) -> Result<TurnRequest, Failure> {
+fn request(said: &SendArgs) -> Result<TurnRequest, Failure> {
     let text = if said.message == "-" { read_message()? } else { said.message.clone() };
     let input = if said.object {
         let value: Value = serde_json::from_str(&text).map_err(|error| {
-            Failure::new("cannot send it", error).remedy("give a JSON object").usage()
+            Failure::new("cannot send the message", error).remedy("give a JSON object").usage()
         })?;
         if !value.is_object() {
-            return Err(Failure::new("cannot send it", "it is no JSON object").usage());
+            return Err(Failure::new(
+                "cannot send the message",
+                "the message is not a JSON object",
+            )
+            .usage());
         }
         value
     } else {
@@ -88,26 +92,27 @@ fn read_message() -> Result<String, Failure> {
     let read = io::stdin().take(MESSAGE_BYTES_MAX + 1).read_to_string(&mut text);
     let read = read.map_err(|error| Failure::new("cannot read the message", error))?;
     if read as u64 > MESSAGE_BYTES_MAX {
-        let cause = format!("it has more than {MESSAGE_BYTES_MAX} bytes");
+        let cause = format!("the message has more than {MESSAGE_BYTES_MAX} bytes");
         return Err(Failure::new("cannot read the message", cause).remedy("use `shoal session cp`"));
     }
     Ok(text)
 }
 
-pub(super) fn follow(followed: &Followed, output: &Output) -> Result<ExitCode, Failure> {
+pub(super) fn follow(followed: &FollowArgs, output: &Output) -> Result<ExitCode, Failure> {
     let code = talk(&followed.server, async |client| {
         let session = client.session(followed.session);
         let turn = match followed.turn {
             Some(turn) => turn,
             None => latest(&session).await?,
         };
-        let mut told = Told::new(session.follow(turn, followed.after), followed.json, output);
-        told.tell_all().await
+        let mut printer =
+            TurnPrinter::new(session.follow(turn, followed.after), followed.json, output);
+        printer.print_all().await
     })?;
     Ok(exit(code))
 }
 
-/// The turn in progress, or the last one that is remembered.
+/// The turn in progress, or the last one that is stored.
 async fn latest(session: &Conversation) -> Result<TurnId, Failure> {
     let failed = cannot("find a turn");
     if let Some(turn) = session.get().await.map_err(&failed)?.turn {
@@ -122,10 +127,10 @@ async fn latest(session: &Conversation) -> Result<TurnId, Failure> {
             None => break,
         }
     }
-    last.ok_or_else(|| Failure::new("nothing to follow", "nothing was said to this session yet"))
+    last.ok_or_else(|| Failure::new("nothing to follow", "the session has no turns yet"))
 }
 
-pub(super) fn abort(wanted: &Aborted, output: &Output) -> Result<ExitCode, Failure> {
+pub(super) fn abort(wanted: &AbortArgs, output: &Output) -> Result<ExitCode, Failure> {
     let aborted = wanted.server.with(async |client| {
         let session = client.session(wanted.session);
         session.abort(wanted.keep_sandbox).await.map_err(cannot("abort the turn"))
@@ -141,39 +146,39 @@ pub(super) fn abort(wanted: &Aborted, output: &Output) -> Result<ExitCode, Failu
     Ok(ExitCode::SUCCESS)
 }
 
-/// A turn that is told as it happens.
-struct Told<'o> {
+/// Prints a turn as it happens.
+struct TurnPrinter<'o> {
     stream: TurnStream,
     json: bool,
     output: &'o Output,
 }
 
-impl<'o> Told<'o> {
+impl<'o> TurnPrinter<'o> {
     fn new(stream: TurnStream, json: bool, output: &'o Output) -> Self {
         Self { stream, json, output }
     }
 
-    /// Tells all of it. The exit code is that of a command of the shell, if it was one.
-    async fn tell_all(&mut self) -> Result<i32, Failure> {
+    /// Prints all events. Gives the exit code of the shell command, if it was one.
+    async fn print_all(&mut self) -> Result<i32, Failure> {
         while let Some(event) = self.stream.next().await.map_err(cannot("follow the turn"))? {
             if self.json {
                 let line = serde_json::to_string(&event)
                     .map_err(|error| Failure::new("cannot write an event", error))?;
                 self.output.say(&line);
             }
-            match self.tell(event) {
+            match self.print_event(event) {
                 Ok(None) => {}
                 Ok(Some(code)) => return Ok(code),
-                // Nobody reads any more. The turn goes on.
+                // Our output is closed. The turn goes on.
                 Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Ok(BROKEN_PIPE),
-                Err(error) => return Err(Failure::new("cannot pass on output", error)),
+                Err(error) => return Err(Failure::new("cannot write output", error)),
             }
         }
         Ok(0)
     }
 
-    /// Tells one piece; the exit code if it is the end.
-    fn tell(&self, event: TurnEvent) -> io::Result<Option<i32>> {
+    /// Prints one event. Gives the exit code if it is the last.
+    fn print_event(&self, event: TurnEvent) -> io::Result<Option<i32>> {
         match event.event.as_str() {
             TurnEnded::NAME => return Ok(Some(self.ended(event.data))),
             _ if self.json => {}
@@ -192,7 +197,7 @@ impl<'o> Told<'o> {
                 self.output.note(&format!("{}: {}", error.code, error.message));
             }
             "sandbox_active" => self.sandbox(&event.data),
-            // What the end repeats, what only scripts care about, and what is not known here.
+            // Repeated by the end, only for scripts, or unknown to this version.
             _ => {}
         }
         Ok(None)
@@ -200,18 +205,22 @@ impl<'o> Told<'o> {
 
     fn sandbox(&self, data: &Value) {
         if data["state_lost"] == true {
-            self.output.note("the files of this session were given up: it begins with none");
+            self.output.note("the files of this session are lost: it starts without files");
         }
         match data["cause"].as_str() {
-            Some("replaced") => self.output.remark("its sandbox was gone: it has another one"),
-            Some("resumed") => self.output.remark("its sandbox was asleep and is back"),
+            Some("replaced") => {
+                self.output.remark("the sandbox of the session had ended: it has a new one")
+            }
+            Some("resumed") => {
+                self.output.remark("the sandbox of the session was asleep: it is resumed")
+            }
             Some(_) | None => {}
         }
     }
 
     fn ended(&self, data: Value) -> i32 {
         let Ok(end) = serde_json::from_value::<TurnEnded>(data) else {
-            self.output.note("the turn ended, in a way that is not understood here");
+            self.output.note("the turn ended with an answer that this version does not understand");
             return 1;
         };
         if end.outcome != TurnOutcome::Completed {

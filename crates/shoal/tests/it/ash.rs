@@ -8,8 +8,8 @@ use std::process::Command;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use crate::served::{Scratch, Served};
 use crate::shell::{able, eventually, skipped};
+use crate::test_server::{Scratch, TestServer};
 
 fn agents() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../scripts/ash").canonicalize().unwrap()
@@ -30,7 +30,7 @@ fn ready() -> bool {
 
 /// A server for clients of Ash.
 struct Ash {
-    served: Served,
+    served: TestServer,
 }
 
 impl Ash {
@@ -47,7 +47,7 @@ impl Ash {
             "--set",
             &roots,
         ];
-        Self { served: Served::start_on(scratch, &[&fixed, more].concat()) }
+        Self { served: TestServer::start_on(scratch, &[&fixed, more].concat()) }
     }
 
     fn restart(self, signal: Signal, more: &[&str]) -> Self {
@@ -235,7 +235,7 @@ fn the_first_key_is_where_ash_leaves_it_and_made_once() {
     assert!(!ash.served.log().contains(&key), "a secret in the log");
     std::fs::remove_file(&file).unwrap();
     let ash = ash.restart(Signal::TERM, &[]);
-    assert!(!file.exists(), "whoever removed it meant it");
+    assert!(!file.exists(), "a removed key file stays removed");
     std::fs::write(&file, key).unwrap();
     ash.done("GET", "/api/agents", &Value::Null);
 }

@@ -1,5 +1,5 @@
-//! Backup and restore as their operators meet them: while the server works, and while it is stopped;
-//! what comes back is what was there, and what is damaged is refused whole.
+//! Backup and restore as their operators meet them: while the server works, and while it is
+//! stopped; what comes back is what was there, and what is damaged is refused whole.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,24 +8,24 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::served::{Scratch, Served, alone, names, told};
-use crate::shell::{Said, able, finish};
+use crate::shell::{CommandOutput, able, finish};
+use crate::test_server::{Scratch, TestServer, isolated_command, names, output_of};
 
-fn say(words: &[&str]) -> Said {
-    told(finish(alone(words).spawn().unwrap(), &[]))
+fn say(words: &[&str]) -> CommandOutput {
+    output_of(finish(isolated_command(words).spawn().unwrap(), &[]))
 }
 
-fn create(served: &Served, template: &str) -> String {
+fn create(served: &TestServer, template: &str) -> String {
     served.text(&["session", "create", "--template", template])
 }
 
-fn run(served: &Served, session: &str, line: &str) -> String {
+fn run(served: &TestServer, session: &str, line: &str) -> String {
     served.text(&["session", "exec", session, "--", "sh", "-c", line])
 }
 
 /// A server with a template for each kind of workspace.
-fn start(scratch: Scratch) -> Served {
-    let served = Served::start_on(scratch, &[]).without_spares();
+fn start(scratch: Scratch) -> TestServer {
+    let served = TestServer::start_on(scratch, &[]).without_spares();
     let mut kinds = vec![("memory", "memory", ""), ("soft", "disk", ", limit = \"soft\"")];
     if rustix::process::geteuid().is_root() {
         kinds.push(("hard", "disk", ", limit = \"hard\""));
@@ -35,14 +35,14 @@ fn start(scratch: Scratch) -> Served {
             "name = \"{name}\"\nworkspace = {{ kind = \"{kind}\"{limit} }}\n\
              [limits]\nworkspace_mb = 24\nbest_effort = true\n[pool]\npool_size = 0\n"
         );
-        let said = served.said_with(&["templates", "put", "-"], Some(text.as_bytes()));
+        let said = served.run_with_input(&["templates", "put", "-"], Some(text.as_bytes()));
         assert_eq!(said.code, Some(0), "{said:?}");
     }
     served
 }
 
 /// Restores a backup to a new place, and starts a server there.
-fn restored(backup: &Path) -> Served {
+fn restored(backup: &Path) -> TestServer {
     let scratch = Scratch::new();
     let data = scratch.0.join("data");
     let words = ["restore", backup.to_str().unwrap(), "--data-dir", data.to_str().unwrap()];
@@ -50,7 +50,7 @@ fn restored(backup: &Path) -> Served {
     assert_eq!(said.code, Some(0), "{said:?}");
     // The original may run on this machine.
     fs::remove_file(data.join("node.id")).unwrap();
-    Served::start_on(scratch, &[])
+    TestServer::start_on(scratch, &[])
 }
 
 const PLANT: &str = "mkdir -p d/e; echo one > d/e/f; ln -s d/e/f link; chmod 700 d/e/f; \
@@ -59,7 +59,7 @@ const CHECK: &str = "cat link; stat -c %a d/e/f; sha256sum -c sum; cat env; echo
 const AS_IT_WAS: &str = "one\n700\nbig: OK\nhunter2\nhunter2";
 
 #[test]
-fn everything_comes_back_from_a_server_that_runs_and_from_one_that_is_stopped() {
+fn backup_of_a_running_and_of_a_stopped_server_restores_everything() {
     if !able() {
         return;
     }
@@ -101,7 +101,7 @@ fn everything_comes_back_from_a_server_that_runs_and_from_one_that_is_stopped() 
     }
 }
 
-/// Says that it is over, also when something went wrong.
+/// Ends the writer when dropped, also after a failure.
 struct Ends<'a>(&'a AtomicBool);
 
 impl Drop for Ends<'_> {
@@ -110,10 +110,10 @@ impl Drop for Ends<'_> {
     }
 }
 
-/// Sessions come, write and go while backups are made: each of them is in a backup with its files, or
-/// not at all.
+/// Sessions come, write and go while backups are made: each of them is in a backup with its files,
+/// or not at all.
 #[test]
-fn no_session_is_in_a_backup_by_half() {
+fn backup_has_no_half_session() {
     if !able() {
         return;
     }
@@ -178,7 +178,7 @@ fn no_session_is_in_a_backup_by_half() {
 }
 
 #[test]
-fn what_is_damaged_or_in_the_way_is_refused_and_nothing_is_left() {
+fn restore_refuses_a_damaged_backup_and_leaves_nothing() {
     if !able() {
         return;
     }
@@ -189,7 +189,7 @@ fn what_is_damaged_or_in_the_way_is_refused_and_nothing_is_left() {
     let path = |name: &str| scratch.0.join(name);
     let good = path("good.tar.zst");
     served.text(&["backup", good.to_str().unwrap(), "--without-node-key"]);
-    let again = served.said(&["backup", good.to_str().unwrap()]);
+    let again = served.run(&["backup", good.to_str().unwrap()]);
     assert!(again.code == Some(2) && again.stderr.contains("exists"), "{again:?}");
     let tree = path("tree");
     served.text(&["backup", tree.to_str().unwrap()]);

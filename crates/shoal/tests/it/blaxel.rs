@@ -7,8 +7,8 @@ use std::process::Command;
 
 use serde_json::{Value, json};
 
-use crate::served::{Scratch, Served};
 use crate::shell::{able, eventually, skipped};
+use crate::test_server::{Scratch, TestServer};
 
 fn ready(programs: &[&str]) -> bool {
     if !rustix::process::geteuid().is_root() {
@@ -31,18 +31,18 @@ fn example() -> PathBuf {
 
 /// A server with one sandbox, which `curl` finds at localhost:8080.
 struct Sandbox {
-    served: Served,
+    served: TestServer,
 }
 
 impl Sandbox {
     fn start() -> Self {
         let scratch = Scratch::new();
-        // Somebody else may have the port that the lines name, so `curl` is told where it is.
+        // Another program may use the port in the examples, so `curl` connects to the real one.
         let free = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = free.local_addr().unwrap().to_string();
         drop(free);
-        let told = format!("silent\nmax-time = 60\nconnect-to = \"localhost:8080:{address}\"\n");
-        std::fs::write(scratch.0.join(".curlrc"), told).unwrap();
+        let config = format!("silent\nmax-time = 60\nconnect-to = \"localhost:8080:{address}\"\n");
+        std::fs::write(scratch.0.join(".curlrc"), config).unwrap();
         let config = example().join("shoal.toml");
         let flags = [
             "--config",
@@ -53,7 +53,7 @@ impl Sandbox {
             &address,
             "--blaxel-keyless",
         ];
-        Self { served: Served::start_on(scratch, &flags) }
+        Self { served: TestServer::start_on(scratch, &flags) }
     }
 
     /// What a line of a shell prints.
@@ -178,7 +178,7 @@ fn bug_01_a_search_with_more_hits_than_are_wanted_answers() {
 }
 
 #[test]
-fn bug_03_nobody_waits_for_a_port_that_cannot_come() {
+fn bug_03_a_wait_for_a_port_that_cannot_open_ends() {
     if !ready(&["/usr/bin/python3", "/usr/bin/curl"]) {
         return;
     }

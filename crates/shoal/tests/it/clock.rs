@@ -1,13 +1,13 @@
-//! A server on a machine whose clock is set while it runs. The clock of the test machine is nobody's to
-//! set: a small library stands between the server and it, and adds what a file says.
+//! A server on a machine whose clock is set while it runs. The test does not set the clock of the
+//! machine: a small library between the server and the clock adds what a file says.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use rustix::process::Signal;
 
-use crate::served::{Scratch, Served, alone};
 use crate::shell::{able, eventually, skipped};
+use crate::test_server::{Scratch, TestServer, isolated_command};
 
 /// Adds the seconds in a file to the wall clock, and leaves other clocks as they are.
 const LIBRARY: &str = r#"
@@ -53,18 +53,18 @@ fn a_clock_that_is_set_ends_no_lease() {
     let Some(library) = library(&scratch.0).filter(|_| able()) else { return };
     let set_by = scratch.0.join("set-by");
     std::fs::write(&set_by, "0").unwrap();
-    let served = Served::start_by(scratch, &[], |arguments| {
-        let mut command = alone(arguments);
+    let served = TestServer::start_by(scratch, &[], |arguments| {
+        let mut command = isolated_command(arguments);
         command.env("LD_PRELOAD", &library).env("SET_BY", &set_by);
         command
     });
     let created = served.json(&["create", "--json"]);
     let id = created["sandbox"]["id"].as_str().or_else(|| created["id"].as_str()).unwrap();
     for seconds in ["3600", "-3600"] {
-        let told = |log: &str| log.matches("the time of the machine was set").count();
-        let before = told(&served.log());
+        let clock_changes = |log: &str| log.matches("the time of the machine was set").count();
+        let before = clock_changes(&served.log());
         std::fs::write(&set_by, seconds).unwrap();
-        eventually("that the clock was set is told", || told(&served.log()) > before);
+        eventually("the change of the clock is logged", || clock_changes(&served.log()) > before);
         assert_eq!(served.text(&["exec", id, "--", "echo", "on"]), "on", "by {seconds}");
     }
     let (code, _) = served.stop(Signal::TERM);

@@ -7,34 +7,39 @@ use std::process::Command;
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::served::{Scratch, Served, alone, names};
 use crate::shell::{able, eventually, skipped};
+use crate::test_server::{Scratch, TestServer, isolated_command, names};
 
 const HARD: &str = ", limit = \"hard\"";
 
 /// Puts a template with its workspace on disk.
-fn put(served: &Served, name: &str, workspace_mb: u32, more: &str) {
+fn put(served: &TestServer, name: &str, workspace_mb: u32, more: &str) {
     let said = try_put(served, name, workspace_mb, more);
     assert_eq!(said.code, Some(0), "{said:?}");
 }
 
-fn try_put(served: &Served, name: &str, workspace_mb: u32, more: &str) -> crate::shell::Said {
+fn try_put(
+    served: &TestServer,
+    name: &str,
+    workspace_mb: u32,
+    more: &str,
+) -> crate::shell::CommandOutput {
     let text = format!(
         "name = \"{name}\"\nworkspace = {{ kind = \"disk\"{more} }}\n\
          [limits]\nworkspace_mb = {workspace_mb}\n[pool]\npool_size = 0\n"
     );
-    served.said_with(&["templates", "put", "-"], Some(text.as_bytes()))
+    served.run_with_input(&["templates", "put", "-"], Some(text.as_bytes()))
 }
 
 /// A sandbox of a template.
-fn sandbox(served: &Served, template: &str) -> String {
+fn sandbox(served: &TestServer, template: &str) -> String {
     let created = served.json(&["create", "--template", template, "--json"]);
     let id = created["sandbox"]["id"].as_str().or_else(|| created["id"].as_str());
     id.unwrap_or_else(|| panic!("{created}")).to_owned()
 }
 
 /// What is there of workspaces, besides the rooms that the server keeps for itself.
-fn left(served: &Served) -> Vec<String> {
+fn left(served: &TestServer) -> Vec<String> {
     let mut all = names(&served.data().join("workspaces"));
     all.retain(|name| !["new", "spares", "trash"].contains(&name.as_str()));
     all.extend(names(&served.data().join("workspaces/trash")));
@@ -58,10 +63,10 @@ fn a_hard_limit_is_met_as_a_full_disk() {
     if !with_root() {
         return;
     }
-    let served = Served::start().without_spares();
+    let served = TestServer::start().without_spares();
     put(&served, "hard", 32, HARD);
     let id = sandbox(&served, "hard");
-    let filled = served.said(&["exec", &id, "--", "sh", "-c", "head -c 100000000 /dev/zero > big"]);
+    let filled = served.run(&["exec", &id, "--", "sh", "-c", "head -c 100000000 /dev/zero > big"]);
     assert_eq!(filled.code, Some(1), "{filled:?}");
     assert!(filled.stderr.contains("No space left"), "{filled:?}");
     let held: u64 = served.text(&["exec", &id, "--", "stat", "-c", "%s", "big"]).parse().unwrap();
@@ -80,7 +85,7 @@ fn a_soft_limit_ends_who_writes_too_much_and_says_why() {
     if !able() {
         return;
     }
-    let served = Served::start_on(Scratch::new(), &fast()).without_spares();
+    let served = TestServer::start_on(Scratch::new(), &fast()).without_spares();
     put(&served, "soft", 8, ", limit = \"soft\"");
     let id = sandbox(&served, "soft");
     served.text(&["exec", &id, "--", "sh", "-c", "head -c 4000000 /dev/zero > some"]);
@@ -88,10 +93,10 @@ fn a_soft_limit_ends_who_writes_too_much_and_says_why() {
         served.json(&["why", &id, "--json"])["workspace_bytes"].as_u64() >= Some(4_000_000)
     });
     let written =
-        served.said(&["exec", &id, "--", "sh", "-c", "head -c 20000000 /dev/zero > big; sleep 30"]);
+        served.run(&["exec", &id, "--", "sh", "-c", "head -c 20000000 /dev/zero > big; sleep 30"]);
     assert_ne!(written.code, Some(0), "{written:?}");
     assert!(written.stderr.contains("disk_limit"), "{written:?}");
-    eventually("its end is told", || {
+    eventually("its end is reported", || {
         let why = served.json(&["why", &id, "--json"]);
         why["reason"] == "disk_limit" && why["detail"].as_str().unwrap().contains("8 MB")
     });
@@ -104,7 +109,7 @@ fn kill_9_leaves_nothing_that_the_next_start_does_not_remove() {
     if !able() {
         return;
     }
-    let served = Served::start().without_spares();
+    let served = TestServer::start().without_spares();
     put(&served, "soft", 8, ", limit = \"soft\"");
     let root = rustix::process::geteuid().is_root();
     if root {
@@ -121,7 +126,7 @@ fn kill_9_leaves_nothing_that_the_next_start_does_not_remove() {
     for stray in ["00000000-0000-0000-0000-0000000000aa", "new/half", "trash/half", "spares/half"] {
         std::fs::create_dir_all(workspaces.join(stray).join("in/it")).unwrap();
     }
-    let served = Served::start_on(scratch, &[]);
+    let served = TestServer::start_on(scratch, &[]);
     eventually("nothing is left", || left(&served).is_empty());
     let log = served.log();
     assert!(log.contains("moved to lost+found"), "what no record names is kept: {log}");
@@ -136,14 +141,14 @@ fn where_no_hard_limit_works_a_template_is_refused_unless_it_agrees() {
     let disk = SmallDisk::memory("64m");
     let mut flags = fast();
     flags.extend(["--store", "memory", "--set", "node.workspace_free_floor_mb=0"]);
-    let served = Served::start_by(disk.scratch(), &flags, without_loop_devices);
+    let served = TestServer::start_by(disk.scratch(), &flags, without_loop_devices);
     let refused = try_put(&served, "hard", 4, HARD);
     assert_eq!(refused.code, Some(1), "{refused:?}");
     assert!(refused.stderr.contains("unsupported"), "{refused:?}");
     assert!(refused.stderr.contains("workspace.limit"), "{refused:?}");
     let text = "name = \"agreed\"\nworkspace = { kind = \"disk\", limit = \"hard\" }\n[limits]\n\
                 workspace_mb = 4\nbest_effort = true\n[pool]\npool_size = 0\n";
-    let agreed = served.said_with(&["templates", "put", "-"], Some(text.as_bytes()));
+    let agreed = served.run_with_input(&["templates", "put", "-"], Some(text.as_bytes()));
     assert_eq!(agreed.code, Some(0), "{agreed:?}");
     assert!(served.log().contains("soft limit"), "{}", served.log());
     let id = sandbox(&served, "agreed");
@@ -152,7 +157,7 @@ fn where_no_hard_limit_works_a_template_is_refused_unless_it_agrees() {
 
 /// The program, where the host's loop devices are out of reach.
 fn without_loop_devices(arguments: &[&str]) -> Command {
-    let program = alone(arguments);
+    let program = isolated_command(arguments);
     let script = "mount --bind /dev/null /dev/loop-control && exec \"$0\" \"$@\"";
     let mut command = Command::new("unshare");
     command.args(["-m", "sh", "-c", script]).arg(program.get_program()).args(program.get_args());
@@ -166,24 +171,24 @@ fn without_loop_devices(arguments: &[&str]) -> Command {
 }
 
 #[test]
-fn who_fills_the_disk_with_removed_files_ends_and_nobody_else() {
+fn disk_filled_with_removed_files_ends_only_its_sandbox() {
     if !with_root() {
         return;
     }
     let Some(disk) = SmallDisk::mount(320) else { return };
-    // Nobody is measured in time but by what the floor makes of it.
+    // No scan happens during the test: only the floor of free space acts.
     let flags = ["workspace_scan_interval_ms=600000", "workspace_free_floor_mb=100"];
     let flags = flags.map(|flag| format!("node.{flag}"));
     let flags = ["--set", flags[0].as_str(), "--set", flags[1].as_str()];
-    let served = Served::start_on(disk.scratch(), &flags);
+    let served = TestServer::start_on(disk.scratch(), &flags);
     put(&served, "soft", 512, ", limit = \"soft\"");
     let victim = sandbox(&served, "soft");
     served.text(&["exec", &victim, "--", "sh", "-c", "head -c 20000000 /dev/zero > work"]);
     let writer = sandbox(&served, "soft");
     let script = "exec 3>big; rm big; head -c 180000000 /dev/zero >&3; sleep 30";
-    let wrote = served.said(&["exec", &writer, "--", "sh", "-c", script]);
+    let wrote = served.run(&["exec", &writer, "--", "sh", "-c", script]);
     assert!(wrote.stderr.contains("disk_limit"), "{wrote:?}");
-    eventually("its end is told", || {
+    eventually("its end is reported", || {
         let why = served.json(&["why", &writer, "--json"]);
         why["detail"].as_str().is_some_and(|detail| detail.contains("largest"))
     });
@@ -196,11 +201,11 @@ fn a_soft_limit_counts_removed_files_that_are_still_open() {
     if !able() {
         return;
     }
-    let served = Served::start_on(Scratch::new(), &fast());
+    let served = TestServer::start_on(Scratch::new(), &fast());
     put(&served, "soft", 8, ", limit = \"soft\"");
     let id = sandbox(&served, "soft");
     let script = "exec 3>big; rm big; head -c 20000000 /dev/zero >&3; sleep 30";
-    let wrote = served.said(&["exec", &id, "--", "sh", "-c", script]);
+    let wrote = served.run(&["exec", &id, "--", "sh", "-c", script]);
     assert!(wrote.stderr.contains("disk_limit"), "{wrote:?}");
 }
 
@@ -212,27 +217,27 @@ fn a_full_disk_refuses_what_needs_it_and_nothing_else() {
     let Some(disk) = SmallDisk::mount(256) else { return };
     let mut flags = fast();
     flags.extend(["--set", "node.workspace_free_floor_mb=100"]);
-    let served = Served::start_on(disk.scratch(), &flags);
+    let served = TestServer::start_on(disk.scratch(), &flags);
     put(&served, "hard", 32, HARD);
     let id = sandbox(&served, "hard");
     served.text(&["exec", &id, "--", "sh", "-c", "echo kept > file"]);
     put(&served, "promised", 256, HARD);
-    let refused = served.said(&["create", "--template", "promised"]);
+    let refused = served.run(&["create", "--template", "promised"]);
     assert!(refused.code == Some(1) && refused.stderr.contains("disk_full"), "{refused:?}");
     let ballast = served.scratch.0.join("ballast");
     std::fs::write(&ballast, vec![1; 180 << 20]).unwrap();
-    eventually("it is told", || {
-        let refused = served.said(&["create", "--template", "hard"]);
+    eventually("the loss is reported", || {
+        let refused = served.run(&["create", "--template", "hard"]);
         refused.code == Some(1) && refused.stderr.contains("disk_full")
     });
     let text = "name = \"memory\"\nworkspace = { kind = \"memory\" }\n[pool]\npool_size = 0\n";
-    let memory = served.said_with(&["templates", "put", "-"], Some(text.as_bytes()));
+    let memory = served.run_with_input(&["templates", "put", "-"], Some(text.as_bytes()));
     assert_eq!(memory.code, Some(0), "{memory:?}");
     served.text(&["rm", &sandbox(&served, "memory")]);
     assert_eq!(served.text(&["exec", &id, "--", "cat", "file"]), "kept", "nothing is lost");
     std::fs::remove_file(&ballast).unwrap();
     eventually("there is room again", || {
-        served.said(&["create", "--template", "hard"]).code == Some(0)
+        served.run(&["create", "--template", "hard"]).code == Some(0)
     });
 }
 
@@ -286,7 +291,7 @@ fn run(command: &mut Command) {
 }
 
 /// The page of numbers.
-fn metrics(served: &Served) -> String {
+fn metrics(served: &TestServer) -> String {
     let address = std::fs::read_to_string(served.data().join("address")).unwrap();
     let key = std::fs::read_to_string(served.data().join("admin.key")).unwrap();
     let bearer = format!("Authorization: Bearer {}", key.trim());
@@ -299,7 +304,7 @@ fn metrics(served: &Served) -> String {
 /// Doctor says the same as the server finds.
 #[test]
 fn doctor_says_which_hard_limit_works_where_data_is_kept() {
-    let report = crate::shell::said(&["doctor", "--json", "--no-trial"]);
+    let report = crate::shell::run_shoal(&["doctor", "--json", "--no-trial"]);
     let json: Value = serde_json::from_str(report.text()).unwrap();
     let findings = json["findings"].as_array().unwrap();
     let found = findings.iter().find(|one| one["name"] == "hard limit of workspaces").unwrap();
@@ -311,7 +316,7 @@ fn doctor_says_which_hard_limit_works_where_data_is_kept() {
 
 /// What a template leaves open is the same whatever else it says, and is shown wherever one looks.
 #[test]
-fn where_files_are_does_not_depend_on_other_settings_and_is_shown() {
+fn workspace_placement_does_not_depend_on_other_settings() {
     if !able() {
         return;
     }
@@ -321,7 +326,7 @@ fn where_files_are_does_not_depend_on_other_settings_and_is_shown() {
                 [templates.pool]\npool_size = 1\n";
     std::fs::write(&file, text).unwrap();
     let file = file.to_str().unwrap().to_owned();
-    let served = Served::start_on(scratch, &["--config", &file]);
+    let served = TestServer::start_on(scratch, &["--config", &file]);
     let list = served.json(&["templates", "--json"]);
     assert_eq!(list["effective"][0]["workspace"]["kind"], "disk", "{list}");
     let why = list["effective"][0]["workspace"]["why"].as_str().unwrap();
@@ -330,14 +335,16 @@ fn where_files_are_does_not_depend_on_other_settings_and_is_shown() {
     assert!(served.text(&["templates"]).contains("MB disk"));
     let shown = served.text(&["templates", "get", "default"]);
     assert!(shown.starts_with("# workspace: disk, "), "{shown}");
-    let again = served.said_with(&["templates", "put", "-"], Some(shown.as_bytes()));
+    let again = served.run_with_input(&["templates", "put", "-"], Some(shown.as_bytes()));
     assert_eq!(again.code, Some(0), "what is shown can be put: {again:?}");
     let data = served.data().to_str().unwrap().to_owned();
-    let config = crate::shell::said(&["config", "--config", &file, "--data-dir", &data, "--json"]);
+    let config =
+        crate::shell::run_shoal(&["config", "--config", &file, "--data-dir", &data, "--json"]);
     let config: Value = serde_json::from_str(config.text()).unwrap();
     let workspace = &config["templates"][0]["effective"]["workspace"];
     assert_eq!(*workspace, list["effective"][0]["workspace"], "both say the same");
-    let doctor = crate::shell::said(&["doctor", "--config", &file, "--data-dir", &data, "--json"]);
+    let doctor =
+        crate::shell::run_shoal(&["doctor", "--config", &file, "--data-dir", &data, "--json"]);
     let doctor: Value = serde_json::from_str(doctor.text()).unwrap();
     assert_eq!(doctor["templates"][0]["workspace"], *workspace, "{doctor}");
     // Files of a session are where that says, and a kill does not take them.
@@ -345,7 +352,7 @@ fn where_files_are_does_not_depend_on_other_settings_and_is_shown() {
     let session = session["id"].as_str().unwrap().to_owned();
     served.text(&["session", "exec", &session, "--", "sh", "-c", "echo kept > f"]);
     let (_, scratch) = served.stop(Signal::KILL);
-    let served = Served::start_on(scratch, &["--config", &file]);
+    let served = TestServer::start_on(scratch, &["--config", &file]);
     let read = served.text(&["session", "exec", &session, "--", "cat", "f"]);
     assert_eq!(read, "kept");
 }

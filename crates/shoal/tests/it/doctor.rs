@@ -1,10 +1,10 @@
 //! `doctor`, `clean`, `completions`, and what is typed wrongly.
 
-use crate::shell::{able, said};
+use crate::shell::{able, run_shoal};
 
 #[test]
 fn doctor_agrees_with_its_exit_code_and_tries_a_sandbox() {
-    let report = said(&["doctor", "--json"]);
+    let report = run_shoal(&["doctor", "--json"]);
     let json: serde_json::Value = serde_json::from_str(report.text()).unwrap();
     let able = json["able"].as_bool().unwrap();
     assert_eq!(report.code, Some(i32::from(!able)));
@@ -27,9 +27,9 @@ fn doctor_agrees_with_its_exit_code_and_tries_a_sandbox() {
         assert!(runc["why"].as_str().unwrap().contains("ready in"), "{runc}");
         assert!(["wipe", "recreate"].contains(&runc["recycle"].as_str().unwrap()), "{runc}");
     }
-    let people = said(&["doctor", "--no-trial"]);
+    let people = run_shoal(&["doctor", "--no-trial"]);
     assert!(people.text().contains("Sandboxes can"), "{}", people.text());
-    assert!(people.text().contains("What templates can choose:"), "{}", people.text());
+    assert!(people.text().contains("Runtimes that templates can choose:"), "{}", people.text());
     assert!(!people.text().contains('\u{1b}'), "colours only on terminals");
 }
 
@@ -38,7 +38,7 @@ fn clean_says_what_it_did() {
     if !able() {
         return;
     }
-    let cleaned = said(&["clean", "--json"]);
+    let cleaned = run_shoal(&["clean", "--json"]);
     let json: serde_json::Value = serde_json::from_str(cleaned.text()).unwrap();
     assert_eq!((cleaned.code, json["stuck"].as_array().unwrap().len()), (Some(0), 0));
 }
@@ -46,7 +46,7 @@ fn clean_says_what_it_did() {
 /// Built from a clone, it says from which commit.
 #[test]
 fn the_version_names_the_commit() {
-    let shown = said(&["--version"]);
+    let shown = run_shoal(&["--version"]);
     let version = shown.text().trim().strip_prefix("shoal ").unwrap();
     let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
     let git = std::process::Command::new("git")
@@ -65,7 +65,7 @@ fn the_version_names_the_commit() {
 #[test]
 fn completions_know_the_verbs() {
     for shell in ["bash", "zsh", "fish"] {
-        let script = said(&["completions", shell]);
+        let script = run_shoal(&["completions", shell]);
         assert_eq!(script.code, Some(0));
         for verb in ["run", "doctor", "clean", "backup", "workspace-mb"] {
             assert!(script.text().contains(verb), "{shell} does not know {verb}");
@@ -74,11 +74,11 @@ fn completions_know_the_verbs() {
 }
 
 #[test]
-fn what_is_typed_wrongly_is_told_apart_from_programs() {
-    assert_eq!(said(&["run"]).code, Some(125));
-    assert_eq!(said(&["run", "--memory", "lots", "true"]).code, Some(125));
-    assert_eq!(said(&["doctor", "--what"]).code, Some(2));
-    assert_eq!(said(&["--help"]).code, Some(0));
-    let plain = said(&["run", "--color=always", "--cwd", "not-absolute", "true"]);
+fn usage_errors_have_another_exit_code_than_programs() {
+    assert_eq!(run_shoal(&["run"]).code, Some(125));
+    assert_eq!(run_shoal(&["run", "--memory", "lots", "true"]).code, Some(125));
+    assert_eq!(run_shoal(&["doctor", "--what"]).code, Some(2));
+    assert_eq!(run_shoal(&["--help"]).code, Some(0));
+    let plain = run_shoal(&["run", "--color=always", "--cwd", "not-absolute", "true"]);
     assert!(plain.stderr.contains("\u{1b}[31m") && plain.stderr.contains("try:"));
 }

@@ -1,5 +1,5 @@
-//! A server whose disk has no space left: it starts, serves reads, says that it is degraded and why,
-//! recovers by itself, and stops when it is told to. On a small file system of memory.
+//! A server whose disk has no space left: it starts, serves reads, says that it is degraded and
+//! why, recovers by itself, and stops on a signal. On a small file system of memory.
 
 use std::fs;
 use std::io::{Read as _, Write as _};
@@ -11,8 +11,8 @@ use std::time::Duration;
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::served::{Scratch, Served, alone};
 use crate::shell::{able, eventually, skipped};
+use crate::test_server::{Scratch, TestServer, isolated_command};
 
 /// Sandboxes are refused before the disk is full otherwise.
 const FLOOR: &str = "node.workspace_free_floor_mb=1";
@@ -75,14 +75,14 @@ pub(crate) fn get_from(address: &str, key: &str, path: &str) -> Option<String> {
     answer.split_once("\r\n\r\n").map(|(_, body)| body.to_owned())
 }
 
-pub(crate) fn get(served: &Served, path: &str) -> String {
+pub(crate) fn get(served: &TestServer, path: &str) -> String {
     let read = |name: &str| fs::read_to_string(served.data().join(name)).unwrap();
     let address = read("address");
     let address = address.lines().next().unwrap().trim_start_matches("http://").to_owned();
     get_from(&address, read("admin.key").trim(), path).unwrap()
 }
 
-pub(crate) fn health(served: &Served) -> Value {
+pub(crate) fn health(served: &TestServer) -> Value {
     let body = get(served, "/health");
     json_in(&body)
 }
@@ -93,7 +93,7 @@ fn json_in(body: &str) -> Value {
     serde_json::from_str(&body[from..=to]).unwrap()
 }
 
-/// A port that nobody listens on, for servers that cannot write where they are.
+/// A free port, for servers that cannot write their address file.
 fn free_port() -> u16 {
     std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
@@ -107,7 +107,7 @@ fn a_start_on_a_full_disk_serves_reads_and_recovers_by_itself() {
     let Some(disk) = SmallDisk::under(&scratch) else { return };
     let address = format!("127.0.0.1:{}", free_port());
     let flags = ["--listen", address.as_str(), "--set", FLOOR];
-    let mut served = Served::start_plain(scratch, &flags);
+    let mut served = TestServer::start_plain(scratch, &flags);
     let session = served.json(&["session", "create", "--json"]);
     let session = session["id"].as_str().or_else(|| session["session"]["id"].as_str());
     let session = session.unwrap().to_owned();
@@ -116,7 +116,7 @@ fn a_start_on_a_full_disk_serves_reads_and_recovers_by_itself() {
         let (code, scratch) = served.stop(signal);
         assert!(signal == Signal::KILL || code == Some(0), "{round}: {code:?}");
         disk.fill();
-        served = Served::start_without_waiting(scratch, &flags);
+        served = TestServer::start_without_waiting(scratch, &flags);
         eventually("it serves", || {
             served.assert_alive();
             get_from(&address, key.trim(), "/health").is_some()
@@ -141,10 +141,10 @@ fn a_start_on_a_full_disk_serves_reads_and_recovers_by_itself() {
             health["status"] == "ok"
         });
         eventually("it says where it is", || disk.0.join("address").exists());
-        let create = || served.said(&["create"]).code == Some(0);
+        let create = || served.run(&["create"]).code == Some(0);
         eventually("it hands out sandboxes", create);
     }
-    // Told to stop while it is full, it does, and says that it was not in order.
+    // On a signal while the disk is full the server stops, and reports that it was not in order.
     let (code, _scratch) = served.stop(Signal::TERM);
     assert!(code.is_some(), "it ended by itself");
 }
@@ -157,14 +157,14 @@ fn a_disk_that_becomes_full_does_not_keep_a_server_from_stopping() {
     let scratch = Scratch::new();
     let Some(disk) = SmallDisk::under(&scratch) else { return };
     let flags = ["--set", "server.shutdown_grace_ms=15000", "--set", FLOOR];
-    let served = Served::start_plain(scratch, &flags);
+    let served = TestServer::start_plain(scratch, &flags);
     let running = ["exec", "--stdin=no", "--shell", "echo begun; sleep 3; echo done"];
     let mut child = served.command(&running).spawn().unwrap();
     let mut seen = [0; 6];
     child.stdout.as_mut().unwrap().read_exact(&mut seen).unwrap();
     disk.fill();
     eventually("it notices", || {
-        let _ = served.said(&["create"]);
+        let _ = served.run(&["create"]);
         health(&served)["status"] == "degraded"
     });
     // No longer than its grace and what tests wait for anything.
@@ -184,7 +184,10 @@ fn a_first_start_on_a_full_disk_is_refused_with_its_remedy() {
     disk.fill();
     let data = disk.0.to_str().unwrap();
     let arguments = ["serve", "--listen", "127.0.0.1:0", "--data-dir", data];
-    let said = crate::served::told(crate::shell::finish(alone(&arguments).spawn().unwrap(), &[]));
+    let said = crate::test_server::output_of(crate::shell::finish(
+        isolated_command(&arguments).spawn().unwrap(),
+        &[],
+    ));
     assert!(![Some(0), None].contains(&said.code), "{said:?}");
     assert!(said.stderr.contains("space"), "{}", said.stderr);
     assert!(!said.stderr.contains("by itself"), "{}", said.stderr);

@@ -1,4 +1,4 @@
-//! Roots that somebody brings: into the store, into sandboxes, and out again.
+//! Images of users: into the store, into sandboxes, and out again.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -6,16 +6,16 @@ use std::process::Command;
 
 use serde_json::json;
 
-use crate::served::{Scratch, Served, alone, told};
-use crate::shell::{Said, able, finish, skipped};
+use crate::shell::{CommandOutput, able, finish, skipped};
+use crate::test_server::{Scratch, TestServer, isolated_command, output_of};
 
-fn on(scratch: &Scratch, arguments: &[&str], input: &[u8]) -> Said {
-    let mut command = alone(arguments);
+fn on(scratch: &Scratch, arguments: &[&str], input: &[u8]) -> CommandOutput {
+    let mut command = isolated_command(arguments);
     command.env("SHOAL_DATA_DIR", scratch.0.join("data"));
     if !input.is_empty() {
         command.stdin(std::process::Stdio::piped());
     }
-    told(finish(command.spawn().unwrap(), input))
+    output_of(finish(command.spawn().unwrap(), input))
 }
 
 fn tar(root: &Path) -> Vec<u8> {
@@ -109,12 +109,13 @@ fn images_come_and_go_without_a_server() {
         );
     }
     let data_dir = scratch.0.join("data");
-    let mut elsewhere = alone(&["image", "ls", "--data-dir", data_dir.to_str().unwrap()]);
+    let mut elsewhere =
+        isolated_command(&["image", "ls", "--data-dir", data_dir.to_str().unwrap()]);
     elsewhere.env("SHOAL_URL", "http://127.0.0.1:1");
-    let listed = told(finish(elsewhere.spawn().unwrap(), b""));
+    let listed = output_of(finish(elsewhere.spawn().unwrap(), b""));
     assert!(listed.text().contains("a:1"), "what was typed counts: {listed:?}");
     let removed = on(&scratch, &["image", "rm", "a:1", "c", "b"], b"");
-    assert_eq!((removed.code, removed.text()), (Some(1), "a:1\n"), "what is gone is told");
+    assert_eq!((removed.code, removed.text()), (Some(1), "a:1\n"), "the removed name is printed");
     assert!(removed.stderr.contains("image_unknown"), "{removed:?}");
     let removed = on(&scratch, &["image", "rm", "b"], b"");
     assert_eq!((removed.code, removed.text()), (Some(0), "b\n"), "{removed:?}");
@@ -167,7 +168,7 @@ fn a_server_serves_images_and_keeps_those_in_use() {
     if !able() {
         return;
     }
-    let served = Served::start();
+    let served = TestServer::start();
     let root = served.scratch.0.join("root");
     if small_root(&root).is_none() {
         return;
@@ -185,9 +186,9 @@ fn a_server_serves_images_and_keeps_those_in_use() {
     served.text(&["templates", "put", file.to_str().unwrap()]);
     let exec = ["exec", "-T", "small", "--stdin=no", "--", "/bin/cat", "/marker"];
     assert_eq!(served.text(&exec), "brought");
-    let refused = served.said(&["image", "rm", "small", "--server", url]);
+    let refused = served.run(&["image", "rm", "small", "--server", url]);
     assert!(refused.code == Some(1) && refused.stderr.contains("template small"), "{refused:?}");
-    let refused = served.said(&["image", "rm", "small"]);
+    let refused = served.run(&["image", "rm", "small"]);
     assert!(refused.code == Some(1) && refused.stderr.contains("image_in_use"), "{refused:?}");
     let listed = served.json(&["image", "ls", "--json", "--server", url]);
     assert_eq!(listed, served.json(&["image", "ls", "--json"]), "the same store");

@@ -3,15 +3,15 @@
 
 use std::os::unix::fs::symlink;
 
-use crate::served::{Scratch, Served, alone, told};
 use crate::shell::{able, finish};
+use crate::test_server::{Scratch, TestServer, isolated_command, output_of};
 
-fn put(served: &Served, host_path: &str, more: &str) -> crate::shell::Said {
+fn put(served: &TestServer, host_path: &str, more: &str) -> crate::shell::CommandOutput {
     let text = format!(
         "name = \"shows\"\nmounts = [{{ host_path = \"{host_path}\", path = \"/data\"{more} }}]\n\
          [pool]\npool_size = 0\n"
     );
-    served.said_with(&["templates", "put", "-"], Some(text.as_bytes()))
+    served.run_with_input(&["templates", "put", "-"], Some(text.as_bytes()))
 }
 
 #[test]
@@ -26,7 +26,7 @@ fn a_template_shows_what_the_server_allows_and_nothing_else() {
     symlink("data", place.join("link")).unwrap();
     symlink("/etc", place.join("out")).unwrap();
     let allowed = format!("mounts.roots={}", place.display());
-    let served = Served::start_on(scratch, &["--set", &allowed]);
+    let served = TestServer::start_on(scratch, &["--set", &allowed]);
     let at = |name: &str| place.join(name).to_str().unwrap().to_owned();
     for (path, more, word) in [
         (at("out"), "", "mounts[0].host_path"),
@@ -43,12 +43,12 @@ fn a_template_shows_what_the_server_allows_and_nothing_else() {
     assert_eq!(put(&served, &at("link"), "").code, Some(0));
     let id = served.text(&["create", "-T", "shows"]);
     assert_eq!(served.text(&["exec", &id, "--", "cat", "/data/deep/file"]), "seen");
-    let written = served.said(&["exec", &id, "--shell", "echo x > /data/x"]);
+    let written = served.run(&["exec", &id, "--shell", "echo x > /data/x"]);
     assert!(written.stderr.contains("Read-only"), "{written:?}");
-    // Whoever gets the next one must not be shown what the link leads to now.
+    // The next sandbox must not show the new target of the link.
     std::fs::remove_file(place.join("link")).unwrap();
     symlink("/etc", place.join("link")).unwrap();
-    let refused = served.said(&["create", "-T", "shows"]);
+    let refused = served.run(&["create", "-T", "shows"]);
     assert!(refused.stderr.contains("mounts[0].host_path"), "{refused:?}");
     assert!(served.text(&["pools"]).contains("mounts[0].host_path"), "and the pool says so");
 }
@@ -57,9 +57,9 @@ fn a_template_shows_what_the_server_allows_and_nothing_else() {
 fn a_directory_to_show_that_is_not_there_is_an_error_at_the_start() {
     let scratch = Scratch::new();
     let words = ["serve", "--listen", "127.0.0.1:0", "--set", "mounts.roots=/no/such/place"];
-    let mut command = alone(&words);
+    let mut command = isolated_command(&words);
     command.env("SHOAL_DATA_DIR", scratch.0.join("data"));
-    let said = told(finish(command.spawn().unwrap(), &[]));
+    let said = output_of(finish(command.spawn().unwrap(), &[]));
     assert_eq!(said.code, Some(2), "{said:?}");
     assert!(said.stderr.contains("mounts.roots.0"), "{said:?}");
 }

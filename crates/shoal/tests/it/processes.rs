@@ -1,13 +1,13 @@
-//! Processes, ports and files from the inside, with real sandboxes: the verbs, and a server inside as
-//! it is reached from outside.
+//! Processes, ports and files from the inside, with real sandboxes: the verbs, and a server inside
+//! as it is reached from outside.
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 use std::process::Stdio;
 use std::time::Duration;
 
-use crate::served::{Served, told};
 use crate::shell::{able, eventually, finish};
+use crate::test_server::{TestServer, output_of};
 
 /// Answers HTTP with what it was asked, and says back what it hears after an upgrade.
 const SERVER: &str = r#"
@@ -37,9 +37,10 @@ while True:
 "#;
 
 /// A server inside, under the name `web`.
-fn serving(served: &Served) -> String {
+fn serving(served: &TestServer) -> String {
     let id = served.text(&["create"]);
-    let said = served.said_with(&["cp", "-", &format!("{id}:server.py")], Some(SERVER.as_bytes()));
+    let said =
+        served.run_with_input(&["cp", "-", &format!("{id}:server.py")], Some(SERVER.as_bytes()));
     assert_eq!(said.code, Some(0), "{said:?}");
     let start =
         ["process", "start", &id, "--name", "web", "--keep-alive", "--wait-for-port", "3000"];
@@ -47,7 +48,7 @@ fn serving(served: &Served) -> String {
     id
 }
 
-fn connect(served: &Served) -> TcpStream {
+fn connect(served: &TestServer) -> TcpStream {
     let address = std::fs::read_to_string(served.data().join("address")).unwrap();
     let address = address.trim().trim_start_matches("http://").to_owned();
     let stream = TcpStream::connect(address).unwrap();
@@ -55,12 +56,12 @@ fn connect(served: &Served) -> TcpStream {
     stream
 }
 
-fn key(served: &Served) -> String {
+fn key(served: &TestServer) -> String {
     std::fs::read_to_string(served.data().join("admin.key")).unwrap().trim().to_owned()
 }
 
 /// Sends a request, and reads until what is expected came.
-fn ask(served: &Served, path: &str, headers: &str, expected: &str) -> (TcpStream, String) {
+fn ask(served: &TestServer, path: &str, headers: &str, expected: &str) -> (TcpStream, String) {
     let mut stream = connect(served);
     let head = format!(
         "GET {path} HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {}\r\n{headers}\r\n",
@@ -86,7 +87,7 @@ fn a_server_inside_is_reached_in_every_way_and_keeps_its_sandbox_awake() {
     if !able() {
         return;
     }
-    let served = Served::start();
+    let served = TestServer::start();
     let id = serving(&served);
     let status = served.json(&["status", &id, "--json"]);
     assert_eq!(
@@ -124,7 +125,7 @@ fn a_server_inside_is_reached_in_every_way_and_keeps_its_sandbox_awake() {
     drop(direct);
     let pid = rustix::process::Pid::from_child(&forward);
     rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
-    assert_eq!(told(finish(forward, &[])).code, Some(0));
+    assert_eq!(output_of(finish(forward, &[])).code, Some(0));
 
     assert!(served.text(&["stop", &id, "--after", "5m"]).contains("no longer in"));
     let status = served.json(&["stop", &id, "--json"]);
@@ -147,7 +148,7 @@ fn a_server_inside_is_reached_in_every_way_and_keeps_its_sandbox_awake() {
     assert!(answer.starts_with("HTTP/1.1 502"), "{answer}");
 }
 
-fn ask_post(served: &Served, path: &str) -> (TcpStream, String) {
+fn ask_post(served: &TestServer, path: &str) -> (TcpStream, String) {
     let mut stream = connect(served);
     let head = format!(
         "POST {path} HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {}\r\ncontent-length: 0\r\n\r\n",
@@ -163,9 +164,9 @@ fn processes_are_started_followed_fed_and_ended() {
     if !able() {
         return;
     }
-    let served = Served::start();
+    let served = TestServer::start();
     let id = served.text(&["create"]);
-    let waited = served.said(&[
+    let waited = served.run(&[
         "process",
         "start",
         &id,
@@ -177,7 +178,7 @@ fn processes_are_started_followed_fed_and_ended() {
     let start =
         ["process", "start", &id, "--name", "upper", "--open-stdin", "--", "tr", "a-z", "A-Z"];
     assert_eq!(served.text(&start), "upper");
-    let fed = served.said_with(&["process", "stdin", &id, "upper"], Some(b"hello\n"));
+    let fed = served.run_with_input(&["process", "stdin", &id, "upper"], Some(b"hello\n"));
     assert_eq!(fed.code, Some(0), "{fed:?}");
     assert_eq!(served.text(&["process", "logs", &id, "upper", "--follow"]), "HELLO");
     assert_eq!(served.text(&["process", "logs", &id, "upper", "--stderr"]), "");
@@ -186,8 +187,8 @@ fn processes_are_started_followed_fed_and_ended() {
     assert!(listed.contains("long") && !listed.contains("upper"), "{listed}");
     assert!(served.text(&["process", "show", &id, "long"]).contains("running"));
     assert!(served.text(&["process", "stop", &id, "long"]).contains("stopped"));
-    assert_eq!(served.said(&["process", "wait", &id, "long"]).code, Some(143));
-    let unknown = served.said(&["process", "show", &id, "nosuch"]);
+    assert_eq!(served.run(&["process", "wait", &id, "long"]).code, Some(143));
+    let unknown = served.run(&["process", "show", &id, "nosuch"]);
     assert!(unknown.code == Some(1) && unknown.stderr.contains("process_unknown"), "{unknown:?}");
     served.text(&["rm", &id]);
     assert_eq!(served.text(&["process", "logs", &id, "upper"]), "HELLO", "also after its sandbox");
@@ -198,14 +199,14 @@ fn files_are_found_searched_and_watched() {
     if !able() {
         return;
     }
-    let served = Served::start();
+    let served = TestServer::start();
     let id = served.text(&["create"]);
     let line = "mkdir -p src/deep && echo 'let needle = 1' > src/a.rs && touch src/deep/b.rs c.txt";
     served.text(&["exec", &id, "--stdin=no", "--shell", line]);
     assert_eq!(served.text(&["find", &id, "-n", "*.rs"]), "src/a.rs\nsrc/deep/b.rs");
     assert_eq!(served.text(&["find", &id, "src", "--kind", "directory"]), "deep");
     assert_eq!(served.text(&["grep", &id, "-i", "NEEDLE"]), "src/a.rs:1:let needle = 1");
-    assert_eq!(served.said(&["grep", &id, "nothing like it"]).code, Some(1));
+    assert_eq!(served.run(&["grep", &id, "nothing like it"]).code, Some(1));
     let writing = "while sleep 0.1; do echo x >> src/deep/b.rs; done";
     served.text(&["process", "start", &id, "--name", "writer", "--shell", writing]);
     let mut watch = served.command(&["watch", &id, "-r", "--json"]).spawn().unwrap();
@@ -214,6 +215,6 @@ fn files_are_found_searched_and_watched() {
     assert_eq!(&beginning, b"{\"type\":");
     let pid = rustix::process::Pid::from_child(&watch);
     rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
-    let rest = told(finish(watch, &[]));
+    let rest = output_of(finish(watch, &[]));
     assert!(rest.text().contains("/workspace/src/deep/b.rs"), "{rest:?}");
 }

@@ -1,6 +1,6 @@
 //! As an ordinary user: what the table of abilities says is so, tried by the program itself. The
-//! user is one that this machine does not know; where it has subordinate users, they are given to it
-//! in a mount namespace of its own.
+//! user is one that this machine does not know; where it has subordinate users, they are given to
+//! it in a mount namespace of its own.
 
 use std::fs::File;
 use std::os::fd::AsRawFd as _;
@@ -13,19 +13,19 @@ use serde_json::Value;
 
 use crate::shell::{eventually, finish, skipped};
 
-/// A number that nobody has, and no other test that runs at the same time.
+/// A user id that is free, also in tests that run at the same time.
 fn user() -> u32 {
     200_000 + std::process::id()
 }
 
-/// How somebody is an ordinary user.
+/// The kinds of ordinary users.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Mode {
     Subordinate,
     Alone,
 }
 
-/// A home for the user, and the program where he can reach it.
+/// A home for the user, and the program where the user can reach it.
 struct Home {
     path: PathBuf,
     program: File,
@@ -36,7 +36,7 @@ impl Home {
     /// None, and said so, where the test cannot be made.
     fn make(mode: Mode) -> Option<Self> {
         if !rustix::process::geteuid().is_root() {
-            skipped("no root, so nobody can be an ordinary user of a known kind");
+            skipped("not root, so the test cannot become an ordinary user of a known kind");
             return None;
         }
         if mode == Mode::Subordinate && !Path::new("/usr/bin/newuidmap").exists() {
@@ -52,7 +52,7 @@ impl Home {
         Some(Self { path, program, mode })
     }
 
-    /// The program as the user, by a descriptor: he may not be able to get to its path.
+    /// The program as the user, by a descriptor: the user may not be able to reach its path.
     fn command(&self, arguments: &[&str]) -> Command {
         let program = format!("/proc/self/fd/{}", self.program.as_raw_fd());
         let mut command = match self.mode {
@@ -63,7 +63,7 @@ impl Home {
             }
             Mode::Subordinate => {
                 let user = user();
-                // Whoever looks up subordinate users looks here.
+                // newuidmap looks up subordinate users here.
                 let ranges = format!("{user}:500000:65536");
                 let script = format!(
                     "mount --make-rprivate / && printf '{ranges}\\n' > $HOME/ranges && \
@@ -86,8 +86,8 @@ impl Home {
         command
     }
 
-    /// Runs it: its exit code, what it said, and what it complained about.
-    fn said(&self, arguments: &[&str]) -> (Option<i32>, String, String) {
+    /// Runs a command: exit code, stdout and stderr.
+    fn run(&self, arguments: &[&str]) -> (Option<i32>, String, String) {
         let output = finish(self.command(arguments).spawn().unwrap(), &[]);
         let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
         (output.status.code(), text(&output.stdout), text(&output.stderr))
@@ -95,7 +95,7 @@ impl Home {
 
     /// How something works, by the table.
     fn how(&self, name: &str) -> String {
-        let (code, report, complaints) = self.said(&["doctor", "--json"]);
+        let (code, report, complaints) = self.run(&["doctor", "--json"]);
         assert_eq!(code, Some(0), "{report}{complaints}");
         let report: Value = serde_json::from_str(&report).unwrap();
         let rows = report["abilities"].as_array().unwrap();
@@ -122,7 +122,7 @@ fn in_both_modes(test: impl Fn(&Home)) {
 fn an_ordinary_user_runs_programs_and_is_user_1000_inside() {
     in_both_modes(|home| {
         let line = "id -u; id -g; id -G; echo x > /workspace/f; cat /workspace/f; exit 3";
-        let (code, said, complaints) = home.said(&["run", "--", "sh", "-c", line]);
+        let (code, said, complaints) = home.run(&["run", "--", "sh", "-c", line]);
         assert_eq!((code, said.as_str()), (Some(3), "1000\n1000\n1000\nx\n"), "{complaints}");
     });
 }
@@ -131,8 +131,8 @@ fn an_ordinary_user_runs_programs_and_is_user_1000_inside() {
 fn the_guest_has_a_user_of_its_own_exactly_where_the_table_says_so() {
     in_both_modes(|home| {
         let line = "awk '/^Uid/ { print $2 }' /proc/1/status";
-        let (_, uid, complaints) = home.said(&["run", "--", "sh", "-c", line]);
-        let how = home.how("the guest apart from programs by user");
+        let (_, uid, complaints) = home.run(&["run", "--", "sh", "-c", line]);
+        let how = home.how("guest and programs separated by user");
         let expected = match home.mode {
             Mode::Subordinate => ("0\n", "works"),
             Mode::Alone => ("1000\n", "weaker"),
@@ -142,16 +142,16 @@ fn the_guest_has_a_user_of_its_own_exactly_where_the_table_says_so() {
 }
 
 #[test]
-fn limits_that_cannot_be_kept_are_refused_by_name_and_told_otherwise() {
+fn rootless_limits_that_cannot_be_enforced_are_refused_or_reported() {
     in_both_modes(|home| {
         for (flag, row) in [("--memory", "memory limit"), ("--cpu", "processor limit")] {
             // Here no group is delegated, whatever the machine has.
             assert_eq!(home.how(row), "unsupported");
-            let (code, _, complaints) = home.said(&["run", flag, "64", "--", "true"]);
+            let (code, _, complaints) = home.run(&["run", flag, "64", "--", "true"]);
             assert_eq!(code, Some(125));
             assert!(complaints.contains(flag) && complaints.contains("try:"), "{complaints}");
         }
-        let (code, _, complaints) = home.said(&["run", "--", "true"]);
+        let (code, _, complaints) = home.run(&["run", "--", "true"]);
         assert_eq!(code, Some(0));
         assert!(complaints.contains("not limited here: memory, processor time"), "{complaints}");
     });
@@ -170,23 +170,23 @@ fn processes_are_counted_for_each_sandbox_by_itself() {
                        except BlockingIOError:\n    \
                            print(made)";
         let (code, said, complaints) =
-            home.said(&["run", "--pids", "20", "--", "python3", "-c", program]);
+            home.run(&["run", "--pids", "20", "--", "python3", "-c", program]);
         assert_eq!((code, said.as_str()), (Some(0), "19\n"), "{complaints}");
     });
 }
 
 #[test]
-fn a_directory_of_ones_own_is_lent_and_anothers_is_not() {
+fn rootless_workspace_must_be_a_directory_of_the_user() {
     in_both_modes(|home| {
         let lent = home.path.join("lent");
         std::fs::create_dir(&lent).unwrap();
         let path = lent.to_str().unwrap();
-        let refused = home.said(&["run", "--workspace", path, "--", "true"]);
+        let refused = home.run(&["run", "--workspace", path, "--", "true"]);
         assert_eq!(refused.0, Some(125), "{}", refused.2);
         assert!(refused.2.contains("belongs to user 0"), "{}", refused.2);
         std::os::unix::fs::chown(&lent, Some(user()), Some(user())).unwrap();
         let (code, _, complaints) =
-            home.said(&["run", "--workspace", path, "--", "sh", "-c", "echo mine > file"]);
+            home.run(&["run", "--workspace", path, "--", "sh", "-c", "echo mine > file"]);
         assert_eq!(code, Some(0), "{complaints}");
         let about = std::fs::metadata(lent.join("file")).unwrap();
         assert_eq!(std::os::unix::fs::MetadataExt::uid(&about), user());
@@ -272,7 +272,7 @@ fn with_a_delegated_group_an_ordinary_user_can_freeze() {
         let line = format!("echo $$ > {}/cgroup.procs && exec \"$@\"", group.0.display());
         inside.args(["-c", &line, "sh"]);
         if mode == Mode::Alone {
-            // The shell is root, as whoever delegates is.
+            // The shell is root, like the process that delegates.
             let user = user().to_string();
             inside.args(["setpriv", "--reuid", &user, "--regid", &user, "--clear-groups"]);
         }
@@ -288,7 +288,7 @@ fn with_a_delegated_group_an_ordinary_user_can_freeze() {
 }
 
 #[test]
-fn what_is_lent_never_makes_others_its_owner() {
+fn rootless_workspace_never_changes_owners() {
     in_both_modes(|home| {
         let lent = home.path.join("lent");
         std::fs::create_dir(&lent).unwrap();
@@ -298,7 +298,7 @@ fn what_is_lent_never_makes_others_its_owner() {
                     install -m 4755 /usr/bin/id z 2>/dev/null; chmod 755 x && echo ordinary; exit 0";
         let path = lent.to_str().unwrap();
         let (code, said, complaints) =
-            home.said(&["run", "--workspace", path, "--", "sh", "-c", line]);
+            home.run(&["run", "--workspace", path, "--", "sh", "-c", line]);
         assert_eq!((code, said.as_str()), (Some(0), "ordinary\n"), "{complaints}");
         for file in std::fs::read_dir(&lent).unwrap().flatten() {
             let mode = std::os::unix::fs::MetadataExt::mode(&file.metadata().unwrap());
@@ -308,7 +308,7 @@ fn what_is_lent_never_makes_others_its_owner() {
 }
 
 #[test]
-fn subordinate_users_that_cannot_be_had_are_done_without_and_that_is_told() {
+fn rootless_without_subordinate_users_works_and_reports_it() {
     let Some(home) = Home::make(Mode::Subordinate) else { return };
     let script = "mount --bind /bin/false /usr/bin/newgidmap && exec \"$@\"";
     let inner = home.command(&["run", "--", "id", "-u"]);
@@ -346,7 +346,7 @@ fn workspaces_on_disk_have_soft_limits_and_are_removed_whatever_is_in_them() {
         let log = File::create(home.path.join("log")).unwrap();
         let server = command.stdout(Stdio::null()).stderr(log).spawn().unwrap();
         eventually("the server is up", || data.join("address").exists());
-        let said = |arguments: &[&str], input: &str| {
+        let run_shoal = |arguments: &[&str], input: &str| {
             let mut command = home.command(arguments);
             command.env("SHOAL_DATA_DIR", &data).stdin(Stdio::piped());
             let output = finish(command.spawn().unwrap(), input.as_bytes());
@@ -355,7 +355,7 @@ fn workspaces_on_disk_have_soft_limits_and_are_removed_whatever_is_in_them() {
         };
         // The sandboxes that are ready have workspaces, too.
         let none = "name = \"default\"\n[limits]\nbest_effort = true\n[pool]\npool_size = 0\n";
-        assert_eq!(said(&["templates", "put", "-"], none).0, Some(0));
+        assert_eq!(run_shoal(&["templates", "put", "-"], none).0, Some(0));
         let template = |limit: &str| {
             format!(
                 "name = \"disk\"\nworkspace = {{ kind = \"disk\", limit = \"{limit}\" }}\n[limits]\n\
@@ -363,19 +363,19 @@ fn workspaces_on_disk_have_soft_limits_and_are_removed_whatever_is_in_them() {
             )
         };
         // Where limits of processes and memory cannot be kept either, that comes first.
-        let (code, _, complaint) = said(&["templates", "put", "-"], &template("hard"));
+        let (code, _, complaint) = run_shoal(&["templates", "put", "-"], &template("hard"));
         assert_eq!(code, Some(1), "{complaint}");
         assert!(complaint.contains("unsupported"), "{complaint}");
         let agreed = template("hard").replace("[pool]", "best_effort = true\n[pool]");
-        assert_eq!(said(&["templates", "put", "-"], &agreed).0, Some(0));
-        let (code, id, complaint) = said(&["create", "--template", "disk"], "");
+        assert_eq!(run_shoal(&["templates", "put", "-"], &agreed).0, Some(0));
+        let (code, id, complaint) = run_shoal(&["create", "--template", "disk"], "");
         assert_eq!(code, Some(0), "{complaint}");
-        let why = said(&["why", &id], "").1;
+        let why = run_shoal(&["why", &id], "").1;
         assert!(why.contains("on disk, soft limit"), "{why}");
         let hide = "mkdir -p a/b/c && echo x > a/b/c/d && chmod 0 a/b/c a/b a";
-        assert_eq!(said(&["exec", &id, "--", "sh", "-c", hide], "").0, Some(0));
+        assert_eq!(run_shoal(&["exec", &id, "--", "sh", "-c", hide], "").0, Some(0));
         eventually("what cannot be measured counts as too much", || {
-            said(&["why", &id, "--json"], "").1.contains("disk_limit")
+            run_shoal(&["why", &id, "--json"], "").1.contains("disk_limit")
         });
         eventually("nothing of it is left", || {
             let workspaces = data.join("workspaces");

@@ -4,13 +4,13 @@ use std::os::unix::fs::{MetadataExt as _, chown};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::shell::{able, eventually, finish, said, said_with, shoal};
+use crate::shell::{able, eventually, finish, run_shoal, shoal, shoal_with_input};
 
 /// A deadline around everything that could run away.
 const LIMITED: [&str; 3] = ["run", "--timeout=30s", "--"];
 
-fn run(words: &[&str]) -> crate::shell::Said {
-    said(&[&LIMITED, words].concat())
+fn run(words: &[&str]) -> crate::shell::CommandOutput {
+    run_shoal(&[&LIMITED, words].concat())
 }
 
 #[test]
@@ -33,7 +33,7 @@ fn programs_print_and_end_as_they_would_anywhere() {
 }
 
 #[test]
-fn a_program_that_cannot_be_started_is_told_from_one_that_failed() {
+fn run_exit_codes_tell_a_failed_start_from_a_failed_program() {
     if !able() {
         return;
     }
@@ -54,9 +54,9 @@ fn bytes_pass_through_unchanged_in_both_directions() {
         state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
         bytes.push((state >> 24) as u8);
     }
-    let said = said_with(&[&LIMITED[..], &["cat"]].concat(), Some(&bytes));
+    let said = shoal_with_input(&[&LIMITED[..], &["cat"]].concat(), Some(&bytes));
     assert_eq!((said.code, said.stdout == bytes), (Some(0), true), "{}", said.stderr);
-    let empty = said_with(&[&LIMITED[..], &["wc", "-c"]].concat(), Some(b""));
+    let empty = shoal_with_input(&[&LIMITED[..], &["wc", "-c"]].concat(), Some(b""));
     assert_eq!(empty.text(), "0\n", "the end of input is seen");
 }
 
@@ -72,36 +72,36 @@ fn a_reader_that_goes_away_ends_the_program() {
 }
 
 #[test]
-fn time_and_memory_that_ran_out_are_said_in_words() {
+fn run_prints_timeout_and_out_of_memory() {
     if !able() {
         return;
     }
-    let slow = said(&["run", "--timeout", "300ms", "--", "sleep", "30"]);
+    let slow = run_shoal(&["run", "--timeout", "300ms", "--", "sleep", "30"]);
     assert_eq!(slow.code, Some(137));
     assert!(slow.stderr.contains("timed out"), "{}", slow.stderr);
     let hungry = ["run", "--timeout=30s", "--memory", "32", "--", "python3", "-c"];
-    let hungry = said(&[&hungry[..], &["x = b'a' * (200 << 20)"]].concat());
+    let hungry = run_shoal(&[&hungry[..], &["x = b'a' * (200 << 20)"]].concat());
     assert_eq!(hungry.code, Some(137));
     assert!(hungry.stderr.contains("out of memory"), "{}", hungry.stderr);
 }
 
 #[test]
-fn everything_about_a_run_as_json() {
+fn run_prints_its_result_as_json() {
     if !able() {
         return;
     }
     let line = "cat; echo err >&2; exit 3";
-    let said = said_with(&["run", "--json", "--timeout=30s", "--shell", line], Some(b"in"));
+    let said = shoal_with_input(&["run", "--json", "--timeout=30s", "--shell", line], Some(b"in"));
     let json: serde_json::Value = serde_json::from_str(said.text()).unwrap();
     assert_eq!(said.code, Some(3));
-    let told = ["exit_code", "signal", "stdout", "stderr", "oom", "timed_out", "truncated"];
+    let fields = ["exit_code", "signal", "stdout", "stderr", "oom", "timed_out", "truncated"];
     let expected = serde_json::json!([3, null, "in", "err\n", false, false, false]);
-    assert_eq!(serde_json::Value::from_iter(told.map(|key| json[key].clone())), expected);
+    assert_eq!(serde_json::Value::from_iter(fields.map(|key| json[key].clone())), expected);
     assert!(json["duration_ms"].as_f64().unwrap() > 0.0);
 }
 
 #[test]
-fn environment_and_directory_are_the_ones_asked_for() {
+fn run_uses_the_given_environment_and_directory() {
     if !able() {
         return;
     }
@@ -148,7 +148,7 @@ fn a_killed_run_leaves_nothing_after_clean() {
         });
         !running
     });
-    let cleaned = said(&["clean"]);
+    let cleaned = run_shoal(&["clean"]);
     assert_eq!(cleaned.code, Some(0), "{cleaned:?}");
 }
 
@@ -162,15 +162,15 @@ fn a_workspace_on_disk_keeps_its_files() {
     std::fs::create_dir(&directory).unwrap();
     let path = directory.to_str().unwrap();
     let asked = ["run", "--timeout=30s", "--workspace", path, "--shell", "echo kept > file; pwd"];
-    let foreign = said(&asked);
+    let foreign = run_shoal(&asked);
     chown(&directory, Some(USER), Some(USER)).unwrap();
-    let lent = said(&asked);
+    let lent = run_shoal(&asked);
     let kept = std::fs::read_to_string(directory.join("file")).unwrap_or_default();
     let owner = std::fs::metadata(directory.join("file")).map(|about| about.uid()).ok();
     std::fs::remove_dir_all(&directory).unwrap();
-    assert_eq!(foreign.code, Some(125), "it belongs to somebody else: {foreign:?}");
+    assert_eq!(foreign.code, Some(125), "it belongs to another user: {foreign:?}");
     assert_eq!((lent.code, lent.text()), (Some(0), "/workspace\n"), "{}", lent.stderr);
     assert_eq!((kept.as_str(), owner), ("kept\n", Some(USER)));
     let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
-    assert!(!mounts.contains(path), "nobody else sees the mount");
+    assert!(!mounts.contains(path), "no other process sees the mount");
 }

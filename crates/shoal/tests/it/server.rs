@@ -5,14 +5,14 @@ use std::os::unix::fs::PermissionsExt as _;
 
 use rustix::process::Signal;
 
-use crate::served::{Scratch, Served, alone, names, told};
 use crate::shell::{able, eventually, finish};
+use crate::test_server::{Scratch, TestServer, isolated_command, names, output_of};
 
 #[test]
 fn without_a_server_commands_say_how_to_start_one() {
     let scratch = Scratch::new();
     let data = scratch.0.to_str().unwrap();
-    // Nobody listens on port 1.
+    // No program listens on port 1.
     let cases: [(&[&str], i32); 4] = [
         (&["ps"], 3),
         (&["create"], 3),
@@ -20,9 +20,9 @@ fn without_a_server_commands_say_how_to_start_one() {
         (&["exec", "--stdin=no", "--", "true"], 125),
     ];
     for (words, code) in cases {
-        let mut command = alone(words);
+        let mut command = isolated_command(words);
         command.env("SHOAL_URL", "http://127.0.0.1:1").env("SHOAL_DATA_DIR", data);
-        let said = told(finish(command.spawn().unwrap(), &[]));
+        let said = output_of(finish(command.spawn().unwrap(), &[]));
         assert_eq!(said.code, Some(code), "{words:?} {said:?}");
         assert!(said.stderr.contains("no server at http://127.0.0.1:1"), "{}", said.stderr);
         assert!(said.stderr.contains("shoal serve"), "{}", said.stderr);
@@ -36,7 +36,7 @@ fn a_configuration_that_cannot_be_used_is_refused_by_line() {
     std::fs::write(&file, "[node]\nmax_lve = 3\n").unwrap();
     let file = file.to_str().unwrap();
     for words in [["config", "--check", file], ["serve", "--config", file]] {
-        let said = told(finish(alone(&words).spawn().unwrap(), &[]));
+        let said = output_of(finish(isolated_command(&words).spawn().unwrap(), &[]));
         assert_eq!(said.code, Some(2), "{said:?}");
         assert!(said.stderr.contains(&format!("{file}:2:1: node.max_lve")), "{}", said.stderr);
         assert!(said.stderr.contains("node.max_live?"), "{}", said.stderr);
@@ -44,18 +44,18 @@ fn a_configuration_that_cannot_be_used_is_refused_by_line() {
 }
 
 #[test]
-fn it_is_found_and_stops_in_order_and_its_data_is_there_again() {
+fn server_is_found_stops_in_order_and_keeps_its_data() {
     if !able() {
         return;
     }
-    let served = Served::start();
+    let served = TestServer::start();
     let data = served.data();
     let mode = |name: &str| std::fs::metadata(data.join(name)).unwrap().permissions().mode();
     assert_eq!((mode("") & 0o777, mode("admin.key") & 0o777), (0o700, 0o600));
     let key = std::fs::read_to_string(data.join("admin.key")).unwrap();
     assert!(!served.log().contains(key.trim()), "a secret in the log");
     let second = ["serve", "--listen", "127.0.0.1:0", "--data-dir", data.to_str().unwrap()];
-    let second = told(finish(alone(&second).spawn().unwrap(), &[]));
+    let second = output_of(finish(isolated_command(&second).spawn().unwrap(), &[]));
     assert_eq!(second.code, Some(2));
     let first = format!("process {}", served.pid().as_raw_nonzero());
     assert!(second.stderr.contains(&first), "{}", second.stderr);
@@ -66,7 +66,7 @@ fn it_is_found_and_stops_in_order_and_its_data_is_there_again() {
     assert_eq!(code, Some(0));
     assert!(!names(&data).contains(&"address".to_owned()));
 
-    let again = Served::start_on(scratch, &[]);
+    let again = TestServer::start_on(scratch, &[]);
     assert_eq!(std::fs::read_to_string(data.join("admin.key")).unwrap(), key, "the same key");
     assert_eq!(again.json(&["templates", "get", "small", "--json"])["name"], "small");
     assert_eq!(again.json(&["why", &id, "--json"])["status"], "ended");
@@ -78,13 +78,13 @@ fn a_lost_key_is_replaced_when_asked_for() {
     if !able() {
         return;
     }
-    let served = Served::start();
+    let served = TestServer::start();
     let key = served.data().join("admin.key");
     let old = std::fs::read_to_string(&key).unwrap();
     std::fs::remove_file(&key).unwrap();
-    assert_eq!(served.said(&["ps"]).code, Some(1), "without a key");
+    assert_eq!(served.run(&["ps"]).code, Some(1), "without a key");
     let (_, scratch) = served.stop(Signal::INT);
-    let served = Served::start_on(scratch, &["--new-admin-key"]);
+    let served = TestServer::start_on(scratch, &["--new-admin-key"]);
     let new = std::fs::read_to_string(&key).unwrap();
     assert_ne!(new, old);
     let keys = served.json(&["key", "ls", "--json"]);
@@ -96,13 +96,13 @@ fn after_kill_9_the_next_start_goes_on() {
     if !able() {
         return;
     }
-    let served = Served::start();
+    let served = TestServer::start();
     let id = served.text(&["create"]);
     let (_, scratch) = served.stop(Signal::KILL);
-    let again = Served::start_on(scratch, &[]);
+    let again = TestServer::start_on(scratch, &[]);
     let why = again.json(&["why", &id, "--json"]);
     assert_eq!((&why["status"], &why["cause"]), (&"ended".into(), &"restart".into()));
-    let gone = again.said(&["exec", &id, "--stdin=no", "--", "true"]);
+    let gone = again.run(&["exec", &id, "--stdin=no", "--", "true"]);
     assert_eq!(gone.code, Some(125));
     assert!(gone.stderr.contains("sandbox_gone"), "{}", gone.stderr);
 }
@@ -112,24 +112,24 @@ fn what_runs_may_finish_and_a_second_signal_does_not_wait() {
     if !able() {
         return;
     }
-    let served = Served::start();
+    let served = TestServer::start();
     let finishing = ["exec", "--stdin=no", "--shell", "echo begun; sleep 1; echo done"];
     let mut child = served.command(&finishing).spawn().unwrap();
     read_line(&mut child, "begun\n");
     let (code, scratch) = served.stop(Signal::TERM);
-    let said = told(finish(child, &[]));
+    let said = output_of(finish(child, &[]));
     assert_eq!((said.code, said.text()), (Some(0), "done\n"), "{said:?}");
     assert_eq!(code, Some(0));
 
-    let served = Served::start_on(scratch, &[]);
+    let served = TestServer::start_on(scratch, &[]);
     let endless = ["exec", "--stdin=no", "--shell", "echo begun; sleep 60"];
     let mut child = served.command(&endless).spawn().unwrap();
     read_line(&mut child, "begun\n");
     let pid = served.pid();
     rustix::process::kill_process(pid, Signal::TERM).unwrap();
-    eventually("it stops", || served.log().contains("stopping: what runs may finish"));
+    eventually("it stops", || served.log().contains("stopping: running work may finish"));
     let (_, _scratch) = served.stop(Signal::TERM);
-    assert_eq!(told(finish(child, &[])).code, Some(125));
+    assert_eq!(output_of(finish(child, &[])).code, Some(125));
 }
 
 fn read_line(child: &mut std::process::Child, expected: &str) {
@@ -138,7 +138,7 @@ fn read_line(child: &mut std::process::Child, expected: &str) {
     assert_eq!(seen, expected.as_bytes());
 }
 
-fn template(served: &Served, name: &str) -> std::path::PathBuf {
+fn template(served: &TestServer, name: &str) -> std::path::PathBuf {
     let path = served.scratch.0.join("template.toml");
     std::fs::write(&path, format!("name = \"{name}\"\n[pool]\npool_size = 1\n")).unwrap();
     path

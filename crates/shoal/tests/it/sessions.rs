@@ -5,18 +5,17 @@ use std::io::Read as _;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
 
-use crate::served::{Scratch, Served, told};
 use crate::shell::{able, eventually, finish};
+use crate::test_server::{Scratch, TestServer, output_of};
 
 #[test]
 fn a_conversation_keeps_its_files_and_its_history() {
     if !able() {
         return;
     }
-    let served = Served::start();
+    let served = TestServer::start();
     let id = served.text(&["session", "create", "-m", "user=ada", "-e", "TOKEN=t"]);
-    let said =
-        served.said(&["session", "send", &id, "echo $TOKEN > f; cat f; echo e >&2; exit 42"]);
+    let said = served.run(&["session", "send", &id, "echo $TOKEN > f; cat f; echo e >&2; exit 42"]);
     assert_eq!((said.code, said.text()), (Some(42), "t\n"), "{said:?}");
     assert_eq!(said.stderr, "e\n");
     served.text(&["session", "pause", &id]);
@@ -34,15 +33,15 @@ fn a_conversation_keeps_its_files_and_its_history() {
     let first: serde_json::Value = serde_json::from_str(lines.lines().next().unwrap()).unwrap();
     assert_eq!(first["result"]["exit_code"], 42);
     assert!(first["events"].as_array().unwrap().len() >= 3, "{first}");
-    assert_eq!(served.text(&["session", "follow", &id]), "t", "the last turn, told again");
+    assert_eq!(served.text(&["session", "follow", &id]), "t", "the last turn, printed again");
     let events = served.text(&["session", "events", &id]);
     assert!(events.contains("turn_ended") && events.contains("session_changed"), "{events}");
     let object = r#"{"command":"pwd","cwd":"/tmp"}"#;
     assert_eq!(served.text(&["session", "send", "--object", &id, object]), "/tmp");
-    let piped = served.said_with(&["session", "send", &id, "-"], Some(b"echo piped"));
+    let piped = served.run_with_input(&["session", "send", &id, "-"], Some(b"echo piped"));
     assert_eq!((piped.code, piped.text()), (Some(0), "piped\n"), "{piped:?}");
     assert_eq!(served.text(&["session", "end", &id]), id);
-    let over = served.said(&["session", "send", &id, "true"]);
+    let over = served.run(&["session", "send", &id, "true"]);
     assert!(over.code == Some(1) && over.stderr.contains("session_ended"), "{over:?}");
 }
 
@@ -51,7 +50,7 @@ fn files_go_in_and_out_of_a_session() {
     if !able() {
         return;
     }
-    let served = Served::start();
+    let served = TestServer::start();
     let id = served.text(&["session", "create"]);
     let here = served.scratch.0.join("notes");
     std::fs::write(&here, "hello\n").unwrap();
@@ -65,19 +64,19 @@ fn an_interrupt_aborts_the_turn_and_the_conversation_goes_on() {
     if !able() {
         return;
     }
-    let served = Served::start();
+    let served = TestServer::start();
     let id = served.text(&["session", "create"]);
     let line = "echo kept > f; echo begun; sleep 600";
     let mut child = served.command(&["session", "send", &id, line]).spawn().unwrap();
     let mut seen = [0; 6];
     child.stdout.as_mut().unwrap().read_exact(&mut seen).unwrap();
-    let busy = served.said(&["session", "send", &id, "echo no"]);
+    let busy = served.run(&["session", "send", &id, "echo no"]);
     assert!(busy.code == Some(1) && busy.stderr.contains("turn_in_progress"), "{busy:?}");
     kill_process(Pid::from_child(&child), Signal::INT).unwrap();
-    let interrupted = told(finish(child, &[]));
+    let interrupted = output_of(finish(child, &[]));
     assert_eq!(interrupted.code, Some(130), "{interrupted:?}");
     let session = served.json(&["session", "show", "--json", &id]);
-    assert_eq!(session["turn"], json!(null), "the abort was over when the command ended");
+    assert_eq!(session["turn"], json!(null), "the abort had ended before the command");
     assert_eq!(served.text(&["session", "send", &id, "cat f"]), "kept");
     let history = served.text(&["session", "history", &id]);
     assert!(history.contains("aborted"), "{history}");
@@ -88,14 +87,14 @@ fn a_queued_message_waits_for_the_one_before_it() {
     if !able() {
         return;
     }
-    let served = Served::start();
+    let served = TestServer::start();
     let id = served.text(&["session", "create"]);
     let line = "echo begun; sleep 1; echo first > f";
     let mut first = served.command(&["session", "send", &id, line]).spawn().unwrap();
     let mut seen = [0; 6];
     first.stdout.as_mut().unwrap().read_exact(&mut seen).unwrap();
     assert_eq!(served.text(&["session", "send", "--queue", &id, "cat f"]), "first");
-    assert_eq!(told(finish(first, &[])).code, Some(0));
+    assert_eq!(output_of(finish(first, &[])).code, Some(0));
 }
 
 #[test]
@@ -103,25 +102,25 @@ fn a_conversation_outlives_the_server() {
     if !able() {
         return;
     }
-    let served = Served::start();
+    let served = TestServer::start();
     let id = served.text(&["session", "create"]);
     served.text(&["session", "send", &id, "echo here > f"]);
     let (_, scratch) = served.stop(Signal::TERM);
-    let served = Served::start_on(scratch, &[]);
+    let served = TestServer::start_on(scratch, &[]);
     eventually("the session is known again", || {
-        served.said(&["session", "show", &id]).code == Some(0)
+        served.run(&["session", "show", &id]).code == Some(0)
     });
     assert_eq!(served.text(&["session", "send", &id, "cat f"]), "here");
 }
 
 /// The three manual tests of the plan that began it: stop and go on, switch, and come back late.
 #[test]
-fn files_are_there_after_an_abort_and_after_idling_and_are_nobody_elses() {
+fn session_files_survive_abort_and_idleness_and_stay_private() {
     if !able() {
         return;
     }
     let flags = ["--set", "node.idle_timeout_ms=700", "--set", "node.sweep_interval_ms=100"];
-    let served = Served::start_on(Scratch::new(), &flags);
+    let served = TestServer::start_on(Scratch::new(), &flags);
     let id = served.text(&["session", "create"]);
     let shown = || served.json(&["session", "show", "--json", &id]);
     let line = "echo mine > f; echo begun; sleep 600";
@@ -130,12 +129,12 @@ fn files_are_there_after_an_abort_and_after_idling_and_are_nobody_elses() {
     child.stdout.as_mut().unwrap().read_exact(&mut seen).unwrap();
     let aborted = served.json(&["session", "abort", "--json", &id]);
     assert_eq!(aborted["sandbox_kept"], false, "{aborted}");
-    assert_eq!(told(finish(child, &[])).code, Some(1), "whoever follows it learns its end");
+    assert_eq!(output_of(finish(child, &[])).code, Some(1), "a follower gets its end");
     assert_eq!(shown()["sandbox_status"], "disconnected");
     assert_eq!(served.text(&["session", "send", &id, "cat f"]), "mine");
 
     let other = served.text(&["session", "create"]);
-    assert_ne!(served.said(&["session", "send", &other, "cat f"]).code, Some(0));
+    assert_ne!(served.run(&["session", "send", &other, "cat f"]).code, Some(0));
 
     eventually("it is put to sleep", || shown()["status"] == "paused");
     assert_eq!(shown()["sandbox_id"], json!(null));
@@ -159,7 +158,7 @@ fn the_guide_works_as_it_is_written() {
     if !able() {
         return;
     }
-    let served = Served::start();
+    let served = TestServer::start();
     let guide = include_str!("../../../../docs/guides/sessions.md");
     let mut blocks = guide.split("```sh\n").skip(1).map(|rest| rest.split("```").next().unwrap());
     let (typed, by_hand) = (blocks.next().unwrap(), blocks.next().unwrap());
@@ -177,7 +176,7 @@ fn the_guide_works_as_it_is_written() {
         command.args(["-euc", block]).env("PATH", path).env("SHOAL_DATA_DIR", served.data());
         command.stdin(std::process::Stdio::null());
         command.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped());
-        let said = told(finish(command.spawn().unwrap(), &[]));
+        let said = output_of(finish(command.spawn().unwrap(), &[]));
         assert!(
             said.code == Some(0) && said.text().contains(expected),
             "{said:?}\n{}",

@@ -29,13 +29,13 @@ pub(crate) fn able() -> bool {
     able
 }
 
-/// Says loudly that something is not tested. In CI nothing is skipped.
+/// Prints that a test is skipped. In CI that is a failure.
 pub(crate) fn skipped(reason: &str) {
     assert!(std::env::var_os("CI").is_none(), "{reason}: in CI nothing may be skipped");
     println!("!!!! skipped: {reason} !!!!");
 }
 
-/// Feeds it, waits for its end, and gives what it said. Kills it if that takes too long.
+/// Writes input, waits for the end, and gives the output. Kills the process if that takes too long.
 pub(crate) fn finish(mut child: Child, input: &[u8]) -> Output {
     let stdin = child.stdin.take();
     let pid = rustix::process::Pid::from_child(&child);
@@ -52,38 +52,38 @@ pub(crate) fn finish(mut child: Child, input: &[u8]) -> Output {
     let output = child.wait_with_output().unwrap();
     drop(done);
     let _ = feed.join().unwrap();
-    assert!(watch.join().unwrap(), "it did not end in {PATIENCE:?}: {output:?}");
+    assert!(watch.join().unwrap(), "the command did not end in {PATIENCE:?}: {output:?}");
     output
 }
 
-/// Runs it to its end.
-pub(crate) fn said(arguments: &[&str]) -> Said {
-    said_with(arguments, None)
+/// Runs a command to its end.
+pub(crate) fn run_shoal(arguments: &[&str]) -> CommandOutput {
+    shoal_with_input(arguments, None)
 }
 
-/// Runs it to its end with this input.
-pub(crate) fn said_with(arguments: &[&str], input: Option<&[u8]>) -> Said {
+/// Runs a command to its end, with this input.
+pub(crate) fn shoal_with_input(arguments: &[&str], input: Option<&[u8]>) -> CommandOutput {
     let mut command = shoal(arguments);
     if input.is_some() {
         command.stdin(Stdio::piped());
     }
     let output = finish(command.spawn().unwrap(), input.unwrap_or_default());
-    Said {
+    CommandOutput {
         code: output.status.code(),
         stdout: output.stdout,
         stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
     }
 }
 
-/// What came of a command.
+/// Exit code and output of a command.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Said {
+pub(crate) struct CommandOutput {
     pub(crate) code: Option<i32>,
     pub(crate) stdout: Vec<u8>,
     pub(crate) stderr: String,
 }
 
-impl Said {
+impl CommandOutput {
     pub(crate) fn text(&self) -> &str {
         std::str::from_utf8(&self.stdout).unwrap()
     }

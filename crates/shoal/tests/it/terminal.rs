@@ -129,6 +129,6 @@ fn a_terminal_can_be_refused_and_forced() {
         .unwrap();
     terminal.shows("pipe");
     assert!(finish(child, &[]).status.success());
-    let forced = crate::shell::said(&["run", "--timeout=30s", "-t", "--shell", ask]);
+    let forced = crate::shell::run_shoal(&["run", "--timeout=30s", "-t", "--shell", ask]);
     assert_eq!(forced.text(), "terminal\r\n", "{}", forced.stderr);
 }

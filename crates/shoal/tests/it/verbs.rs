@@ -4,15 +4,15 @@ use std::os::unix::fs::PermissionsExt as _;
 
 use serde_json::json;
 
-use crate::served::{Served, names, told};
 use crate::shell::{able, eventually, finish};
+use crate::test_server::{TestServer, names, output_of};
 
 #[test]
 fn programs_run_in_a_warm_sandbox_as_they_would_anywhere() {
     if !able() {
         return;
     }
-    let served = Served::start();
+    let served = TestServer::start();
     let cases: &[(&[&str], i32, &str, &str)] = &[
         (&["echo", "hi"], 0, "hi\n", ""),
         (&["sh", "-c", "echo out; echo err >&2; exit 42"], 42, "out\n", "err\n"),
@@ -21,13 +21,13 @@ fn programs_run_in_a_warm_sandbox_as_they_would_anywhere() {
         (&["id", "-u"], 0, "1000\n", ""),
     ];
     for (words, code, stdout, stderr) in cases {
-        let said = served.said(&[&["exec", "--stdin=no", "--"], *words].concat());
+        let said = served.run(&[&["exec", "--stdin=no", "--"], *words].concat());
         assert_eq!((said.code, said.text()), (Some(*code), *stdout), "{words:?} {said:?}");
         assert_eq!(said.stderr, *stderr, "{words:?}");
     }
-    assert_eq!(served.said(&["exec", "--stdin=no", "--", "no-such-program"]).code, Some(127));
-    assert_eq!(served.said(&["exec", "--stdin=no", "--", "/etc/passwd"]).code, Some(126));
-    let slow = served.said(&["exec", "--stdin=no", "--timeout", "200ms", "--", "sleep", "30"]);
+    assert_eq!(served.run(&["exec", "--stdin=no", "--", "no-such-program"]).code, Some(127));
+    assert_eq!(served.run(&["exec", "--stdin=no", "--", "/etc/passwd"]).code, Some(126));
+    let slow = served.run(&["exec", "--stdin=no", "--timeout", "200ms", "--", "sleep", "30"]);
     assert_eq!(slow.code, Some(137));
     assert!(slow.stderr.contains("timed out"), "{}", slow.stderr);
     let env = ["exec", "--stdin=no", "-e", "A=b", "--cwd", "/tmp", "--shell", "echo $A $(pwd)"];
@@ -42,16 +42,16 @@ fn bytes_pass_through_unchanged_in_both_directions() {
     if !able() {
         return;
     }
-    let served = Served::start();
+    let served = TestServer::start();
     let mut bytes = Vec::with_capacity(3 << 20);
     let mut state = 1_u32;
     while bytes.len() < 3 << 20 {
         state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
         bytes.push((state >> 24) as u8);
     }
-    let said = served.said_with(&["exec", "--", "cat"], Some(&bytes));
+    let said = served.run_with_input(&["exec", "--", "cat"], Some(&bytes));
     assert_eq!((said.code, said.stdout == bytes), (Some(0), true), "{}", said.stderr);
-    let kept = served.said_with(&["exec", "--json", "--", "cat"], Some("grün".as_bytes()));
+    let kept = served.run_with_input(&["exec", "--json", "--", "cat"], Some("grün".as_bytes()));
     let kept: serde_json::Value = serde_json::from_str(kept.text()).unwrap();
     assert_eq!((&kept["exit_code"], &kept["stdout"]), (&json!(0), &json!("grün")));
 }
@@ -61,14 +61,14 @@ fn an_interrupted_exec_gives_its_sandbox_back() {
     if !able() {
         return;
     }
-    let served = Served::start();
+    let served = TestServer::start();
     let line = "echo begun; sleep 60";
     let mut child = served.command(&["exec", "--stdin=no", "--shell", line]).spawn().unwrap();
     let mut seen = [0; 6];
     std::io::Read::read_exact(child.stdout.as_mut().unwrap(), &mut seen).unwrap();
     let pid = rustix::process::Pid::from_child(&child);
     rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
-    assert_eq!(told(finish(child, &[])).code, Some(130));
+    assert_eq!(output_of(finish(child, &[])).code, Some(130));
     let leased = served.json(&["pools", "--json"])["pools"][0]["leased"].clone();
     assert_eq!(leased, json!(0), "it was given back before the command ended");
 }
@@ -78,7 +78,7 @@ fn a_sandbox_stays_until_it_is_removed_and_says_why() {
     if !able() {
         return;
     }
-    let served = Served::start();
+    let served = TestServer::start();
     let id = served.text(&["create", "--ttl", "1h", "-l", "user=ada", "-e", "TOKEN=t"]);
     assert_eq!(served.text(&["exec", &id, "--stdin=no", "--shell", "echo $TOKEN > f; cat f"]), "t");
     assert_eq!(served.text(&["exec", &id, "--stdin=no", "--", "cat", "/workspace/f"]), "t");
@@ -89,10 +89,10 @@ fn a_sandbox_stays_until_it_is_removed_and_says_why() {
     assert!(served.text(&["why", &id]).contains("under a lease"));
     assert_eq!(served.text(&["rm", &id]), id);
     assert!(served.text(&["why", &id]).contains("deleted by its user"));
-    let gone = served.said(&["exec", &id, "--stdin=no", "--", "true"]);
+    let gone = served.run(&["exec", &id, "--stdin=no", "--", "true"]);
     assert!(gone.code == Some(125) && gone.stderr.contains("sandbox_gone"), "{gone:?}");
     let unknown = "0192f3a0-0000-7000-8000-000000000001";
-    let said = served.said(&["rm", unknown]);
+    let said = served.run(&["rm", unknown]);
     assert!(said.code == Some(1) && said.stderr.contains("sandbox_unknown"), "{said:?}");
 }
 
@@ -101,7 +101,7 @@ fn files_and_directories_are_copied_both_ways() {
     if !able() {
         return;
     }
-    let served = Served::start();
+    let served = TestServer::start();
     let id = served.text(&["create"]);
     let here = served.scratch.0.join("here");
     std::fs::create_dir_all(here.join("project/deep/empty")).unwrap();
@@ -126,16 +126,17 @@ fn files_and_directories_are_copied_both_ways() {
     served.text(&["cp", &format!("{id}:project"), &path("back")]);
     assert!(here.join("back/project/run.sh").exists(), "into a directory that exists");
 
-    let said = served.said_with(&["cp", "-", &format!("{id}:/workspace/in")], Some(b"from stdin"));
+    let said =
+        served.run_with_input(&["cp", "-", &format!("{id}:/workspace/in")], Some(b"from stdin"));
     assert_eq!(said.code, Some(0), "{said:?}");
     assert_eq!(served.text(&["cp", &format!("{id}:in"), "-"]), "from stdin");
     served.text(&["cp", &path("project/run.sh"), &format!("{id}:/tmp/")]);
     assert_eq!(served.text(&["exec", &id, "--stdin=no", "--", "/tmp/run.sh"]), "ran");
 
-    let missing = served.said(&["cp", &format!("{id}:nothing"), "-"]);
+    let missing = served.run(&["cp", &format!("{id}:nothing"), "-"]);
     assert!(missing.code == Some(1) && missing.stderr.contains("path_not_found"), "{missing:?}");
-    assert_eq!(served.said(&["cp", "a", "b"]).code, Some(2));
-    assert_eq!(served.said(&["cp", "/no/such", &format!("{id}:")]).code, Some(125));
+    assert_eq!(served.run(&["cp", "a", "b"]).code, Some(2));
+    assert_eq!(served.run(&["cp", "/no/such", &format!("{id}:")]).code, Some(125));
 }
 
 #[test]
@@ -143,7 +144,7 @@ fn pools_and_templates_are_changed_and_seen() {
     if !able() {
         return;
     }
-    let served = Served::start();
+    let served = TestServer::start();
     let file = served.scratch.0.join("t.json");
     std::fs::write(&file, r#"{"name":"tiny","limits":{"memory_mb":64}}"#).unwrap();
     assert_eq!(served.text(&["templates", "put", file.to_str().unwrap()]), "tiny");
@@ -151,21 +152,21 @@ fn pools_and_templates_are_changed_and_seen() {
     let toml = served.text(&["templates", "get", "tiny"]);
     assert!(toml.contains("memory_mb = 64"), "{toml}");
     let copy = toml.replace("\"tiny\"", "\"copy\"");
-    let said = served.said_with(&["templates", "put", "-"], Some(copy.as_bytes()));
+    let said = served.run_with_input(&["templates", "put", "-"], Some(copy.as_bytes()));
     assert_eq!((said.code, said.text()), (Some(0), "copy\n"), "{said:?}");
     assert_eq!(served.text(&["exec", "-T", "tiny", "--stdin=no", "--", "echo", "x"]), "x");
 
     let resize = ["pools", "resize", "tiny", "--size", "1", "--overflow", "0", "--json"];
     assert_eq!(served.json(&resize)["slots"], json!(1));
     assert!(served.text(&["pools", "drain", "tiny"]).contains("draining"));
-    let refused = served.said(&["exec", "-T", "tiny", "--stdin=no", "--", "true"]);
+    let refused = served.run(&["exec", "-T", "tiny", "--stdin=no", "--", "true"]);
     assert_eq!(refused.code, Some(125), "{refused:?}");
     assert!(served.text(&["pools", "resume", "tiny"]).contains("active"));
     assert_eq!(served.text(&["pools", "rm", "tiny"]), "tiny");
     assert_eq!(served.text(&["templates", "rm", "copy"]), "copy");
-    assert_eq!(served.said(&["templates", "get", "tiny"]).code, Some(1));
+    assert_eq!(served.run(&["templates", "get", "tiny"]).code, Some(1));
     std::fs::write(&file, r#"{"name":"tiny","limit":{}}"#).unwrap();
-    let wrong = served.said(&["templates", "put", file.to_str().unwrap()]);
+    let wrong = served.run(&["templates", "put", file.to_str().unwrap()]);
     assert!(wrong.code == Some(2) && wrong.stderr.contains("limit"), "{wrong:?}");
 }
 
@@ -174,11 +175,11 @@ fn keys_are_made_used_and_revoked() {
     if !able() {
         return;
     }
-    let served = Served::start();
+    let served = TestServer::start();
     let made = served.json(&["key", "create", "ci", "--role", "use", "--json"]);
     let secret = made["secret"].as_str().unwrap();
     let with_key = |words: &[&str]| {
-        told(finish(served.command(words).env("SHOAL_KEY", secret).spawn().unwrap(), &[]))
+        output_of(finish(served.command(words).env("SHOAL_KEY", secret).spawn().unwrap(), &[]))
     };
     let own = with_key(&["create"]);
     assert_eq!(own.code, Some(0), "{own:?}");
@@ -198,7 +199,7 @@ fn events_are_listed_and_followed() {
     if !able() {
         return;
     }
-    let served = Served::start();
+    let served = TestServer::start();
     let follow = ["events", "--follow", "--after", "0", "--json"];
     let mut child = served.command(&follow).spawn().unwrap();
     let id = served.text(&["create"]);
@@ -228,10 +229,11 @@ fn another_server_can_be_named() {
     if !able() {
         return;
     }
-    let served = Served::start();
+    let served = TestServer::start();
     let url = std::fs::read_to_string(served.data().join("address")).unwrap();
     let key = std::fs::read_to_string(served.data().join("admin.key")).unwrap();
-    let mut command = crate::served::alone(&["stats", "--json", "--server", url.trim()]);
-    let said = told(finish(command.env("SHOAL_KEY", key.trim()).spawn().unwrap(), &[]));
+    let mut command =
+        crate::test_server::isolated_command(&["stats", "--json", "--server", url.trim()]);
+    let said = output_of(finish(command.env("SHOAL_KEY", key.trim()).spawn().unwrap(), &[]));
     assert_eq!(said.code, Some(0), "{said:?}");
 }

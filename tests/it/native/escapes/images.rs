@@ -124,7 +124,7 @@ async fn lies(node: &Node, store: &mut Store, place: &Path) -> Result<()> {
     }
     let missing = ImageId::from_bytes([250; 32]);
     ensure!(launch(missing).await.is_err(), "an image that does not exist was launched");
-    // None of that is in the way of anybody.
+    // None of that disturbs other sandboxes.
     launch(honest).await?.inside().ping().await?;
     Ok(())
 }

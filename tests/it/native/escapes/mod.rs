@@ -1,10 +1,10 @@
 //! Escapes from containers that were published over the years, as far as they need no hole in the
-//! kernel, tried again here. Each test has the number in its name and says what it was; most of them
-//! were mistakes of a runtime, and ours must not make them again.
+//! kernel, tried again here. Each test has the number in its name and says what it was; most of
+//! them were mistakes of a runtime, and ours must not make them again.
 
-mod doors;
-mod entering;
+mod host_entry;
 mod images;
+mod kernel_interfaces;
 mod roots;
 mod workspaces;
 

@@ -1,6 +1,7 @@
-//! Root filesystems that were made to trap whoever mounts in them: places that are links out of the
-//! root, files where directories should be, devices, set-user-id programs, names that look like
-//! options. Such a root is refused, or its sandbox is like any other; the host is as before.
+//! Root filesystems that were made to trap the launcher that mounts in them: places that are links
+//! out of the root, files where directories should be, devices, set-user-id programs, names that
+//! look like options. Such a root is refused, or its sandbox is like any other; the host is as
+//! before.
 
 use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::{Path, PathBuf};
@@ -9,7 +10,7 @@ use std::sync::Arc;
 use anyhow::{Context as _, Result, bail, ensure};
 use runtime::{ExecSpec, Sandbox, Users};
 
-use super::entering::names_in;
+use super::host_entry::names_in;
 use crate::native::node::{Node, needs, on_node};
 
 /// The places that a sandbox has of its own, and some that programs trust.
@@ -126,8 +127,8 @@ impl<'a> Trap<'a> {
         let found = self.tool(sandbox, &["write", "/workspace/x", "/tmp/x", "/dev/shm/x"]).await?;
         ensure!(found.iter().all(|line| line == "written"), "{found:?}");
         let words = self.tool(sandbox, &["cat", "/proc/self/mountinfo"]).await?.join("\n");
-        let told = self.node.directory().to_string_lossy().into_owned();
-        ensure!(!words.contains(&told), "the mounts tell where the root is:\n{words}");
+        let place = self.node.directory().to_string_lossy().into_owned();
+        ensure!(!words.contains(&place), "the mounts tell where the root is:\n{words}");
         sandbox.inside().ping().await?;
         Ok(())
     }
@@ -198,9 +199,9 @@ fn cve_2021_30465_links_that_climb_lead_nowhere() -> Result<()> {
     })
 }
 
-/// `/dev/null` was a link, and masking a file by it mounted what the link led to
-/// (CVE-2025-31133); `/dev/console` and `/dev/pts` alike (CVE-2025-52565); writes to `/proc` were sent
-/// elsewhere by links and mounts that the attacker shared (CVE-2025-52881).
+/// `/dev/null` was a link, and masking a file by it mounted what the link led to (CVE-2025-31133);
+/// `/dev/console` and `/dev/pts` alike (CVE-2025-52565); writes to `/proc` were sent elsewhere by
+/// links and mounts that the attacker shared (CVE-2025-52881).
 #[test]
 fn cve_2025_31133_cve_2025_52565_cve_2025_52881_masks_hold_whatever_dev_is() -> Result<()> {
     for_each_place("link-into-proc", |path, _| symlink("/proc/sysrq-trigger", path))?;
@@ -213,9 +214,9 @@ fn files_in_the_place_of_directories_change_nothing() -> Result<()> {
     for_each_place("file", |path, _| std::fs::write(path, "a file"))
 }
 
-/// A pipe in the place of a file keeps whoever opens it waiting for its other end.
+/// A pipe in the place of a file blocks the process that opens it until its other end is open.
 #[test]
-fn pipes_in_the_place_of_files_keep_nobody_waiting() -> Result<()> {
+fn pipes_in_the_place_of_files_block_no_launch() -> Result<()> {
     for_each_place("pipe", |path, _| {
         let mode = rustix::fs::Mode::from_raw_mode(0o666);
         Ok(rustix::fs::mknodat(rustix::fs::CWD, path, rustix::fs::FileType::Fifo, mode, 0)?)
@@ -238,7 +239,7 @@ fn set_user_id_programs_and_devices_of_a_root_have_no_effect() -> Result<()> {
             std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o6755))?;
             let devices: &[_] = match node.users() {
                 Users::Ranges => &[("bin/memory", 1, 1), ("bin/zero", 1, 5), ("zero", 1, 5)],
-                // Nobody but root can make them to begin with.
+                // Only root can make them.
                 Users::Subordinate | Users::Alone => &[],
             };
             for (name, major, minor) in devices.iter().copied() {

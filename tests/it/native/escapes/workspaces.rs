@@ -9,7 +9,7 @@ use model::{ClaimSettings, WorkspaceId};
 use runtime::{ExecSpec, RunLimits, Runtime as _, Users, WorkspaceSource};
 use workspaces::{Scan, Size};
 
-use super::entering::names_in;
+use super::host_entry::names_in;
 use crate::native::node::{Node, on_node};
 
 /// Names in a workspace that are places of a sandbox elsewhere.

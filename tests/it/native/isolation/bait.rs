@@ -1,4 +1,4 @@
-//! What is laid out on the host for a probe to find, and what the probe is told of it.
+//! Bait on the host for a probe to find, and the description of it that the probe gets.
 
 use std::collections::BTreeSet;
 use std::net::{TcpListener, UdpSocket};
@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use super::forgery::{forged_exit, hex};
 
-/// The port that a server listens on unless it is told otherwise.
+/// The default port of a server.
 const CONTROL_PORT: u16 = 7600;
 
 /// What is there on the host for a probe to find.
@@ -61,7 +61,7 @@ impl Bait {
         })
     }
 
-    /// What the probe is told, so that it knows what to look for.
+    /// The description for the probe, so that it knows what to look for.
     pub(crate) fn described(&self, group: &str, seen: &Seen) -> Result<Value> {
         let port = self.port.local_addr()?.port();
         let port_6 = self

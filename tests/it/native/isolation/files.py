@@ -3,7 +3,7 @@ import mmap
 import subprocess
 
 HOST_FILE = GIVEN["host_file"]
-# Whoever is not root cannot make device files: the host's own are each a mount.
+# An ordinary user cannot make device files: each is a mount of the host's.
 DEVICES = set() if USERS == "ranges" else {"/dev/" + name for name in ("null", "zero", "full", "random", "urandom", "tty")}
 
 

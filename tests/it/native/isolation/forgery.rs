@@ -1,5 +1,5 @@
 //! Programs that write what looks like a message of the guest, or like someone else's output: it
-//! stays the output of that program, byte by byte, and nobody believes it.
+//! stays the output of that program, byte by byte, and neither guest nor host takes it for more.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -116,7 +116,7 @@ fn forged_frames_on_a_terminal_stay_output() -> Result<()> {
 }
 
 #[test]
-fn what_was_left_running_cannot_speak_for_a_later_program() -> Result<()> {
+fn leftover_process_cannot_write_output_of_a_later_program() -> Result<()> {
     on_node(
         |_| {},
         async |node: &Node| {

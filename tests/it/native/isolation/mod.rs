@@ -1,7 +1,7 @@
-//! What a program inside tries and must not get, by group: files, processes, the kernel, the network
-//! and our own interfaces; what wants too much of a resource is in [`resources`]. Every attempt has a
-//! name and the errors that are meant, and is a line of what the probe prints, so a probe that stops
-//! early or is refused for another reason than it should be is noticed.
+//! What a program inside tries and must not get, by group: files, processes, the kernel, the
+//! network and our own interfaces; what wants too much of a resource is in [`resources`]. Every
+//! attempt has a name and the errors that are meant, and is a line of what the probe prints, so a
+//! probe that stops early or is refused for another reason than it should be is noticed.
 
 pub(crate) mod bait;
 mod forgery;
@@ -65,7 +65,7 @@ pub(super) fn as_meant(line: &str) -> bool {
     line.contains(": refused ") || line.contains(": weaker ")
 }
 
-/// Every attempt by name, for whoever reads the output of the tests.
+/// Prints every attempt by name, for readers of the test output.
 #[expect(clippy::print_stdout, reason = "it is the report of the probe")]
 pub(super) fn show(report: &str) {
     println!("{report}");

@@ -45,9 +45,9 @@ def settings_of_the_server_in_the_environment():
 
 @attempt("absent")
 def names_of_the_host_in_what_is_told():
-    told = " ".join([os.uname().nodename, open("/etc/passwd").read(), open("/etc/hosts").read(), open("/proc/self/cgroup").read(),
+    seen = " ".join([os.uname().nodename, open("/etc/passwd").read(), open("/etc/hosts").read(), open("/proc/self/cgroup").read(),
                      open("/proc/self/mountinfo").read()])
-    said = [word for word in GIVEN["words_of_the_host"] if word in told]
+    said = [word for word in GIVEN["words_of_the_host"] if word in seen]
     if said:
         return said
     raise Absent("none")
@@ -73,7 +73,7 @@ def the_program_of_the_guest_for_reading():
 
 @attempt("absent")
 def taking_the_place_of_the_guest():
-    # Whoever is orphaned belongs to process 1, and nobody else can be that.
+    # An orphan belongs to process 1, and no other process can be that.
     if os.getpid() != 1 and os.stat("/proc/1").st_uid != os.getuid():
         raise Absent("it is another user's")
     return os.stat("/proc/1").st_uid

@@ -177,7 +177,7 @@ weaker(["alone"], [f"signal {number} to the guest" for number in (9, 15, 19, 18,
 ])
 weaker(["alone"], [f"{which} {limit} of the guest" for which in ("limit", "read limit")
                    for limit in ("NOFILE", "NPROC", "AS", "CORE", "FSIZE", "DATA", "STACK")])
-# Files in /proc of whoever may not be looked into belong to who is root where its program was
+# Files in /proc of a process that may not be read belong to who is root where its program was
 # started: for the guest that is where the launcher was, and there it is the user.
 weaker(["alone", "subordinate"], [f"write /proc/1/{name}" for name in ("oom_score_adj", "clear_refs", "coredump_filter", "sched", "autogroup")])
 

@@ -24,7 +24,7 @@ const BUSY: Duration = Duration::from_secs(25);
 const CALL_PATIENCE: Duration = Duration::from_secs(10);
 
 /// Swaps `d` (a directory, or a link to one of the places given) and `f` (a file, a link, a pipe or
-/// a device's name) as fast as it can, until told to stop.
+/// a device's name) as fast as it can, until it is stopped.
 const SWAPPER: &str = r#"
 import ctypes, os, sys
 places, targets = sys.argv[1].split(), sys.argv[2].split()
@@ -156,8 +156,9 @@ fn writing_while_links_are_swapped_changes_only_what_is_inside() -> Result<()> {
             let targets = format!("/proc/self/comm /etc/passwd {}", canary.display());
             while_names_change(node, &places, &targets, async |sandbox| {
                 let guest = node.guest_of(sandbox)?;
-                let told = |name: &str| std::fs::read_to_string(format!("/proc/{guest}/{name}"));
-                let (comm, score) = (told("comm")?, told("oom_score_adj")?);
+                let proc_file =
+                    |name: &str| std::fs::read_to_string(format!("/proc/{guest}/{name}"));
+                let (comm, score) = (proc_file("comm")?, proc_file("oom_score_adj")?);
                 let passwd = sandbox.inside().read_all("/etc/passwd", 1 << 16).await?;
                 let (mut written, mut round, begun) = (0, 0, Instant::now());
                 while written < 10 && begun.elapsed() < BUSY || another(sandbox, round, begun).await
@@ -178,7 +179,7 @@ fn writing_while_links_are_swapped_changes_only_what_is_inside() -> Result<()> {
                     answered("a removal", sandbox.inside().remove("d/deep", true)).await?;
                 }
                 ensure!(written >= 10, "only {written} writes got anywhere: nothing was tested");
-                ensure!(told("comm")? == comm && told("oom_score_adj")? == score);
+                ensure!(proc_file("comm")? == comm && proc_file("oom_score_adj")? == score);
                 ensure!(sandbox.inside().read_all("/etc/passwd", 1 << 16).await? == passwd);
                 Ok(())
             })

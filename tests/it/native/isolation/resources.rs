@@ -1,6 +1,7 @@
 //! Resources that are not only a sandbox's own: what the kernel counts by user or for the whole
-//! machine, and what a large answer costs the host. Whoever takes all of it is stopped at a limit of
-//! its own, and neighbour and host have theirs. Processes, memory, disk and output are in `limits`.
+//! machine, and what a large answer costs the host. A sandbox that takes all of it is stopped at a
+//! limit of its own, and neighbour and host have theirs. Processes, memory, disk and output are in
+//! `limits`.
 
 use std::sync::Arc;
 use std::time::Duration;

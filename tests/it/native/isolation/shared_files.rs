@@ -1,5 +1,5 @@
-//! Files that all sandboxes have in common, and the files call: neither tells of others, is a way to
-//! block them, or a way around what programs may reach.
+//! Files that all sandboxes have in common, and the files call: neither tells of others, is a way
+//! to block them, or a way around what programs may reach.
 
 use anyhow::{Result, ensure};
 use runtime::Users;
@@ -7,7 +7,7 @@ use runtime::Users;
 use crate::native::node::{Node, on_node};
 
 #[test]
-fn the_files_call_is_no_way_around() -> Result<()> {
+fn files_call_is_no_way_around_the_sandbox() -> Result<()> {
     on_node(
         |_| {},
         async |node: &Node| {
@@ -81,7 +81,7 @@ print("mine" if "" in names else "blind", " ".join(sorted(name for name in names
 "#;
 
 #[test]
-fn what_others_do_with_the_same_files_is_not_seen_and_not_blocked() -> Result<()> {
+fn shared_files_neither_show_nor_block_other_sandboxes() -> Result<()> {
     on_node(
         |_| {},
         async |node: &Node| {
@@ -107,7 +107,7 @@ fn what_others_do_with_the_same_files_is_not_seen_and_not_blocked() -> Result<()
             ensure!(node.sh(&watcher, free).await?.stdout.is_empty(), "the lock is not held");
             let expected = match node.users() {
                 Users::Ranges => "free /usr/bin/env\nfree /dev/null\n",
-                // Whoever cannot make device files has the host's, with everybody else.
+                // An ordinary user cannot make device files and shares the host's.
                 Users::Subordinate | Users::Alone => "free /usr/bin/env\n",
             };
             let found = String::from_utf8(node.sh(&other, free).await?.stdout)?;

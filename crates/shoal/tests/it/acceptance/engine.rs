@@ -1,5 +1,5 @@
-//! The Docker engine as its owner sees it: through its own client, by the labels of one server. What
-//! carries another label is never touched.
+//! The Docker engine as its owner sees it: through its own client, by the labels of one server.
+//! What carries another label is never touched.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -57,8 +57,8 @@ impl Labelled {
         self.listed(&["ps", "--all", "--quiet", "--no-trunc"])
     }
 
-    /// The same for whoever has to find out why they are there.
-    pub(crate) fn told(&self) -> String {
+    /// The same with details, to find out why they exist.
+    pub(crate) fn details(&self) -> String {
         let format = "{{.ID}} {{.State}} {{.Status}} {{.Names}} {{.Labels}}";
         self.listed(&["ps", "--all", "--format", format]).join("\n")
     }

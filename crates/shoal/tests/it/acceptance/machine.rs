@@ -1,6 +1,6 @@
 //! Processes as this machine sees them: which a server started, directly or not, which of them are
-//! sandboxes, and whether they are gone. A process is known by its number and the moment it began, so
-//! that another of the same number is not mistaken for it.
+//! sandboxes, and whether they are gone. A process is known by its number and the moment it began,
+//! so that another of the same number is not mistaken for it.
 
 use std::collections::BTreeMap;
 
@@ -20,7 +20,7 @@ impl Process {
         let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
         let (before, after) = stat.rsplit_once(')')?;
         let fields: Vec<_> = after.split_whitespace().collect();
-        // What is over and only not buried yet is nobody.
+        // A zombie counts as ended.
         if matches!(fields.first(), Some(&("Z" | "X"))) {
             return None;
         }
@@ -39,11 +39,12 @@ impl Process {
 
     pub(crate) fn signal(&self, signal: Signal) {
         let pid = Pid::from_raw(self.pid.cast_signed()).unwrap();
-        // That it is over already is fine.
+        // It may have ended already.
         let _ = kill_process(pid, signal);
     }
 
-    /// Whether it is the first process of a native sandbox: one that is only half made has no filter.
+    /// Whether it is the first process of a native sandbox: one that is only half made has no
+    /// filter.
     fn is_guest(&self) -> bool {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid));
         self.name == "shoal-guest" && status.is_ok_and(|text| text.contains("\nSeccomp:\t2\n"))
@@ -51,12 +52,12 @@ impl Process {
 }
 
 /// Processes in whose command this stands.
-pub(crate) fn told_of(text: &str) -> Vec<Process> {
-    let told = |process: &Process| {
+pub(crate) fn mentioning(text: &str) -> Vec<Process> {
+    let mentions = |process: &Process| {
         let command = std::fs::read(format!("/proc/{}/cmdline", process.pid)).unwrap_or_default();
         String::from_utf8_lossy(&command).contains(text)
     };
-    all().filter(told).collect()
+    all().filter(mentions).collect()
 }
 
 /// Processes in control groups beneath one of this name.

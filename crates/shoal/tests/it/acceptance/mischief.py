@@ -1,4 +1,4 @@
-# A program that does all it can to be found by whoever has its sandbox next. What the sandbox forbids it
+# A program that does all it can to be found by the next user of its sandbox. What the sandbox forbids it
 # leaves; what it managed it prints, and then it neither ends nor listens. It gives up by itself after a
 # minute, so that nothing runs for ever where it was not ended.
 import ctypes
@@ -49,7 +49,7 @@ def busy():
 
 
 def hop():
-    # Never the same process for long: whoever kills by number comes too late.
+    # Never the same process for long: a kill by process id comes too late.
     os.chdir("/workspace")
     held = open("/tmp/held", "w")
     while time.monotonic() < UNTIL:

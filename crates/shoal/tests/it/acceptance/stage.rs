@@ -1,6 +1,6 @@
-//! A server with one kind of sandboxes, and what a test does to it from outside: holds up whoever makes
-//! sandboxes, ends sandboxes behind its back, counts what is left. What differs between kinds is here
-//! and nowhere else.
+//! A server with one kind of sandboxes, and what a test does to it from outside: stops the process
+//! that makes sandboxes, ends sandboxes behind its back, counts what is left. What differs between
+//! kinds is here and nowhere else.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -14,10 +14,10 @@ use tokio::time::{Instant, sleep, timeout};
 use wire::{CheckoutRequest, Sandbox};
 
 use super::engine::{self, Labelled};
-use super::gate::Gate;
+use super::engine_gate::Gate;
 use super::machine::{self, Process};
-use crate::served::Scratch;
 use crate::storm::node::Server;
+use crate::test_server::Scratch;
 
 /// How long anything that must come may take on a busy machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(50);
@@ -146,11 +146,11 @@ impl Stage {
         lease.unwrap_or_else(|error| panic!("{error}\n{}", self.server.log()))
     }
 
-    /// Somebody who wants one too, and waits as soon as this is back.
+    /// A second checkout, which waits when this returns.
     pub(crate) async fn waiter(&self) -> tokio::task::JoinHandle<Result<Lease, ClientError>> {
         let client = self.client();
         let waiter = tokio::spawn(async move { client.checkout(Self::wish()).await });
-        self.until("somebody waits", |pool| pool.waiters == 1).await;
+        self.until("a checkout waits", |pool| pool.waiters == 1).await;
         waiter
     }
 
@@ -185,8 +185,8 @@ impl Stage {
         if let Some(labelled) = self.labelled() {
             let found = labelled.containers();
             let [only] = &found[..] else { panic!("one container: {found:?}") };
-            if let Some(told) = self.container_of(sandbox) {
-                assert_eq!(&told, only, "the server names the container");
+            if let Some(named) = self.container_of(sandbox) {
+                assert_eq!(&named, only, "the server names the container");
             }
             assert!(labelled.kill(only), "it was running");
         } else {
@@ -196,7 +196,7 @@ impl Stage {
         }
     }
 
-    /// Keeps whoever makes and removes sandboxes from doing anything.
+    /// Stops the process that makes and removes sandboxes.
     pub(crate) fn hold(&self) -> Held<'_> {
         if let Some(docker) = &self.docker {
             docker.gate.shut();
@@ -243,7 +243,7 @@ fn pool_name() -> TemplateName {
     TemplateName::new(POOL).unwrap()
 }
 
-/// Whoever makes sandboxes, held up until this is dropped.
+/// The process that makes sandboxes, stopped until this is dropped.
 pub(crate) enum Held<'a> {
     Launcher(Process),
     Engine(&'a Gate),

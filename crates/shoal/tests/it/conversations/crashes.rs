@@ -1,11 +1,11 @@
 //! The server is killed at a random moment of a turn, again and again. The session goes on with its
-//! files, whoever comes back to the turn gets its rest or one clear end, and the end of each sandbox
-//! is told once.
+//! files, a client that follows the turn again gets its rest or one clear end, and the end of each
+//! sandbox is published once.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use client::{Client, ClientError, Conversation, Seen, TurnStream};
+use client::{Client, ClientError, Conversation, EventUpdate, TurnStream};
 use model::lifecycle::TurnOutcome;
 use model::{ErrorCode, Generation, TurnId};
 use tokio::time::{sleep, timeout};
@@ -27,7 +27,7 @@ workspace = { kind = "disk", limit = "soft" }
 /// What became of one turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Became {
-    /// It was over before the server was killed, or ran to its end anyway.
+    /// The turn had ended before the server was killed, or ran to its end anyway.
     Completed,
     Interrupted,
     /// The server was killed before it had taken the message.
@@ -75,62 +75,62 @@ fn a_session_survives_kills_in_the_middle_of_its_turns() {
 }
 
 #[derive(Debug, Default)]
-struct Told {
+struct SeenTurn {
     last: u64,
     begun: bool,
     ended: bool,
 }
 
 /// Sends a message and listens to the end, over the death of the server.
-async fn talk(session: Conversation, round: u32, turn: TurnId) -> Told {
+async fn talk(session: Conversation, round: u32, turn: TurnId) -> SeenTurn {
     let line = format!("echo {round} >> begun; echo begun; sleep 0.02; echo {round} >> done");
     let request = TurnRequest { id: Some(turn), ..TurnRequest::text(line) };
-    let mut told = Told::default();
+    let mut seen = SeenTurn::default();
     // Killed before it answered, it may have taken the message or not.
-    let Ok(mut stream) = session.send(request).await else { return told };
+    let Ok(mut stream) = session.send(request).await else { return seen };
     loop {
         let event = match stream.next().await {
             Ok(Some(event)) => event,
             Ok(None) => break,
             // It looked for a message that had not been taken.
-            Err(error) if error.code() == Some(ErrorCode::TurnUnknown) && told.last == 0 => {
-                return told;
+            Err(error) if error.code() == Some(ErrorCode::TurnUnknown) && seen.last == 0 => {
+                return seen;
             }
             Err(error) => panic!("{error:?}"),
         };
-        assert!(event.id > told.last, "{event:?} after {}", told.last);
-        assert!(!told.ended, "{event:?} after the end");
-        told.last = event.id;
-        told.begun |= event.event == "output";
-        told.ended = event.event == "turn_ended";
+        assert!(event.id > seen.last, "{event:?} after {}", seen.last);
+        assert!(!seen.ended, "{event:?} after the end");
+        seen.last = event.id;
+        seen.begun |= event.event == "output";
+        seen.ended = event.event == "turn_ended";
     }
-    assert!(told.ended, "whoever listens is told the end");
-    told
+    assert!(seen.ended, "the stream has the end");
+    seen
 }
 
-/// Whoever comes back gets the rest of the turn, or one clear end.
-async fn come_back(session: &Conversation, turn: TurnId, seen: &Told) -> Became {
+/// A client that follows again gets the rest of the turn, or one clear end.
+async fn come_back(session: &Conversation, turn: TurnId, seen: &SeenTurn) -> Became {
     let last = seen.last;
     let mut stream: TurnStream = session.follow(turn, last);
     let mut ends = Vec::new();
     loop {
-        match timeout(PATIENCE, stream.next()).await.expect("nobody waits for ever") {
+        match timeout(PATIENCE, stream.next()).await.expect("no client waits for ever") {
             Ok(Some(event)) => {
-                assert!(event.id > last, "{event:?} was told before");
+                assert!(event.id > last, "{event:?} was sent before");
                 if event.event == "turn_ended" {
                     ends.push(event.data["outcome"].clone());
                 }
             }
             Ok(None) => break,
             Err(error) if code(&error) == Some(ErrorCode::TurnUnknown) => {
-                assert_eq!(last, 0, "it had been told of");
+                assert_eq!(last, 0, "its start had been sent");
                 return Became::NeverTaken;
             }
             Err(error) => panic!("{error:?}"),
         }
     }
-    let outcome = session.turn(turn).await.unwrap().outcome.expect("it is over");
-    // One who had seen the end is told nothing more.
+    let outcome = session.turn(turn).await.unwrap().outcome.expect("the turn has ended");
+    // A client that has seen the end gets nothing else.
     assert_eq!(ends.len(), usize::from(!seen.ended), "{ends:?} after {seen:?}");
     match outcome {
         TurnOutcome::Completed => Became::Completed,
@@ -160,7 +160,7 @@ async fn check_files(session: &Conversation, begun: &[u32]) {
     }
 }
 
-/// Each generation that was told of as active is told of as terminated once, except the last.
+/// Each generation that was published as active is published as terminated once, except the last.
 async fn check_events(client: &Client, session: &Conversation, kills: u32) {
     let now = session.get().await.unwrap().generation;
     let mut stream = session.events(Some(0));
@@ -170,7 +170,7 @@ async fn check_events(client: &Client, session: &Conversation, kills: u32) {
     assert!(last.oldest <= 1, "everything is remembered");
     let mut id = 0;
     while let Ok(seen) = timeout(Duration::from_secs(2), stream.next()).await {
-        let Seen::Event(event) = seen.unwrap() else { panic!("events were forgotten") };
+        let EventUpdate::Event(event) = seen.unwrap() else { panic!("events were forgotten") };
         // It comes beside the history, with the number of the event before it.
         let beside = matches!(event.body, EventBody::SandboxState { .. });
         let follows = event.id > id || (beside && event.id == id);

@@ -2,4 +2,4 @@
 //! killed in the middle of turns, and there are twenty times more sessions than may be alive.
 
 mod crashes;
-mod many;
+mod many_sessions;

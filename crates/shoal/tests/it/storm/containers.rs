@@ -1,6 +1,6 @@
-//! A pool of Docker containers under load, while the engine, the server and containers are killed at
-//! random. Nobody shares a sandbox or finds anything of somebody else's, everybody is answered, the
-//! server works in the end, and leaves nothing at the engine.
+//! A pool of Docker containers under load, while the engine, the server and containers are killed
+//! at random. No two clients share a sandbox or find anything of each other, every client is
+//! answered, the server works in the end, and leaves nothing at the engine.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -92,7 +92,7 @@ fn chaos(name: &str, flags: &'static [&'static str], usual_s: u64) {
          served {served}, lost {lost}, refused or cut off {refused}"
     );
     assert!(served > 10, "served {served}, lost {lost}, refused {refused}\n{}", server.log());
-    eventually(&format!("what is there is what is counted\n{}", labelled.told()), || {
+    eventually(&format!("what is there is what is counted\n{}", labelled.details()), || {
         let pool = tokio.block_on(pool(&server.client()));
         labelled.containers().len() == pool.slots_used as usize
     });
@@ -194,7 +194,7 @@ async fn run(client: Client, n: u32, seen: Arc<Seen>) {
     }
 }
 
-/// What a client of a lease is told when its sandbox is gone.
+/// The error of a lease whose sandbox has ended.
 fn is_lost(error: &ClientError) -> bool {
     matches!(error.code(), Some(ErrorCode::LeaseLost | ErrorCode::SandboxGone))
 }

@@ -1,5 +1,5 @@
-//! A Docker engine of a test's own, with its own directories and network, so that it can be killed. What
-//! it leaves on the machine is removed after it, however it ended.
+//! A Docker engine of a test's own, with its own directories and network, so that it can be killed.
+//! What it leaves on the machine is removed after it, however it ended.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -67,8 +67,8 @@ impl Dockerd {
     pub(crate) fn kill(&mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
-        // Who keeps containers for it dies with it. Where nobody buries the dead, the next one would
-        // take it for alive by its number, and wait for it.
+        // The process that keeps its containers dies with it. If no process reaps it, the next one
+        // would take it for alive by its number, and wait for it.
         let deadline = Instant::now() + PATIENCE;
         while self.processes().iter().any(|process| process.name == "containerd") {
             assert!(Instant::now() < deadline, "containerd lives on\n{}", self.log());
@@ -83,8 +83,8 @@ impl Dockerd {
         self.wait_until_up();
     }
 
-    /// Stops it in order. What an engine that was killed had started to watch over containers runs on
-    /// without one, and is ended by us: it is the engine's, not the server's.
+    /// Stops it in order. What an engine that was killed had started to watch over containers runs
+    /// on without one, and is ended by us: it is the engine's, not the server's.
     pub(crate) fn stop(mut self) {
         kill_process(Pid::from_child(&self.child), Signal::TERM).unwrap();
         let deadline = Instant::now() + PATIENCE;
@@ -104,11 +104,11 @@ impl Dockerd {
 
     /// Its processes, and those who look after its containers.
     fn processes(&self) -> Vec<Process> {
-        machine::told_of(&self.directory.to_string_lossy())
+        machine::mentioning(&self.directory.to_string_lossy())
     }
 
-    /// Ends what is left in its containers' control groups: of a container that was being started when
-    /// its engine was killed, a process waits for ever that no engine knows of.
+    /// Ends what is left in its containers' control groups: of a container that was being started
+    /// when its engine was killed, a process waits for ever that no engine knows of.
     fn clear_groups(&self) {
         let group = group_of(&self.directory);
         let deadline = Instant::now() + PATIENCE;

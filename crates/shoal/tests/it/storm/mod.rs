@@ -118,7 +118,7 @@ async fn run(client: Client, n: u32, seen: Arc<Seen>) {
     }
 }
 
-/// What a client of a lease is told after a restart.
+/// The error of a lease after a restart.
 fn is_lost(error: &ClientError) -> bool {
     matches!(error.code(), Some(ErrorCode::LeaseLost | ErrorCode::SandboxGone))
 }
@@ -175,7 +175,7 @@ fn a_hundred_creates_at_once_never_exceed_what_may_live() {
                 Err(error) => assert!(error.retryable(), "{error:?}"),
             }
         }
-        assert_eq!(made.len(), MAX_LIVE as usize, "as many as there may be, and no more");
+        assert_eq!(made.len(), MAX_LIVE as usize, "exactly as many as may live");
         for id in made {
             client.sandbox(id).delete().await.unwrap();
         }

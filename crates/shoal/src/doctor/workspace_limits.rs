@@ -1,0 +1,65 @@
+//! Which limits of workspaces on disk work in the data directory. The check tries them there, in a
+//! directory that it removes afterwards; it touches nothing else.
+
+use std::path::Path;
+
+use workspaces::HardLimit;
+
+use super::host_checks::Finding;
+use crate::workspace_placement::{nearest_existing, probe_limits_in};
+
+const NAME: &str = "hard limit of workspaces";
+const REMEDY: &str = "templates that ask for `limit = \"hard\"` are refused without \
+                      limits.best_effort; put the data directory on btrfs with quotas, or on \
+                      ext4 or xfs mounted with prjquota; or run it with sudo, with e2fsprogs";
+
+/// The finding for a data directory.
+pub(super) fn finding(data_dir: &Path) -> Finding {
+    let place = nearest_existing(data_dir);
+    match probe_limits_in(&place) {
+        Ok(found) => finding_for(&place, &found),
+        Err(error) => {
+            let why = format!("limits cannot be tried in {}: {error}", place.display());
+            Finding::no(NAME, why, "run it as the user who runs the server")
+        }
+    }
+}
+
+fn finding_for(place: &Path, found: &HardLimit) -> Finding {
+    let reasons = found.reasons();
+    match found.by {
+        Some(by) if reasons.is_empty() => {
+            Finding::yes(NAME, format!("by {} in {}", by.as_str(), place.display()))
+        }
+        Some(by) => {
+            let why = format!("by {} in {} ({reasons})", by.as_str(), place.display());
+            Finding::yes(NAME, why)
+        }
+        None => {
+            let why = format!("only soft ones in {}: {reasons}", place.display());
+            Finding::no(NAME, why, REMEDY)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::host_checks::State;
+    use super::*;
+    use workspaces::HardBy;
+
+    #[test]
+    fn workspace_limits_are_reported_with_their_reason() {
+        let place = Path::new("/data");
+        let not = vec![(HardBy::Btrfs, "quotas are off".to_owned())];
+        let by = |by| finding_for(place, &HardLimit { by, not: not.clone() });
+        let image = by(Some(HardBy::Image));
+        assert_eq!((image.state, image.remedy.is_some()), (State::Yes, false));
+        assert!(image.why.contains("images") && image.why.contains("quotas are off"));
+        let none = by(None);
+        assert_eq!((none.state, none.needed), (State::No, false));
+        assert!(none.why.contains("soft") && none.remedy.is_some(), "{none:?}");
+        let best = finding_for(place, &HardLimit { by: Some(HardBy::Btrfs), not: Vec::new() });
+        assert_eq!(best.why, "by btrfs subvolumes in /data");
+    }
+}
