@@ -1,5 +1,5 @@
-//! Errors that callers can act on. A code never changes its meaning, so callers branch on it; status,
-//! remedy and retry come from one table here, so that every interface gives the same ones.
+//! Errors that callers can act on. A code never changes its meaning, so callers branch on it;
+//! status, remedy and retry come from one table here, so that every interface gives the same ones.
 
 use std::borrow::Cow;
 

@@ -1,4 +1,4 @@
-//! Keys of the API: who calls, and what they may. Only the hash of a key is ever kept, and not
+//! Keys of the API: who calls, and what they may do. Only the hash of a key is stored, and not
 //! even that is printed.
 
 use std::fmt;
@@ -25,7 +25,7 @@ impl Role {
     /// All roles, the most powerful first.
     pub const ALL: [Self; 3] = [Self::Admin, Self::Use, Self::Read];
 
-    /// The word used in the API, the store and the command line.
+    /// The role as text: in the API, the store and the command line.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Admin => "admin",
@@ -41,7 +41,7 @@ impl fmt::Display for Role {
     }
 }
 
-/// A key as it is written down.
+/// A key as it is stored.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KeyRecord {
     /// Its id: the tenant of what is made with it.
@@ -50,14 +50,14 @@ pub struct KeyRecord {
     pub name: String,
     /// What it allows.
     pub role: Role,
-    /// The hash of the key itself, which is written down nowhere.
+    /// The hash of the secret. The secret itself is stored nowhere.
     #[serde(with = "hex")]
     pub hash: [u8; 32],
     /// When it was made.
     pub created_at: Wall,
-    /// When it stops to work, if ever.
+    /// When it expires, if ever.
     pub expires_at: Option<Wall>,
-    /// When it was called back, if it was.
+    /// When it was revoked, if it was.
     pub revoked_at: Option<Wall>,
 }
 
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn words_are_those_that_are_stored() {
+    fn roles_are_stored_as_their_text() {
         for role in Role::ALL {
             assert_eq!(serde_json::to_string(&role).unwrap(), format!("\"{role}\""));
         }

@@ -19,7 +19,7 @@ pub struct Limits {
     pub exec_output_bytes: u64,
     /// How long one exec may take unless it says otherwise.
     pub exec_timeout_ms: u64,
-    /// What this machine cannot enforce is left out, instead of being refused.
+    /// Whether limits that this machine cannot enforce are ignored instead of refused.
     pub best_effort: bool,
 }
 
@@ -36,7 +36,7 @@ impl Limits {
 }
 
 /// How many files and directories a workspace on disk may have that holds this much: enough for
-/// small ones, but nobody may take all there are.
+/// small ones, but no workspace may use up all inodes.
 pub const fn files_in(bytes: u64) -> u64 {
     bytes / 8192
 }

@@ -1,13 +1,13 @@
-//! Where the files of a template's workspaces are, and how their size is kept: the one place that
-//! turns what a template says, and what it leaves open, into what holds on a node. Values in, values
-//! out. What a template says is never changed and never guessed: it is obeyed or refused.
+//! Where the files of a template's workspaces are, and how their size is limited: the one place
+//! that turns the settings of a template, given or left open, into what applies on a node. Values
+//! in, values out. A given setting is never changed: it is applied or refused.
 
 use serde::{Deserialize, Serialize};
 
 use crate::error::{ErrorCode, Refusal};
 use crate::template::{RuntimeKind, Template, WORKSPACE_MB_MIN, WorkspaceKind, WorkspaceLimit};
 
-/// What keeps hard limits of workspaces on the disk of a node.
+/// What enforces hard limits of workspaces on the disk of a node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum HardLimits {
     /// The file system itself, by this means. It costs a launch nothing.
@@ -56,12 +56,12 @@ pub fn placed(template: &Template, disk: Result<&HardLimits, &str>) -> Result<Pl
             return Err(unsupported(format!("workspace.kind: {why}")));
         }
         (None, Err(why)) => {
-            let why = format!("workspace.kind is not given, and it cannot be disk: {why}");
+            let why = format!("workspace.kind is not given, and disk is not possible: {why}");
             return Ok(Placed::in_memory(Some(why)));
         }
         (None, Ok(_)) if template.limits.workspace_mb < WORKSPACE_MB_MIN => {
             let why = format!(
-                "workspace.kind is not given, and it cannot be disk: limits.workspace_mb is below \
+                "workspace.kind is not given, and disk is not possible: limits.workspace_mb is below \
                  {WORKSPACE_MB_MIN}"
             );
             return Ok(Placed::in_memory(Some(why)));
@@ -90,20 +90,20 @@ fn limit_on_disk(
         }
         (Some(WorkspaceLimit::Hard), HardLimits::None(why)) if template.limits.best_effort => {
             let why = format!(
-                "the limit is soft, which limits.best_effort accepts: no hard one works here ({why})"
+                "the limit is soft, as limits.best_effort allows: a hard one is not possible ({why})"
             );
             Ok((WorkspaceLimit::Soft, Some(why)))
         }
         (Some(WorkspaceLimit::Hard), HardLimits::None(why)) => {
-            Err(unsupported(format!("workspace.limit: no hard limit works here ({why})")))
+            Err(unsupported(format!("workspace.limit: a hard limit is not possible ({why})")))
         }
         (None, HardLimits::FileSystem(by)) => {
-            let why = format!("workspace.limit is not given, and {by} keeps a hard one");
+            let why = format!("workspace.limit is not given, and {by} enforces a hard limit");
             Ok((WorkspaceLimit::Hard, Some(why)))
         }
         (None, HardLimits::Image(why) | HardLimits::None(why)) => {
             let why = format!(
-                "workspace.limit is not given, and the file system keeps no hard one by itself \
+                "workspace.limit is not given, and the file system enforces no hard limit by itself \
                  ({why})"
             );
             Ok((WorkspaceLimit::Soft, Some(why)))

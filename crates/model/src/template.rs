@@ -28,7 +28,7 @@ pub struct Template {
     /// What `/workspace` is.
     #[serde(default)]
     pub workspace: WorkspaceSettings,
-    /// What of the host is seen inside besides. Only beneath directories that the server allows.
+    /// Files and directories of the host to mount. Only beneath directories that the server allows.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub mounts: Vec<Mount>,
     /// What each sandbox may reach unless its claim says otherwise.
@@ -43,7 +43,8 @@ pub struct Template {
     /// How long a sandbox may be `waiting` before it becomes cold; the node's value if not given.
     #[serde(default)]
     pub idle_timeout_ms: Option<u64>,
-    /// How long a sandbox must be quiet before it is frozen; the node's value if not given.
+    /// How long a sandbox must be without activity before it is frozen; the node's value if not
+    /// given.
     #[serde(default)]
     pub freeze_after_ms: Option<u64>,
     /// How long guest and harness may take to be ready, in all.
@@ -87,8 +88,8 @@ pub struct WorkspaceSettings {
     /// Where its files are. Not given: on disk where the node and the runtime can, else in memory.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kind: Option<WorkspaceKind>,
-    /// How its size is kept. Not given: `hard` where it is in memory or the file system keeps such a
-    /// limit by itself, else `soft`.
+    /// How its size is limited. Not given: `hard` if it is in memory or the file system enforces
+    /// such a limit by itself, else `soft`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limit: Option<WorkspaceLimit>,
     /// Other paths that lead to it: single names at the top, such as `/app`, that the root does not
@@ -107,27 +108,27 @@ impl WorkspaceSettings {
         names
     }
 
-    /// What is wrong with the aliases, if anything is.
+    /// The problem with the aliases, if there is one.
     fn alias_problem(&self) -> Option<&'static str> {
         let is_plain =
             |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
         if self.aliases.len() > ALIASES_MAX {
-            return Some("there may be 8 of them");
+            return Some("at most 8 aliases are allowed");
         }
         for path in &self.aliases {
             let Some(name) = path.strip_prefix('/') else {
-                return Some("each begins with a slash");
+                return Some("each alias must begin with a slash");
             };
             let is_name = (1..=ALIAS_BYTES_MAX).contains(&name.len())
                 && name.bytes().all(is_plain)
                 && !name.starts_with('.');
             if !is_name {
                 return Some(
-                    "each is a slash and one name of letters, digits, dashes, underscores and dots",
+                    "each alias must be a slash and one name of letters, digits, dashes, underscores and dots",
                 );
             }
             if TOP_NAMES.contains(&name) {
-                return Some("the root of every sandbox has one of them already");
+                return Some("an alias is a path that every sandbox already has");
             }
         }
         None
@@ -183,14 +184,14 @@ impl WorkspaceKind {
     }
 }
 
-/// How the size of a workspace is kept.
+/// How the size of a workspace is limited.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub enum WorkspaceLimit {
-    /// By the file system: what would be too much cannot be written.
+    /// By the file system: writes above the limit fail.
     Hard,
-    /// By looking now and then: who has written too much is ended.
+    /// By measuring now and then: a sandbox with too large a workspace is ended.
     Soft,
 }
 
@@ -225,7 +226,7 @@ pub enum Harness {
 pub struct HarnessProgram {
     /// The program and its arguments, as found inside.
     pub command: Vec<String>,
-    /// Whether it is started with the sandbox, before a session has it: it must then take its
+    /// Whether it is started with the sandbox, before a session has it: it must then read its
     /// settings from a message. Otherwise it starts when a session gets the sandbox.
     #[serde(default)]
     pub prewarm: bool,
@@ -339,7 +340,7 @@ impl Template {
         if pool.slots() == 0 {
             return bad(
                 "pool.pool_size",
-                "pool_size and max_overflow are both 0: nothing could be handed out",
+                "pool_size and max_overflow are both 0: no sandbox could be handed out",
             );
         }
         if pool.idle_ttl_ms == 0 {
@@ -376,7 +377,10 @@ impl Template {
                 if path.contains('\0')
                     || path.split('/').any(|part| matches!(part, "" | "." | "..")) =>
             {
-                return bad("root", "a directory is a path of names, without `.`, `..` or `//`");
+                return bad(
+                    "root",
+                    "a directory must be a relative path without `.`, `..` or `//`",
+                );
             }
             RootFs::Host | RootFs::Directory(_) | RootFs::Image(_) => {}
         }
@@ -388,7 +392,10 @@ impl Template {
         }
         match &self.harness {
             Harness::AshBridge(program) if program.prewarm => {
-                return bad("harness.prewarm", "a bridge reads its settings when it starts");
+                return bad(
+                    "harness.prewarm",
+                    "an ash_bridge harness cannot be prewarmed: it reads its settings when it starts",
+                );
             }
             Harness::Shell | Harness::Jsonl(_) | Harness::AshBridge(_) => {}
         }
@@ -400,10 +407,13 @@ impl Template {
         }
         match (self.workspace.kind, self.workspace.limit) {
             (Some(WorkspaceKind::Disk), _) if self.limits.workspace_mb < WORKSPACE_MB_MIN => {
-                return bad("limits.workspace_mb", "must be at least 4 where it is on disk");
+                return bad(
+                    "limits.workspace_mb",
+                    "must be at least 4 if the workspace is on disk",
+                );
             }
             (Some(WorkspaceKind::Memory), Some(WorkspaceLimit::Soft)) => {
-                return bad("workspace.limit", "is always hard where the workspace is in memory");
+                return bad("workspace.limit", "must be hard if the workspace is in memory");
             }
             (Some(WorkspaceKind::Memory), Some(WorkspaceLimit::Hard) | None)
             | (Some(WorkspaceKind::Disk) | None, _) => {}
@@ -447,7 +457,7 @@ pub struct RuntimeTraits {
     pub can_freeze: bool,
     /// Whether `/workspace` survives the death of the process that used it.
     pub workspace_survives: bool,
-    /// How the size of `/workspace` is kept, where it is on disk; none where it is in memory.
+    /// How the size of `/workspace` is limited, if it is on disk; none if it is in memory.
     #[serde(default)]
     pub disk: Option<WorkspaceLimit>,
 }
@@ -478,7 +488,7 @@ mod tests {
     }
 
     #[test]
-    fn defaults_are_those_of_the_design() {
+    fn template_defaults_are_those_of_the_design() {
         let t = template();
         assert_eq!(t.validate(), Ok(()));
         assert_eq!((t.pool.pool_size, t.pool.max_overflow, t.pool.slots()), (2, 10, 12));
@@ -544,7 +554,7 @@ mod tests {
     }
 
     #[test]
-    fn the_edges_of_what_is_allowed_are_allowed() {
+    fn template_limits_are_inclusive() {
         let mut t = template();
         t.pool.acquire_min_remaining_ttl_ms = Some(t.pool.idle_ttl_ms - 1);
         assert_eq!(t.validate(), Ok(()));
@@ -579,7 +589,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_keys_are_refused_by_name() {
+    fn unknown_template_keys_are_refused_by_name() {
         let unknown = serde_json::from_str::<Template>(r#"{"name":"t","pool":{"pol_size":3}}"#);
         assert!(unknown.unwrap_err().to_string().contains("pol_size"));
         let known = serde_json::from_str::<Template>(r#"{"name":"t","pool":{"pool_size":3}}"#);

@@ -1,5 +1,5 @@
-//! Turns as they are written down: what was sent, what came back piece by piece, and how it ended.
-//! A piece is told to whoever follows before it is stored; an end is stored before it is told.
+//! Turns as they are stored: the message, the pieces of the answer, and how it ended.
+//! A piece is sent to followers before it is stored; an end is stored before it is sent.
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use crate::ids::{Generation, KeyId, SandboxId, SessionId, TurnId};
 use crate::lifecycle::TurnOutcome;
 use crate::time::Wall;
 
-/// The most pieces of a turn that may be told and not stored yet. The end of a turn that a crash
+/// The most pieces of a turn that may be sent and not stored yet. The end of a turn that a crash
 /// interrupted is numbered past them, so that no number means two things.
 pub const PIECES_BEHIND_MAX: u64 = 1_024;
 
@@ -75,7 +75,7 @@ pub struct TurnPiece {
     pub data: Arc<str>,
 }
 
-/// A change to what is written down of turns. Part of a transaction with the decision it belongs to.
+/// A change of the stored turns. Part of a transaction with the decision it belongs to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TurnChange {
     /// A turn was accepted.
@@ -94,15 +94,15 @@ pub enum TurnChange {
         /// Where and when.
         start: TurnStart,
     },
-    /// A turn is over. One that is over already stays as it is.
+    /// A turn ended. A turn that had already ended stays as it is.
     Ended {
         /// Which.
         turn: TurnId,
         /// How. Its number counts if it is above 0; else it is past everything that may have been
-        /// told: [`PIECES_BEHIND_MAX`] and one more after the last piece that is stored.
+        /// sent: [`PIECES_BEHIND_MAX`] and one more after the last piece that is stored.
         end: TurnEnd,
     },
-    /// A session begins with the history of another: its turns that are over, under new ids.
+    /// A session begins with the history of another: its ended turns, under new ids.
     Forked {
         /// Whose.
         from: SessionId,
@@ -152,7 +152,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_said_is_never_printed() {
+    fn turn_input_is_never_printed() {
         let said: Arc<str> = Arc::from("\"hunter2\"");
         let end = TurnEnd {
             at: Wall(3),

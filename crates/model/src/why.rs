@@ -1,4 +1,4 @@
-//! The answer to "why": kept after death for what ended, made on the spot for what lives.
+//! The answer to "why is this sandbox as it is": computed for a live one, stored for an ended one.
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ pub enum Why {
     Ended(Ended),
 }
 
-/// What keeps a sandbox as it is, and what will happen to it if nobody uses it.
+/// The state of a sandbox, and what will happen to it if it is not used.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Alive {
     /// The sandbox.
@@ -84,7 +84,7 @@ pub struct Ended {
     pub template: TemplateName,
     /// The lease it was under.
     pub lease: Option<LeaseId>,
-    /// How that lease ended; what happened to the sandbox then may be another story.
+    /// How that lease ended. The sandbox may have outlived it.
     #[serde(default)]
     pub lease_end: Option<EndCause>,
     /// The session it was of.
@@ -130,21 +130,21 @@ pub struct Candidate {
     pub of: u32,
 }
 
-/// The order in which sandboxes give way.
+/// The order in which sandboxes are evicted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub enum Tier {
     /// No process: state and record are deleted.
     Cold,
-    /// Alive and nobody's: killed, record deleted.
+    /// Alive and in its pool: killed, record deleted.
     Warm,
     /// A session's, between uses, nothing holding it: persisted, killed, marked cold.
     Waiting,
 }
 
 impl Tier {
-    /// All tiers, first to give way first.
+    /// All tiers, first to be evicted first.
     pub const ALL: [Self; 3] = [Self::Cold, Self::Warm, Self::Waiting];
 }
 
@@ -166,7 +166,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_end_that_was_written_before_there_were_keys_is_read() {
+    fn tombstone_that_was_stored_before_there_were_keys_is_read() {
         let old = r#"{
             "sandbox": "0192f3a0-0000-7000-8000-000000000001", "generation": 1, "template": "t",
             "lease": "0192f3a0-0000-7000-8000-000000000002", "session": null, "cause": "max_uses",

@@ -1,9 +1,9 @@
-//! The words of the HTTP API, for the server and its clients alike: what requests and answers look
-//! like as JSON, and nothing about how they travel.
+//! The JSON types of the HTTP API, for the server and its clients: what requests and answers look
+//! like, and nothing about how they are sent.
 //!
 //! Names are `snake_case`, ids are UUIDs, times are RFC 3339 in UTC with milliseconds, durations
 //! are in the unit of their name. A request with a field that is not known is refused; a client
-//! reads past fields that it does not know, so that a server may say more than it used to.
+//! ignores fields that it does not know, so that a newer server may send more.
 
 pub mod awake;
 mod bytes;

@@ -1,6 +1,5 @@
-//! Looking around among the files of a sandbox: which there are, which have a text in them, and what
-//! changes. Paths are text; where one is not UTF-8 it is shown as near as it can be, with its bytes
-//! beside it.
+//! Finding, searching and watching files of a sandbox. Paths are text; a path that is not UTF-8 is
+//! shown with replacement characters and its bytes beside it.
 
 use serde::{Deserialize, Serialize};
 
@@ -8,13 +7,13 @@ use crate::file::{FileKind, shown};
 use crate::problem::Problem;
 use crate::time::Time;
 
-/// A file that was found.
+/// A found file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct FoundFile {
-    /// Where it is, from the directory that was looked in.
+    /// Its path, relative to the searched directory.
     pub path: String,
-    /// The same as base64, where it is not UTF-8.
+    /// The same path as base64, if it is not UTF-8.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub path_base64: Option<String>,
     /// What it is.
@@ -63,9 +62,9 @@ pub struct FileTree {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct TreeEntry {
-    /// Its last name; with replacement characters where it is not UTF-8.
+    /// Its file name; with replacement characters where it is not UTF-8.
     pub name: String,
-    /// Its last name, where that is not UTF-8.
+    /// Its file name as base64, if that is not UTF-8.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name_base64: Option<String>,
     /// What it is.
@@ -76,14 +75,15 @@ pub struct TreeEntry {
     pub mode: String,
     /// When it was last written.
     pub modified_at: Time,
-    /// What is in it, as far as it was looked into.
+    /// Its entries, as far as it was read.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[cfg_attr(feature = "schema", schema(no_recursion))]
     pub entries: Vec<Self>,
 }
 
 impl FileTree {
-    /// A tree from what was found, each with its path from the top, a directory before what is in it.
+    /// A tree from what was found, each with its path from the top, a directory before what is in
+    /// it.
     pub fn new<'a>(found: impl IntoIterator<Item = (&'a [u8], FoundFile)>) -> Self {
         let mut tree = Self::default();
         for (path, file) in found {
@@ -117,7 +117,7 @@ impl FileTree {
     }
 }
 
-/// Where a text was found, in the order of names and lines.
+/// Matches of a search, in the order of names and lines.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct SearchResult {
@@ -125,22 +125,22 @@ pub struct SearchResult {
     pub matches: Vec<TextMatch>,
     /// Whether there are more.
     pub truncated: bool,
-    /// Files that were looked into.
+    /// How many files were searched.
     pub files: u64,
 }
 
-/// One line in which a text was found.
+/// One matching line.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct TextMatch {
-    /// The file, from the directory that was looked in.
+    /// The file, relative to the searched directory.
     pub path: String,
-    /// The same as base64, where it is not UTF-8.
+    /// The same path as base64, if it is not UTF-8.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub path_base64: Option<String>,
-    /// From 1.
+    /// The number of the line, from 1.
     pub line: u64,
-    /// In bytes, from 1.
+    /// The column in bytes, from 1.
     pub column: u64,
     /// The line, cut where it is long; with replacement characters where it is not UTF-8.
     pub text: String,
@@ -154,29 +154,30 @@ impl TextMatch {
     }
 }
 
-/// One step of a watch, as an event of a stream, a line or a text on a WebSocket. The first one is
+/// One event of a watch, in an event stream, as a JSON line or as a WebSocket text. The first one
+/// is
 /// `armed`, the last one is `gone` or `error`; a stream that ends without either was cut off.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub enum FileEvent {
-    /// Whatever changes from now on is told.
+    /// The watch is active: every change from now on is reported.
     Armed,
-    /// It is there now.
+    /// The file was created.
     Created(ChangedFile),
-    /// Its contents changed.
+    /// The contents of the file changed.
     Written(ChangedFile),
-    /// It is gone.
+    /// The file was removed.
     Removed(ChangedFile),
-    /// It has another name, or is somewhere else.
+    /// The file was renamed or moved.
     Renamed(ChangedFile),
-    /// Its permissions, or when it was written, changed.
+    /// The permissions or times of the file changed.
     About(ChangedFile),
-    /// Changes came faster than they were taken: some are not told.
+    /// Changes came faster than the client read them: some are missing.
     Lost,
-    /// What was watched is gone.
+    /// The watched path was removed.
     Gone,
-    /// It cannot be watched on.
+    /// The watch failed.
     Error {
         /// Why.
         problem: Box<Problem>,
@@ -206,7 +207,7 @@ impl FileEvent {
 pub struct ChangedFile {
     /// The whole path.
     pub path: String,
-    /// The same as base64, where it is not UTF-8.
+    /// The same path as base64, if it is not UTF-8.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub path_base64: Option<String>,
     /// Whether it is a directory.
@@ -230,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tree_has_what_is_in_each_directory() {
+    fn file_tree_has_the_entries_of_each_directory() {
         let (dir, file) = (FileKind::Directory, FileKind::File);
         let paths: [(&[u8], _); 6] = [
             (b"a", dir),
@@ -249,13 +250,13 @@ mod tests {
     }
 
     #[test]
-    fn what_is_found_without_its_directory_is_left_out() {
+    fn file_tree_leaves_out_files_without_their_directory() {
         let tree = FileTree::new([(&b"a/b"[..], found(b"a/b", FileKind::File))]);
         assert_eq!(tree, FileTree::default());
     }
 
     #[test]
-    fn events_are_tagged_by_their_name() {
+    fn watch_events_are_tagged_by_their_name() {
         let file = || ChangedFile::new(b"/a\xff", true);
         let refusal = model::Refusal::new(model::ErrorCode::Oom, "no memory");
         for event in [
