@@ -14,7 +14,7 @@ use super::errors::AshError;
 use super::fields::{At, Fields};
 use super::files::{JSON_FILE_MAX, as_download, format_of};
 use super::registry::{self, Loaded};
-use super::{Routes, answer, reading};
+use super::{Routes, answer, request_body};
 use crate::app::App;
 use web::front::{By, Needs};
 use web::query::Query;
@@ -89,7 +89,7 @@ async fn write(
         Some(list) => deploy::from_request(list),
         None => Err(AshError::invalid("body must have required property 'files'")),
     };
-    let read = reading::read(request, &app, FILES_BODY_MAX, files).await?;
+    let read = request_body::read(request, &app, FILES_BODY_MAX, files).await?;
     let new = read.taken;
     let written = new.len();
     change(&app, caller, &name, |files| {

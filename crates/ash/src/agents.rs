@@ -14,7 +14,7 @@ use super::deploy::{self, Files, PROMPT};
 use super::errors::AshError;
 use super::fields::{At, Fields};
 use super::registry::{self, Agent};
-use super::{Routes, answer, reading};
+use super::{Routes, answer, request_body};
 use crate::app::App;
 use web::front::{By, Needs};
 
@@ -106,7 +106,7 @@ async fn deploy(
     By(caller): By,
     request: Request,
 ) -> Result<Response, AshError> {
-    let read = reading::read(request, &app, FILES_BODY_MAX, Asked::of).await?;
+    let read = request_body::read(request, &app, FILES_BODY_MAX, Asked::of).await?;
     let Asked { name, env, from } = read.taken;
     if let Some(env) = &env {
         app.engine.check_env(env)?;
@@ -180,7 +180,7 @@ async fn patch(
     request: Request,
 ) -> Result<Response, AshError> {
     known(&app, caller, &name).await?;
-    let mut body = reading::fields(request, &app, app.settings.json_bytes_max).await?;
+    let mut body = request_body::fields(request, &app, app.settings.json_bytes_max).await?;
     let env = body.map_of_texts("env")?;
     let config = body.object("config")?;
     let change = registry::change(&app, caller).await?;
@@ -229,7 +229,7 @@ async fn patch_config(
     request: Request,
 ) -> Result<Response, AshError> {
     known(&app, caller, &name).await?;
-    let body = reading::fields(request, &app, app.settings.json_bytes_max).await?;
+    let body = request_body::fields(request, &app, app.settings.json_bytes_max).await?;
     let change = registry::change(&app, caller).await?;
     let mut agent = known(&app, caller, &name).await?;
     merge(&mut agent, body.rest())?;

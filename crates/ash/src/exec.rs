@@ -10,9 +10,9 @@ use serde_json::{Value, json};
 
 use super::errors::AshError;
 use super::fields::{At, session_id};
+use super::known_sessions::known;
 use super::messages::refuse_unless_active;
-use super::remembered::known;
-use super::{Routes, answer, reading};
+use super::{Routes, answer, request_body};
 use crate::app::App;
 use web::front::{By, Needs};
 
@@ -34,7 +34,7 @@ async fn exec(
     request: Request,
 ) -> Result<Response, AshError> {
     let id = session_id(&id)?;
-    let mut body = reading::fields(request, &app, app.settings.json_bytes_max).await?;
+    let mut body = request_body::fields(request, &app, app.settings.json_bytes_max).await?;
     let command = body.required_text("command", COMMAND_CHARS_MAX)?;
     let timeout_ms = body.number("timeout", 1, TIMEOUT_MS_MAX)?.unwrap_or(TIMEOUT_MS);
     if command.is_empty() || command.contains('\0') {

@@ -16,8 +16,8 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use super::deploy::inner_path;
 use super::errors::AshError;
 use super::fields::{At, Fields, session_id};
-use super::remembered::known;
-use super::{Routes, answer, reading};
+use super::known_sessions::known;
+use super::{Routes, answer, request_body};
 use crate::app::App;
 use web::contents::contents;
 use web::front::{By, Needs};
@@ -234,7 +234,7 @@ async fn write(
 ) -> Result<Response, AshError> {
     let id = session_id(&id)?;
     known(&app, caller, id).await?;
-    let read = reading::read(request, &app, BODY_MAX, Uploads::of).await?;
+    let read = request_body::read(request, &app, BODY_MAX, Uploads::of).await?;
     let Uploads { target, files } = read.taken;
     let used = app.engine.use_session(caller, id, UseKind::Files).await?;
     let mut told = Vec::new();

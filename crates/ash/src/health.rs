@@ -11,7 +11,7 @@ use crate::app::App;
 use web::front::Needs;
 
 pub(super) fn routes(routes: &mut Routes) {
-    routes.add(MethodFilter::GET, "/health", "/compat/ash/health", Needs::Nothing, health);
+    routes.add(MethodFilter::GET, "/health", "/compat/ash/health", Needs::Public, health);
 }
 
 async fn health(State(app): State<App>) -> Response {

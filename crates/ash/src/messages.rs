@@ -17,14 +17,14 @@ use tokio::time::timeout;
 
 use super::errors::AshError;
 use super::fields::{At, Fields, session_id};
-use super::remembered::known;
-use super::telling::Telling;
-use super::{Routes, answer, reading};
+use super::known_sessions::known;
+use super::turn_frames::TurnFrames;
+use super::{Routes, answer, request_body};
 use crate::app::App;
 use web::front::{By, Needs};
 use web::key_watch::KeyWatch;
 use web::query::Query;
-use web::stream::{self, Format, HEARTBEAT, Pieces};
+use web::stream::{self, Format, HEARTBEAT, Utf8Chunks};
 
 const TEXT_CHARS_MAX: usize = 500_000;
 const BLOCKS_MAX: usize = 20;
@@ -112,11 +112,11 @@ async fn send(
     let id = session_id(&id)?;
     refuse_unless_active(known(&app, caller, id).await?.status, app.options.strict)?;
     let input = |mut body: Fields| Ok(Arc::from(input_of(&mut body)?.to_string()));
-    let read = reading::read(request, &app, BODY_MAX, input).await?;
+    let read = request_body::read(request, &app, BODY_MAX, input).await?;
     let asked = TurnRequest { input: read.taken, when_busy: WhenBusy::Refuse, turn: None };
     let started = app.engine.start_turn(caller, id, asked).await?;
     drop(read.share);
-    let stream = Stream::new(app, caller, Telling::new(id), started.turn, started.follow);
+    let stream = Stream::new(app, caller, TurnFrames::new(id), started.turn, started.follow);
     Ok(streamed(started.turn, stream))
 }
 
@@ -155,7 +155,7 @@ async fn follow(
     };
     known(&app, caller, id).await?;
     let follow = app.engine.follow_turn(caller, id, turn, after).await?;
-    Ok(streamed(turn, Stream::new(app, caller, Telling::new(id), turn, follow)))
+    Ok(streamed(turn, Stream::new(app, caller, TurnFrames::new(id), turn, follow)))
 }
 
 fn streamed(turn: TurnId, stream: Stream) -> Response {
@@ -172,26 +172,32 @@ fn streamed(turn: TurnId, stream: Stream) -> Response {
 struct Stream {
     app: App,
     key: KeyWatch,
-    telling: Telling,
+    turn_frames: TurnFrames,
     follow: TurnFollow,
     ready: VecDeque<Bytes>,
     is_over: bool,
 }
 
 impl Stream {
-    fn new(app: App, caller: Caller, telling: Telling, turn: TurnId, follow: TurnFollow) -> Self {
-        let ready = VecDeque::from([telling.start(turn)]);
+    fn new(
+        app: App,
+        caller: Caller,
+        turn_frames: TurnFrames,
+        turn: TurnId,
+        follow: TurnFollow,
+    ) -> Self {
+        let ready = VecDeque::from([turn_frames.start(turn)]);
         let key = KeyWatch::new(caller.key);
-        Self { app, key, telling, follow, ready, is_over: false }
+        Self { app, key, turn_frames, follow, ready, is_over: false }
     }
 
     fn end(&mut self, error: &str) {
-        self.ready.extend(self.telling.end_early(Some(error)));
+        self.ready.extend(self.turn_frames.end_early(Some(error)));
         self.is_over = true;
     }
 }
 
-impl Pieces for Stream {
+impl Utf8Chunks for Stream {
     async fn next(&mut self) -> Option<Bytes> {
         loop {
             if let Some(frame) = self.ready.pop_front() {
@@ -209,7 +215,7 @@ impl Pieces for Stream {
             let Ok(piece) = piece else { return Format::Sse.heartbeat() };
             match piece {
                 Ok(Some(piece)) => {
-                    let (frames, is_last) = self.telling.piece(&piece);
+                    let (frames, is_last) = self.turn_frames.piece(&piece);
                     self.ready.extend(frames);
                     self.is_over = is_last;
                 }

@@ -19,7 +19,7 @@ const PROMETHEUS: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 pub(super) fn routes(routes: &mut Routes) {
     let is_public = routes.app.options.public_metrics;
-    let needs = if is_public { Needs::Nothing } else { Needs::Read };
+    let needs = if is_public { Needs::Public } else { Needs::Read };
     routes.add(MethodFilter::GET, "/metrics", "/compat/ash/metrics", needs, metrics);
 }
 

@@ -17,9 +17,9 @@ use super::agents::{PROMPT_CHARS_MAX, keep};
 use super::deploy::{self, PROMPT};
 use super::errors::AshError;
 use super::fields::{At, Fields, session_id};
+use super::known_sessions::{all_ended, known, remember};
 use super::registry::{self, Agent};
-use super::remembered::{all_ended, known, remember};
-use super::{AGENT, Routes, answer, reading};
+use super::{AGENT, Routes, answer, request_body};
 use crate::app::App;
 use web::front::{By, Needs};
 use web::query::Query;
@@ -110,7 +110,7 @@ async fn create(
     By(caller): By,
     request: Request,
 ) -> Result<Response, AshError> {
-    let read = reading::read(request, &app, BODY_MAX, Asked::of).await?;
+    let read = request_body::read(request, &app, BODY_MAX, Asked::of).await?;
     let Asked { agent: name, extra_env, servers, prompt, mode, config } = read.taken;
     let Some(agent) = registry::find(&app, caller.key, &name).await? else {
         return Err(AshError::new(404, format!("Agent \"{name}\" not found")));
@@ -264,7 +264,7 @@ async fn configure(
     let id = session_id(&id)?;
     known(&app, caller, id).await?;
     let changes = |mut body: Fields| config_of(&mut body);
-    let changes = reading::read(request, &app, BODY_MAX, changes).await?.taken;
+    let changes = request_body::read(request, &app, BODY_MAX, changes).await?.taken;
     let Some(view) = known(&app, caller, id).await?.view else { return Err(AshError::ended()) };
     let config = view.claim.as_ref().and_then(|claim| claim.config.as_deref());
     let config = config.and_then(|text| serde_json::from_str(text).ok());

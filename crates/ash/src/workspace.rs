@@ -14,8 +14,8 @@ use serde_json::json;
 use super::errors::AshError;
 use super::fields::{At, Fields, session_id};
 use super::files::WORKSPACE;
-use super::remembered::known;
-use super::{Routes, answer, reading};
+use super::known_sessions::known;
+use super::{Routes, answer, request_body};
 use crate::app::App;
 use web::archive::pack::Sending;
 use web::archive::source::Source;
@@ -72,7 +72,7 @@ async fn upload(
 ) -> Result<Response, AshError> {
     let id = session_id(&id)?;
     known(&app, caller, id).await?;
-    let read = reading::read(request, &app, BODY_MAX, bundle_of).await?;
+    let read = request_body::read(request, &app, BODY_MAX, bundle_of).await?;
     let bytes = read.taken;
     let used = app.engine.use_session(caller, id, UseKind::Files).await?;
     let source = Source::new(Body::from(bytes), true, app.settings.body_stall);

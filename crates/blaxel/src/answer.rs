@@ -22,7 +22,7 @@ use web::body_memory::Share;
 pub(super) const JSON: HeaderValue = HeaderValue::from_static("application/json; charset=utf-8");
 
 /// What every answer has. Pages may read what needs a key; what needs none is not for them.
-pub(crate) fn dress(headers: &mut HeaderMap, for_pages: bool) {
+pub(crate) fn add_default_headers(headers: &mut HeaderMap, for_pages: bool) {
     let always = [
         (CACHE_CONTROL, "no-cache, no-store, must-revalidate"),
         (PRAGMA, "no-cache"),
@@ -143,7 +143,7 @@ mod tests {
         for for_pages in [true, false] {
             let mut headers = HeaderMap::new();
             headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-transform"));
-            dress(&mut headers, for_pages);
+            add_default_headers(&mut headers, for_pages);
             assert_eq!(headers[CACHE_CONTROL], "no-transform", "what is said stays");
             assert_eq!(headers[X_CONTENT_TYPE_OPTIONS], "nosniff");
             assert_eq!(headers.contains_key(ACCESS_CONTROL_ALLOW_ORIGIN), for_pages);

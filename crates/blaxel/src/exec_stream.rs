@@ -14,13 +14,13 @@ use model::ProcessRecord;
 use serde::Serialize;
 use tokio::time::{Instant, sleep, sleep_until};
 
-use super::as_text::AsText;
 use super::errors::BlaxelError;
+use super::lossy_text::LossyText;
 use super::process_view::{INLINE_BYTES, Where, shown, written};
 use super::processes::{BOTH, Patience, stopping};
 use super::target::Target;
 use web::key_watch::KeyWatch;
-use web::stream::{NDJSON, Pieces, body};
+use web::stream::{NDJSON, Utf8Chunks, body};
 
 /// How often a stream on which nothing happens says that it is still there.
 const KEEPALIVE: Duration = Duration::from_secs(5);
@@ -50,8 +50,8 @@ struct Watched {
     target: Target,
     record: ProcessRecord,
     follow: LogFollow,
-    stdout: AsText,
-    stderr: AsText,
+    stdout: LossyText,
+    stderr: LossyText,
     patience: Patience,
     until: Instant,
     key: KeyWatch,
@@ -130,8 +130,8 @@ impl Watched {
             target: target.clone(),
             record,
             follow,
-            stdout: AsText::default(),
-            stderr: AsText::default(),
+            stdout: LossyText::default(),
+            stderr: LossyText::default(),
             patience,
             until: Instant::now() + patience.wait,
             key: KeyWatch::new(target.key),
@@ -172,7 +172,7 @@ impl Watched {
     }
 }
 
-impl Pieces for ExecStream {
+impl Utf8Chunks for ExecStream {
     async fn next(&mut self) -> Option<Bytes> {
         loop {
             if let Some(line) = self.lines.pop_front() {

@@ -17,7 +17,7 @@ use tokio::io::AsyncReadExt as _;
 use super::errors::BlaxelError;
 use super::paths::{FilePath, WORKSPACE};
 use super::target::Target;
-use super::{answer, reading};
+use super::{answer, request_body};
 use web::body_memory::Share;
 use web::contents::contents;
 use web::range::{Part, part};
@@ -144,9 +144,9 @@ pub(super) async fn get(
     path: &FilePath,
     request: Request,
 ) -> Result<Response, BlaxelError> {
-    let accept = reading::accept(request.headers());
-    let (mut query, request) = reading::query(request).await?;
-    let is_download = reading::flag(&mut query, "download", false)? || takes_bytes(&accept);
+    let accept = request_body::accept(request.headers());
+    let (mut query, request) = request_body::query(request).await?;
+    let is_download = request_body::flag(&mut query, "download", false)? || takes_bytes(&accept);
     let used = target.begin(UseKind::Read).await?;
     let kind = kind_of(&used, path).await.map_err(|refusal| not_found(path, refusal))?;
     if kind == EntryKind::Directory {

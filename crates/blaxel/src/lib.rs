@@ -9,25 +9,27 @@
 mod access;
 mod answer;
 mod app;
-mod as_text;
-mod changes;
+mod dialect;
 mod errors;
 mod exec_stream;
+mod file_changes;
+mod file_search;
+mod file_watch;
 mod files;
-mod finding;
 mod form;
 mod health;
-mod life;
+mod keep_alive;
+mod keep_alive_log;
 mod log_stream;
-mod log_words;
+mod lossy_text;
 mod network;
 mod paths;
 mod port;
 mod port_wait;
 mod process_view;
 mod processes;
-mod reading;
 mod registry;
+mod request_body;
 mod routes;
 mod sandboxes;
 mod settings;
@@ -35,8 +37,6 @@ mod target;
 mod terminal;
 mod tools;
 mod uploads;
-mod watching;
-mod words;
 
 use std::sync::Arc;
 
@@ -51,6 +51,7 @@ use model::ErrorCode;
 
 pub use self::access::OF_LISTENER;
 use self::app::App;
+use self::dialect::BlaxelDialect;
 use self::errors::BlaxelError;
 use self::paths::Asked;
 use self::routes::{OfProcess, OfUpload, Route};
@@ -58,7 +59,6 @@ use self::sandboxes::Here;
 pub use self::settings::BlaxelSettings;
 use self::target::Target;
 pub use self::tools::SandboxTools;
-use self::words::Words;
 use web::front::{Admitted, By, Front, Needs, RouteName};
 use web::refused::Refused;
 
@@ -86,7 +86,7 @@ impl Blaxel {
         settings: &BlaxelSettings,
         tools: Arc<dyn SandboxTools>,
     ) -> Self {
-        web.engine.observe(log_words::write);
+        web.engine.observe(keep_alive_log::write);
         Self(App::new(web.clone(), settings.clone(), tools))
     }
 
@@ -103,7 +103,7 @@ impl Blaxel {
 
 /// The routes of the dialect, without a prefix.
 fn router(app: &App, mounted: Mounted) -> Router {
-    let words = Arc::new(Words { app: app.clone(), mounted });
+    let words = Arc::new(BlaxelDialect { app: app.clone(), mounted });
     let front = |needs| Front {
         app: app.web.clone(),
         route: "/compat/blaxel/other",
@@ -118,7 +118,7 @@ fn router(app: &App, mounted: Mounted) -> Router {
     };
     // What a page may ask before it calls is no secret.
     let asked_before = async || answer::empty(StatusCode::NO_CONTENT);
-    let all = on(MethodFilter::OPTIONS, asked_before.layer(front(Needs::Nothing)))
+    let all = on(MethodFilter::OPTIONS, asked_before.layer(front(Needs::Public)))
         .fallback(call.layer(front(Needs::Read)));
     Router::new().fallback(all).with_state(app.clone())
 }
@@ -250,8 +250,8 @@ async fn at(
     match (route, method.as_str()) {
         (Route::Root, _) => health::root(),
         (Route::Health, "GET" | "HEAD") => health::health(app),
-        (Route::Status, "GET" | "HEAD") => life::status(&target).await,
-        (Route::Stop, "POST") => life::stop(&target, request).await,
+        (Route::Status, "GET" | "HEAD") => keep_alive::status(&target).await,
+        (Route::Stop, "POST") => keep_alive::stop(&target, request).await,
         (Route::Processes, "POST") => processes::start(&target, request).await,
         (Route::Processes, "GET" | "HEAD") => processes::list(&target).await,
         (Route::Process(id, of), method) => match (of, method) {
@@ -266,16 +266,16 @@ async fn at(
         },
         (Route::File(path), "GET") => files::get(&target, &path, request).await,
         (Route::File(path), "HEAD") => files::head(&target, &path).await,
-        (Route::File(path), "PUT") => changes::put(&target, &path, request).await,
+        (Route::File(path), "PUT") => file_changes::put(&target, &path, request).await,
         (Route::File(path) | Route::Tree(path), "DELETE") => {
-            changes::remove(&target, &path, request).await
+            file_changes::remove(&target, &path, request).await
         }
-        (Route::Tree(path), "GET" | "HEAD") => changes::list_tree(&target, &path).await,
-        (Route::Tree(path), "PUT") => changes::put_tree(&target, &path, request).await,
-        (Route::Watch(path), "GET") => watching::response(&target, &path, request).await,
-        (Route::Find(path), "GET") => finding::find(&target, &path, request).await,
-        (Route::Fuzzy(path), "GET") => finding::fuzzy(&target, &path, request).await,
-        (Route::Content(path), "GET") => finding::content(&target, &path, request).await,
+        (Route::Tree(path), "GET" | "HEAD") => file_changes::list_tree(&target, &path).await,
+        (Route::Tree(path), "PUT") => file_changes::put_tree(&target, &path, request).await,
+        (Route::Watch(path), "GET") => file_watch::response(&target, &path, request).await,
+        (Route::Find(path), "GET") => file_search::find(&target, &path, request).await,
+        (Route::Fuzzy(path), "GET") => file_search::fuzzy(&target, &path, request).await,
+        (Route::Content(path), "GET") => file_search::content(&target, &path, request).await,
         (Route::Uploads, "GET") => uploads::list(&target),
         (Route::Initiate(path), "POST") => uploads::initiate(&target, &path, request).await,
         (Route::Upload(id, of), method) => match (of, method) {

@@ -23,7 +23,7 @@ use super::paths::FilePath;
 use super::port_wait::{self, Opened};
 use super::process_view::{INLINE_BYTES, Shown, Where, Written, shown, written};
 use super::target::{Target, is_unknown};
-use super::{answer, reading};
+use super::{answer, request_body};
 use web::body_memory::Share;
 
 /// The longest that a request waits where it does not say how long.
@@ -130,10 +130,10 @@ impl Patience {
 
 pub(super) async fn start(target: &Target, request: Request) -> Result<Response, BlaxelError> {
     let app = &target.app;
-    let accept = reading::accept(request.headers());
+    let accept = request_body::accept(request.headers());
     let streams = ["text/event-stream", "application/x-ndjson"].map(|kind| accept.contains(kind));
-    let (bytes, _share) = reading::bytes(request, app, app.settings.exec_bytes_max).await?;
-    let asked: Asked = reading::parse(&bytes)?;
+    let (bytes, _share) = request_body::bytes(request, app, app.settings.exec_bytes_max).await?;
+    let asked: Asked = request_body::parse(&bytes)?;
     let wanted = asked.request()?;
     let patience = asked.patience();
     let used = target.begin(UseKind::Exec).await?;
@@ -347,7 +347,7 @@ pub(super) async fn write_stdin(
 ) -> Result<Response, BlaxelError> {
     let record = target.process(&ProcessRef::parse(id)).await?;
     let app = &target.app;
-    let (bytes, _share) = reading::bytes(request, app, app.settings.exec_bytes_max).await?;
+    let (bytes, _share) = request_body::bytes(request, app, app.settings.exec_bytes_max).await?;
     let of = ProcessRef::Id(record.id);
     app.engine.write_stdin(target.caller, record.sandbox, &of, bytes).await?;
     answer::done("", "Input written successfully")
@@ -368,7 +368,7 @@ mod tests {
     use super::*;
 
     fn asked(text: &str) -> Asked {
-        reading::parse(text.as_bytes()).unwrap()
+        request_body::parse(text.as_bytes()).unwrap()
     }
 
     #[test]
@@ -405,7 +405,7 @@ mod tests {
             assert_eq!(asked(bad).request().unwrap_err().status, 400, "{bad}");
         }
         for bad in ["[]", "nonsense", r#"{"command":7}"#, r#"{"command":"a","env":{"A":1}}"#] {
-            assert!(reading::parse::<Asked>(bad.as_bytes()).is_err(), "{bad}");
+            assert!(request_body::parse::<Asked>(bad.as_bytes()).is_err(), "{bad}");
         }
     }
 }

@@ -16,7 +16,7 @@ use serde_json::{Map, Value, json};
 use super::errors::BlaxelError;
 use super::registry::{KIND, refused};
 use super::target::OF_ITS_OWN;
-use super::{OF_LISTENER, PREFIX, answer, reading};
+use super::{OF_LISTENER, PREFIX, answer, request_body};
 use crate::app::App;
 use web::front::Needs;
 
@@ -153,8 +153,8 @@ pub(super) async fn create(
     request: Request,
 ) -> Result<Response, BlaxelError> {
     let here = Here::of(request.headers(), request.uri());
-    let (mut query, request) = reading::query(request).await?;
-    let may_exist = reading::flag(&mut query, "createIfNotExist", false)?;
+    let (mut query, request) = request_body::query(request).await?;
+    let may_exist = request_body::flag(&mut query, "createIfNotExist", false)?;
     let object = object(request, app).await?;
     let name = match object["metadata"]["name"].as_str().filter(|name| !name.is_empty()) {
         Some(name) => name.to_owned(),
@@ -177,8 +177,8 @@ pub(super) async fn create(
 }
 
 async fn object(request: Request, app: &App) -> Result<Value, BlaxelError> {
-    let (bytes, _share) = reading::bytes(request, app, BODY_BYTES_MAX).await?;
-    let map: Map<String, Value> = reading::parse(&bytes)?;
+    let (bytes, _share) = request_body::bytes(request, app, BODY_BYTES_MAX).await?;
+    let map: Map<String, Value> = request_body::parse(&bytes)?;
     Ok(Value::Object(map))
 }
 
@@ -203,8 +203,9 @@ pub(super) async fn list(
     request: Request,
 ) -> Result<Response, BlaxelError> {
     let here = Here::of(request.headers(), request.uri());
-    let (mut query, _) = reading::query(request).await?;
-    let limit = reading::number(&mut query, "limit", PAGE as u32)?.clamp(1, PAGE as u32) as usize;
+    let (mut query, _) = request_body::query(request).await?;
+    let limit =
+        request_body::number(&mut query, "limit", PAGE as u32)?.clamp(1, PAGE as u32) as usize;
     let after = query.text("cursor")?.unwrap_or_default();
     let all = app.engine.named_sessions(KIND, caller.key).await?;
     let mut left = all.iter().filter(|named| named.name > after);

@@ -10,7 +10,7 @@ use super::errors::BlaxelError;
 use super::registry::{KIND, refused};
 use super::{OF_LISTENER, sandboxes};
 use crate::app::App;
-use web::used::Used;
+use web::use_target::UseTarget;
 
 /// What a sandbox of the listener of its own is called.
 pub(super) const OF_ITS_OWN: &str = "default";
@@ -79,10 +79,10 @@ impl Target {
     }
 
     /// The same, for tools.
-    pub(super) fn used(&self) -> Result<Used, BlaxelError> {
+    pub(super) fn used(&self) -> Result<UseTarget, BlaxelError> {
         match &self.of {
-            Of::Sandbox(id) => Ok(Used::Sandbox(*id)),
-            Of::Named(named) => Ok(Used::Session(named.session)),
+            Of::Sandbox(id) => Ok(UseTarget::Sandbox(*id)),
+            Of::Named(named) => Ok(UseTarget::Session(named.session)),
             Of::NotYet => Err(not_yet()),
         }
     }

@@ -18,11 +18,11 @@ use model::{ErrorCode, ProcessId, ProcessRecord, Refusal};
 use serde::{Deserialize, Serialize};
 use tokio::time::{sleep, timeout};
 
-use super::as_text::AsText;
 use super::errors::BlaxelError;
+use super::lossy_text::LossyText;
 use super::paths::FilePath;
 use super::processes::BOTH;
-use super::reading;
+use super::request_body;
 use super::target::Target;
 use web::key_watch::KeyWatch;
 
@@ -114,9 +114,9 @@ struct Word<'a> {
 }
 
 pub(super) async fn open(target: &Target, request: Request) -> Result<Response, BlaxelError> {
-    let (mut query, request) = reading::query(request).await?;
-    let columns = reading::number(&mut query, "cols", COLUMNS)?;
-    let rows = reading::number(&mut query, "rows", ROWS)?;
+    let (mut query, request) = request_body::query(request).await?;
+    let columns = request_body::number(&mut query, "cols", COLUMNS)?;
+    let rows = request_body::number(&mut query, "rows", ROWS)?;
     let side = |number: u32| u16::try_from(number).unwrap_or(u16::MAX).max(1);
     let size = TerminalSize { rows: side(rows), columns: side(columns) };
     let given = |text: Option<String>| text.filter(|text| !text.is_empty());
@@ -186,7 +186,7 @@ async fn say(to: &mut SplitSink<WebSocket, Message>, kind: &'static str, data: &
 
 /// Shows what is written until the end of the process, or of whoever looks.
 async fn show(follow: &mut LogFollow, to: &mut SplitSink<WebSocket, Message>) -> Option<Refusal> {
-    let mut text = AsText::default();
+    let mut text = LossyText::default();
     if !say(to, "output", PLAIN).await {
         return None;
     }

@@ -9,12 +9,12 @@ use engine::{UPLOAD_PARTS_MAX, Upload, UploadError, UploadPart, UseKind};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::changes::{permissions, unwritten};
 use super::errors::BlaxelError;
+use super::file_changes::{permissions, unwritten};
 use super::form::Form;
 use super::paths::FilePath;
 use super::target::Target;
-use super::{answer, reading};
+use super::{answer, request_body};
 
 fn told(number: u32, part: &UploadPart) -> Value {
     json!({
@@ -51,8 +51,8 @@ pub(super) async fn initiate(
     request: Request,
 ) -> Result<Response, BlaxelError> {
     let app = &target.app;
-    let (bytes, _share) = reading::bytes(request, app, app.settings.json_bytes_max).await?;
-    let asked: Initiate = reading::parse(&bytes)?;
+    let (bytes, _share) = request_body::bytes(request, app, app.settings.json_bytes_max).await?;
+    let asked: Initiate = request_body::parse(&bytes)?;
     let mode = permissions(asked.permissions.as_deref())?;
     let used = target.begin(UseKind::Files).await?;
     let id = app.engine.begin_upload(target.caller, &used, &path.whole, mode).await;
@@ -64,7 +64,7 @@ pub(super) async fn part(
     id: &str,
     request: Request,
 ) -> Result<Response, BlaxelError> {
-    let (mut query, request) = reading::query(request).await?;
+    let (mut query, request) = request_body::query(request).await?;
     let number = query.text("partNumber")?.and_then(|text| text.parse::<u32>().ok());
     let number = number.filter(|number| (1..=UPLOAD_PARTS_MAX).contains(number));
     // Both are an error of the server in Blaxel, and clients expect that.
@@ -149,8 +149,8 @@ pub(super) async fn complete(
     request: Request,
 ) -> Result<Response, BlaxelError> {
     let app = &target.app;
-    let (bytes, _share) = reading::bytes(request, app, app.settings.json_bytes_max).await?;
-    let asked: Complete = reading::parse(&bytes)?;
+    let (bytes, _share) = request_body::bytes(request, app, app.settings.json_bytes_max).await?;
+    let asked: Complete = request_body::parse(&bytes)?;
     let named = asked.parts.into_iter();
     let parts = named.map(|part| (part.part_number, part.etag.trim_matches('"').to_owned()));
     let used = target.begin(UseKind::Files).await?;

@@ -3,13 +3,13 @@
 //! have the names that clients of such sandboxes know. Nothing is decided here, and nothing can be
 //! done here that the same key could not do by a route.
 
-mod described;
+mod created;
 mod edit;
 mod inside;
-mod made;
 mod node;
 mod origin;
-mod routed;
+mod route_tool;
+mod schemas;
 mod server;
 mod text_file;
 mod tool;
@@ -31,7 +31,7 @@ use web::operation::Route;
 use web::path::Named;
 use web::query::NoQuery;
 use web::refused::Refused;
-use web::used::Used;
+use web::use_target::UseTarget;
 
 const SERVER: &str = "/mcp";
 const SANDBOX: &str = "/v1/sandboxes/{id}/mcp";
@@ -67,7 +67,7 @@ async fn of_sandbox(
     Named(id): Named<SandboxId>,
     request: Request,
 ) -> Result<Response, Refused> {
-    serve_inside(&app, by, Used::Sandbox(id), request).await
+    serve_inside(&app, by, UseTarget::Sandbox(id), request).await
 }
 
 async fn of_session(
@@ -77,14 +77,14 @@ async fn of_session(
     Named(id): Named<SessionId>,
     request: Request,
 ) -> Result<Response, Refused> {
-    serve_inside(&app, by, Used::Session(id), request).await
+    serve_inside(&app, by, UseTarget::Session(id), request).await
 }
 
 /// Answers one message about one sandbox, or about whatever sandbox a session has.
 pub async fn serve_inside(
     app: &App,
     by: Admitted,
-    inside: Used,
+    inside: UseTarget,
     request: Request,
 ) -> Result<Response, Refused> {
     inside::check(inside, app, by.caller).await?;

@@ -18,12 +18,12 @@ use rmcp::service::RequestContext;
 use rmcp::{ErrorData, RoleServer, ServerHandler};
 use serde_json::Value;
 
-use super::made::Made;
+use super::created::Created;
 use super::tool::{Call, Running, Tool};
 use web::app::App;
 use web::front::{Admitted, Needs};
-use web::lost::Fields;
 use web::refused::Refused;
+use web::state_loss::Fields;
 
 /// What tools can be of.
 pub(super) trait Of: Clone + Send + Sync + 'static {
@@ -73,12 +73,12 @@ impl<W: Of> Toolbox for W {
 pub(super) struct Server {
     app: App,
     by: Admitted,
-    made: Made,
+    made: Created,
     of: Arc<dyn Toolbox>,
 }
 
 impl Server {
-    pub(super) fn new(app: App, by: Admitted, made: Made, of: Arc<dyn Toolbox>) -> Self {
+    pub(super) fn new(app: App, by: Admitted, made: Created, of: Arc<dyn Toolbox>) -> Self {
         Self { app, by, made, of }
     }
 

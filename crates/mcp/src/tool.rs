@@ -13,8 +13,8 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use super::described;
-use super::made::Made;
+use super::created::Created;
+use super::schemas;
 use web::app::App;
 use web::front::Needs;
 use web::refused::Refused;
@@ -24,7 +24,7 @@ pub(super) struct Call<W> {
     pub(super) app: App,
     pub(super) caller: Caller,
     pub(super) request_id: HeaderValue,
-    pub(super) made: Made,
+    pub(super) made: Created,
     /// What the tools are of.
     pub(super) of: W,
 }
@@ -91,7 +91,7 @@ impl<W: 'static> Tool<W> {
         F: Fn(Call<W>, A) -> Fut + Send + Sync + 'static,
         Fut: Future<Output = Result<T, Refused>> + Send + 'static,
     {
-        let (input, output) = (described::of::<A>(), described::of::<T>());
+        let (input, output) = (schemas::of::<A>(), schemas::of::<T>());
         Self::described(about, input, Some(output), move |call, arguments| {
             let running = read(arguments).map(|arguments| run(call, arguments));
             Box::pin(async move { written(&running?.await?) })

@@ -14,7 +14,7 @@ use http_body_util::{BodyExt as _, Full};
 use rmcp::transport::streamable_http_server::session::never::NeverSessionManager;
 use rmcp::transport::streamable_http_server::{StreamableHttpServerConfig, StreamableHttpService};
 
-use super::made::Made;
+use super::created::Created;
 use super::origin;
 use super::server::{Server, Toolbox};
 use web::app::App;
@@ -48,7 +48,7 @@ pub(super) async fn serve(
     let headers = read_headers(request.headers());
     let bytes_max = app.settings.exec_bytes_max;
     let (bytes, share) = json_bytes(request, app, bytes_max).await?;
-    let made = Made::default();
+    let made = Created::default();
     let server = Server::new(app.clone(), by, made.clone(), of);
     let config = StreamableHttpServerConfig::default()
         // Hosts and origins are checked already, by the settings of this server.
@@ -76,7 +76,7 @@ pub(super) async fn serve(
     Ok(response)
 }
 
-fn handed_over(bytes: Bytes, made: Made) -> Body {
+fn handed_over(bytes: Bytes, made: Created) -> Body {
     if bytes.is_empty() { Body::empty() } else { Body::new(Handover::new(bytes, made, None)) }
 }
 

@@ -13,7 +13,7 @@ use model::ErrorCode;
 use crate::accepts;
 use crate::exec::USING;
 use crate::files::path_of;
-use crate::used::{BOTH, Of};
+use crate::use_routes::{TARGETS, TargetSpec};
 use web::answer;
 use web::app::App;
 use web::archive::pack::Sending;
@@ -23,7 +23,7 @@ use web::front::{By, Needs};
 use web::operation::{Content, Kind, Operation, Param, Route, Takes, Verb, json};
 use web::query::Query;
 use web::refused::Refused;
-use web::used::Used;
+use web::use_target::UseTarget;
 
 const TAR: &str = "application/x-tar";
 const GZIP: &str = "application/gzip";
@@ -31,11 +31,11 @@ const GZIP: &str = "application/gzip";
 const PATH: Param = Param::new("path", Kind::Text, "A directory in the sandbox").required();
 
 pub(super) fn routes() -> Vec<Route> {
-    BOTH.iter().flat_map(routes_of).collect()
+    TARGETS.iter().flat_map(routes_of).collect()
 }
 
-fn routes_of(of: &Of) -> Vec<Route> {
-    let at = of.at;
+fn routes_of(target: &TargetSpec) -> Vec<Route> {
+    let at = target.routes;
     let get = Operation::new(
         at.download.id,
         "A directory as a tar archive, compressed if `application/gzip` is accepted",
@@ -53,14 +53,17 @@ fn routes_of(of: &Of) -> Vec<Route> {
             at.download.path,
             Needs::Read,
             download,
-            get.query([PATH]).refuses(USING).refuses(of.refuses),
+            get.query([PATH]).refuses(USING).refuses(target.refuses),
         ),
         Route::new(
             Verb::Put,
             at.upload.path,
             Needs::Use,
             upload,
-            put.query([PATH]).takes(Takes::Bytes(&[TAR, GZIP])).refuses(USING).refuses(of.refuses),
+            put.query([PATH])
+                .takes(Takes::Bytes(&[TAR, GZIP]))
+                .refuses(USING)
+                .refuses(target.refuses),
         ),
     ]
 }
@@ -69,7 +72,7 @@ async fn download(
     State(app): State<App>,
     By(caller): By,
     mut query: Query,
-    id: Used,
+    id: UseTarget,
     headers: HeaderMap,
 ) -> Result<Response, Refused> {
     let path = path_of(&mut query)?;
@@ -92,7 +95,7 @@ async fn upload(
     State(app): State<App>,
     By(caller): By,
     mut query: Query,
-    id: Used,
+    id: UseTarget,
     request: Request,
 ) -> Result<Response, Refused> {
     let path = path_of(&mut query)?;

@@ -32,7 +32,7 @@ pub(super) fn routes() -> Vec<Route> {
         Route::new(
             Verb::Get,
             "/docs/errors/{code}",
-            Needs::Nothing,
+            Needs::Public,
             self::page,
             page.refuses(&[ErrorCode::NotFound]),
         ),

@@ -20,12 +20,12 @@ use web::answer;
 use web::app::App;
 use web::front::{By, Needs};
 use web::key_watch::KeyWatch;
-use web::lasting::Place;
+use web::long_lived::LongLivedSlot;
 use web::operation::{Content, Kind, Operation, Param, Route, Verb, json};
 use web::path::Named;
 use web::query::Query;
 use web::refused::Refused;
-use web::stream::{self, Format, HEARTBEAT, Pieces, SSE};
+use web::stream::{self, Format, HEARTBEAT, SSE, Utf8Chunks};
 
 const PAGE: u64 = 100;
 const PAGE_MAX: u64 = 1000;
@@ -106,7 +106,7 @@ async fn all(
     query: Query,
     headers: HeaderMap,
 ) -> Result<Response, Refused> {
-    tell(&app, caller, query, &headers, Of::default()).await
+    tell(&app, caller, query, &headers, EventFilter::default()).await
 }
 
 async fn one(
@@ -118,7 +118,7 @@ async fn one(
 ) -> Result<Response, Refused> {
     // Also of one that ended, as long as anything is remembered of it.
     app.engine.why(caller, id).await?;
-    tell(&app, caller, query, &headers, Of { sandbox: Some(id), session: None }).await
+    tell(&app, caller, query, &headers, EventFilter { sandbox: Some(id), session: None }).await
 }
 
 async fn session(
@@ -128,7 +128,7 @@ async fn session(
     Named(id): Named<SessionId>,
     headers: HeaderMap,
 ) -> Result<Response, Refused> {
-    let of = Of { sandbox: None, session: Some(id) };
+    let of = EventFilter { sandbox: None, session: Some(id) };
     if let Err(unknown) = app.engine.check_session(caller, id) {
         // One that ended long ago is known by what is told of it.
         let page = app.engine.events(caller, of.query(0, 1)).await?;
@@ -141,12 +141,12 @@ async fn session(
 
 /// Whose events are told; everybody's that the caller may know of if neither is named.
 #[derive(Debug, Clone, Copy, Default)]
-struct Of {
+struct EventFilter {
     sandbox: Option<SandboxId>,
     session: Option<SessionId>,
 }
 
-impl Of {
+impl EventFilter {
     const fn query(self, after: u64, limit: u32) -> EventQuery {
         let Self { sandbox, session } = self;
         EventQuery { sandbox, session, ..EventQuery::after(after, limit) }
@@ -158,7 +158,7 @@ async fn tell(
     caller: Caller,
     mut query: Query,
     headers: &HeaderMap,
-    of: Of,
+    of: EventFilter,
 ) -> Result<Response, Refused> {
     let after = query.number("after", 0..=AFTER_MAX)?;
     let limit = query.number("limit", 1..=PAGE_MAX)?;
@@ -167,10 +167,10 @@ async fn tell(
     if accepts(headers, "application/json") && !accepts(headers, SSE) {
         return page(app, caller, after.unwrap_or(0), limit.unwrap_or(PAGE), of).await;
     }
-    let place = app.lasting.begin(caller.key)?;
+    let slot = app.long_lived.begin(caller.key)?;
     let (watch, states) = (app.engine.watch(), app.engine.watch_states());
     let told = Told {
-        _place: place,
+        _slot: slot,
         app: app.clone(),
         caller,
         of,
@@ -207,7 +207,7 @@ async fn page(
     caller: Caller,
     after: u64,
     limit: u64,
-    of: Of,
+    of: EventFilter,
 ) -> Result<Response, Refused> {
     let page = app.engine.events(caller, of.query(after, limit as u32)).await?;
     let (oldest, last) = (page.oldest, page.last);
@@ -220,10 +220,10 @@ async fn page(
 
 /// A stream of events.
 struct Told {
-    _place: Place,
+    _slot: LongLivedSlot,
     app: App,
     caller: Caller,
-    of: Of,
+    of: EventFilter,
     /// The last one that was read.
     after: u64,
     looks_back: bool,
@@ -250,7 +250,7 @@ impl Told {
     /// Reads what is new; false if there is nothing.
     async fn read(&mut self) -> Result<bool, Refused> {
         // Changes of states first: whatever was written before them is found in the history then.
-        let Of { sandbox, session } = self.of;
+        let EventFilter { sandbox, session } = self.of;
         let query = StatesQuery { place: self.place, after: self.since, sandbox, session };
         let mut states = self.app.engine.states(self.caller, &query);
         self.looked_at = Instant::now();
@@ -332,7 +332,7 @@ enum Waited {
     Quiet,
 }
 
-impl Pieces for Told {
+impl Utf8Chunks for Told {
     async fn next(&mut self) -> Option<Bytes> {
         loop {
             if let Some(ready) = self.ready.pop_front() {
@@ -377,7 +377,8 @@ mod tests {
     use super::*;
 
     async fn stream(app: &App, caller: Caller) -> Body {
-        let told = tell(app, caller, Query::default(), &HeaderMap::new(), Of::default()).await;
+        let told =
+            tell(app, caller, Query::default(), &HeaderMap::new(), EventFilter::default()).await;
         told.unwrap_or_else(|refused| panic!("{refused:?}")).into_body()
     }
 

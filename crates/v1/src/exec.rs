@@ -12,19 +12,19 @@ use wire::{ExecExit, ExecRequest, ExecResult};
 
 use crate::accepts;
 use crate::exec_stream::{Watched, Watching};
-use crate::used::{BOTH, Of};
+use crate::use_routes::{TARGETS, TargetSpec};
 use web::answer::{self, Step};
 use web::app::App;
 use web::body::{Json, json_up_to};
-use web::checks::{checked, checked_command, checked_env, checked_stdin};
-use web::exit::exit;
+use web::exec_exit::exit;
 use web::front::{Admitted, Needs};
+use web::input_checks::{checked, checked_command, checked_env, checked_stdin};
 use web::key_watch::while_it_works;
 use web::operation::{Content, Operation, Route, Takes, Verb, json};
 use web::query::NoQuery;
 use web::refused::Refused;
 use web::stream::{self, Format, NDJSON, SSE};
-use web::used::Used;
+use web::use_target::UseTarget;
 
 /// What any use of a sandbox may be refused for.
 pub(super) const USING: &[ErrorCode] = &[
@@ -49,12 +49,12 @@ pub(super) const USING: &[ErrorCode] = &[
 ];
 
 pub(super) fn routes() -> Vec<Route> {
-    BOTH.iter().map(route).collect()
+    TARGETS.iter().map(route).collect()
 }
 
-fn route(of: &Of) -> Route {
+fn route(target: &TargetSpec) -> Route {
     let exec = Operation::new(
-        of.at.exec.id,
+        target.routes.exec.id,
         "Run a program; by `Accept` its end is waited for, or it is watched as a stream",
     )
     .answers(
@@ -62,8 +62,8 @@ fn route(of: &Of) -> Route {
         "What came of it, or a stream of `ExecEvent`s of which the last is `exit` or `error`",
         [json("ExecResult"), Content(SSE, Some("ExecEvent")), Content(NDJSON, Some("ExecEvent"))],
     );
-    let exec = exec.takes(Takes::Json("ExecRequest")).refuses(USING).refuses(of.refuses);
-    Route::new(Verb::Post, of.at.exec.path, Needs::Use, self::exec, exec)
+    let exec = exec.takes(Takes::Json("ExecRequest")).refuses(USING).refuses(target.refuses);
+    Route::new(Verb::Post, target.routes.exec.path, Needs::Use, self::exec, exec)
 }
 
 /// How the program is to be watched; not at all if its end is waited for.
@@ -78,7 +78,7 @@ async fn exec(
     State(app): State<App>,
     Admitted { caller, request_id }: Admitted,
     NoQuery: NoQuery,
-    id: Used,
+    id: UseTarget,
     request: Request,
 ) -> Result<Response, Refused> {
     // Who may not use the sandbox has no business sending the input of a program.
@@ -163,7 +163,7 @@ fn result(ran: Collected) -> ExecResult {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use web::checks::{ARGUMENT_BYTES_MAX, ARGUMENTS_MAX};
+    use web::input_checks::{ARGUMENT_BYTES_MAX, ARGUMENTS_MAX};
 
     fn blamed(request: ExecRequest) -> Option<String> {
         Asked::new(request).err().map(|refused| refused.field.unwrap_or_default().into_owned())

@@ -16,11 +16,11 @@ use wire::ExecEvent;
 
 use web::app::App;
 use web::body_memory::Share;
-use web::exit::exit;
+use web::exec_exit::exit;
 use web::key_watch::{KeyWatch, revoked};
-use web::pieces;
 use web::refused::Refused;
-use web::stream::{Format, HEARTBEAT, Pieces};
+use web::stream::{Format, HEARTBEAT, Utf8Chunks};
+use web::utf8_chunks;
 
 const READ_BYTES: usize = 64 * 1024;
 /// How long a program that was killed may take to be gone.
@@ -83,7 +83,7 @@ impl Drop for Deadline {
 /// One of its two outputs.
 struct Side {
     reader: Option<Box<dyn AsyncRead + Send + Unpin>>,
-    pieces: pieces::Pieces,
+    pieces: pieces::Utf8Chunks,
     buffer: BytesMut,
     /// How much more may be passed on.
     room: Option<u64>,
@@ -92,7 +92,7 @@ struct Side {
 
 impl Side {
     fn new(reader: Option<Box<dyn AsyncRead + Send + Unpin>>, room: Option<u64>) -> Self {
-        let pieces = pieces::Pieces::default();
+        let pieces = pieces::Utf8Chunks::default();
         Self { reader, pieces, buffer: BytesMut::new(), room, truncated: false }
     }
 
@@ -243,7 +243,7 @@ enum Happened {
     Late,
 }
 
-impl Pieces for Watched {
+impl Utf8Chunks for Watched {
     async fn next(&mut self) -> Option<Bytes> {
         loop {
             if let Some(event) = self.events.pop_front() {

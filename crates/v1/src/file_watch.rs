@@ -12,9 +12,9 @@ use wire::{ChangedFile, FileEvent};
 
 use web::app::App;
 use web::key_watch::KeyWatch;
-use web::lasting::Place;
+use web::long_lived::LongLivedSlot;
 use web::refused::Refused;
-use web::stream::{Format, HEARTBEAT, Pieces};
+use web::stream::{Format, HEARTBEAT, Utf8Chunks};
 
 /// A directory that is watched.
 pub(crate) struct WatchedFiles {
@@ -26,7 +26,7 @@ pub(crate) struct WatchedFiles {
     request_id: String,
     begun: bool,
     over: bool,
-    _place: Place,
+    _slot: LongLivedSlot,
     /// Last: the sandbox must stay until the watch is gone.
     used: Use,
 }
@@ -50,8 +50,8 @@ impl WatchedFiles {
     ) -> Result<Self, Refused> {
         let (key, stops) = (KeyWatch::new(caller.key), app.stopping.clone());
         let (begun, over) = (false, false);
-        let place = app.lasting.begin(caller.key)?;
-        Ok(Self { app, key, stops, watch, format, request_id, begun, over, _place: place, used })
+        let slot = app.long_lived.begin(caller.key)?;
+        Ok(Self { app, key, stops, watch, format, request_id, begun, over, _slot: slot, used })
     }
 
     async fn step(&mut self) -> Next {
@@ -126,7 +126,7 @@ fn told(change: &FileChange) -> FileEvent {
     }
 }
 
-impl Pieces for WatchedFiles {
+impl Utf8Chunks for WatchedFiles {
     async fn next(&mut self) -> Option<Bytes> {
         loop {
             match self.step().await {

@@ -11,21 +11,21 @@ use tokio::io::AsyncWriteExt as _;
 use wire::{DirectoryRequest, FileList, MoveRequest};
 
 use crate::exec::USING;
-use crate::used::{BOTH, Of};
+use crate::use_routes::{TARGETS, TargetSpec};
 use crate::view;
 use web::answer;
 use web::app::App;
 use web::body::{Json, next_chunk};
-use web::checks::checked_path;
 use web::contents::contents;
 use web::front::{By, Needs, no_content};
+use web::input_checks::checked_path;
 use web::key_watch::{KeyWatch, revoked};
 use web::octal::octal;
 use web::operation::{Content, Kind, Operation, Param, Route, Takes, Verb, json};
 use web::query::{NoQuery, Query};
 use web::range::{Part, part};
 use web::refused::Refused;
-use web::used::Used;
+use web::use_target::UseTarget;
 
 const PAGE: u64 = 1000;
 const BYTES: &str = "application/octet-stream";
@@ -34,11 +34,11 @@ pub(super) const PATH: Param =
     Param::new("path", Kind::Text, "Where it is in the sandbox").required();
 
 pub(super) fn routes() -> Vec<Route> {
-    BOTH.iter().flat_map(routes_of).collect()
+    TARGETS.iter().flat_map(routes_of).collect()
 }
 
-fn routes_of(of: &Of) -> Vec<Route> {
-    let at = of.at;
+fn routes_of(target: &TargetSpec) -> Vec<Route> {
+    let at = target.routes;
     let get = Operation::new(at.read.id, "Read a file, or with `Range` a part of it")
         .answers(200, "The file", [Content(BYTES, None)])
         .answers(206, "A part of the file", [Content(BYTES, None)]);
@@ -72,7 +72,7 @@ fn routes_of(of: &Of) -> Vec<Route> {
             get.query([PATH])
                 .headers([Param::new("Range", Kind::Text, "A part, as `bytes=FIRST-LAST`")])
                 .refuses(USING)
-                .refuses(of.refuses)
+                .refuses(target.refuses)
                 .refuses(&[ErrorCode::RangeNotSatisfiable]),
         ),
         Route::new(
@@ -90,7 +90,7 @@ fn routes_of(of: &Of) -> Vec<Route> {
             ])
             .takes(Takes::Bytes(&[BYTES]))
             .refuses(USING)
-            .refuses(of.refuses),
+            .refuses(target.refuses),
         ),
         Route::new(
             Verb::Delete,
@@ -103,7 +103,7 @@ fn routes_of(of: &Of) -> Vec<Route> {
                     Param::new("recursive", Kind::Flag, "A directory with all that is in it"),
                 ])
                 .refuses(USING)
-                .refuses(of.refuses),
+                .refuses(target.refuses),
         ),
         Route::new(
             Verb::Get,
@@ -116,28 +116,28 @@ fn routes_of(of: &Of) -> Vec<Route> {
                 Param::new("after", Kind::Base64, "Only those after: `next` of the page before"),
             ])
             .refuses(USING)
-            .refuses(of.refuses),
+            .refuses(target.refuses),
         ),
         Route::new(
             Verb::Get,
             at.stat.path,
             Needs::Read,
             self::stat,
-            stat.query([PATH]).refuses(USING).refuses(of.refuses),
+            stat.query([PATH]).refuses(USING).refuses(target.refuses),
         ),
         Route::new(
             Verb::Post,
             at.rename.path,
             Needs::Use,
             self::rename,
-            rename.takes(Takes::Json("MoveRequest")).refuses(USING).refuses(of.refuses),
+            rename.takes(Takes::Json("MoveRequest")).refuses(USING).refuses(target.refuses),
         ),
         Route::new(
             Verb::Post,
             at.mkdir.path,
             Needs::Use,
             make_directory,
-            mkdir.takes(Takes::Json("DirectoryRequest")).refuses(USING).refuses(of.refuses),
+            mkdir.takes(Takes::Json("DirectoryRequest")).refuses(USING).refuses(target.refuses),
         ),
     ]
 }
@@ -150,7 +150,7 @@ async fn read(
     State(app): State<App>,
     By(caller): By,
     mut query: Query,
-    id: Used,
+    id: UseTarget,
     headers: HeaderMap,
 ) -> Result<Response, Refused> {
     let path = path_of(&mut query)?;
@@ -198,7 +198,7 @@ async fn write(
     State(app): State<App>,
     By(caller): By,
     mut query: Query,
-    id: Used,
+    id: UseTarget,
     request: Request,
 ) -> Result<Response, Refused> {
     let path = path_of(&mut query)?;
@@ -230,7 +230,7 @@ async fn remove(
     State(app): State<App>,
     By(caller): By,
     mut query: Query,
-    id: Used,
+    id: UseTarget,
 ) -> Result<Response, Refused> {
     let path = path_of(&mut query)?;
     let recursive = query.flag("recursive")?;
@@ -244,7 +244,7 @@ async fn list(
     State(app): State<App>,
     By(caller): By,
     mut query: Query,
-    id: Used,
+    id: UseTarget,
 ) -> Result<Response, Refused> {
     let path = path_of(&mut query)?;
     let limit = query.number("limit", 1..=PAGE)?.unwrap_or(PAGE) as u32;
@@ -263,7 +263,7 @@ async fn stat(
     State(app): State<App>,
     By(caller): By,
     mut query: Query,
-    id: Used,
+    id: UseTarget,
 ) -> Result<Response, Refused> {
     let path = path_of(&mut query)?;
     query.done()?;
@@ -275,7 +275,7 @@ async fn rename(
     State(app): State<App>,
     By(caller): By,
     NoQuery: NoQuery,
-    id: Used,
+    id: UseTarget,
     request: Json<MoveRequest>,
 ) -> Result<Response, Refused> {
     let MoveRequest { from, to, overwrite } = request.value;
@@ -289,7 +289,7 @@ async fn make_directory(
     State(app): State<App>,
     By(caller): By,
     NoQuery: NoQuery,
-    id: Used,
+    id: UseTarget,
     request: Json<DirectoryRequest>,
 ) -> Result<Response, Refused> {
     let path = checked_path("path", request.value.path)?;

@@ -10,14 +10,14 @@ use wire::harness::HARNESS_LINE_BYTES_MAX;
 use crate::exec::USING;
 use crate::harness_lines::Spoken;
 use crate::terminals::{Asked, agreed};
-use crate::used::SANDBOX_REFUSES;
+use crate::use_routes::SANDBOX_REFUSES;
 use web::app::App;
 use web::front::{By, Needs};
 use web::operation::{Operation, Route, Verb};
 use web::path::Named;
 use web::query::NoQuery;
 use web::refused::Refused;
-use web::used::Used;
+use web::use_target::UseTarget;
 
 /// More than any line, so that one which is too long can be told so.
 const MESSAGE_BYTES_MAX: usize = 4 * HARNESS_LINE_BYTES_MAX;
@@ -56,9 +56,9 @@ async fn hold(
     asked: Asked,
 ) -> Result<Response, Refused> {
     let upgrade = agreed(asked, MESSAGE_BYTES_MAX)?;
-    let place = app.lasting.begin(caller.key)?;
-    let used = Used::from(id).begin(&app, caller, UseKind::Harness).await?;
+    let slot = app.long_lived.begin(caller.key)?;
+    let used = UseTarget::from(id).begin(&app, caller, UseKind::Harness).await?;
     let held = used.hold_harness().await?;
-    let spoken = Spoken { app, caller, held, used, place };
+    let spoken = Spoken { app, caller, held, used, slot };
     Ok(upgrade.on_upgrade(|socket| spoken.speak(socket)))
 }

@@ -17,9 +17,9 @@ use wire::harness::{
 };
 
 use web::app::App;
-use web::lasting::Place;
-use web::pulse::{Heard, Pulse};
+use web::long_lived::LongLivedSlot;
 use web::tunnel::revoked;
+use web::ws_keepalive::{PeerActivity, WsKeepalive};
 
 /// How long a client may take nothing.
 const STALL: Duration = Duration::from_mins(1);
@@ -32,7 +32,7 @@ pub(crate) struct Spoken {
     pub(crate) caller: Caller,
     pub(crate) held: Held,
     pub(crate) used: Use,
-    pub(crate) place: Place,
+    pub(crate) slot: LongLivedSlot,
 }
 
 /// Why it came to its end.
@@ -54,14 +54,14 @@ enum End {
 impl Spoken {
     /// Speaks until either end is over.
     pub(crate) async fn speak(self, socket: WebSocket) {
-        let Self { app, caller, mut held, used, place } = self;
+        let Self { app, caller, mut held, used, slot } = self;
         let (mut to, mut from) = socket.split();
-        let (mut pulse, heard) = Pulse::new();
+        let (mut keepalive, heard) = WsKeepalive::new();
         let mut stops = app.stopping.clone();
         let cut = |number, code, cause| End::Cut(number, Refusal::new(code, cause));
         let end = tokio::select! {
-            end = show(&mut held.says, &mut to, &mut pulse) => end,
-            end = listen(&mut held.hears, &mut from, &heard) => end,
+            end = show(&mut held.says, &mut to, &mut keepalive) => end,
+            end = listen(&mut held.activity, &mut from, &heard) => end,
             refusal = used.broken() => End::Gone(refusal),
             // That nobody will say so any more is a stop too.
             _ = stops.wait_for(|stops| *stops) => {
@@ -78,7 +78,7 @@ impl Spoken {
         if let Some(closed) = closed {
             close(&mut to, &mut from, &closed).await;
         }
-        drop(place);
+        drop(slot);
     }
 }
 
@@ -86,7 +86,7 @@ impl Spoken {
 async fn show(
     says: &mut HeldOutput,
     to: &mut SplitSink<WebSocket, Message>,
-    pulse: &mut Pulse,
+    keepalive: &mut WsKeepalive,
 ) -> End {
     loop {
         let message = tokio::select! {
@@ -94,7 +94,7 @@ async fn show(
                 Ok(line) => Message::Text(line.into()),
                 Err(error) => return End::Silent(error),
             },
-            beats = pulse.beats() => {
+            beats = keepalive.next_ping() => {
                 if !beats {
                     return End::Deaf;
                 }
@@ -110,12 +110,16 @@ async fn show(
 }
 
 /// Passes on what the client says. The next line is read when the harness has taken the last one.
-async fn listen(hears: &mut HeldInput, from: &mut SplitStream<WebSocket>, heard: &Heard) -> End {
+async fn listen(
+    activity: &mut HeldInput,
+    from: &mut SplitStream<WebSocket>,
+    heard: &PeerActivity,
+) -> End {
     while let Some(message) = from.next().await {
         heard.note();
         match message {
             Ok(Message::Text(text)) => match line(&text) {
-                Ok(line) => heard.while_busy(hears.line(line)).await,
+                Ok(line) => heard.while_busy(activity.line(line)).await,
                 Err(end) => return end,
             },
             Ok(Message::Binary(_)) => {

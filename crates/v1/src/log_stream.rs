@@ -15,9 +15,9 @@ use crate::log_text::LogText;
 use crate::view;
 use web::app::App;
 use web::key_watch::KeyWatch;
-use web::lasting::Place;
+use web::long_lived::LongLivedSlot;
 use web::refused::Refused;
-use web::stream::{Format, HEARTBEAT, Pieces};
+use web::stream::{Format, HEARTBEAT, Utf8Chunks};
 
 /// What is common to both: what is followed, for whom, and until when.
 struct Following {
@@ -27,7 +27,7 @@ struct Following {
     follow: LogFollow,
     /// Counts as activity for as long as somebody looks.
     _used: Option<Use>,
-    _place: Place,
+    _slot: LongLivedSlot,
 }
 
 /// What came next.
@@ -48,8 +48,8 @@ impl Following {
         used: Option<Use>,
     ) -> Result<Self, Refused> {
         let (key, stops) = (KeyWatch::new(caller.key), app.stopping.clone());
-        let place = app.lasting.begin(caller.key)?;
-        Ok(Self { app, key, stops, follow, _used: used, _place: place })
+        let slot = app.long_lived.begin(caller.key)?;
+        Ok(Self { app, key, stops, follow, _used: used, _slot: slot })
     }
 
     async fn next(&mut self) -> Next {
@@ -88,7 +88,7 @@ pub(crate) struct FollowedLog {
 impl FollowedLog {
     #[expect(
         clippy::too_many_arguments,
-        reason = "each is said once, at the only place that makes one"
+        reason = "each is said once, at the only slot that makes one"
     )]
     pub(crate) fn new(
         app: App,
@@ -157,7 +157,7 @@ impl FollowedLog {
     }
 }
 
-impl Pieces for FollowedLog {
+impl Utf8Chunks for FollowedLog {
     async fn next(&mut self) -> Option<Bytes> {
         loop {
             if let Some(ready) = self.ready.pop_front() {
@@ -185,7 +185,7 @@ impl RawLog {
     }
 }
 
-impl Pieces for RawLog {
+impl Utf8Chunks for RawLog {
     async fn next(&mut self) -> Option<Bytes> {
         loop {
             match self.0.next().await {

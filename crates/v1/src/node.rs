@@ -31,7 +31,7 @@ pub(super) fn routes() -> Vec<Route> {
     let metrics = Operation::new("get_metrics", "Everything that is counted, for Prometheus")
         .answers(200, "The metrics", [Content(PROMETHEUS, None)]);
     vec![
-        Route::new(Verb::Get, "/health", Needs::Nothing, self::health, health),
+        Route::new(Verb::Get, "/health", Needs::Public, self::health, health),
         Route::new(Verb::Get, "/v1/stats", Needs::Read, self::stats, stats),
         Route::new(Verb::Get, "/metrics", Needs::Read, self::metrics, metrics),
     ]

@@ -16,31 +16,31 @@ use tokio::time::timeout;
 use wire::{PortEntry, PortList, ProcessRequest};
 
 use crate::exec::USING;
-use crate::used::{BOTH, Of};
+use crate::use_routes::{TARGETS, TargetSpec};
 use web::answer;
 use web::app::App;
 use web::front::{By, Needs};
 use web::operation::{Content, Kind, Operation, Param, Route, Verb, json};
-use web::passed_on::until_open;
 use web::path::{Name as _, PortNumber};
 use web::port::{dial, pass_to};
 use web::proxy::{self};
+use web::proxy_exchange::until_open;
 use web::query::{NoQuery, Query};
 use web::refused::Refused;
 use web::tunnel::{Tunnel, client_of};
-use web::used::Used;
-use web::used::UsedPort;
+use web::use_target::PortTarget;
+use web::use_target::UseTarget;
 
 /// What a plain connection is called.
 const TCP: &str = "shoal-tcp";
 const WAIT_MS: u64 = 60_000;
 
 pub(super) fn routes() -> Vec<Route> {
-    BOTH.iter().flat_map(routes_of).collect()
+    TARGETS.iter().flat_map(routes_of).collect()
 }
 
-fn routes_of(of: &Of) -> Vec<Route> {
-    let at = of.at;
+fn routes_of(target: &TargetSpec) -> Vec<Route> {
+    let at = target.routes;
     let list = Operation::new(at.ports.id, "The ports on which something listens inside").answers(
         200,
         "The ports, in their order",
@@ -59,7 +59,7 @@ fn routes_of(of: &Of) -> Vec<Route> {
     )
     .answers(101, "It is connected", []);
     let using = |operation: Operation| {
-        operation.refuses(USING).refuses(of.refuses).refuses(&[ErrorCode::PortClosed])
+        operation.refuses(USING).refuses(target.refuses).refuses(&[ErrorCode::PortClosed])
     };
     vec![
         Route::new(
@@ -80,7 +80,7 @@ fn routes_of(of: &Of) -> Vec<Route> {
                 ),
             ])
             .refuses(USING)
-            .refuses(of.refuses),
+            .refuses(target.refuses),
         ),
         Route::new(Verb::Any, at.proxy.path, Needs::Use, pass_on, using(proxied))
             .also(at.proxy_root),
@@ -98,7 +98,7 @@ async fn list(
     State(app): State<App>,
     By(caller): By,
     mut query: Query,
-    id: Used,
+    id: UseTarget,
 ) -> Result<Response, Refused> {
     let mut wanted = Vec::new();
     for text in query.all("wait_for") {
@@ -137,21 +137,21 @@ async fn list(
 async fn pass_on(
     State(app): State<App>,
     By(caller): By,
-    UsedPort(id, port): UsedPort,
+    PortTarget(id, port): PortTarget,
     request: Request,
 ) -> Result<Response, Refused> {
-    let Some(place) = proxy::place(request.uri()) else {
+    let Some(path) = proxy::proxy_path(request.uri()) else {
         return Err(Refused::bad("path", "this is no path that could be passed on"));
     };
     let used = id.begin(&app, caller, UseKind::Port).await?;
-    pass_to(app, caller, used, port, place, request).await
+    pass_to(app, caller, used, port, path, request).await
 }
 
 async fn forward(
     State(app): State<App>,
     By(caller): By,
     NoQuery: NoQuery,
-    UsedPort(id, port): UsedPort,
+    PortTarget(id, port): PortTarget,
     mut request: Request,
 ) -> Result<Response, Refused> {
     let wants = proxy::upgrade(request.headers()).is_some_and(|to| to == TCP);
@@ -161,8 +161,8 @@ async fn forward(
     };
     let used = id.begin(&app, caller, UseKind::Port).await?;
     let inside = dial(&used, port).await?;
-    let place = app.lasting.begin(caller.key)?;
-    Tunnel { app, caller, used, place }.open(client, ready(Some(inside)));
+    let slot = app.long_lived.begin(caller.key)?;
+    Tunnel { app, caller, used, slot }.open(client, ready(Some(inside)));
     let mut response = Response::new(Body::empty());
     *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
     let headers = response.headers_mut();

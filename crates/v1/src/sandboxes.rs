@@ -20,7 +20,7 @@ use web::operation::{Kind, Operation, Param, Route, Takes, Verb, json};
 use web::path::Named;
 use web::query::{NoQuery, Query};
 use web::refused::Refused;
-use web::used::told_of_now;
+use web::use_target::with_replacement;
 
 const PAGE: u64 = 100;
 const PAGE_MAX: u64 = 1000;
@@ -199,7 +199,7 @@ async fn read(
 ) -> Result<Response, Refused> {
     match app.engine.sandbox(caller, id) {
         Ok(view) => answer::ok(&view::sandbox(&app.engine, &view, caller)),
-        Err(refusal) => Err(told_of_now(&app, caller, id, refusal.into()).await),
+        Err(refusal) => Err(with_replacement(&app, caller, id, refusal.into()).await),
     }
 }
 

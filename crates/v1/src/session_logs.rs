@@ -19,12 +19,12 @@ use web::answer;
 use web::app::App;
 use web::front::{By, Needs};
 use web::key_watch::KeyWatch;
-use web::lasting::Place;
+use web::long_lived::LongLivedSlot;
 use web::operation::{Content, Kind, Operation, Param, Route, Verb, json};
 use web::path::Named;
 use web::query::Query;
 use web::refused::Refused;
-use web::stream::{self, Format, HEARTBEAT, Pieces, SSE};
+use web::stream::{self, Format, HEARTBEAT, SSE, Utf8Chunks};
 
 /// How often a stream looks for new lines.
 const LOOK: Duration = Duration::from_millis(250);
@@ -62,11 +62,11 @@ async fn logs(
     let after = last_event_id(&headers)?.or(after);
     if accepts(&headers, SSE) {
         let generation = app.engine.session(caller, id)?.generation;
-        let place = app.lasting.begin(caller.key)?;
+        let slot = app.long_lived.begin(caller.key)?;
         let key = KeyWatch::new(caller.key);
         let ready = VecDeque::from([Format::retry()]);
         let said_at = Instant::now();
-        let told = Told { _place: place, app, caller, id, after, generation, key, ready, said_at };
+        let told = Told { _slot: slot, app, caller, id, after, generation, key, ready, said_at };
         return Ok(stream::response(Format::Sse, told));
     }
     let logs = lines(&app, caller, id, after)?;
@@ -96,7 +96,7 @@ fn lines(
 
 /// A stream of lines.
 struct Told {
-    _place: Place,
+    _slot: LongLivedSlot,
     app: App,
     caller: Caller,
     id: SessionId,
@@ -124,7 +124,7 @@ impl Told {
     }
 }
 
-impl Pieces for Told {
+impl Utf8Chunks for Told {
     async fn next(&mut self) -> Option<Bytes> {
         loop {
             if let Some(ready) = self.ready.pop_front() {

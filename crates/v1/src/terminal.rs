@@ -16,10 +16,10 @@ use wire::TerminalWord;
 
 use crate::view;
 use web::app::App;
-use web::lasting::Place;
-use web::pulse::{Heard, Pulse};
+use web::long_lived::LongLivedSlot;
 use web::refused::Refused;
 use web::tunnel::revoked;
+use web::ws_keepalive::{PeerActivity, WsKeepalive};
 
 /// How long a client may take nothing.
 const STALL: Duration = Duration::from_mins(1);
@@ -40,7 +40,7 @@ pub(crate) struct Attached {
     /// Ends the process with the socket.
     pub(crate) ending: Option<Ending>,
     pub(crate) used: Option<Use>,
-    pub(crate) place: Place,
+    pub(crate) slot: LongLivedSlot,
 }
 
 /// A process that is ended when this is dropped.
@@ -89,10 +89,10 @@ impl Attached {
         let mut stops = app.stopping.clone();
         let input =
             Input { app: &app, caller, sandbox: self.sandbox, of: ProcessRef::Id(self.record.id) };
-        let (mut pulse, heard) = Pulse::new();
+        let (mut keepalive, heard) = WsKeepalive::new();
         let (typed, types) = mpsc::channel(TYPED_MAX);
         let end = tokio::select! {
-            end = show(&mut self.follow, &mut to, &mut pulse) => end,
+            end = show(&mut self.follow, &mut to, &mut keepalive) => end,
             end = input.listen(&mut from, &heard, typed) => end,
             refusal = input.write(types) => End::Failed(refusal),
             // That nobody will say so any more is a stop too.
@@ -125,7 +125,7 @@ impl Attached {
         let _ = say(to, &word).await;
         let close = Message::Close(Some(CloseFrame { code, reason: "".into() }));
         let _ = timeout(STALL, to.send(close)).await;
-        drop(self.place);
+        drop(self.slot);
     }
 
     fn error(&self, refusal: Refusal) -> TerminalWord {
@@ -147,7 +147,7 @@ async fn send(to: &mut SplitSink<WebSocket, Message>, message: Message) -> Resul
 async fn show(
     follow: &mut LogFollow,
     to: &mut SplitSink<WebSocket, Message>,
-    pulse: &mut Pulse,
+    keepalive: &mut WsKeepalive,
 ) -> End {
     loop {
         let sent = tokio::select! {
@@ -157,7 +157,7 @@ async fn show(
                 Ok(None) => return End::Over,
                 Err(refusal) => return End::Failed(refusal),
             },
-            beats = pulse.beats() => {
+            beats = keepalive.next_ping() => {
                 if !beats {
                     return End::Left;
                 }
@@ -182,7 +182,7 @@ impl Input<'_> {
     async fn listen(
         &self,
         from: &mut SplitStream<WebSocket>,
-        heard: &Heard,
+        heard: &PeerActivity,
         typed: mpsc::Sender<Bytes>,
     ) -> End {
         while let Some(Ok(message)) = from.next().await {

@@ -11,16 +11,16 @@ use model::{ErrorCode, SandboxId};
 use crate::events::AFTER_MAX;
 use crate::exec::USING;
 use crate::terminal::{Attached, Ending};
-use crate::used::SANDBOX_REFUSES;
+use crate::use_routes::SANDBOX_REFUSES;
 use web::app::App;
-use web::checks::checked;
 use web::front::{Admitted, Needs};
+use web::input_checks::checked;
 use web::operation::{Kind, Operation, Param, Route, Verb};
 use web::path::{Named, NamedOf};
 use web::query::Query;
 use web::refused::Refused;
 use web::subprotocol;
-use web::used::Used;
+use web::use_target::UseTarget;
 
 const ROWS: u64 = 24;
 const COLUMNS: u64 = 80;
@@ -113,8 +113,8 @@ async fn open(
     let keep = query.flag("keep")?;
     query.done()?;
     let upgrade = agreed(asked, MESSAGE_BYTES_MAX)?;
-    let place = app.lasting.begin(caller.key)?;
-    let used = Used::from(id).begin(&app, caller, UseKind::Stream).await?;
+    let slot = app.long_lived.begin(caller.key)?;
+    let used = UseTarget::from(id).begin(&app, caller, UseKind::Stream).await?;
     let process = ProcessRequest {
         name,
         cwd,
@@ -130,7 +130,7 @@ async fn open(
     let request_id = request_id.to_str().unwrap_or_default().to_owned();
     let used = Some(used);
     let attached =
-        Attached { app, caller, sandbox: id, record, follow, request_id, ending, used, place };
+        Attached { app, caller, sandbox: id, record, follow, request_id, ending, used, slot };
     Ok(upgrade.on_upgrade(|socket| attached.speak(socket)))
 }
 
@@ -144,26 +144,17 @@ async fn attach(
     let offset = query.number("offset", 0..=AFTER_MAX)?;
     query.done()?;
     let upgrade = agreed(asked, MESSAGE_BYTES_MAX)?;
-    let place = app.lasting.begin(caller.key)?;
+    let slot = app.long_lived.begin(caller.key)?;
     let record = app.engine.process(caller, id, &of).await?;
     let used = match record.end {
         Some(_) => None,
-        None => Some(Used::from(id).begin(&app, caller, UseKind::Stream).await?),
+        None => Some(UseTarget::from(id).begin(&app, caller, UseKind::Stream).await?),
     };
     let of = ProcessRef::Id(record.id);
     let offset = offset.unwrap_or(record.log.end.saturating_sub(REPLAYED_BYTES));
     let follow = app.engine.follow_log(caller, id, &of, engine::LogWanted::Both, offset).await?;
     let request_id = request_id.to_str().unwrap_or_default().to_owned();
-    let attached = Attached {
-        app,
-        caller,
-        sandbox: id,
-        record,
-        follow,
-        request_id,
-        ending: None,
-        used,
-        place,
-    };
+    let attached =
+        Attached { app, caller, sandbox: id, record, follow, request_id, ending: None, used, slot };
     Ok(upgrade.on_upgrade(|socket| attached.speak(socket)))
 }

@@ -11,7 +11,7 @@ use wire::{TurnAnswer, TurnEnded, TurnOutput};
 use web::app::App;
 use web::key_watch::KeyWatch;
 use web::refused::Refused;
-use web::stream::{Format, HEARTBEAT, Pieces};
+use web::stream::{Format, HEARTBEAT, Utf8Chunks};
 
 /// How much of each output, and of all messages together, is kept for who waits for the end.
 const KEPT_BYTES: usize = 1 << 20;
@@ -31,7 +31,7 @@ impl Followed {
     }
 }
 
-impl Pieces for Followed {
+impl Utf8Chunks for Followed {
     async fn next(&mut self) -> Option<Bytes> {
         if !std::mem::replace(&mut self.begun, true) {
             return Some(Format::retry());

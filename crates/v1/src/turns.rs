@@ -12,7 +12,7 @@ use crate::accepts;
 use crate::events::{AFTER_MAX, RESUME, last_event_id};
 use crate::exec::USING;
 use crate::turn_stream::{Followed, collected};
-use crate::used::SESSION_REFUSES;
+use crate::use_routes::SESSION_REFUSES;
 use crate::view;
 use web::answer;
 use web::app::App;

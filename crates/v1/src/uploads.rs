@@ -14,28 +14,28 @@ use wire::{FoundFile, Time, Uploaded};
 
 use crate::exec::USING;
 use crate::files::{PATH, path_of, permissions};
-use crate::used::{BOTH, Of};
+use crate::use_routes::{TARGETS, TargetSpec};
 use crate::view;
 use web::answer;
 use web::app::App;
-use web::checks::checked_path;
 use web::front::{By, Needs};
+use web::input_checks::checked_path;
 use web::operation::{Kind, Operation, Param, Route, Takes, Verb, json};
 use web::query::Query;
 use web::refused::Refused;
-use web::used::Used;
+use web::use_target::UseTarget;
 
 const FORM: &str = "multipart/form-data";
 /// Parts of one form.
 const FILES_MAX: usize = 1000;
 
 pub(super) fn routes() -> Vec<Route> {
-    BOTH.iter().map(route).collect()
+    TARGETS.iter().map(route).collect()
 }
 
-fn route(of: &Of) -> Route {
+fn route(target: &TargetSpec) -> Route {
     let upload = Operation::new(
-        of.at.multipart.id,
+        target.routes.multipart.id,
         "Write several files beneath a directory: each part of the form that has a file name is one",
     )
     .answers(201, "What was written", [json("Uploaded")])
@@ -49,15 +49,15 @@ fn route(of: &Of) -> Route {
     ])
     .takes(Takes::Bytes(&[FORM]))
     .refuses(USING)
-    .refuses(of.refuses);
-    Route::new(Verb::Post, of.at.multipart.path, Needs::Use, self::upload, upload)
+    .refuses(target.refuses);
+    Route::new(Verb::Post, target.routes.multipart.path, Needs::Use, self::upload, upload)
 }
 
 async fn upload(
     State(app): State<App>,
     By(caller): By,
     mut query: Query,
-    id: Used,
+    id: UseTarget,
     request: Request,
 ) -> Result<Response, Refused> {
     let directory = path_of(&mut query)?;

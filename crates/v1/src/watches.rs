@@ -14,7 +14,7 @@ use crate::accepts;
 use crate::exec::USING;
 use crate::file_watch::WatchedFiles;
 use crate::files::{PATH, path_of};
-use crate::used::{BOTH, Of};
+use crate::use_routes::{TARGETS, TargetSpec};
 use web::app::App;
 use web::front::{Admitted, Needs};
 use web::operation::{Content, Kind, Operation, Param, Route, Verb};
@@ -22,15 +22,15 @@ use web::query::Query;
 use web::refused::Refused;
 use web::stream::{self, Format, NDJSON, SSE};
 use web::subprotocol;
-use web::used::Used;
+use web::use_target::UseTarget;
 
 pub(super) fn routes() -> Vec<Route> {
-    BOTH.iter().map(route).collect()
+    TARGETS.iter().map(route).collect()
 }
 
-fn route(of: &Of) -> Route {
+fn route(target: &TargetSpec) -> Route {
     let watch = Operation::new(
-        of.at.watch.id,
+        target.routes.watch.id,
         "What changes in a directory, as it happens: a stream, or a WebSocket with the same as texts",
     )
     .answers(101, "A WebSocket of `FileEvent`s", [])
@@ -44,16 +44,16 @@ fn route(of: &Of) -> Route {
         Param::new("recursive", Kind::Flag, "Everything beneath it too, also what comes later"),
     ])
     .refuses(USING)
-    .refuses(of.refuses)
+    .refuses(target.refuses)
     .refuses(&[ErrorCode::UpgradeRequired]);
-    Route::new(Verb::Get, of.at.watch.path, Needs::Read, self::watch, watch)
+    Route::new(Verb::Get, target.routes.watch.path, Needs::Read, self::watch, watch)
 }
 
 async fn watch(
     State(app): State<App>,
     Admitted { caller, request_id }: Admitted,
     mut query: Query,
-    id: Used,
+    id: UseTarget,
     headers: HeaderMap,
     asked: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
 ) -> Result<Response, Refused> {

@@ -13,7 +13,7 @@ use crate::body_memory::BodyMemory;
 use crate::cors::Cors;
 use crate::hosts::Hosts;
 use crate::idempotency::Idempotency;
-use crate::lasting::Lasting;
+use crate::long_lived::LongLived;
 use crate::metrics::Metrics;
 use crate::rate::Rate;
 use crate::request_id::RequestIds;
@@ -44,7 +44,7 @@ pub struct Parts {
     /// The memory for bodies of requests.
     pub body_memory: BodyMemory,
     /// Streams, terminals and connections that are open.
-    pub lasting: Lasting,
+    pub long_lived: LongLived,
     /// Keys that are in no store: they work for as long as the server runs.
     pub standing_keys: Vec<KeyId>,
     /// The OpenAPI document.
@@ -71,7 +71,7 @@ impl App {
             metrics: Metrics::new(&engine),
             idempotency: Idempotency::default(),
             body_memory: BodyMemory::new(settings.body_memory_bytes),
-            lasting: Lasting::new(settings.max_lasting_per_key),
+            long_lived: LongLived::new(settings.max_lasting_per_key),
             standing_keys,
             document,
             stopping,

@@ -9,8 +9,8 @@ use engine::Caller;
 
 use crate::app::App;
 use crate::front::authenticate;
-use crate::lost::Fields;
 use crate::refused::Refused;
+use crate::state_loss::LossFields;
 
 /// The words of some clients.
 pub trait Dialect: Send + Sync + 'static {
@@ -21,10 +21,10 @@ pub trait Dialect: Send + Sync + 'static {
     fn refuse(&self, refused: Refused, response: &mut Response, request_id: &str);
 
     /// How the fields that report lost files are called.
-    fn loss_fields(&self) -> Fields;
+    fn loss_fields(&self) -> LossFields;
 
     /// Adds what every answer in these words has.
-    fn decorate(&self, _response: &mut Response) {}
+    fn add_default_headers(&self, _response: &mut Response) {}
 
     /// Other words for one path beneath the same routes.
     fn at(&self, _path: &str) -> Option<Arc<dyn Dialect>> {
@@ -49,7 +49,7 @@ impl Dialect for Own {
         refused.write(response, request_id);
     }
 
-    fn loss_fields(&self) -> Fields {
-        Fields::SNAKE
+    fn loss_fields(&self) -> LossFields {
+        LossFields::SNAKE
     }
 }

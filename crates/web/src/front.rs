@@ -30,16 +30,16 @@ use crate::app::{App, InProgress};
 use crate::body::next_chunk;
 use crate::cors::Cors;
 use crate::dialect::Dialect;
-use crate::lost;
 use crate::refused::Refused;
 use crate::request_id::X_REQUEST_ID;
+use crate::state_loss;
 use crate::subprotocol;
 
 /// What a key must allow for a route.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Needs {
     /// No key at all.
-    Nothing,
+    Public,
     /// Any key.
     Read,
     /// One that may make and use sandboxes.
@@ -52,7 +52,7 @@ impl Needs {
     /// Whether a key of this role is enough.
     pub const fn allow(self, role: Role) -> bool {
         match self {
-            Self::Nothing | Self::Read => true,
+            Self::Public | Self::Read => true,
             Self::Use => matches!(role, Role::Admin | Role::Use),
             Self::Admin => matches!(role, Role::Admin),
         }
@@ -61,7 +61,7 @@ impl Needs {
     /// The least role that is enough, if one is needed.
     pub const fn role(self) -> Option<Role> {
         match self {
-            Self::Nothing => None,
+            Self::Public => None,
             Self::Read => Some(Role::Read),
             Self::Use => Some(Role::Use),
             Self::Admin => Some(Role::Admin),
@@ -134,7 +134,7 @@ where
             key: None,
             began,
             answered: false,
-            place: None,
+            in_progress: None,
         };
         let asked =
             origin.as_ref().and_then(|_| Cors::preflight(request.method(), request.headers()));
@@ -177,7 +177,7 @@ where
                 return Ok(response);
             }
             let (engine, fields) = (record.app.engine.clone(), record.dialect.loss_fields());
-            Ok(lost::report(engine, response, losses, fields).await)
+            Ok(state_loss::report(engine, response, losses, fields).await)
         })
     }
 }
@@ -192,7 +192,7 @@ impl Front {
     fn admit(&self, request: &mut Request, record: &mut Record) -> Result<(), Refused> {
         let app = &self.app;
         app.hosts.check(request.headers(), request.uri())?;
-        if self.needs != Needs::Nothing {
+        if self.needs != Needs::Public {
             let caller = record.dialect.authenticate(app, request)?;
             record.key = Some(caller.key);
             if let Some(rate) = &app.rate {
@@ -205,8 +205,8 @@ impl Front {
             let request_id = record.id.clone();
             request.extensions_mut().insert(Admitted { caller, request_id });
         }
-        record.place = app.begin();
-        if record.place.is_none() {
+        record.in_progress = app.begin();
+        if record.in_progress.is_none() {
             let cause = format!("{} requests are being worked on", app.settings.max_requests);
             let refusal = model::Refusal::new(ErrorCode::Overloaded, cause).retry_after(1000);
             return Err(refusal.into());
@@ -255,7 +255,7 @@ struct Record {
     key: Option<KeyId>,
     began: Instant,
     answered: bool,
-    place: Option<InProgress>,
+    in_progress: Option<InProgress>,
 }
 
 impl Record {
@@ -271,7 +271,7 @@ impl Record {
             self.route = route;
         }
         if response.extensions_mut().remove::<OfInside>().is_none() {
-            self.dialect.decorate(response);
+            self.dialect.add_default_headers(response);
         }
         response.headers_mut().insert(X_REQUEST_ID, self.id.clone());
         self.answered = true;
@@ -379,7 +379,7 @@ mod tests {
     async fn a_panic_is_answered_with_the_id_of_its_request() {
         use http_body_util::BodyExt as _;
         let (app, _stop) = App::for_tests().await;
-        let (needs, dialect) = (Needs::Nothing, dialect::own());
+        let (needs, dialect) = (Needs::Public, dialect::own());
         let front = Front { app, route: "/panic", needs, takes_body: false, dialect };
         let panics = || async { panic!("on purpose") as Response };
         let mut router =
@@ -401,7 +401,7 @@ mod tests {
     #[test]
     fn a_role_may_do_what_those_below_it_may() {
         let allowed = |needs: Needs| Role::ALL.map(|role| needs.allow(role));
-        assert_eq!(allowed(Needs::Nothing), [true, true, true]);
+        assert_eq!(allowed(Needs::Public), [true, true, true]);
         assert_eq!(allowed(Needs::Read), [true, true, true]);
         assert_eq!(allowed(Needs::Use), [true, true, false]);
         assert_eq!(allowed(Needs::Admin), [true, false, false]);

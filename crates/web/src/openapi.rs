@@ -113,7 +113,7 @@ fn operation(route: &Route, id: &str) -> OperationBuilder {
     if let Some(body) = body(*takes) {
         built = built.request_body(Some(body));
     }
-    if route.needs != Needs::Nothing {
+    if route.needs != Needs::Public {
         built = built.security(SecurityRequirement::new(KEY, Vec::<String>::new()));
     }
     let mut responses = BTreeMap::new();
@@ -306,7 +306,7 @@ fn refusals(route: &Route) -> BTreeMap<u16, Vec<ErrorCode>> {
     let keyed = [ErrorCode::Unauthorized, ErrorCode::Forbidden, ErrorCode::RateLimited];
     let bodied = [ErrorCode::RequestTimeout, ErrorCode::TooLarge, ErrorCode::UnsupportedMediaType];
     let mut all: Vec<_> = always.to_vec();
-    if route.needs != Needs::Nothing {
+    if route.needs != Needs::Public {
         all.extend(keyed);
     }
     if route.operation.takes != Takes::Nothing {

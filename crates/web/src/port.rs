@@ -8,8 +8,8 @@ use model::ErrorCode;
 
 use crate::app::App;
 use crate::boxed;
-use crate::passed_on::exchange;
-use crate::proxy::{self, Place};
+use crate::proxy::{self, ProxyPath};
+use crate::proxy_exchange::exchange;
 use crate::refused::Refused;
 use crate::subprotocol;
 use crate::tunnel::client_of;
@@ -33,20 +33,20 @@ pub async fn pass_to(
     caller: Caller,
     used: Use,
     port: u16,
-    place: Place,
+    path: ProxyPath,
     mut request: Request,
 ) -> Result<Response, Refused> {
     let client = client_of(&mut request);
     let (mut head, body) = request.into_parts();
-    let had_key = proxy::inward(&mut head.headers, &place.prefix, port);
-    head.uri = place.inside.into();
+    let had_key = proxy::inward(&mut head.headers, &path.prefix, port);
+    head.uri = path.inside.into();
     head.version = Version::HTTP_11;
     // Nothing that this server noted about the request is for the inside.
     head.extensions = Extensions::new();
     let connection = dial(&used, port).await?;
     let asked = Request::from_parts(head, body);
     let mut response = exchange(app, caller, used, connection, asked, client).await?;
-    proxy::outward(response.headers_mut(), &place.prefix, port);
+    proxy::outward(response.headers_mut(), &path.prefix, port);
     if had_key && response.status() == StatusCode::SWITCHING_PROTOCOLS {
         subprotocol::choose(response.headers_mut());
     }

@@ -7,7 +7,7 @@ use tokio::time::{Instant, sleep_until};
 
 use crate::app::App;
 use crate::boxed;
-use crate::passed_on::until_open;
+use crate::proxy_exchange::until_open;
 use crate::refused::Refused;
 
 /// Somebody who waits for a process.

@@ -47,7 +47,7 @@ const PREFIX_PARTS: usize = 5;
 
 /// Where a request goes: the part of its path that is ours, and what is left of it.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct ProxyPath {
     /// What comes before the path that the server inside sees.
     pub prefix: String,
     /// The path that the server inside sees.
@@ -55,14 +55,14 @@ pub struct Place {
 }
 
 /// `/v1/sandboxes/ID/ports/PORT/...`, cut before the last part.
-pub fn place(uri: &Uri) -> Option<Place> {
+pub fn proxy_path(uri: &Uri) -> Option<ProxyPath> {
     let path = uri.path();
     let end = path.match_indices('/').nth(PREFIX_PARTS).map_or(path.len(), |(at, _)| at);
     let (prefix, rest) = path.split_at(end);
     let rest = if rest.is_empty() { "/" } else { rest };
     let query = uri.query().map(|query| format!("?{query}")).unwrap_or_default();
     let inside = PathAndQuery::try_from(format!("{rest}{query}")).ok()?;
-    Some(Place { prefix: prefix.to_owned(), inside })
+    Some(ProxyPath { prefix: prefix.to_owned(), inside })
 }
 
 /// What both want to go over to, if they do.
@@ -173,9 +173,9 @@ mod tests {
             ("/v1/sandboxes/a/ports/80/b%2Fc/../d?e=f%20g&h", "/b%2Fc/../d?e=f%20g&h"),
             ("/v1/sandboxes/a/ports/80//b", "//b"),
         ] {
-            let place = place(&uri.parse().unwrap()).unwrap();
-            assert_eq!(place.inside.as_str(), inside, "{uri}");
-            assert_eq!(place.prefix, "/v1/sandboxes/a/ports/80");
+            let path = proxy_path(&uri.parse().unwrap()).unwrap();
+            assert_eq!(path.inside.as_str(), inside, "{uri}");
+            assert_eq!(path.prefix, "/v1/sandboxes/a/ports/80");
         }
     }
 

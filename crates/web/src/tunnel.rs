@@ -17,7 +17,7 @@ use tokio::time::{sleep, timeout};
 
 use crate::app::App;
 use crate::key_watch::KeyWatch;
-use crate::lasting::Place;
+use crate::long_lived::LongLivedSlot;
 
 /// How long a client may take to go over to what was agreed on.
 const AGREED_WITHIN: Duration = Duration::from_secs(10);
@@ -34,7 +34,7 @@ pub struct Tunnel {
     /// The use that lasts as long as the tunnel.
     pub used: Use,
     /// The place among what one key may have open.
-    pub place: Place,
+    pub slot: LongLivedSlot,
 }
 
 impl Tunnel {
@@ -68,7 +68,7 @@ impl Tunnel {
             _ = stops.wait_for(|stops| *stops) => {}
             () = revoked(&self.app, self.caller) => {}
         }
-        drop(self.place);
+        drop(self.slot);
     }
 }
 

@@ -137,7 +137,7 @@ pub struct LinkRequest {
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct Uploaded {
     /// In the order in which they came, with their paths from the directory that was named.
-    pub files: Vec<crate::look::FoundFile>,
+    pub files: Vec<crate::file_search::FoundFile>,
 }
 
 /// A request to create a directory, with its parents.

@@ -311,7 +311,7 @@ const fn cause_text(cause: EndCause) -> &'static str {
         EndCause::Oom => "ran out of memory",
         EndCause::DiskLimit => "ended because its workspace exceeded its limit,",
         EndCause::Evicted => "evicted because another sandbox needed its place",
-        EndCause::Shutdown => "ended because the server shut down",
+        EndCause::Shutdown => "ended because the server stopped",
         EndCause::Restart => "ended because the server was restarted",
         EndCause::Deleted => "deleted by its user",
         EndCause::Returned => "returned by its user",

@@ -6,11 +6,11 @@ use rmcp::schemars::{self, JsonSchema};
 use serde::{Deserialize, Serialize};
 
 use super::files::{Directory, listed};
-use super::{Used, WORKSPACE};
+use super::{UseTarget, WORKSPACE};
 use crate::text_file;
 use crate::tool::{About, Call, Effect, Tool};
-use web::checks::checked_path;
 use web::front::Needs;
+use web::input_checks::checked_path;
 use web::refused::Refused;
 
 /// Files that are looked at for one name.
@@ -33,7 +33,7 @@ const SKIPPED: [&str; 10] = [
     "coverage",
 ];
 
-pub(super) fn tools() -> Vec<Tool<Used>> {
+pub(super) fn tools() -> Vec<Tool<UseTarget>> {
     let reads = |name, text| About::new(name, text, Needs::Read, Effect::Reads);
     vec![
         Tool::new(
@@ -79,7 +79,7 @@ struct FilesFound {
     query: String,
 }
 
-async fn file_search(call: Call<Used>, asked: FileSearch) -> Result<FilesFound, Refused> {
+async fn file_search(call: Call<UseTarget>, asked: FileSearch) -> Result<FilesFound, Refused> {
     if asked.query.trim().is_empty() {
         return Err(Refused::invalid("query", "query: is empty"));
     }
@@ -171,7 +171,7 @@ struct Line {
     text: String,
 }
 
-async fn grep_search(call: Call<Used>, asked: GrepSearch) -> Result<LinesFound, Refused> {
+async fn grep_search(call: Call<UseTarget>, asked: GrepSearch) -> Result<LinesFound, Refused> {
     if asked.query.is_empty() {
         return Err(Refused::invalid("query", "query: is empty"));
     }
@@ -232,7 +232,7 @@ struct Range {
     total_lines: u64,
 }
 
-async fn read_range(call: Call<Used>, asked: ReadRange) -> Result<Range, Refused> {
+async fn read_range(call: Call<UseTarget>, asked: ReadRange) -> Result<Range, Refused> {
     let file = checked_path("targetFile", asked.target_file)?;
     let used = call.begin(UseKind::Read).await?;
     let (_, text) = text_file::read_text(&used, &file).await?;
@@ -272,7 +272,7 @@ struct Listed {
     directory: Directory,
 }
 
-async fn list_dir(call: Call<Used>, asked: ListDir) -> Result<Listed, Refused> {
+async fn list_dir(call: Call<UseTarget>, asked: ListDir) -> Result<Listed, Refused> {
     let given = match asked.relative_workspace_path.as_str() {
         "" => ".".to_owned(),
         _ => asked.relative_workspace_path,

@@ -5,12 +5,12 @@ use rmcp::schemars::{self, JsonSchema};
 use serde::{Deserialize, Serialize};
 use wire::Time;
 
-use super::{Nothing, Used, WORKSPACE};
+use super::{Nothing, UseTarget, WORKSPACE};
 use crate::edit::{self, Names};
 use crate::text_file::{self, READ_BYTES_MAX};
 use crate::tool::{About, Call, Effect, Tool};
-use web::checks::checked_path;
 use web::front::Needs;
+use web::input_checks::checked_path;
 use web::octal::octal;
 use web::refused::Refused;
 
@@ -18,7 +18,7 @@ use web::refused::Refused;
 const ENTRIES_MAX: usize = 10_000;
 const PAGE: u32 = 1000;
 
-pub(super) fn tools() -> Vec<Tool<Used>> {
+pub(super) fn tools() -> Vec<Tool<UseTarget>> {
     let reads = |name, text| About::new(name, text, Needs::Read, Effect::Reads);
     let changes = |name, text| About::new(name, text, Needs::Use, Effect::Changes);
     vec![
@@ -69,7 +69,7 @@ struct WorkingDirectory {
 }
 
 async fn working_directory(
-    _: Call<Used>,
+    _: Call<UseTarget>,
     Nothing {}: Nothing,
 ) -> Result<WorkingDirectory, Refused> {
     Ok(WorkingDirectory { path: WORKSPACE.to_owned() })
@@ -140,7 +140,7 @@ impl File {
 }
 
 /// A directory and what is in it.
-pub(super) async fn listed(call: &Call<Used>, path: String) -> Result<Directory, Refused> {
+pub(super) async fn listed(call: &Call<UseTarget>, path: String) -> Result<Directory, Refused> {
     let used = call.begin(UseKind::Read).await?;
     let (mut files, mut subdirectories) = (Vec::new(), Vec::new());
     let (mut after, mut truncated): (Option<Vec<u8>>, _) = (None, false);
@@ -173,7 +173,7 @@ fn last_name(path: &str) -> String {
     path.trim_end_matches('/').rsplit('/').next().unwrap_or_default().to_owned()
 }
 
-async fn list_directory(call: Call<Used>, asked: At) -> Result<Listed, Refused> {
+async fn list_directory(call: Call<UseTarget>, asked: At) -> Result<Listed, Refused> {
     let path = checked_path("path", asked.path)?;
     Ok(Listed { directory: listed(&call, path).await? })
 }
@@ -190,7 +190,7 @@ struct FileContent {
     truncated: bool,
 }
 
-async fn read_file(call: Call<Used>, asked: At) -> Result<FileContent, Refused> {
+async fn read_file(call: Call<UseTarget>, asked: At) -> Result<FileContent, Refused> {
     let path = checked_path("path", asked.path)?;
     let used = call.begin(UseKind::Read).await?;
     let read = text_file::read(&used, &path, 0, READ_BYTES_MAX).await?;
@@ -232,7 +232,7 @@ struct Told {
     message: &'static str,
 }
 
-async fn write_file(call: Call<Used>, asked: WriteFile) -> Result<Told, Refused> {
+async fn write_file(call: Call<UseTarget>, asked: WriteFile) -> Result<Told, Refused> {
     let path = checked_path("path", asked.path)?;
     let mode = asked.permissions.as_deref().map(permissions).transpose()?;
     let used = call.begin(UseKind::Files).await?;
@@ -278,7 +278,7 @@ struct Edited {
     occurrences_replaced: u64,
 }
 
-async fn edit_file(call: Call<Used>, asked: EditFile) -> Result<Edited, Refused> {
+async fn edit_file(call: Call<UseTarget>, asked: EditFile) -> Result<Edited, Refused> {
     let path = checked_path("path", asked.path)?;
     let used = call.begin(UseKind::Files).await?;
     let (_, text) = text_file::read_text(&used, &path).await?;
@@ -303,7 +303,7 @@ struct Delete {
     recursive: Option<bool>,
 }
 
-async fn delete(call: Call<Used>, asked: Delete) -> Result<Told, Refused> {
+async fn delete(call: Call<UseTarget>, asked: Delete) -> Result<Told, Refused> {
     let path = checked_path("path", asked.path)?;
     let used = call.begin(UseKind::Files).await?;
     let is_directory = used.stat(&path).await?.kind == EntryKind::Directory;

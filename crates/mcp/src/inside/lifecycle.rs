@@ -8,12 +8,12 @@ use rmcp::schemars::{self, JsonSchema};
 use serde::{Deserialize, Serialize};
 use wire::Time;
 
-use super::{Nothing, Used, now};
+use super::{Nothing, UseTarget, now};
 use crate::tool::{About, Call, Effect, Tool};
 use web::front::Needs;
 use web::refused::Refused;
 
-pub(super) fn tools() -> Vec<Tool<Used>> {
+pub(super) fn tools() -> Vec<Tool<UseTarget>> {
     vec![
         Tool::new(
             About::new(
@@ -103,7 +103,7 @@ struct Stop {
     timeout: Option<i64>,
 }
 
-async fn stop(call: Call<Used>, asked: Stop) -> Result<Status, Refused> {
+async fn stop(call: Call<UseTarget>, asked: Stop) -> Result<Status, Refused> {
     let after_s = asked.timeout.and_then(|seconds| u64::try_from(seconds).ok()).unwrap_or(0);
     let Some(sandbox) = now(call.of, &call.app, call.caller)? else {
         return Ok(Status::of_nothing());
@@ -113,7 +113,7 @@ async fn stop(call: Call<Used>, asked: Stop) -> Result<Status, Refused> {
     Ok(Status::new(&report))
 }
 
-async fn status(call: Call<Used>, Nothing {}: Nothing) -> Result<Status, Refused> {
+async fn status(call: Call<UseTarget>, Nothing {}: Nothing) -> Result<Status, Refused> {
     let Some(sandbox) = now(call.of, &call.app, call.caller)? else {
         return Ok(Status::of_nothing());
     };

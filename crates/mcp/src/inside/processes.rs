@@ -14,10 +14,10 @@ use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 use wire::Time;
 
-use super::{Nothing, Used, now};
+use super::{Nothing, UseTarget, now};
 use crate::tool::{About, Call, Effect, Tool};
-use web::checks::{checked, checked_env};
 use web::front::Needs;
+use web::input_checks::{checked, checked_env};
 use web::process_wait::{Waiting, refuse_taken};
 use web::refused::Refused;
 
@@ -29,7 +29,7 @@ const LIST_MAX: u32 = 1000;
 const LOG_BYTES: u64 = 64 << 10;
 const LOG_BYTES_MAX: u64 = 1 << 20;
 
-pub(super) fn tools() -> Vec<Tool<Used>> {
+pub(super) fn tools() -> Vec<Tool<UseTarget>> {
     let reads = |name, text| About::new(name, text, Needs::Read, Effect::Reads);
     let changes = |name, text| About::new(name, text, Needs::Use, Effect::Changes);
     vec![
@@ -125,7 +125,7 @@ struct ProcessList {
     truncated: bool,
 }
 
-async fn list(call: Call<Used>, Nothing {}: Nothing) -> Result<ProcessList, Refused> {
+async fn list(call: Call<UseTarget>, Nothing {}: Nothing) -> Result<ProcessList, Refused> {
     let Some(sandbox) = now(call.of, &call.app, call.caller)? else {
         return Ok(ProcessList { processes: Vec::new(), truncated: false });
     };
@@ -229,7 +229,7 @@ struct Executed {
     poll_required: Option<bool>,
 }
 
-async fn execute(call: Call<Used>, asked: Execute) -> Result<Executed, Refused> {
+async fn execute(call: Call<UseTarget>, asked: Execute) -> Result<Executed, Refused> {
     let request = asked.request()?;
     let ports = asked.wait_for_ports.clone().unwrap_or_default();
     let used = call.begin(UseKind::Exec).await?;
@@ -295,7 +295,7 @@ struct ProcessWithLogs {
     logs: String,
 }
 
-async fn get(call: Call<Used>, asked: Which) -> Result<ProcessWithLogs, Refused> {
+async fn get(call: Call<UseTarget>, asked: Which) -> Result<ProcessWithLogs, Refused> {
     let sandbox = call.sandbox()?;
     let of = ProcessRef::parse(&asked.identifier);
     let record = call.app.engine.process(call.caller, sandbox, &of).await?;
@@ -311,7 +311,7 @@ struct Logs {
     truncated: bool,
 }
 
-async fn logs(call: Call<Used>, asked: Which) -> Result<Logs, Refused> {
+async fn logs(call: Call<UseTarget>, asked: Which) -> Result<Logs, Refused> {
     let sandbox = call.sandbox()?;
     let of = ProcessRef::parse(&asked.identifier);
     let record = call.app.engine.process(call.caller, sandbox, &of).await?;
@@ -321,7 +321,7 @@ async fn logs(call: Call<Used>, asked: Which) -> Result<Logs, Refused> {
 
 /// The end of what a process wrote, and whether there was more before.
 async fn tail(
-    call: &Call<Used>,
+    call: &Call<UseTarget>,
     sandbox: SandboxId,
     record: &ProcessRecord,
     max_bytes: u64,
@@ -344,14 +344,14 @@ struct Ended {
     status: &'static str,
 }
 
-async fn stop(call: Call<Used>, asked: Which) -> Result<Ended, Refused> {
+async fn stop(call: Call<UseTarget>, asked: Which) -> Result<Ended, Refused> {
     let sandbox = call.sandbox()?;
     let of = ProcessRef::parse(&asked.identifier);
     let ended = call.app.engine.stop_process(call.caller, sandbox, &of, STOP_GRACE_MS).await?;
     Ok(Ended { status: ended.status().as_str() })
 }
 
-async fn kill(call: Call<Used>, asked: Which) -> Result<Ended, Refused> {
+async fn kill(call: Call<UseTarget>, asked: Which) -> Result<Ended, Refused> {
     let sandbox = call.sandbox()?;
     let of = ProcessRef::parse(&asked.identifier);
     let ended = call.app.engine.kill_process(call.caller, sandbox, &of).await?;

@@ -10,12 +10,12 @@ use crate::edit::{self, Names};
 use crate::text_file::{self, READ_BYTES_MAX};
 use crate::tool::Effect::{Changes, Reads};
 use crate::tool::{About, Call, Tool};
-use web::checks::checked_path;
 use web::front::Needs;
+use web::input_checks::checked_path;
 use web::octal::octal;
 use web::path::Name as _;
 use web::refused::Refused;
-use web::used::Used;
+use web::use_target::UseTarget;
 
 pub(super) fn tools() -> Vec<Tool<Node>> {
     vec![
@@ -51,7 +51,7 @@ pub(super) fn tools() -> Vec<Tool<Node>> {
 }
 
 async fn begin(call: &Call<Node>, sandbox: &str, kind: UseKind) -> Result<Use, Refused> {
-    Used::from(SandboxId::read(sandbox)?).begin(&call.app, call.caller, kind).await
+    UseTarget::from(SandboxId::read(sandbox)?).begin(&call.app, call.caller, kind).await
 }
 
 #[derive(Deserialize, JsonSchema)]

@@ -2,8 +2,8 @@
 //! files as texts, and give a sandbox back by its own id.
 
 mod files;
-mod held;
-mod table;
+mod route_tools;
+mod sandbox_tools;
 
 use std::sync::Arc;
 
@@ -26,7 +26,7 @@ struct Parts {
 impl Node {
     /// Handlers without the front, which every message has passed already. `document` describes them.
     pub(super) fn new(app: &App, routes: Vec<Route>, document: &str) -> Self {
-        let all = [table::tools(&routes, document), held::tools(), files::tools()];
+        let all = [route_tools::tools(&routes, document), sandbox_tools::tools(), files::tools()];
         let tools = all.into_iter().flatten().collect();
         let routes = routes
             .into_iter()

@@ -21,8 +21,8 @@ use web::front::Admitted;
 use web::path::NamedOf;
 use web::query::Query;
 use web::refused::Refused;
-use web::stream::{self, Format, NDJSON, Pieces, SSE};
-use web::used::Used;
+use web::stream::{self, Format, NDJSON, SSE, Utf8Chunks};
+use web::use_target::UseTarget;
 
 const PAGE_BYTES: u64 = 1 << 20;
 pub(super) const PAGE_BYTES_MAX: u64 = 4 << 20;
@@ -114,7 +114,7 @@ async fn watching(
 ) -> Result<Option<engine::Use>, Refused> {
     match record.end {
         Some(_) => Ok(None),
-        None => Used::from(id).begin(app, caller, UseKind::Stream).await.map(Some),
+        None => UseTarget::from(id).begin(app, caller, UseKind::Stream).await.map(Some),
     }
 }
 
@@ -143,7 +143,7 @@ async fn page(
     })
 }
 
-fn bytes_of(kind: &'static str, pieces: impl Pieces) -> Response {
+fn bytes_of(kind: &'static str, pieces: impl Utf8Chunks) -> Response {
     let mut response = Response::new(stream::body(pieces));
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static(kind));
@@ -164,7 +164,7 @@ struct Part {
     left: Option<u64>,
 }
 
-impl Pieces for Part {
+impl Utf8Chunks for Part {
     async fn next(&mut self) -> Option<Bytes> {
         loop {
             let max_bytes = self.left.unwrap_or(READ_BYTES).min(READ_BYTES);

@@ -1,11 +1,11 @@
 //! Processes: programs that outlive the request that started them. They are known by their id, by
 //! their process id inside or by their name. What only reads what is written down wakes nothing.
 
-mod acts;
-mod asked;
 mod logs;
+mod operations;
 mod output;
 mod start;
+mod start_request;
 
 use model::ErrorCode;
 use wire::ProcessRequest;
@@ -13,7 +13,7 @@ use wire::ProcessRequest;
 use crate::checkouts::ONCE;
 use crate::events::{AFTER_MAX, RESUME};
 use crate::exec::USING;
-use crate::used::SANDBOX_REFUSES;
+use crate::use_routes::SANDBOX_REFUSES;
 use web::front::Needs;
 use web::operation::{Content, Kind, Operation, Param, Route, Takes, Verb, json};
 use web::stream::{NDJSON, SSE};
@@ -81,7 +81,7 @@ fn lives() -> Vec<Route> {
             Verb::Get,
             ALL,
             Needs::Read,
-            acts::list,
+            operations::list,
             list.query([
                 Param::new(
                     "before",
@@ -90,22 +90,22 @@ fn lives() -> Vec<Route> {
                 ),
                 Param::new(
                     "limit",
-                    Kind::Number(1, acts::PAGE_MAX),
+                    Kind::Number(1, operations::PAGE_MAX),
                     "At most so many; 100 if not given",
                 ),
                 Param::new("running", Kind::Flag, "Only those that run"),
             ])
             .refuses(READING),
         ),
-        Route::new(Verb::Get, ONE, Needs::Read, acts::read, get.refuses(READING)),
+        Route::new(Verb::Get, ONE, Needs::Read, operations::read, get.refuses(READING)),
         Route::new(
             Verb::Delete,
             ONE,
             Needs::Use,
-            acts::stop,
+            operations::stop,
             using(stop.query([Param::new(
                 "grace_ms",
-                Kind::Number(0, acts::GRACE_MS_MAX),
+                Kind::Number(0, operations::GRACE_MS_MAX),
                 "How long it may take; ten seconds if not given",
             )]))
             .refuses(CHANGING),
@@ -114,21 +114,21 @@ fn lives() -> Vec<Route> {
             Verb::Post,
             "/v1/sandboxes/{id}/processes/{process}/kill",
             Needs::Use,
-            acts::kill,
+            operations::kill,
             using(kill).refuses(CHANGING),
         ),
         Route::new(
             Verb::Post,
             "/v1/sandboxes/{id}/processes/{process}/signal",
             Needs::Use,
-            acts::signal,
+            operations::signal,
             using(signal.takes(Takes::Json("SignalRequest"))).refuses(CHANGING),
         ),
         Route::new(
             Verb::Get,
             "/v1/sandboxes/{id}/processes/{process}/wait",
             Needs::Read,
-            acts::wait,
+            operations::wait,
             using(wait.query([Param::new(
                 "timeout_ms",
                 Kind::Number(1, ProcessRequest::WAIT_MS_MAX),
@@ -157,15 +157,15 @@ fn input() -> Vec<Route> {
             Verb::Post,
             stdin,
             Needs::Use,
-            acts::write_stdin,
+            operations::write_stdin,
             using(write.takes(Takes::Bytes(&[BYTES]))),
         ),
-        Route::new(Verb::Delete, stdin, Needs::Use, acts::close_stdin, using(close)),
+        Route::new(Verb::Delete, stdin, Needs::Use, operations::close_stdin, using(close)),
         Route::new(
             Verb::Post,
             "/v1/sandboxes/{id}/processes/{process}/resize",
             Needs::Use,
-            acts::resize,
+            operations::resize,
             using(resize.takes(Takes::Json("TerminalSize"))),
         ),
     ]

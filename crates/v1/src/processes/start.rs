@@ -11,8 +11,8 @@ use model::{ProcessRecord, SandboxId};
 use tokio::time::Instant;
 use wire::ExecRequest;
 
-use super::asked::{Asked, Wait};
 use super::output::output;
+use super::start_request::{StartRequest, Wait};
 use crate::checkouts::replayed;
 use crate::view;
 use web::answer;
@@ -24,7 +24,7 @@ use web::path::Named;
 use web::process_wait::{Waiting, refuse_taken};
 use web::query::NoQuery;
 use web::refused::Refused;
-use web::used::Used;
+use web::use_target::UseTarget;
 
 pub(super) async fn start(
     State(app): State<App>,
@@ -34,11 +34,11 @@ pub(super) async fn start(
     request: Request,
 ) -> Result<Response, Refused> {
     // Who may not use the sandbox has no business sending the input of a program.
-    Used::from(id).check(&app, caller)?;
+    UseTarget::from(id).check(&app, caller)?;
     let headers = request.headers().clone();
     let Json { value, bytes, share } =
         json_up_to(request, &app, app.settings.exec_bytes_max).await?;
-    let Asked { process, wait, wait_ms } = Asked::new(value)?;
+    let StartRequest { process, wait, wait_ms } = StartRequest::new(value)?;
     let route = format!("/v1/sandboxes/{id}/processes");
     let claim = app.idempotency.claim(&headers, caller.key, &route, &bytes).await?;
     drop(bytes);
@@ -50,7 +50,7 @@ pub(super) async fn start(
         // One that is over is not waited for, and its sandbox may be gone.
         let used = match record.end {
             None if wait != Wait::Nothing => {
-                Some(Used::from(id).begin(&app, caller, UseKind::Exec).await?)
+                Some(UseTarget::from(id).begin(&app, caller, UseKind::Exec).await?)
             }
             None | Some(_) => None,
         };
@@ -58,7 +58,7 @@ pub(super) async fn start(
         replayed(&mut response);
         return Ok(response);
     }
-    let used = Used::from(id).begin(&app, caller, UseKind::Exec).await?;
+    let used = UseTarget::from(id).begin(&app, caller, UseKind::Exec).await?;
     if let Wait::Ports(ports) = &wait {
         refuse_taken(&used, ports).await?;
     }

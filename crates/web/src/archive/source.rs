@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use axum::body::Body;
 use bytes::Bytes;
-use engine::archive::{Pieces, UnpackError};
+use engine::archive::{UnpackError, Utf8Chunks};
 use flate2::write::MultiGzDecoder;
 
 use crate::body::next_chunk;
@@ -31,7 +31,7 @@ impl Source {
     }
 }
 
-impl Pieces for Source {
+impl Utf8Chunks for Source {
     type Error = Refused;
 
     async fn next_piece(&mut self) -> Result<Option<Bytes>, Refused> {

@@ -7,25 +7,25 @@ use wire::{AboutRequest, LinkRequest};
 
 use crate::exec::USING;
 use crate::files::{PATH, path_of};
-use crate::used::{BOTH, Of};
+use crate::use_routes::{TARGETS, TargetSpec};
 use crate::view;
 use web::answer;
 use web::app::App;
 use web::body::Json;
-use web::checks::checked_path;
 use web::front::{By, Needs, no_content};
+use web::input_checks::checked_path;
 use web::octal::octal;
 use web::operation::{Operation, Route, Takes, Verb, json};
 use web::query::{NoQuery, Query};
 use web::refused::Refused;
-use web::used::Used;
+use web::use_target::UseTarget;
 
 pub(super) fn routes() -> Vec<Route> {
-    BOTH.iter().flat_map(routes_of).collect()
+    TARGETS.iter().flat_map(routes_of).collect()
 }
 
-fn routes_of(of: &Of) -> Vec<Route> {
-    let at = of.at;
+fn routes_of(target: &TargetSpec) -> Vec<Route> {
+    let at = target.routes;
     let change = Operation::new(
         at.change.id,
         "Change the permissions of a file, or when it was last written",
@@ -42,14 +42,14 @@ fn routes_of(of: &Of) -> Vec<Route> {
                 .query([PATH])
                 .takes(Takes::Json("AboutRequest"))
                 .refuses(USING)
-                .refuses(of.refuses),
+                .refuses(target.refuses),
         ),
         Route::new(
             Verb::Post,
             at.link.path,
             Needs::Use,
             self::link,
-            link.takes(Takes::Json("LinkRequest")).refuses(USING).refuses(of.refuses),
+            link.takes(Takes::Json("LinkRequest")).refuses(USING).refuses(target.refuses),
         ),
     ]
 }
@@ -58,7 +58,7 @@ async fn change(
     State(app): State<App>,
     By(caller): By,
     mut query: Query,
-    id: Used,
+    id: UseTarget,
     request: Json<AboutRequest>,
 ) -> Result<Response, Refused> {
     let path = path_of(&mut query)?;
@@ -80,7 +80,7 @@ async fn link(
     State(app): State<App>,
     By(caller): By,
     NoQuery: NoQuery,
-    id: Used,
+    id: UseTarget,
     request: Json<LinkRequest>,
 ) -> Result<Response, Refused> {
     let LinkRequest { path, target } = request.value;

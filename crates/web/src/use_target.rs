@@ -16,14 +16,14 @@ const OF_SESSIONS: &str = "/v1/sessions/";
 
 /// Something that can be used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Used {
+pub enum UseTarget {
     /// A sandbox.
     Sandbox(SandboxId),
     /// Whatever sandbox the session has.
     Session(SessionId),
 }
 
-impl Used {
+impl UseTarget {
     /// What belongs to another key does not exist.
     pub fn check(self, app: &App, caller: Caller) -> Result<(), Refused> {
         match self {
@@ -38,27 +38,27 @@ impl Used {
         match self {
             Self::Sandbox(id) => match app.engine.use_sandbox(caller, id, kind).await {
                 Ok(used) => Ok(used),
-                Err(refusal) => Err(told_of_now(app, caller, id, refusal.into()).await),
+                Err(refusal) => Err(with_replacement(app, caller, id, refusal.into()).await),
             },
             Self::Session(id) => Ok(app.engine.use_session(caller, id, kind).await?),
         }
     }
 }
 
-impl From<SandboxId> for Used {
+impl From<SandboxId> for UseTarget {
     fn from(id: SandboxId) -> Self {
         Self::Sandbox(id)
     }
 }
 
-impl From<SessionId> for Used {
+impl From<SessionId> for UseTarget {
     fn from(id: SessionId) -> Self {
         Self::Session(id)
     }
 }
 
 /// What the path of one of our own routes names with `{id}`.
-impl<S: Send + Sync> FromRequestParts<S> for Used {
+impl<S: Send + Sync> FromRequestParts<S> for UseTarget {
     type Rejection = Refused;
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Refused> {
@@ -69,9 +69,9 @@ impl<S: Send + Sync> FromRequestParts<S> for Used {
 
 /// What is used, and the port inside it that the path names.
 #[derive(Debug, Clone, Copy)]
-pub struct UsedPort(pub Used, pub u16);
+pub struct PortTarget(pub UseTarget, pub u16);
 
-impl<S: Send + Sync> FromRequestParts<S> for UsedPort {
+impl<S: Send + Sync> FromRequestParts<S> for PortTarget {
     type Rejection = Refused;
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Refused> {
@@ -91,18 +91,23 @@ fn value<'a>(params: &'a RawPathParams, name: &str) -> &'a str {
     params.iter().find(|(known, _)| *known == name).map(|(_, value)| value).unwrap_or_default()
 }
 
-fn named(parts: &Parts, params: &RawPathParams) -> Result<Used, Refused> {
+fn named(parts: &Parts, params: &RawPathParams) -> Result<UseTarget, Refused> {
     let id = value(params, "id");
     if parts.uri.path().starts_with(OF_SESSIONS) {
-        return SessionId::read(id).map(Used::Session);
+        return SessionId::read(id).map(UseTarget::Session);
     }
-    SandboxId::read(id).map(Used::Sandbox)
+    SandboxId::read(id).map(UseTarget::Sandbox)
 }
 
 /// The client that has the id of a sandbox that is gone learns why, and if it was a session's, which
 /// one the session has now.
 #[boxed]
-pub async fn told_of_now(app: &App, caller: Caller, id: SandboxId, refused: Refused) -> Refused {
+pub async fn with_replacement(
+    app: &App,
+    caller: Caller,
+    id: SandboxId,
+    refused: Refused,
+) -> Refused {
     if refused.refusal.code != ErrorCode::SandboxGone {
         return refused;
     }

@@ -15,7 +15,7 @@ use web::operation::{Operation, Route, Takes, Verb, json};
 use web::path::Named;
 use web::query::NoQuery;
 use web::refused::Refused;
-use web::used::told_of_now;
+use web::use_target::with_replacement;
 
 /// A year, as everywhere else.
 const AFTER_S_MAX: u64 = 31_536_000;
@@ -79,7 +79,7 @@ async fn status(
 ) -> Result<Response, Refused> {
     match app.engine.sandbox_status(caller, id).await {
         Ok(report) => answer::ok(&told(&report)),
-        Err(refusal) => Err(told_of_now(&app, caller, id, refusal.into()).await),
+        Err(refusal) => Err(with_replacement(&app, caller, id, refusal.into()).await),
     }
 }
 
@@ -97,6 +97,6 @@ async fn stop(
     }
     match app.engine.stop_keeping_awake(caller, id, after_s * 1000).await {
         Ok(report) => answer::ok(&told(&report)),
-        Err(refusal) => Err(told_of_now(&app, caller, id, refusal.into()).await),
+        Err(refusal) => Err(with_replacement(&app, caller, id, refusal.into()).await),
     }
 }

@@ -15,7 +15,7 @@ use super::files::{kind_of, listing};
 use super::form::Form;
 use super::paths::FilePath;
 use super::target::Target;
-use super::{answer, reading};
+use super::{answer, request_body};
 use web::octal::octal;
 
 /// The largest body that carries files as JSON.
@@ -57,8 +57,8 @@ pub(super) async fn put(
     if Form::is_one(request.headers()) {
         return upload(target, path, request).await;
     }
-    let (bytes, share) = reading::bytes(request, &target.app, JSON_BYTES_MAX).await?;
-    let asked: Asked = reading::parse(&bytes)?;
+    let (bytes, share) = request_body::bytes(request, &target.app, JSON_BYTES_MAX).await?;
+    let asked: Asked = request_body::parse(&bytes)?;
     let mode = permissions(asked.permissions.as_deref())?;
     drop(bytes);
     let used = target.begin(UseKind::Files).await?;
@@ -128,8 +128,8 @@ pub(super) async fn remove(
     path: &FilePath,
     request: Request,
 ) -> Result<Response, BlaxelError> {
-    let (mut query, _) = reading::query(request).await?;
-    let recursive = reading::flag(&mut query, "recursive", false)?;
+    let (mut query, _) = request_body::query(request).await?;
+    let recursive = request_body::flag(&mut query, "recursive", false)?;
     let used = target.begin(UseKind::Files).await?;
     let entry = used.stat(&path.whole).await.map_err(|refusal| gone(path, refusal))?;
     let is_directory = entry.kind == EntryKind::Directory;
@@ -160,8 +160,8 @@ pub(super) async fn put_tree(
     path: &FilePath,
     request: Request,
 ) -> Result<Response, BlaxelError> {
-    let (bytes, share) = reading::bytes(request, &target.app, JSON_BYTES_MAX).await?;
-    let tree: Tree = reading::parse(&bytes)?;
+    let (bytes, share) = request_body::bytes(request, &target.app, JSON_BYTES_MAX).await?;
+    let tree: Tree = request_body::parse(&bytes)?;
     drop(bytes);
     if tree.files.len() > FILES_MAX {
         let text = format!("invalid request body: at most {FILES_MAX} files");

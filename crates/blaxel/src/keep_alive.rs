@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use super::errors::BlaxelError;
 use super::target::Target;
-use super::{answer, reading};
+use super::{answer, request_body};
 
 /// Longer than anybody plans.
 const TIMEOUT_S_MAX: f64 = 31_536_000.0;
@@ -44,7 +44,7 @@ pub(super) async fn status(target: &Target) -> Result<Response, BlaxelError> {
 
 pub(super) async fn stop(target: &Target, request: Request) -> Result<Response, BlaxelError> {
     let app = &target.app;
-    let (bytes, _share) = reading::bytes(request, app, app.settings.json_bytes_max).await?;
+    let (bytes, _share) = request_body::bytes(request, app, app.settings.json_bytes_max).await?;
     let after_ms = Asked::after_ms(&bytes);
     let Some(sandbox) = target.now() else { return answer::ok(&resting()) };
     match app.engine.stop_keeping_awake(target.caller, sandbox, after_ms).await {

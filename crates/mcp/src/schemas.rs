@@ -58,9 +58,9 @@ fn drop_number_formats(schema: &mut Value) {
 }
 
 /// The OpenAPI document, to take schemas from.
-pub(super) struct Words(Value);
+pub(super) struct ApiDocument(Value);
 
-impl Words {
+impl ApiDocument {
     pub(super) fn new(document: &str) -> Self {
         Self(serde_json::from_str(document).unwrap_or_default())
     }

@@ -6,21 +6,21 @@ use axum::extract::Request;
 use axum::response::Response;
 use engine::Caller;
 use web::dialect::Dialect;
-use web::lost::Fields;
 use web::refused::Refused;
+use web::state_loss::LossFields;
 
 use crate::Mounted;
 use crate::access::authenticate;
-use crate::answer::dress;
+use crate::answer::add_default_headers;
 use crate::app::App;
 
 /// The words of Blaxel, where a request came in.
-pub(crate) struct Words {
+pub(crate) struct BlaxelDialect {
     pub(crate) app: App,
     pub(crate) mounted: Mounted,
 }
 
-impl Dialect for Words {
+impl Dialect for BlaxelDialect {
     fn authenticate(&self, _: &web::app::App, request: &Request) -> Result<Caller, Refused> {
         authenticate(&self.app, self.mounted, request.uri().path(), request.headers())
     }
@@ -29,13 +29,13 @@ impl Dialect for Words {
         self.mounted.refused(refused).write(response);
     }
 
-    fn loss_fields(&self) -> Fields {
-        Fields::CAMEL
+    fn loss_fields(&self) -> LossFields {
+        LossFields::CAMEL
     }
 
-    fn decorate(&self, response: &mut Response) {
+    fn add_default_headers(&self, response: &mut Response) {
         let needs_key = self.mounted != Mounted::Listener || !self.app.options.keyless;
-        dress(response.headers_mut(), needs_key);
+        add_default_headers(response.headers_mut(), needs_key);
     }
 
     fn at(&self, path: &str) -> Option<Arc<dyn Dialect>> {

@@ -1,8 +1,8 @@
 //! Which routes are tools of the server, and what a model is told of each.
 
 use super::Node;
-use crate::described::Words;
-use crate::routed;
+use crate::route_tool;
+use crate::schemas::ApiDocument;
 use crate::tool::Effect::{Adds, Changes, Reads};
 use crate::tool::{Effect, Tool};
 use web::operation::Route;
@@ -193,10 +193,10 @@ const ROUTED: &[(&str, &str, Effect, &str)] = &[
 ];
 
 pub(super) fn tools(routes: &[Route], document: &str) -> Vec<Tool<Node>> {
-    let words = Words::new(document);
+    let words = ApiDocument::new(document);
     let made = ROUTED.iter().filter_map(|&(name, operation, effect, text)| {
         let route = routes.iter().find(|route| route.operation.id == operation)?;
-        routed::tool(&words, route, name, effect, text)
+        route_tool::tool(&words, route, name, effect, text)
     });
     made.collect()
 }

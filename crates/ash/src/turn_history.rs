@@ -10,7 +10,7 @@ use model::{StoredEvent, Wall};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::granular::{blocks, tool_result_block, turn_complete};
+use super::message_events::{blocks, tool_result_block, turn_complete};
 
 /// Pieces that a turn can have before its numbers would run into those of the next.
 const SPAN: u64 = 10_000_000;

@@ -4,17 +4,17 @@ use axum::extract::Request;
 use axum::response::Response;
 use engine::Caller;
 use web::dialect::Dialect;
-use web::lost::Fields;
 use web::refused::Refused;
+use web::state_loss::LossFields;
 
 use crate::access::authenticate;
 use crate::app::App;
 use crate::errors::AshError;
 
 /// The words of Ash.
-pub(crate) struct Words(pub(crate) App);
+pub(crate) struct AshDialect(pub(crate) App);
 
-impl Dialect for Words {
+impl Dialect for AshDialect {
     fn authenticate(&self, _: &web::app::App, request: &Request) -> Result<Caller, Refused> {
         authenticate(&self.0, request.headers())
     }
@@ -23,7 +23,7 @@ impl Dialect for Words {
         AshError::from(refused).write(response);
     }
 
-    fn loss_fields(&self) -> Fields {
-        Fields::CAMEL
+    fn loss_fields(&self) -> LossFields {
+        LossFields::CAMEL
     }
 }

@@ -13,10 +13,10 @@ use super::errors::BlaxelError;
 use super::files::kind_of;
 use super::log_stream::{KEEPALIVE, STILL_HERE, TEXT};
 use super::paths::FilePath;
-use super::reading;
+use super::request_body;
 use super::target::Target;
 use web::key_watch::KeyWatch;
-use web::stream::{Pieces, body};
+use web::stream::{Utf8Chunks, body};
 
 struct Watching {
     target: Target,
@@ -33,8 +33,8 @@ pub(super) async fn response(
     path: &FilePath,
     request: Request,
 ) -> Result<Response, BlaxelError> {
-    let (mut query, _) = reading::query(request).await?;
-    let ignore = reading::list(&mut query, "ignore")?;
+    let (mut query, _) = request_body::query(request).await?;
+    let ignore = request_body::list(&mut query, "ignore")?;
     let without = path.without_end("/**");
     let recursive = without.is_some();
     let path = without.map_or_else(|| path.clone(), |whole| FilePath::from_root(&whole));
@@ -89,7 +89,7 @@ fn line(change: &FileChange, ignore: &[String]) -> Option<Bytes> {
     Some(text.into())
 }
 
-impl Pieces for Watching {
+impl Utf8Chunks for Watching {
     async fn next(&mut self) -> Option<Bytes> {
         loop {
             if self.over || !self.key.works(&self.target.app) {

@@ -10,7 +10,7 @@ use serde_json::json;
 use super::errors::BlaxelError;
 use super::paths::FilePath;
 use super::target::Target;
-use super::{answer, reading};
+use super::{answer, request_body};
 use web::query::Query;
 
 /// Directories that nobody looks in unless they say so.
@@ -43,7 +43,7 @@ struct Found {
 }
 
 fn excluded(query: &mut Query) -> Result<Vec<String>, BlaxelError> {
-    let given = reading::list(query, "excludeDirs")?;
+    let given = request_body::list(query, "excludeDirs")?;
     Ok(if given.is_empty() { EXCLUDED.map(str::to_owned).to_vec() } else { given })
 }
 
@@ -59,10 +59,10 @@ pub(super) async fn find(
     path: &FilePath,
     request: Request,
 ) -> Result<Response, BlaxelError> {
-    let (mut query, _) = reading::query(request).await?;
+    let (mut query, _) = request_body::query(request).await?;
     let directories = query.text("type")?.is_some_and(|kind| kind == "directory");
-    let names = reading::list(&mut query, "patterns")?;
-    let max_results = match reading::number(&mut query, "maxResults", FOUND)? {
+    let names = request_body::list(&mut query, "patterns")?;
+    let max_results = match request_body::number(&mut query, "maxResults", FOUND)? {
         0 => ALL_MAX,
         some => some.min(FOUND_MAX),
     };
@@ -75,7 +75,7 @@ pub(super) async fn find(
         },
         names: if directories { Vec::new() } else { names },
         exclude_directories: excluded(&mut query)?,
-        exclude_hidden: reading::flag(&mut query, "excludeHidden", true)?,
+        exclude_hidden: request_body::flag(&mut query, "excludeHidden", true)?,
         max_depth: None,
         max_results,
     };
@@ -115,16 +115,16 @@ pub(super) async fn fuzzy(
     path: &FilePath,
     request: Request,
 ) -> Result<Response, BlaxelError> {
-    let (mut query, _) = reading::query(request).await?;
-    let most = reading::number(&mut query, "maxResults", FOUND)?.clamp(1, FOUND_MAX) as usize;
-    let names = reading::list(&mut query, "patterns")?;
+    let (mut query, _) = request_body::query(request).await?;
+    let most = request_body::number(&mut query, "maxResults", FOUND)?.clamp(1, FOUND_MAX) as usize;
+    let names = request_body::list(&mut query, "patterns")?;
     let word = query.text("query")?;
     let wanted = FindQuery {
         path: path.whole.clone(),
         kinds: Vec::new(),
         names,
         exclude_directories: excluded(&mut query)?,
-        exclude_hidden: reading::flag(&mut query, "excludeHidden", true)?,
+        exclude_hidden: request_body::flag(&mut query, "excludeHidden", true)?,
         max_depth: None,
         max_results: LIKE_MAX,
     };
@@ -152,18 +152,18 @@ pub(super) async fn content(
     path: &FilePath,
     request: Request,
 ) -> Result<Response, BlaxelError> {
-    let (mut query, _) = reading::query(request).await?;
+    let (mut query, _) = request_body::query(request).await?;
     let text = query.text("query")?.filter(|text| !text.is_empty());
     let Some(text) = text else { return Err(BlaxelError::bad("query parameter is required")) };
-    let max_results = match reading::number(&mut query, "maxResults", MATCHES)? {
+    let max_results = match request_body::number(&mut query, "maxResults", MATCHES)? {
         0 => MATCHES,
         some => some.min(FOUND_MAX),
     };
     let wanted = SearchQuery {
         path: path.whole.clone(),
         text: text.clone(),
-        case_sensitive: reading::flag(&mut query, "caseSensitive", false)?,
-        names: reading::list(&mut query, "filePattern")?,
+        case_sensitive: request_body::flag(&mut query, "caseSensitive", false)?,
+        names: request_body::list(&mut query, "filePattern")?,
         exclude_directories: excluded(&mut query)?,
         exclude_hidden: false,
         max_results,

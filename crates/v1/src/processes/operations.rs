@@ -10,27 +10,27 @@ use model::SandboxId;
 use tokio::time::Instant;
 use wire::{ProcessList, ProcessRequest, SignalRequest};
 
-use super::asked::checked_size;
 use super::output::output;
+use super::start_request::checked_size;
 use crate::events::AFTER_MAX;
 use crate::view;
 use web::answer;
 use web::app::App;
 use web::body::{Json, whole_body};
-use web::checks::STDIN_BYTES_MAX;
 use web::front::{By, no_content};
+use web::input_checks::STDIN_BYTES_MAX;
 use web::path::{Named, NamedOf};
 use web::process_wait::Waiting;
 use web::query::{NoQuery, Query};
 use web::refused::Refused;
-use web::used::Used;
+use web::use_target::UseTarget;
 
 const PAGE: u64 = 100;
 pub(super) const PAGE_MAX: u64 = 1000;
 const GRACE_MS: u64 = 10_000;
 pub(super) const GRACE_MS_MAX: u64 = 600_000;
 
-type Of = NamedOf<SandboxId, ProcessRef>;
+type ProcessPath = NamedOf<SandboxId, ProcessRef>;
 
 pub(super) async fn list(
     State(app): State<App>,
@@ -52,7 +52,7 @@ pub(super) async fn read(
     State(app): State<App>,
     By(caller): By,
     NoQuery: NoQuery,
-    NamedOf(id, of): Of,
+    NamedOf(id, of): ProcessPath,
 ) -> Result<Response, Refused> {
     answer::ok(&view::process(&app.engine.process(caller, id, &of).await?))
 }
@@ -61,7 +61,7 @@ pub(super) async fn stop(
     State(app): State<App>,
     By(caller): By,
     mut query: Query,
-    NamedOf(id, of): Of,
+    NamedOf(id, of): ProcessPath,
 ) -> Result<Response, Refused> {
     let grace_ms = query.number("grace_ms", 0..=GRACE_MS_MAX)?.unwrap_or(GRACE_MS);
     query.done()?;
@@ -72,7 +72,7 @@ pub(super) async fn kill(
     State(app): State<App>,
     By(caller): By,
     NoQuery: NoQuery,
-    NamedOf(id, of): Of,
+    NamedOf(id, of): ProcessPath,
 ) -> Result<Response, Refused> {
     answer::ok(&view::process(&app.engine.kill_process(caller, id, &of).await?))
 }
@@ -81,7 +81,7 @@ pub(super) async fn signal(
     State(app): State<App>,
     By(caller): By,
     NoQuery: NoQuery,
-    NamedOf(id, of): Of,
+    NamedOf(id, of): ProcessPath,
     request: Json<SignalRequest>,
 ) -> Result<Response, Refused> {
     let SignalRequest { signal, tree } = request.value;
@@ -97,7 +97,7 @@ pub(super) async fn wait(
     State(app): State<App>,
     By(caller): By,
     mut query: Query,
-    NamedOf(id, of): Of,
+    NamedOf(id, of): ProcessPath,
 ) -> Result<Response, Refused> {
     let timeout_ms = query.number("timeout_ms", 1..=ProcessRequest::WAIT_MS_MAX)?;
     query.done()?;
@@ -107,7 +107,7 @@ pub(super) async fn wait(
     // One that is over is not waited for, and its sandbox may be gone.
     let used = match record.end {
         Some(_) => None,
-        None => Some(Used::from(id).begin(&app, caller, UseKind::Exec).await?),
+        None => Some(UseTarget::from(id).begin(&app, caller, UseKind::Exec).await?),
     };
     let waiting = Waiting { app: &app, caller, sandbox: id, process: record.id };
     let record = waiting.end(deadline, record).await?;
@@ -120,7 +120,7 @@ pub(super) async fn write_stdin(
     State(app): State<App>,
     By(caller): By,
     NoQuery: NoQuery,
-    NamedOf(id, of): Of,
+    NamedOf(id, of): ProcessPath,
     request: Request,
 ) -> Result<Response, Refused> {
     // Who may not write to it has no business sending anything.
@@ -138,7 +138,7 @@ pub(super) async fn close_stdin(
     State(app): State<App>,
     By(caller): By,
     NoQuery: NoQuery,
-    NamedOf(id, of): Of,
+    NamedOf(id, of): ProcessPath,
 ) -> Result<Response, Refused> {
     app.engine.close_stdin(caller, id, &of).await?;
     Ok(no_content())
@@ -148,7 +148,7 @@ pub(super) async fn resize(
     State(app): State<App>,
     By(caller): By,
     NoQuery: NoQuery,
-    NamedOf(id, of): Of,
+    NamedOf(id, of): ProcessPath,
     request: Json<wire::TerminalSize>,
 ) -> Result<Response, Refused> {
     let size = checked_size("rows", request.value)?;

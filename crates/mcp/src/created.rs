@@ -12,23 +12,23 @@ use web::handed_out::Kept;
 
 /// What was made while one message was answered.
 #[derive(Clone, Default)]
-pub(super) struct Made(Arc<Mutex<Vec<Unknown>>>);
+pub(super) struct Created(Arc<Mutex<Vec<Unconfirmed>>>);
 
-impl Made {
+impl Created {
     pub(super) fn lease(&self, app: &App, caller: Caller, lease: LeaseId) {
-        self.push(Unknown { app: app.clone(), caller, thing: Some(Thing::Lease(lease)) });
+        self.push(Unconfirmed { app: app.clone(), caller, thing: Some(Kind::Lease(lease)) });
     }
 
     pub(super) fn session(&self, app: &App, caller: Caller, session: SessionId) {
-        self.push(Unknown { app: app.clone(), caller, thing: Some(Thing::Session(session)) });
+        self.push(Unconfirmed { app: app.clone(), caller, thing: Some(Kind::Session(session)) });
     }
 
-    fn push(&self, made: Unknown) {
+    fn push(&self, made: Unconfirmed) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).push(made);
     }
 }
 
-impl Kept for Made {
+impl Kept for Created {
     fn keep(self) {
         for mut made in self.0.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
             let _ = made.thing.take();
@@ -37,26 +37,26 @@ impl Kept for Made {
 }
 
 #[derive(Clone, Copy)]
-enum Thing {
+enum Kind {
     Lease(LeaseId),
     Session(SessionId),
 }
 
 /// Something that its caller does not know of yet. Dropped before they do, it is taken back.
-struct Unknown {
+struct Unconfirmed {
     app: App,
     caller: Caller,
-    thing: Option<Thing>,
+    thing: Option<Kind>,
 }
 
-impl Drop for Unknown {
+impl Drop for Unconfirmed {
     fn drop(&mut self) {
         let Some(thing) = self.thing.take() else { return };
         let (app, caller) = (self.app.clone(), self.caller);
         tasks::spawn(async move {
             let taken_back = match thing {
-                Thing::Lease(lease) => app.engine.return_lease(caller, lease).await,
-                Thing::Session(session) => app.engine.end_session(caller, session).await.map(drop),
+                Kind::Lease(lease) => app.engine.return_lease(caller, lease).await,
+                Kind::Session(session) => app.engine.end_session(caller, session).await.map(drop),
             };
             if let Err(error) = taken_back {
                 tracing::warn!(%error, "something that nobody knows of stays");

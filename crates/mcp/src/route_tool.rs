@@ -16,8 +16,8 @@ use rmcp::model::JsonObject;
 use serde_json::{Value, json};
 use tower_service::Service as _;
 
-use super::described::Words;
 use super::node::Node;
+use super::schemas::ApiDocument;
 use super::tool::{About, Call, Effect, Tool};
 use web::front::Admitted;
 use web::operation::{Route, Verb};
@@ -45,7 +45,7 @@ struct Plan {
 
 /// The tool of a route; none if that passes on whatever method it gets.
 pub(super) fn tool(
-    words: &Words,
+    words: &ApiDocument,
     route: &Route,
     name: &'static str,
     effect: Effect,
@@ -88,7 +88,7 @@ const fn method(verb: Verb) -> Option<Method> {
 }
 
 /// What it answers when all is well.
-fn result(words: &Words, told: &Value) -> JsonObject {
+fn result(words: &ApiDocument, told: &Value) -> JsonObject {
     let answers = [&told["responses"]["200"], &told["responses"]["201"]];
     let schema = answers.iter().find_map(|answer| {
         let schema = &answer["content"]["application/json"]["schema"];
@@ -99,7 +99,7 @@ fn result(words: &Words, told: &Value) -> JsonObject {
 
 impl Plan {
     /// The schema of the arguments.
-    fn arguments(&mut self, words: &Words, told: &Value) -> JsonObject {
+    fn arguments(&mut self, words: &ApiDocument, told: &Value) -> JsonObject {
         let (mut properties, mut required) = (JsonObject::new(), Vec::new());
         for parameter in told["parameters"].as_array().into_iter().flatten() {
             let name = parameter["name"].as_str().unwrap_or_default();

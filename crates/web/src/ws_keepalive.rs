@@ -11,35 +11,36 @@ const PING: Duration = Duration::from_secs(15);
 const MISSED_MAX: u32 = 3;
 
 /// Says when to ask.
-pub struct Pulse {
+pub struct WsKeepalive {
     beat: Interval,
     missed: u32,
-    hears: watch::Receiver<()>,
+    activity: watch::Receiver<()>,
 }
 
 /// Says that something was heard.
-pub struct Heard(watch::Sender<()>);
+pub struct PeerActivity(watch::Sender<()>);
 
-impl Pulse {
+impl WsKeepalive {
     /// Both halves.
-    pub fn new() -> (Self, Heard) {
-        let (heard, hears) = watch::channel(());
+    pub fn new() -> (Self, PeerActivity) {
+        let (heard, activity) = watch::channel(());
         let mut beat = interval_at(Instant::now() + PING, PING);
         // Who was waited for is asked once, and has time to answer.
         beat.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        (Self { beat, missed: 0, hears }, Heard(heard))
+        (Self { beat, missed: 0, activity }, PeerActivity(heard))
     }
 
     /// Done when it is time to ask; false if there is nobody to be asked.
-    pub async fn beats(&mut self) -> bool {
+    pub async fn next_ping(&mut self) -> bool {
         self.beat.tick().await;
-        self.missed = if self.hears.has_changed().unwrap_or(false) { 0 } else { self.missed + 1 };
-        self.hears.mark_unchanged();
+        self.missed =
+            if self.activity.has_changed().unwrap_or(false) { 0 } else { self.missed + 1 };
+        self.activity.mark_unchanged();
         self.missed <= MISSED_MAX
     }
 }
 
-impl Heard {
+impl PeerActivity {
     /// Something was heard.
     pub fn note(&self) {
         self.0.send_replace(());
@@ -67,13 +68,13 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn who_was_not_asked_for_long_is_not_given_up_at_once() {
-        let (mut pulse, _heard) = Pulse::new();
+        let (mut keepalive, _heard) = WsKeepalive::new();
         sleep(PING * 10).await;
         let began = Instant::now();
         for _ in 0..MISSED_MAX {
-            assert!(pulse.beats().await);
+            assert!(keepalive.next_ping().await);
         }
-        assert!(!pulse.beats().await);
+        assert!(!keepalive.next_ping().await);
         assert_eq!(
             began.elapsed(),
             PING * MISSED_MAX,
@@ -83,16 +84,16 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn silence_is_given_up_and_being_busy_is_no_silence() {
-        let (mut pulse, heard) = Pulse::new();
+        let (mut keepalive, heard) = WsKeepalive::new();
         heard.while_busy(sleep(PING * 10)).await;
-        assert!(pulse.beats().await);
+        assert!(keepalive.next_ping().await);
         heard.note();
-        assert!(pulse.beats().await);
+        assert!(keepalive.next_ping().await);
         for _ in 0..MISSED_MAX {
-            assert!(pulse.beats().await, "it may answer late");
+            assert!(keepalive.next_ping().await, "it may answer late");
         }
-        assert!(!pulse.beats().await);
+        assert!(!keepalive.next_ping().await);
         heard.note();
-        assert!(pulse.beats().await);
+        assert!(keepalive.next_ping().await);
     }
 }

@@ -4,11 +4,11 @@ use engine::{ProcessInput, TerminalSize};
 use model::process::RestartPolicy;
 use wire::ProcessRequest;
 
-use web::checks::{checked, checked_command, checked_env, checked_stdin};
+use web::input_checks::{checked, checked_command, checked_env, checked_stdin};
 use web::refused::Refused;
 
 /// What to start, and what to wait for.
-pub(super) struct Asked {
+pub(super) struct StartRequest {
     pub(super) process: engine::ProcessRequest,
     pub(super) wait: Wait,
     pub(super) wait_ms: u64,
@@ -22,7 +22,7 @@ pub(super) enum Wait {
     Ports(Vec<u16>),
 }
 
-impl Asked {
+impl StartRequest {
     pub(super) fn new(request: ProcessRequest) -> Result<Self, Refused> {
         let wait = wait(&request)?;
         let wait_ms = request.wait_timeout_ms.unwrap_or(ProcessRequest::WAIT_MS);
@@ -135,7 +135,7 @@ mod tests {
             (ProcessRequest { terminal: size(24, 80), ..base() }, None),
         ] {
             let shown = format!("{request:?}");
-            let blamed = Asked::new(request).err().and_then(|refused| refused.field);
+            let blamed = StartRequest::new(request).err().and_then(|refused| refused.field);
             assert_eq!(blamed.as_deref(), field, "{shown}");
         }
     }
@@ -148,7 +148,7 @@ mod tests {
             wait_timeout_ms: Some(7),
             ..ProcessRequest::argv(["a"])
         };
-        let asked = Asked::new(request).unwrap_or_else(|refused| panic!("{refused:?}"));
+        let asked = StartRequest::new(request).unwrap_or_else(|refused| panic!("{refused:?}"));
         assert_eq!((asked.process.timeout_ms, asked.wait_ms), (Some(3000), 7));
         assert_eq!(asked.wait, Wait::Ports(vec![80, 81]));
     }

@@ -11,11 +11,11 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::VERSION;
-use super::granular::granular;
+use super::message_events::granular;
 
 /// What was told of a turn.
 #[derive(Debug)]
-pub(super) struct Telling {
+pub(super) struct TurnFrames {
     session: SessionId,
     /// A message of type `result` was told.
     result: bool,
@@ -30,7 +30,7 @@ struct Ended {
     error: Option<Value>,
 }
 
-impl Telling {
+impl TurnFrames {
     pub(super) const fn new(session: SessionId) -> Self {
         Self { session, result: false, error: false }
     }
@@ -176,10 +176,10 @@ mod tests {
     }
 
     fn told(pieces: &[(&str, Value)]) -> String {
-        let mut telling = Telling::new(SESSION);
-        let mut text = telling.start(TurnId::from_u128(9)).to_vec();
+        let mut turn_frames = TurnFrames::new(SESSION);
+        let mut text = turn_frames.start(TurnId::from_u128(9)).to_vec();
         for (seq, (name, data)) in (1..).zip(pieces) {
-            let (frames, is_last) = telling.piece(&piece(seq, name, data));
+            let (frames, is_last) = turn_frames.piece(&piece(seq, name, data));
             for frame in frames {
                 text.extend_from_slice(&frame);
             }
@@ -271,10 +271,10 @@ mod tests {
 
     #[test]
     fn every_frame_is_one_line_of_data() {
-        let mut telling = Telling::new(SESSION);
+        let mut turn_frames = TurnFrames::new(SESSION);
         let data = Arc::from("{\"type\":\"assistant\",\n\r\"message\":{}}");
         let piece = TurnPiece { seq: 1, at: Wall(1), name: Arc::from("message"), data };
-        let (frames, _) = telling.piece(&piece);
+        let (frames, _) = turn_frames.piece(&piece);
         let text = String::from_utf8(frames[0].to_vec()).unwrap();
         assert_eq!(text.lines().filter(|line| line.starts_with("data: ")).count(), 1);
         assert_eq!(text.lines().count(), 4, "{text}");
@@ -312,11 +312,11 @@ mod tests {
         fn whatever_a_harness_says_a_stream_is_frames_and_done_comes_once(
             said in prop::collection::vec(any_json(), 0..6),
         ) {
-            let mut telling = Telling::new(SESSION);
+            let mut turn_frames = TurnFrames::new(SESSION);
             let pieces = said.iter().map(|data| ("message", data.clone())).chain([ended("failed")]);
             let mut text = String::new();
             for (seq, (name, data)) in (1..).zip(pieces) {
-                for frame in telling.piece(&piece(seq, name, &data)).0 {
+                for frame in turn_frames.piece(&piece(seq, name, &data)).0 {
                     let frame = String::from_utf8(frame.to_vec()).unwrap();
                     let lines: Vec<_> = frame.strip_suffix("\n\n").unwrap().split('\n').collect();
                     let numbered = lines[0] == format!("id: {seq}");

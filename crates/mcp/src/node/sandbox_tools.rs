@@ -9,8 +9,8 @@ use serde::{Deserialize, Serialize};
 use super::Node;
 use crate::tool::Effect::Changes;
 use crate::tool::{About, Call, Tool};
-use web::checks::checked_stdin;
 use web::front::Needs;
+use web::input_checks::checked_stdin;
 use web::path::Name as _;
 use web::refused::Refused;
 

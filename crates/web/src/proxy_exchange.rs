@@ -23,7 +23,7 @@ use tokio::time::{Instant, Sleep, sleep, sleep_until};
 
 use crate::app::App;
 use crate::boxed;
-use crate::lasting::Place;
+use crate::long_lived::LongLivedSlot;
 use crate::refused::Refused;
 use crate::tunnel::{Tunnel, revoked};
 
@@ -48,9 +48,9 @@ pub async fn until_open(used: &Use, ports: &[u16]) -> Result<Vec<Port>, Refusal>
 }
 
 /// What moves the bytes of an exchange. Dropped, it is over.
-struct Driving(AbortHandle);
+struct ConnectionTask(AbortHandle);
 
-impl Drop for Driving {
+impl Drop for ConnectionTask {
     fn drop(&mut self) {
         self.0.abort();
     }
@@ -71,20 +71,20 @@ pub async fn exchange(
         let cause = format!("what listens there does not answer as a server of HTTP does: {error}");
         Refused::new(ErrorCode::PortClosed, cause)
     };
-    let place = app.lasting.begin(caller.key)?;
+    let slot = app.long_lived.begin(caller.key)?;
     let shaken = http1::handshake(TokioIo::new(connection)).await;
     let (mut sender, moving) = shaken.map_err(failed)?;
-    let driving = tasks::spawn(async move {
+    let connection_task = tasks::spawn(async move {
         // Whoever waits for the answer hears of it.
         let _ = moving.with_upgrades().await;
     });
-    let driving = Driving(driving.abort_handle());
-    let (request, moved) = flowing(request, app.settings.body_stall);
+    let connection_task = ConnectionTask(connection_task.abort_handle());
+    let (request, moved) = with_stall_limit(request, app.settings.body_stall);
     let mut stops = app.stopping.clone();
     let answered = tokio::select! {
         answered = sender.send_request(request) => answered,
         refusal = used.broken() => return Err(refusal.into()),
-        () = silent(&moved) => {
+        () = response_timeout(&moved) => {
             let cause = "the server inside did not answer for ten minutes";
             return Err(Refused::new(ErrorCode::DeadlineExceeded, cause));
         }
@@ -98,17 +98,19 @@ pub async fn exchange(
     };
     let mut response = answered.map_err(failed)?;
     if response.status() != StatusCode::SWITCHING_PROTOCOLS {
-        let cut = Box::pin(cut(app, caller, used, place));
-        return Ok(response.map(|body| Body::new(Passed { body, cut, _driving: driving })));
+        let cancelled = Box::pin(cancelled(app, caller, used, slot));
+        return Ok(response.map(|body| {
+            Body::new(ResponseBody { body, cancelled, _connection: connection_task })
+        }));
     }
     let Some(client) = client else {
         let cause = "the server inside went over to something that nobody asked for";
         return Err(Refused::new(ErrorCode::PortClosed, cause));
     };
     let inside = hyper::upgrade::on(&mut response);
-    Tunnel { app, caller, used, place }.open(client, async move {
+    Tunnel { app, caller, used, slot }.open(client, async move {
         let inside = inside.await.ok().map(TokioIo::new);
-        drop(driving);
+        drop(connection_task);
         inside
     });
     Ok(response.map(|_| Body::empty()))
@@ -116,7 +118,7 @@ pub async fn exchange(
 
 /// Done when an answer is not to be passed on any more: its sandbox or its key is gone, or the server
 /// stops. Holds the use until then.
-async fn cut(app: App, caller: Caller, used: Use, place: Place) {
+async fn cancelled(app: App, caller: Caller, used: Use, slot: LongLivedSlot) {
     let mut stops = app.stopping.clone();
     tokio::select! {
         _ = used.broken() => {}
@@ -124,21 +126,21 @@ async fn cut(app: App, caller: Caller, used: Use, place: Place) {
         _ = stops.wait_for(|stops| *stops) => {}
         () = revoked(&app, caller) => {}
     }
-    drop(place);
+    drop(slot);
 }
 
 /// A request whose body is seen to move, and ends with an error when it pauses for too long.
-fn flowing(request: Request<Body>, stall: Duration) -> (Request<Body>, Moved) {
+fn with_stall_limit(request: Request<Body>, stall: Duration) -> (Request<Body>, Moved) {
     let (moves, moved) = watch::channel(Instant::now());
     let pause = Box::pin(sleep(stall));
-    (request.map(|body| Body::new(Flowing { body, moves, stall, pause })), moved)
+    (request.map(|body| Body::new(RequestBody { body, moves, stall, pause })), moved)
 }
 
 /// When something of a request moved last.
 type Moved = watch::Receiver<Instant>;
 
 /// Done when a server inside has thought for too long since it got all of its request.
-async fn silent(moved: &Moved) {
+async fn response_timeout(moved: &Moved) {
     loop {
         let last = *moved.borrow();
         sleep_until(last + HEAD_PATIENCE).await;
@@ -149,14 +151,14 @@ async fn silent(moved: &Moved) {
 }
 
 /// The body of a request on its way inside.
-struct Flowing {
+struct RequestBody {
     body: Body,
     moves: watch::Sender<Instant>,
     stall: Duration,
     pause: Pin<Box<Sleep>>,
 }
 
-impl http_body::Body for Flowing {
+impl http_body::Body for RequestBody {
     type Data = Bytes;
     type Error = axum::Error;
 
@@ -185,13 +187,13 @@ impl http_body::Body for Flowing {
 }
 
 /// The body of an answer, which keeps alive what it comes from.
-struct Passed {
+struct ResponseBody {
     body: Incoming,
-    cut: Pin<Box<dyn Future<Output = ()> + Send>>,
-    _driving: Driving,
+    cancelled: Pin<Box<dyn Future<Output = ()> + Send>>,
+    _connection: ConnectionTask,
 }
 
-impl http_body::Body for Passed {
+impl http_body::Body for ResponseBody {
     type Data = Bytes;
     type Error = axum::Error;
 
@@ -199,7 +201,7 @@ impl http_body::Body for Passed {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
-        if self.cut.as_mut().poll(cx).is_ready() {
+        if self.cancelled.as_mut().poll(cx).is_ready() {
             // An error and no end, so that what is missing is seen to be.
             let gone = io::Error::from(io::ErrorKind::ConnectionAborted);
             return Poll::Ready(Some(Err(axum::Error::new(gone))));

@@ -9,7 +9,7 @@ use serde_json::json;
 
 use super::errors::AshError;
 use super::fields::{At, session_id};
-use super::remembered::known;
+use super::known_sessions::known;
 use super::sessions::told;
 use super::{Routes, answer};
 use crate::app::App;

@@ -9,7 +9,7 @@ use wire::{FileTree, FoundFile, FoundList, SearchResult, TextMatch, Time};
 
 use crate::exec::USING;
 use crate::files::{PATH, path_of};
-use crate::used::{BOTH, Of};
+use crate::use_routes::{TARGETS, TargetSpec};
 use crate::view;
 use web::answer;
 use web::app::App;
@@ -17,7 +17,7 @@ use web::front::{By, Needs};
 use web::operation::{Kind, Operation, Param, Route, Verb, json};
 use web::query::Query;
 use web::refused::Refused;
-use web::used::Used;
+use web::use_target::UseTarget;
 
 const LIMIT: u64 = 1000;
 const LIMIT_MAX: u64 = 10_000;
@@ -43,11 +43,11 @@ const EXCLUDE: Param = Param::new(
 const NO_HIDDEN: Param = Param::new("exclude_hidden", Kind::Flag, "Nor is what begins with a dot");
 
 pub(super) fn routes() -> Vec<Route> {
-    BOTH.iter().flat_map(routes_of).collect()
+    TARGETS.iter().flat_map(routes_of).collect()
 }
 
-fn routes_of(of: &Of) -> Vec<Route> {
-    let at = of.at;
+fn routes_of(target: &TargetSpec) -> Vec<Route> {
+    let at = target.routes;
     let tree = Operation::new(at.tree.id, "What is beneath a directory, as a tree").answers(
         200,
         "The tree",
@@ -61,7 +61,7 @@ fn routes_of(of: &Of) -> Vec<Route> {
     let search = Operation::new(at.search.id, "A text in the files beneath a directory, or in one")
         .answers(200, "The lines in which it is", [json("SearchResult")]);
     let depth = |about| Param::new("depth", Kind::Number(1, DEPTH_MAX), about);
-    let using = |operation: Operation| operation.refuses(USING).refuses(of.refuses);
+    let using = |operation: Operation| operation.refuses(USING).refuses(target.refuses);
     vec![
         Route::new(
             Verb::Get,
@@ -157,7 +157,7 @@ async fn tree(
     State(app): State<App>,
     By(caller): By,
     mut query: Query,
-    id: Used,
+    id: UseTarget,
 ) -> Result<Response, Refused> {
     let asked = FindQuery {
         path: path_of(&mut query)?,
@@ -178,7 +178,7 @@ async fn find(
     State(app): State<App>,
     By(caller): By,
     mut query: Query,
-    id: Used,
+    id: UseTarget,
 ) -> Result<Response, Refused> {
     let asked = FindQuery {
         path: path_of(&mut query)?,
@@ -199,7 +199,7 @@ async fn search(
     State(app): State<App>,
     By(caller): By,
     mut query: Query,
-    id: Used,
+    id: UseTarget,
 ) -> Result<Response, Refused> {
     let path = path_of(&mut query)?;
     let text = query.required("text")?;

@@ -8,7 +8,7 @@ use crate::schemas::complete;
 
 /// The schemas of all of them.
 pub(crate) fn schemas() -> Schemas {
-    let mut schemas = Words::openapi().components.map(|words| words.schemas).unwrap_or_default();
+    let mut schemas = ApiTypes::openapi().components.map(|words| words.schemas).unwrap_or_default();
     complete(&mut schemas);
     schemas
 }
@@ -84,7 +84,7 @@ pub(crate) fn schemas() -> Schemas {
     wire::Stats,
     wire::Problem,
 )))]
-struct Words;
+struct ApiTypes;
 
 #[cfg(test)]
 mod tests {

@@ -3,11 +3,11 @@
 
 /// What of one output was read and not passed on.
 #[derive(Debug, Default)]
-pub(super) struct AsText {
+pub(super) struct LossyText {
     tail: Vec<u8>,
 }
 
-impl AsText {
+impl LossyText {
     /// What can be passed on once these bytes came.
     pub(super) fn push(&mut self, bytes: &[u8]) -> String {
         let mut all = std::mem::take(&mut self.tail);
@@ -55,7 +55,7 @@ mod tests {
             let mut cuts: Vec<_> = cuts.iter().map(|cut| cut % (bytes.len() + 1)).collect();
             cuts.extend([0, bytes.len()]);
             cuts.sort_unstable();
-            let mut pieces = AsText::default();
+            let mut pieces = LossyText::default();
             let mut joined: String =
                 cuts.windows(2).map(|pair| pieces.push(&bytes[pair[0]..pair[1]])).collect();
             joined.push_str(&pieces.finish());
@@ -64,7 +64,7 @@ mod tests {
 
         #[test]
         fn no_more_than_a_character_waits(bytes: Vec<u8>) {
-            let mut pieces = AsText::default();
+            let mut pieces = LossyText::default();
             let _ = pieces.push(&bytes);
             prop_assert!(pieces.tail.len() < 4);
         }
@@ -72,7 +72,7 @@ mod tests {
 
     #[test]
     fn what_is_no_text_does_not_wait() {
-        let mut pieces = AsText::default();
+        let mut pieces = LossyText::default();
         assert_eq!(pieces.push(b"a\xff"), "a\u{fffd}");
         assert_eq!(pieces.push(b"\xe2\x82"), "");
         assert_eq!(pieces.push(b"\xac!"), "€!");

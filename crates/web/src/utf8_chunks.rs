@@ -8,11 +8,11 @@ const TAIL_MAX: usize = 3;
 
 /// What was read of one output and not passed on yet.
 #[derive(Debug, Default)]
-pub struct Pieces {
+pub struct Utf8Chunks {
     tail: Vec<u8>,
 }
 
-impl Pieces {
+impl Utf8Chunks {
     /// What can be passed on once these bytes were read.
     pub fn push(&mut self, read: &[u8]) -> Option<Output> {
         let mut bytes = std::mem::take(&mut self.tail);
@@ -44,7 +44,7 @@ mod tests {
         let mut cuts: Vec<_> = cuts.iter().map(|cut| cut % (bytes.len() + 1)).collect();
         cuts.extend([0, bytes.len()]);
         cuts.sort_unstable();
-        let mut pieces = Pieces::default();
+        let mut pieces = Utf8Chunks::default();
         let mut outputs: Vec<_> =
             cuts.windows(2).filter_map(|pair| pieces.push(&bytes[pair[0]..pair[1]])).collect();
         outputs.extend(pieces.finish());
@@ -70,7 +70,7 @@ mod tests {
 
     #[test]
     fn what_is_not_text_is_base64_and_does_not_wait() {
-        let mut pieces = Pieces::default();
+        let mut pieces = Utf8Chunks::default();
         assert_eq!(pieces.push(b"a\xff").unwrap().data, None);
         assert_eq!(pieces.push(b"\xc3"), None);
         assert_eq!(pieces.push(b"\xbc").unwrap().data.as_deref(), Some("ü"));

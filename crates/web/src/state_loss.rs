@@ -21,12 +21,12 @@ pub const STATE_LOST: HeaderName = HeaderName::from_static(wire::STATE_LOST_HEAD
 
 /// How the two fields of a JSON answer are called.
 #[derive(Debug, Clone, Copy)]
-pub struct Fields {
+pub struct LossFields {
     lost: &'static str,
     reason: &'static str,
 }
 
-impl Fields {
+impl LossFields {
     /// The names in our own words.
     pub const SNAKE: Self = Self { lost: "state_lost", reason: "state_lost_reason" };
     /// The names in words of dialects that write fields like this.
@@ -44,7 +44,7 @@ pub async fn report(
     engine: Engine,
     response: Response,
     losses: Vec<Loss>,
-    fields: Fields,
+    fields: LossFields,
 ) -> Response {
     let Some(loss) = losses.last().copied() else { return response };
     let (mut parts, body) = response.into_parts();
@@ -56,7 +56,7 @@ pub async fn report(
     } else {
         body
     };
-    let taken = Taken { body, report: Some((engine, losses)) };
+    let taken = ReportingBody { body, report: Some((engine, losses)) };
     // An answer without a body is not asked for one: its head is all there is to take.
     let body = if taken.body.is_end_stream() { taken.without_body() } else { Body::new(taken) };
     Response::from_parts(parts, body)
@@ -69,7 +69,7 @@ fn is_json(headers: &HeaderMap) -> bool {
 }
 
 /// The same object with the fields that report a loss. What is no object stays as it is.
-async fn with_fields(body: Body, loss: Loss, fields: Fields) -> Body {
+async fn with_fields(body: Body, loss: Loss, fields: LossFields) -> Body {
     if body.size_hint().exact().is_none() {
         return body;
     }
@@ -83,25 +83,25 @@ async fn with_fields(body: Body, loss: Loss, fields: Fields) -> Body {
 }
 
 /// A body that tells when it is taken.
-struct Taken {
+struct ReportingBody {
     body: Body,
     report: Option<(Engine, Vec<Loss>)>,
 }
 
-impl Taken {
-    fn tell(&mut self) {
+impl ReportingBody {
+    fn mark_reported(&mut self) {
         if let Some((engine, losses)) = self.report.take() {
             engine.losses_reported(&losses);
         }
     }
 
     fn without_body(mut self) -> Body {
-        self.tell();
+        self.mark_reported();
         self.body
     }
 }
 
-impl http_body::Body for Taken {
+impl http_body::Body for ReportingBody {
     type Data = Bytes;
     type Error = axum::Error;
 
@@ -109,7 +109,7 @@ impl http_body::Body for Taken {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
-        self.tell();
+        self.mark_reported();
         Pin::new(&mut self.body).poll_frame(cx)
     }
 
