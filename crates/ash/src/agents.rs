@@ -52,7 +52,7 @@ pub(super) async fn keep(app: &App, caller: Caller, files: Files) -> Result<Seed
 }
 
 /// What a deploy asks for.
-struct Asked {
+struct AgentRequest {
     name: String,
     env: Option<BTreeMap<String, String>>,
     from: Origin,
@@ -65,7 +65,7 @@ enum Origin {
     Request(Files),
 }
 
-impl Asked {
+impl AgentRequest {
     fn of(mut body: Fields) -> Result<Self, AshError> {
         let name = body.required_text("name", NAME_CHARS_MAX)?;
         let fits = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-';
@@ -106,8 +106,8 @@ async fn deploy(
     By(caller): By,
     request: Request,
 ) -> Result<Response, AshError> {
-    let read = request_body::read(request, &app, FILES_BODY_MAX, Asked::of).await?;
-    let Asked { name, env, from } = read.taken;
+    let read = request_body::read(request, &app, FILES_BODY_MAX, AgentRequest::of).await?;
+    let AgentRequest { name, env, from } = read.taken;
     if let Some(env) = &env {
         app.engine.check_env(env)?;
     }

@@ -158,7 +158,7 @@ async fn events(
         return Err(AshError::invalid(cause));
     }
     let tenant = known(&app, caller, session).await?.tenant;
-    let wanted = Wanted { after, limit, kind };
+    let wanted = HistoryQuery { after, limit, kind };
     let reader = Reader { app: &app, caller, session };
     let shown: Vec<_> = past_events(&reader, &wanted)
         .await?
@@ -179,13 +179,13 @@ async fn events(
 }
 
 /// Which events.
-struct Wanted {
+struct HistoryQuery {
     after: u64,
     limit: usize,
     kind: Option<String>,
 }
 
-impl Wanted {
+impl HistoryQuery {
     fn takes(&self, event: &PastEvent) -> bool {
         self.is_any_or(event.kind)
     }
@@ -216,7 +216,7 @@ fn id_of(session: SessionId, from: Origin) -> String {
 
 async fn past_events(
     reader: &Reader<'_>,
-    wanted: &Wanted,
+    wanted: &HistoryQuery,
 ) -> Result<Vec<(u64, PastEvent)>, AshError> {
     let (mut found, until) =
         if wanted.is_of_turns() { turn_events(reader, wanted).await? } else { (Vec::new(), None) };
@@ -233,7 +233,7 @@ async fn past_events(
 /// to the end.
 async fn turn_events(
     reader: &Reader<'_>,
-    wanted: &Wanted,
+    wanted: &HistoryQuery,
 ) -> Result<(Vec<PastEvent>, Option<Wall>), AshError> {
     let begin = turn_history::moment(wanted.after);
     let (mut found, mut page) = (Vec::new(), Page::of(wanted.limit));
@@ -280,7 +280,7 @@ async fn turn_events(
 /// fit.
 async fn lifecycle_events(
     reader: &Reader<'_>,
-    wanted: &Wanted,
+    wanted: &HistoryQuery,
     until: Option<Wall>,
 ) -> Result<Vec<PastEvent>, AshError> {
     let begin = turn_history::moment(wanted.after);

@@ -14,7 +14,7 @@ use crate::app::App;
 const KIND: &str = "ash.session";
 
 /// A session of Ash that the caller may see.
-pub(super) struct Known {
+pub(super) struct KnownSession {
     pub(super) tenant: KeyId,
     pub(super) status: SessionStatus,
     pub(super) shown: Value,
@@ -22,7 +22,7 @@ pub(super) struct Known {
     pub(super) view: Option<SessionView>,
 }
 
-impl Known {
+impl KnownSession {
     pub(super) fn of(view: SessionView) -> Self {
         let (tenant, status) = (view.tenant, view.status);
         Self { tenant, status, shown: answer::session(&view), view: Some(view) }
@@ -30,9 +30,13 @@ impl Known {
 }
 
 /// Finds a session, also one that ended.
-pub(super) async fn known(app: &App, caller: Caller, id: SessionId) -> Result<Known, AshError> {
+pub(super) async fn known(
+    app: &App,
+    caller: Caller,
+    id: SessionId,
+) -> Result<KnownSession, AshError> {
     match app.engine.session(caller, id) {
-        Ok(view) if answer::agent_of(&view).is_some() => Ok(Known::of(view)),
+        Ok(view) if answer::agent_of(&view).is_some() => Ok(KnownSession::of(view)),
         Ok(_) => Err(AshError::no_session()),
         Err(refusal) => ended(app, caller, id).await?.ok_or_else(|| gone(&refusal)),
     }
@@ -44,12 +48,12 @@ fn gone(refusal: &Refusal) -> AshError {
     if is_gone { AshError::no_session() } else { refusal.clone().into() }
 }
 
-async fn ended(app: &App, caller: Caller, id: SessionId) -> Result<Option<Known>, AshError> {
+async fn ended(app: &App, caller: Caller, id: SessionId) -> Result<Option<KnownSession>, AshError> {
     let found = app.engine.past(KIND, caller.key, id).await?;
     let shown = found.and_then(|body| serde_json::from_str(&body).ok());
     Ok(shown.map(|shown| {
         let (tenant, status) = (caller.key, SessionStatus::Ended);
-        Known { tenant, status, shown, view: None }
+        KnownSession { tenant, status, shown, view: None }
     }))
 }
 

@@ -24,7 +24,7 @@ use crate::app::App;
 use web::front::{By, Needs};
 use web::key_watch::KeyWatch;
 use web::query::Query;
-use web::stream::{self, Format, HEARTBEAT, Utf8Chunks};
+use web::stream::{self, BodySource, Format, HEARTBEAT};
 
 const TEXT_CHARS_MAX: usize = 500_000;
 const BLOCKS_MAX: usize = 20;
@@ -197,7 +197,7 @@ impl Stream {
     }
 }
 
-impl Utf8Chunks for Stream {
+impl BodySource for Stream {
     async fn next(&mut self) -> Option<Bytes> {
         loop {
             if let Some(frame) = self.ready.pop_front() {

@@ -79,7 +79,7 @@ fn servers_of(body: &mut Fields) -> Result<Option<Map<String, Value>>, AshError>
 }
 
 /// What a session is asked for with.
-struct Asked {
+struct SessionRequest {
     agent: String,
     extra_env: BTreeMap<String, String>,
     servers: Option<Map<String, Value>>,
@@ -88,7 +88,7 @@ struct Asked {
     config: Map<String, Value>,
 }
 
-impl Asked {
+impl SessionRequest {
     fn of(mut body: Fields) -> Result<Self, AshError> {
         let agent = body.required_text("agent", NAME_CHARS_MAX)?;
         if body.has("credentialId") {
@@ -110,8 +110,8 @@ async fn create(
     By(caller): By,
     request: Request,
 ) -> Result<Response, AshError> {
-    let read = request_body::read(request, &app, BODY_MAX, Asked::of).await?;
-    let Asked { agent: name, extra_env, servers, prompt, mode, config } = read.taken;
+    let read = request_body::read(request, &app, BODY_MAX, SessionRequest::of).await?;
+    let SessionRequest { agent: name, extra_env, servers, prompt, mode, config } = read.taken;
     let Some(agent) = registry::find(&app, caller.key, &name).await? else {
         return Err(AshError::new(404, format!("Agent \"{name}\" not found")));
     };
@@ -179,7 +179,7 @@ async fn seed_for(
 }
 
 /// Which sessions a list has.
-struct Wanted {
+struct ListQuery {
     agent: Option<String>,
     status: Option<&'static str>,
 }
@@ -190,7 +190,7 @@ async fn list(
     mut query: Query,
 ) -> Result<Response, AshError> {
     let status = query.text("status")?.filter(|word| !word.is_empty());
-    let wanted = Wanted {
+    let wanted = ListQuery {
         agent: query.text("agent")?.filter(|name| !name.is_empty()),
         status: status.as_deref().map(status_word).transpose()?,
     };
@@ -228,7 +228,7 @@ fn status_word(given: &str) -> Result<&'static str, AshError> {
 }
 
 /// Sessions that the engine knows, newest first.
-fn matching(app: &App, caller: Caller, wanted: &Wanted) -> Vec<Value> {
+fn matching(app: &App, caller: Caller, wanted: &ListQuery) -> Vec<Value> {
     let agent = wanted.agent.iter().map(|name| (AGENT.to_owned(), name.clone()));
     let mut query = SessionQuery { metadata: agent.collect(), limit: PAGE, ..Default::default() };
     let mut found = Vec::new();

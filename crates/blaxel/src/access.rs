@@ -7,7 +7,7 @@ use http::{HeaderMap, HeaderValue};
 use model::{ErrorCode, KeyId, Role};
 
 use super::Mounted;
-use super::paths::Asked;
+use super::paths::RequestPath;
 use super::routes::Route;
 use crate::app::App;
 use web::refused::Refused;
@@ -54,7 +54,8 @@ fn is_of_page(path: &str, headers: &HeaderMap) -> bool {
     if origin.is_none() && site.is_none_or(|site| site == "none") {
         return false;
     }
-    let is_port = Asked::new(path).is_ok_and(|asked| matches!(Route::of(&asked), Route::Port(..)));
+    let is_port =
+        RequestPath::new(path).is_ok_and(|asked| matches!(Route::of(&asked), Route::Port(..)));
     let from_here = site.is_none_or(|site| site == "none" || site == "same-origin");
     let of_here = origin.is_none_or(|origin| {
         let host = headers.get(HOST).map(HeaderValue::as_bytes);

@@ -20,7 +20,7 @@ use super::process_view::{INLINE_BYTES, Where, shown, written};
 use super::processes::{BOTH, Patience, stopping};
 use super::target::Target;
 use web::key_watch::KeyWatch;
-use web::stream::{NDJSON, Utf8Chunks, body};
+use web::stream::{BodySource, NDJSON, body};
 
 /// How often a stream on which nothing happens says that it is still there.
 const KEEPALIVE: Duration = Duration::from_secs(5);
@@ -172,7 +172,7 @@ impl Watched {
     }
 }
 
-impl Utf8Chunks for ExecStream {
+impl BodySource for ExecStream {
     async fn next(&mut self) -> Option<Bytes> {
         loop {
             if let Some(line) = self.lines.pop_front() {

@@ -24,7 +24,7 @@ const FILES_MAX: usize = 10_000;
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-struct Asked {
+struct FileRequest {
     content: Option<String>,
     is_directory: Option<bool>,
     permissions: Option<String>,
@@ -58,7 +58,7 @@ pub(super) async fn put(
         return upload(target, path, request).await;
     }
     let (bytes, share) = request_body::bytes(request, &target.app, JSON_BYTES_MAX).await?;
-    let asked: Asked = request_body::parse(&bytes)?;
+    let asked: FileRequest = request_body::parse(&bytes)?;
     let mode = permissions(asked.permissions.as_deref())?;
     drop(bytes);
     let used = target.begin(UseKind::Files).await?;

@@ -35,7 +35,7 @@ const MATCHES: u32 = 100;
 const LIKE_MAX: u32 = 20_000;
 
 #[derive(Debug, Serialize)]
-struct Found {
+struct FoundFile {
     path: String,
     r#type: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -84,7 +84,7 @@ pub(super) async fn find(
     let matches: Vec<_> = found
         .entries
         .iter()
-        .map(|entry| Found {
+        .map(|entry| FoundFile {
             path: String::from_utf8_lossy(&entry.path).into_owned(),
             r#type: kind(entry.kind),
             score: None,
@@ -137,7 +137,7 @@ pub(super) async fn fuzzy(
         .filter_map(|entry| {
             let path = String::from_utf8_lossy(&entry.path).into_owned();
             let score = Some(score(&path, &word)?);
-            Some(Found { path, r#type: kind(entry.kind), score })
+            Some(FoundFile { path, r#type: kind(entry.kind), score })
         })
         .collect();
     matches.sort_by(|one, other| {

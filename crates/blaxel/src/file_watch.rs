@@ -16,9 +16,9 @@ use super::paths::FilePath;
 use super::request_body;
 use super::target::Target;
 use web::key_watch::KeyWatch;
-use web::stream::{Utf8Chunks, body};
+use web::stream::{BodySource, body};
 
-struct Watching {
+struct WatchStream {
     target: Target,
     watch: FileWatch,
     ignore: Vec<String>,
@@ -43,7 +43,7 @@ pub(super) async fn response(
         return Err(BlaxelError::bad(format!("{} is not a directory", path.shown)));
     }
     let watch = used.watch(&WatchQuery { path: path.whole, recursive }).await?;
-    let watching = Watching {
+    let watching = WatchStream {
         target: target.clone(),
         watch,
         ignore,
@@ -89,7 +89,7 @@ fn line(change: &FileChange, ignore: &[String]) -> Option<Bytes> {
     Some(text.into())
 }
 
-impl Utf8Chunks for Watching {
+impl BodySource for WatchStream {
     async fn next(&mut self) -> Option<Bytes> {
         loop {
             if self.over || !self.key.works(&self.target.app) {

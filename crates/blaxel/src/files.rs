@@ -34,7 +34,7 @@ const BYTES: &str = "application/octet-stream";
 /// A file, as it is told.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Shown {
+struct FileView {
     path: String,
     name: String,
     permissions: String,
@@ -47,7 +47,7 @@ struct Shown {
 }
 
 #[derive(Debug, Serialize)]
-struct Inner {
+struct EntryView {
     path: String,
     name: String,
 }
@@ -57,14 +57,14 @@ struct Inner {
 struct Directory {
     path: String,
     name: String,
-    files: Vec<Shown>,
-    subdirectories: Vec<Inner>,
+    files: Vec<FileView>,
+    subdirectories: Vec<EntryView>,
 }
 
-fn shown(entry: &Entry, path: String, whole: &str) -> Shown {
+fn shown(entry: &Entry, path: String, whole: &str) -> FileView {
     // The guest does not tell whose a file is; programs own what is in the workspace.
     let owner = if whole.starts_with(WORKSPACE) { "agent" } else { "root" };
-    Shown {
+    FileView {
         path,
         name: String::from_utf8_lossy(&entry.name).into_owned(),
         permissions: permissions(entry),
@@ -113,7 +113,7 @@ pub(super) async fn listing(used: &Use, path: &FilePath) -> Result<Response, Bla
             let name = String::from_utf8_lossy(&entry.name);
             let at = path.shown_beneath(&name);
             if entry.kind == EntryKind::Directory {
-                subdirectories.push(Inner { path: at, name: name.into_owned() });
+                subdirectories.push(EntryView { path: at, name: name.into_owned() });
             } else {
                 files.push(shown(entry, at, &path.whole));
             }
@@ -177,7 +177,7 @@ pub(super) async fn get(
         Err(error) => String::from_utf8_lossy(error.as_bytes()).into_owned(),
     };
     let file = shown(&reader.entry, path.shown.clone(), &path.whole);
-    answer::counted(&target.app, share, &Shown { content: Some(content), ..file })
+    answer::counted(&target.app, share, &FileView { content: Some(content), ..file })
 }
 
 fn too_large() -> BlaxelError {

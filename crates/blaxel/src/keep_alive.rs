@@ -19,11 +19,11 @@ const TIMEOUT_S_MAX: f64 = 31_536_000.0;
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-struct Asked {
+struct StopRequest {
     timeout: Option<f64>,
 }
 
-impl Asked {
+impl StopRequest {
     /// What cannot be read is at once, as in Blaxel.
     fn after_ms(bytes: &[u8]) -> u64 {
         let asked: Self = serde_json::from_slice(bytes).unwrap_or_default();
@@ -45,7 +45,7 @@ pub(super) async fn status(target: &Target) -> Result<Response, BlaxelError> {
 pub(super) async fn stop(target: &Target, request: Request) -> Result<Response, BlaxelError> {
     let app = &target.app;
     let (bytes, _share) = request_body::bytes(request, app, app.settings.json_bytes_max).await?;
-    let after_ms = Asked::after_ms(&bytes);
+    let after_ms = StopRequest::after_ms(&bytes);
     let Some(sandbox) = target.now() else { return answer::ok(&resting()) };
     match app.engine.stop_keeping_awake(target.caller, sandbox, after_ms).await {
         Ok(report) => answer::ok(&told(&report)),
@@ -60,13 +60,13 @@ pub(super) async fn stop(target: &Target, request: Request) -> Result<Response, 
 struct Status<'a> {
     state: &'static str,
     scheduled_stop_at: Option<String>,
-    keep_alive_processes: Vec<Kept<'a>>,
+    keep_alive_processes: Vec<KeepAliveProcess<'a>>,
 }
 
 /// A process that keeps its sandbox awake.
 #[derive(Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Kept<'a> {
+struct KeepAliveProcess<'a> {
     pid: String,
     name: &'a str,
     command: &'a str,
@@ -74,7 +74,7 @@ struct Kept<'a> {
     timeout: u64,
 }
 
-impl<'a> Kept<'a> {
+impl<'a> KeepAliveProcess<'a> {
     fn of(record: &'a ProcessRecord) -> Self {
         Self {
             pid: record.pid.to_string(),
@@ -107,7 +107,7 @@ fn status_of(
     Status {
         state,
         scheduled_stop_at: scheduled_stop_at.map(answer::moment),
-        keep_alive_processes: keep_alive.iter().map(Kept::of).collect(),
+        keep_alive_processes: keep_alive.iter().map(KeepAliveProcess::of).collect(),
     }
 }
 
@@ -129,7 +129,7 @@ mod tests {
             (r#"{"timeout":1e300}"#, 31_536_000_000),
             (r#"{"timeout":"300"}"#, 0),
         ] {
-            assert_eq!(Asked::after_ms(text.as_bytes()), ms, "{text}");
+            assert_eq!(StopRequest::after_ms(text.as_bytes()), ms, "{text}");
         }
     }
 

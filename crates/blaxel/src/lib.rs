@@ -53,7 +53,7 @@ pub use self::access::OF_LISTENER;
 use self::app::App;
 use self::dialect::BlaxelDialect;
 use self::errors::BlaxelError;
-use self::paths::Asked;
+use self::paths::RequestPath;
 use self::routes::{OfProcess, OfUpload, Route};
 use self::sandboxes::Here;
 pub use self::settings::BlaxelSettings;
@@ -166,7 +166,7 @@ async fn call(
         Some(at) => path.split_at(at),
         None => (path, ""),
     };
-    let word = Asked::new(word)?.decoded;
+    let word = RequestPath::new(word)?.decoded;
     if word.is_empty() {
         return health::root();
     }
@@ -191,7 +191,7 @@ async fn control(
     allow(if looks { Needs::Read } else { Needs::Use }, caller)?;
     let here = Here::of(request.headers(), request.uri());
     let name = raw.strip_prefix(CONTROL).unwrap_or_default().trim_matches('/');
-    let name = Asked::new(name)?.decoded;
+    let name = RequestPath::new(name)?.decoded;
     let mut response = match (request.method().as_str(), name.as_str()) {
         ("POST", "") => sandboxes::create(app, caller, request).await?,
         ("GET", "") => sandboxes::list(app, caller, request).await?,
@@ -215,7 +215,7 @@ async fn sandbox(
     raw: &str,
     request: Request,
 ) -> Result<Response, BlaxelError> {
-    let route = Route::of(&Asked::new(raw)?);
+    let route = Route::of(&RequestPath::new(raw)?);
     let name = RouteName(route.name());
     let done = match allow(route.needs(request.method()), caller) {
         Ok(()) => at(app, caller, word, route, request).await,

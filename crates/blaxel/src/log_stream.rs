@@ -18,7 +18,7 @@ use super::errors::BlaxelError;
 use super::processes::BOTH;
 use super::target::Target;
 use web::key_watch::KeyWatch;
-use web::stream::{Utf8Chunks, body};
+use web::stream::{BodySource, body};
 
 pub(super) const KEEPALIVE: Duration = Duration::from_secs(30);
 pub(super) const STILL_HERE: &[u8] = b"[keepalive]\n";
@@ -101,7 +101,7 @@ pub(super) async fn response(target: &Target, id: &str) -> Result<Response, Blax
     Ok(response)
 }
 
-impl Utf8Chunks for LogStream {
+impl BodySource for LogStream {
     async fn next(&mut self) -> Option<Bytes> {
         loop {
             if self.over || !self.key.works(&self.target.app) {

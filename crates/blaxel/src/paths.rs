@@ -11,7 +11,7 @@ pub(super) const WORKSPACE: &str = "/workspace";
 const PATH_BYTES_MAX: usize = 4096;
 
 /// The path of a request, encoded and decoded.
-pub(super) struct Asked<'a> {
+pub(super) struct RequestPath<'a> {
     raw: &'a str,
     pub(super) decoded: String,
 }
@@ -25,7 +25,7 @@ pub(super) struct FilePath {
     pub(super) shown: String,
 }
 
-impl<'a> Asked<'a> {
+impl<'a> RequestPath<'a> {
     pub(super) fn new(raw: &'a str) -> Result<Self, BlaxelError> {
         let decoded = percent_decode_str(raw).decode_utf8();
         let decoded = decoded.map_err(|_| BlaxelError::bad("the path is not UTF-8"))?.into_owned();
@@ -119,7 +119,7 @@ mod tests {
     use super::*;
 
     fn file(raw: &str) -> (String, String) {
-        let asked = Asked::new(raw).unwrap();
+        let asked = RequestPath::new(raw).unwrap();
         let file = asked.file(asked.after("/filesystem").unwrap());
         (file.whole, file.shown)
     }
@@ -147,9 +147,9 @@ mod tests {
         ] {
             assert_eq!(file(raw), (whole.to_owned(), shown.to_owned()), "{raw}");
         }
-        assert_eq!(Asked::new("/filesystem-find/x").unwrap().after("/filesystem"), None);
-        assert!(Asked::new("/filesystem/%ff").is_err());
-        assert!(Asked::new("/filesystem/a%00").is_err());
+        assert_eq!(RequestPath::new("/filesystem-find/x").unwrap().after("/filesystem"), None);
+        assert!(RequestPath::new("/filesystem/%ff").is_err());
+        assert!(RequestPath::new("/filesystem/a%00").is_err());
     }
 
     #[test]
@@ -167,7 +167,7 @@ mod tests {
     proptest! {
         #[test]
         fn any_path_is_whole_and_clean(raw in "/filesystem[/a.~%2F]{0,20}") {
-            if let Ok(asked) = Asked::new(&raw) && let Some(rest) = asked.after("/filesystem") {
+            if let Ok(asked) = RequestPath::new(&raw) && let Some(rest) = asked.after("/filesystem") {
                 let whole = asked.file(rest).whole;
                 prop_assert!(whole.starts_with('/'));
                 prop_assert!(!whole.split('/').skip(1).any(|part| [".", ".."].contains(&part)));

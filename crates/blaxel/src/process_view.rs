@@ -18,7 +18,7 @@ const NO_CODE: i32 = -1;
 /// A process.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Shown<'a> {
+pub(super) struct ProcessView<'a> {
     pid: String,
     name: &'a str,
     command: &'a str,
@@ -40,12 +40,12 @@ pub(super) struct Shown<'a> {
 
 /// What a process wrote.
 #[derive(Debug, Default)]
-pub(super) struct Written {
+pub(super) struct ProcessText {
     pub(super) stdout: String,
     pub(super) stderr: String,
 }
 
-impl Written {
+impl ProcessText {
     /// Both, one after the other: Blaxel does not keep their order here.
     pub(super) fn both(&self) -> String {
         [self.stdout.as_str(), self.stderr.as_str()].concat()
@@ -63,7 +63,7 @@ pub(super) enum Where {
     Listed,
 }
 
-pub(super) fn shown(record: &ProcessRecord, written: Written, told: Where) -> Shown<'_> {
+pub(super) fn shown(record: &ProcessRecord, written: ProcessText, told: Where) -> ProcessView<'_> {
     let completed_at = match (&record.end, told) {
         (Some(end), _) => Some(http_date(end.at)),
         (None, Where::Listed) => None,
@@ -74,7 +74,7 @@ pub(super) fn shown(record: &ProcessRecord, written: Written, told: Where) -> Sh
         None => 0,
         Some(policy) => policy.max_restarts.map_or(-1, i64::from),
     };
-    Shown {
+    ProcessView {
         pid: record.pid.to_string(),
         name: &record.name,
         command: &record.command,
@@ -104,12 +104,12 @@ pub(super) async fn written(
     caller: Caller,
     record: &ProcessRecord,
     bytes_max: u64,
-) -> Result<Written, Refusal> {
+) -> Result<ProcessText, Refusal> {
     let log = &record.log;
     // That of one that runs may have grown since.
     let nothing = record.end.is_some() && log.stdout_bytes == 0 && log.stderr_bytes == 0;
     if nothing {
-        return Ok(Written::default());
+        return Ok(ProcessText::default());
     }
     let read = async |wanted, total: u64| {
         if record.end.is_some() && total == 0 {
@@ -125,7 +125,7 @@ pub(super) async fn written(
     };
     let stdout = read(LogWanted::Stdout, log.stdout_bytes).await?;
     let stderr = read(LogWanted::Stderr, log.stderr_bytes).await?;
-    Ok(Written { stdout, stderr })
+    Ok(ProcessText { stdout, stderr })
 }
 
 /// Bytes as text. What was cut at its beginning may begin within a character.
@@ -190,12 +190,12 @@ pub(super) mod tests {
             "restartOnFailure": false, "maxRestarts": 0, "restartCount": 0, "keepAlive": true,
             "stdin": false,
         });
-        assert_eq!(told(Written::default(), Where::Started), expected);
-        let alone = told(Written::default(), Where::Alone);
+        assert_eq!(told(ProcessText::default(), Where::Started), expected);
+        let alone = told(ProcessText::default(), Where::Alone);
         assert_eq!((&alone["logs"], &alone["completedAt"]), (&json!(""), &json!("")));
-        let listed = told(Written::default(), Where::Listed);
+        let listed = told(ProcessText::default(), Where::Listed);
         assert_eq!((&listed["logs"], &listed["completedAt"]), (&json!(""), &json!(null)));
-        let written = Written { stdout: "out\n".to_owned(), stderr: "err\n".to_owned() };
+        let written = ProcessText { stdout: "out\n".to_owned(), stderr: "err\n".to_owned() };
         assert_eq!(told(written, Where::Started)["logs"], "out\nerr\n");
     }
 
@@ -205,7 +205,7 @@ pub(super) mod tests {
             let mut over = record(Some(ended(code, signal)));
             over.restart = Some(RestartPolicy { max_restarts: None });
             let over =
-                serde_json::to_value(shown(&over, Written::default(), Where::Alone)).unwrap();
+                serde_json::to_value(shown(&over, ProcessText::default(), Where::Alone)).unwrap();
             assert_eq!(over["exitCode"], told);
             assert_eq!(over["completedAt"], "Mon, 02 Jan 2006 15:04:06 GMT");
             assert_eq!(

@@ -21,7 +21,7 @@ use super::errors::BlaxelError;
 use super::exec_stream::ExecStream;
 use super::paths::FilePath;
 use super::port_wait::{self, Opened};
-use super::process_view::{INLINE_BYTES, Shown, Where, Written, shown, written};
+use super::process_view::{INLINE_BYTES, ProcessText, ProcessView, Where, shown, written};
 use super::target::{Target, is_unknown};
 use super::{answer, request_body};
 use web::body_memory::Share;
@@ -43,7 +43,7 @@ const LOGS_BYTES: u64 = 4 << 20;
 /// What is asked for. Unknown fields are ignored.
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-struct Asked {
+struct StartRequest {
     command: Option<String>,
     name: Option<String>,
     working_dir: Option<String>,
@@ -57,7 +57,7 @@ struct Asked {
     stdin: Option<bool>,
 }
 
-impl Asked {
+impl StartRequest {
     fn is_on(flag: Option<bool>) -> bool {
         flag.unwrap_or(false)
     }
@@ -133,7 +133,7 @@ pub(super) async fn start(target: &Target, request: Request) -> Result<Response,
     let accept = request_body::accept(request.headers());
     let streams = ["text/event-stream", "application/x-ndjson"].map(|kind| accept.contains(kind));
     let (bytes, _share) = request_body::bytes(request, app, app.settings.exec_bytes_max).await?;
-    let asked: Asked = request_body::parse(&bytes)?;
+    let asked: StartRequest = request_body::parse(&bytes)?;
     let wanted = asked.request()?;
     let patience = asked.patience();
     let used = target.begin(UseKind::Exec).await?;
@@ -143,7 +143,7 @@ pub(super) async fn start(target: &Target, request: Request) -> Result<Response,
         return Ok(ExecStream::response(target, used, started, patience).await);
     }
     let record = begin(&used, wanted, &ports).await?;
-    let waits = Asked::is_on(asked.wait_for_completion);
+    let waits = StartRequest::is_on(asked.wait_for_completion);
     let record = if waits {
         wait(target, &used, &record, patience).await?
     } else if ports.is_empty() {
@@ -154,7 +154,7 @@ pub(super) async fn start(target: &Target, request: Request) -> Result<Response,
     let told = if waits || !ports.is_empty() { Where::Alone } else { Where::Started };
     let written = match told {
         // It was only just started: what it may have written already is for those who ask.
-        Where::Started => Written::default(),
+        Where::Started => ProcessText::default(),
         Where::Alone | Where::Listed => written(app, target.caller, &record, INLINE_BYTES).await?,
     };
     answer::ok(&shown(&record, written, told))
@@ -277,12 +277,12 @@ pub(super) async fn list(target: &Target) -> Result<Response, BlaxelError> {
         }
     }
     records.truncate(LISTED_MAX);
-    let mut listed: Vec<Shown<'_>> = Vec::with_capacity(records.len());
+    let mut listed: Vec<ProcessView<'_>> = Vec::with_capacity(records.len());
     for (n, record) in records.iter().enumerate() {
         let written = if n < WRITTEN_MAX {
             written(&target.app, target.caller, record, INLINE_BYTES).await?
         } else {
-            Written::default()
+            ProcessText::default()
         };
         listed.push(shown(record, written, Where::Listed));
     }
@@ -367,7 +367,7 @@ pub(super) const BOTH: LogWanted = LogWanted::Both;
 mod tests {
     use super::*;
 
-    fn asked(text: &str) -> Asked {
+    fn asked(text: &str) -> StartRequest {
         request_body::parse(text.as_bytes()).unwrap()
     }
 
@@ -405,7 +405,7 @@ mod tests {
             assert_eq!(asked(bad).request().unwrap_err().status, 400, "{bad}");
         }
         for bad in ["[]", "nonsense", r#"{"command":7}"#, r#"{"command":"a","env":{"A":1}}"#] {
-            assert!(request_body::parse::<Asked>(bad.as_bytes()).is_err(), "{bad}");
+            assert!(request_body::parse::<StartRequest>(bad.as_bytes()).is_err(), "{bad}");
         }
     }
 }

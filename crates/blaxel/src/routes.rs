@@ -3,7 +3,7 @@
 
 use http::Method;
 
-use super::paths::{Asked, FilePath};
+use super::paths::{FilePath, RequestPath};
 use web::front::Needs;
 
 /// A route of a sandbox's API.
@@ -63,7 +63,7 @@ const ENVIRONMENT: &str = "the environment of a sandbox is given when it is made
 const TERMINAL: &str = "there is no page: connect to /terminal/ws, or use `shoal exec -it`";
 
 impl Route {
-    pub(super) fn of(asked: &Asked<'_>) -> Self {
+    pub(super) fn of(asked: &RequestPath<'_>) -> Self {
         let decoded = asked.decoded.as_str();
         let file = |rest: &str| asked.file(rest);
         if let Some(rest) = decoded.strip_prefix("/filesystem/tree/") {
@@ -239,7 +239,7 @@ mod tests {
     use super::*;
 
     fn route(raw: &str) -> Route {
-        Route::of(&Asked::new(raw).unwrap())
+        Route::of(&RequestPath::new(raw).unwrap())
     }
 
     #[test]

@@ -23,11 +23,11 @@ pub(super) struct Target {
     pub(super) caller: Caller,
     /// The key that was given.
     pub(super) key: KeyId,
-    of: Of,
+    of: TargetKind,
 }
 
 #[derive(Clone)]
-enum Of {
+enum TargetKind {
     Sandbox(SandboxId),
     Named(Arc<NamedSession>),
     /// The one of the listener, which nobody has used yet.
@@ -44,9 +44,11 @@ impl Target {
     ) -> Result<Self, BlaxelError> {
         let caller = Caller { key: OF_LISTENER, role: by.role };
         let of = match app.engine.named_session(KIND, OF_LISTENER, OF_ITS_OWN).await? {
-            Some(named) if app.engine.session_lives(caller, named.session) => Of::Named(named),
-            Some(_) | None if is_used => Of::Named(sandboxes::make_own(app, caller).await?),
-            Some(_) | None => Of::NotYet,
+            Some(named) if app.engine.session_lives(caller, named.session) => {
+                TargetKind::Named(named)
+            }
+            Some(_) | None if is_used => TargetKind::Named(sandboxes::make_own(app, caller).await?),
+            Some(_) | None => TargetKind::NotYet,
         };
         Ok(Self { app: app.clone(), caller, key: by.key, of })
     }
@@ -54,9 +56,9 @@ impl Target {
     /// One by its name or id.
     pub(super) async fn find(app: &App, by: Caller, word: &str) -> Result<Self, BlaxelError> {
         let of = match app.engine.named_session(KIND, by.key, word).await? {
-            Some(named) => Of::Named(named),
+            Some(named) => TargetKind::Named(named),
             None => match word.parse::<SandboxId>() {
-                Ok(id) => Of::Sandbox(id),
+                Ok(id) => TargetKind::Sandbox(id),
                 Err(_) => {
                     return Err(BlaxelError::new(404, format!("sandbox {word:?} not found")));
                 }
@@ -69,21 +71,21 @@ impl Target {
     pub(super) async fn begin(&self, kind: UseKind) -> Result<Use, BlaxelError> {
         let engine = &self.app.engine;
         match &self.of {
-            Of::Sandbox(id) => Ok(engine.use_sandbox(self.caller, *id, kind).await?),
-            Of::Named(named) => {
+            TargetKind::Sandbox(id) => Ok(engine.use_sandbox(self.caller, *id, kind).await?),
+            TargetKind::Named(named) => {
                 let used = engine.use_named_session(KIND, self.caller, named, kind).await;
                 Ok(used.map_err(refused)?)
             }
-            Of::NotYet => Err(not_yet()),
+            TargetKind::NotYet => Err(not_yet()),
         }
     }
 
     /// The same, for tools.
     pub(super) fn used(&self) -> Result<UseTarget, BlaxelError> {
         match &self.of {
-            Of::Sandbox(id) => Ok(UseTarget::Sandbox(*id)),
-            Of::Named(named) => Ok(UseTarget::Session(named.session)),
-            Of::NotYet => Err(not_yet()),
+            TargetKind::Sandbox(id) => Ok(UseTarget::Sandbox(*id)),
+            TargetKind::Named(named) => Ok(UseTarget::Session(named.session)),
+            TargetKind::NotYet => Err(not_yet()),
         }
     }
 
@@ -96,12 +98,12 @@ impl Target {
     /// The sandbox that it has now, if it has one.
     pub(super) fn now(&self) -> Option<SandboxId> {
         match &self.of {
-            Of::Sandbox(id) => Some(*id),
-            Of::Named(named) => {
+            TargetKind::Sandbox(id) => Some(*id),
+            TargetKind::Named(named) => {
                 let view = self.app.engine.session(self.caller, named.session);
                 view.ok().and_then(|view| view.sandbox_id)
             }
-            Of::NotYet => None,
+            TargetKind::NotYet => None,
         }
     }
 
@@ -117,7 +119,7 @@ impl Target {
     /// The sandboxes that it has and had, the latest first.
     pub(super) fn all(&self) -> Vec<SandboxId> {
         let mut all: Vec<_> = self.now().into_iter().collect();
-        if let Of::Named(named) = &self.of {
+        if let TargetKind::Named(named) = &self.of {
             all.extend(named.sandboxes.iter().filter(|id| !all.contains(id)).collect::<Vec<_>>());
         }
         all

@@ -66,19 +66,19 @@ impl Terminals {
 }
 
 /// Somebody who looks at a terminal. Dropped, he is gone.
-struct Looking {
+struct Viewer {
     target: Target,
     record: ProcessRecord,
 }
 
-impl Looking {
+impl Viewer {
     fn new(target: &Target, record: ProcessRecord) -> Self {
         target.app.blaxel.terminals.change(record.id, 1);
         Self { target: target.clone(), record }
     }
 }
 
-impl Drop for Looking {
+impl Drop for Viewer {
     fn drop(&mut self) {
         let (target, id, sandbox) = (self.target.clone(), self.record.id, self.record.sandbox);
         let (left, since) = target.app.blaxel.terminals.change(id, -1);
@@ -102,13 +102,13 @@ impl Drop for Looking {
 /// What the client says.
 #[derive(Debug, Deserialize)]
 #[serde(tag = "type", rename_all = "lowercase")]
-enum Said {
+enum ClientMessage {
     Input { data: String },
     Resize { cols: u16, rows: u16 },
 }
 
 #[derive(Serialize)]
-struct Word<'a> {
+struct ServerMessage<'a> {
     r#type: &'static str,
     data: &'a str,
 }
@@ -148,12 +148,12 @@ pub(super) async fn open(target: &Target, request: Request) -> Result<Response, 
     engine.resize_process(target.caller, record.sandbox, &of, size).await?;
     let from = record.log.end.saturating_sub(REPLAYED_BYTES);
     let follow = engine.follow_log(target.caller, record.sandbox, &of, BOTH, from).await?;
-    let looking = Looking::new(target, record);
+    let looking = Viewer::new(target, record);
     let upgrade = upgrade.max_message_size(MESSAGE_BYTES_MAX).max_frame_size(MESSAGE_BYTES_MAX);
     Ok(upgrade.on_upgrade(|socket| speak(looking, follow, used, socket)))
 }
 
-async fn speak(looking: Looking, mut follow: LogFollow, used: Use, socket: WebSocket) {
+async fn speak(looking: Viewer, mut follow: LogFollow, used: Use, socket: WebSocket) {
     let (mut to, mut from) = socket.split();
     let target = &looking.target;
     let mut key = KeyWatch::new(target.key);
@@ -180,7 +180,9 @@ async fn speak(looking: Looking, mut follow: LogFollow, used: Use, socket: WebSo
 
 /// Says something; whether it was taken.
 async fn say(to: &mut SplitSink<WebSocket, Message>, kind: &'static str, data: &str) -> bool {
-    let Ok(text) = serde_json::to_string(&Word { r#type: kind, data }) else { return false };
+    let Ok(text) = serde_json::to_string(&ServerMessage { r#type: kind, data }) else {
+        return false;
+    };
     matches!(timeout(STALL, to.send(Message::Text(text.into()))).await, Ok(Ok(())))
 }
 
@@ -203,7 +205,7 @@ async fn show(follow: &mut LogFollow, to: &mut SplitSink<WebSocket, Message>) ->
 }
 
 /// Does what is said until nothing more is.
-async fn hear(looking: &Looking, from: &mut SplitStream<WebSocket>) -> Option<Refusal> {
+async fn hear(looking: &Viewer, from: &mut SplitStream<WebSocket>) -> Option<Refusal> {
     let (target, record) = (&looking.target, &looking.record);
     let (engine, caller) = (&target.app.engine, target.caller);
     let of = ProcessRef::Id(record.id);
@@ -215,15 +217,15 @@ async fn hear(looking: &Looking, from: &mut SplitStream<WebSocket>) -> Option<Re
             Message::Close(_) => return None,
         };
         let done = match said {
-            Some(Said::Input { data }) => {
+            Some(ClientMessage::Input { data }) => {
                 engine.write_stdin(caller, record.sandbox, &of, data.into()).await
             }
-            Some(Said::Resize { cols, rows }) if cols > 0 && rows > 0 => {
+            Some(ClientMessage::Resize { cols, rows }) if cols > 0 && rows > 0 => {
                 let size = TerminalSize { rows, columns: cols };
                 engine.resize_process(caller, record.sandbox, &of, size).await
             }
             // What nobody understands is passed over, as in Blaxel.
-            Some(Said::Resize { .. }) | None => Ok(()),
+            Some(ClientMessage::Resize { .. }) | None => Ok(()),
         };
         match done {
             Ok(()) => {}
@@ -255,10 +257,13 @@ mod tests {
 
     #[test]
     fn what_clients_say_is_understood() {
-        let said = |text| serde_json::from_str::<Said>(text).ok();
-        assert!(matches!(said(r#"{"type":"input","data":"ls\r"}"#), Some(Said::Input { .. })));
+        let said = |text| serde_json::from_str::<ClientMessage>(text).ok();
+        assert!(matches!(
+            said(r#"{"type":"input","data":"ls\r"}"#),
+            Some(ClientMessage::Input { .. })
+        ));
         let resize = said(r#"{"type":"resize","cols":100,"rows":30}"#);
-        assert!(matches!(resize, Some(Said::Resize { cols: 100, rows: 30 })));
+        assert!(matches!(resize, Some(ClientMessage::Resize { cols: 100, rows: 30 })));
         assert!(said(r#"{"type":"other"}"#).is_none());
     }
 }

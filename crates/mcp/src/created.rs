@@ -8,7 +8,7 @@ use engine::Caller;
 use model::{LeaseId, SessionId};
 
 use web::app::App;
-use web::handed_out::Kept;
+use web::handed_out::HandoverGuard;
 
 /// What was made while one message was answered.
 #[derive(Clone, Default)]
@@ -28,7 +28,7 @@ impl Created {
     }
 }
 
-impl Kept for Created {
+impl HandoverGuard for Created {
     fn keep(self) {
         for mut made in self.0.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
             let _ = made.thing.take();

@@ -26,7 +26,7 @@ use web::refused::Refused;
 use web::state_loss::Fields;
 
 /// What tools can be of.
-pub(super) trait Of: Clone + Send + Sync + 'static {
+pub(super) trait ToolScope: Clone + Send + Sync + 'static {
     /// How the server of them is called.
     const NAME: &'static str;
     /// What a model is told before it sees the tools.
@@ -49,7 +49,7 @@ pub(super) trait Toolbox: Send + Sync {
     fn run(&self, tool: &str, call: Call<()>, arguments: JsonObject) -> Option<Running>;
 }
 
-impl<W: Of> Toolbox for W {
+impl<W: ToolScope> Toolbox for W {
     fn name(&self) -> &'static str {
         W::NAME
     }

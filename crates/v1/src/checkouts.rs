@@ -120,7 +120,7 @@ pub(super) fn routes() -> Vec<Route> {
 }
 
 /// What a route takes and refuses that hands out a sandbox: a checkout, and making one by itself. Both
-/// answer with [`Asked::hand_out`].
+/// answer with [`CheckoutCall::hand_out`].
 pub(super) fn getting(operation: Operation) -> Operation {
     operation.takes(Takes::Json("CheckoutRequest")).headers([ONCE]).refuses(GETTING)
 }
@@ -132,18 +132,18 @@ async fn create(
     headers: HeaderMap,
     request: Json<wire::CheckoutRequest>,
 ) -> Result<Response, Refused> {
-    let asked = Asked { caller, route: "/v1/checkouts", headers: &headers };
+    let asked = CheckoutCall { caller, route: "/v1/checkouts", headers: &headers };
     asked.hand_out(&app, request, |id, sandbox, path| Checkout { id, sandbox, path }).await
 }
 
 /// Who asks for a sandbox, and how.
-pub(super) struct Asked<'a> {
+pub(super) struct CheckoutCall<'a> {
     pub(super) caller: Caller,
     pub(super) route: &'static str,
     pub(super) headers: &'a HeaderMap,
 }
 
-impl Asked<'_> {
+impl CheckoutCall<'_> {
     /// Checks a sandbox out and answers with it in the shape of the route.
     pub(super) async fn hand_out<T: Serialize>(
         self,

@@ -25,7 +25,7 @@ use web::operation::{Content, Kind, Operation, Param, Route, Verb, json};
 use web::path::Named;
 use web::query::Query;
 use web::refused::Refused;
-use web::stream::{self, Format, HEARTBEAT, SSE, Utf8Chunks};
+use web::stream::{self, BodySource, Format, HEARTBEAT, SSE};
 
 const PAGE: u64 = 100;
 const PAGE_MAX: u64 = 1000;
@@ -169,7 +169,7 @@ async fn tell(
     }
     let slot = app.long_lived.begin(caller.key)?;
     let (watch, states) = (app.engine.watch(), app.engine.watch_states());
-    let told = Told {
+    let told = EventStream {
         _slot: slot,
         app: app.clone(),
         caller,
@@ -219,7 +219,7 @@ async fn page(
 }
 
 /// A stream of events.
-struct Told {
+struct EventStream {
     _slot: LongLivedSlot,
     app: App,
     caller: Caller,
@@ -246,7 +246,7 @@ struct Told {
     over: bool,
 }
 
-impl Told {
+impl EventStream {
     /// Reads what is new; false if there is nothing.
     async fn read(&mut self) -> Result<bool, Refused> {
         // Changes of states first: whatever was written before them is found in the history then.
@@ -332,7 +332,7 @@ enum Waited {
     Quiet,
 }
 
-impl Utf8Chunks for Told {
+impl BodySource for EventStream {
     async fn next(&mut self) -> Option<Bytes> {
         loop {
             if let Some(ready) = self.ready.pop_front() {

@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use wire::{ExecExit, ExecRequest, ExecResult};
 
 use crate::accepts;
-use crate::exec_stream::{Watched, Watching};
+use crate::exec_stream::{ExecStream, StreamOptions};
 use crate::use_routes::{TARGETS, TargetSpec};
 use web::answer::{self, Step};
 use web::app::App;
@@ -88,7 +88,7 @@ async fn exec(
         json_up_to(request, &app, app.settings.exec_bytes_max).await?;
     // The input of the program is a copy, which takes their place.
     drop(bytes);
-    let asked = Asked::new(value)?;
+    let asked = CheckedRequest::new(value)?;
     let began = Instant::now();
     let used = id.begin(&app, caller, UseKind::Exec).await?;
     let granted = Instant::now();
@@ -104,21 +104,21 @@ async fn exec(
     };
     let request_id = request_id.to_str().unwrap_or_default();
     let (output_bytes, patience) = (asked.output_bytes, limits.timeout);
-    let watching = Watching { app, caller, patience, output_bytes, format, request_id, share };
-    let watched = Watched::start(used, asked.spec, watching).await?;
+    let watching = StreamOptions { app, caller, patience, output_bytes, format, request_id, share };
+    let watched = ExecStream::start(used, asked.spec, watching).await?;
     let mut response = stream::response(format, watched);
     answer::timed(&mut response, &[grant]);
     Ok(response)
 }
 
 /// A program that could be run.
-struct Asked {
+struct CheckedRequest {
     spec: ExecSpec,
     timeout_ms: Option<u64>,
     output_bytes: Option<u64>,
 }
 
-impl Asked {
+impl CheckedRequest {
     fn new(request: ExecRequest) -> Result<Self, Refused> {
         let ExecRequest { command, argv, cwd, env, stdin, stdin_base64, timeout_ms, output_bytes } =
             request;
@@ -166,7 +166,9 @@ mod tests {
     use web::input_checks::{ARGUMENT_BYTES_MAX, ARGUMENTS_MAX};
 
     fn blamed(request: ExecRequest) -> Option<String> {
-        Asked::new(request).err().map(|refused| refused.field.unwrap_or_default().into_owned())
+        CheckedRequest::new(request)
+            .err()
+            .map(|refused| refused.field.unwrap_or_default().into_owned())
     }
 
     #[test]

@@ -19,15 +19,15 @@ use web::body_memory::Share;
 use web::exec_exit::exit;
 use web::key_watch::{KeyWatch, revoked};
 use web::refused::Refused;
-use web::stream::{Format, HEARTBEAT, Utf8Chunks};
-use web::utf8_chunks;
+use web::stream::{BodySource, Format, HEARTBEAT};
+use web::utf8_chunks::Utf8Chunks;
 
 const READ_BYTES: usize = 64 * 1024;
 /// How long a program that was killed may take to be gone.
 const KILL_GRACE: Duration = Duration::from_secs(5);
 
 /// A program and what was read of it.
-pub(crate) struct Watched {
+pub(crate) struct ExecStream {
     process: Process,
     stdout: Side,
     stderr: Side,
@@ -83,7 +83,7 @@ impl Drop for Deadline {
 /// One of its two outputs.
 struct Side {
     reader: Option<Box<dyn AsyncRead + Send + Unpin>>,
-    pieces: pieces::Utf8Chunks,
+    pieces: Utf8Chunks,
     buffer: BytesMut,
     /// How much more may be passed on.
     room: Option<u64>,
@@ -92,7 +92,7 @@ struct Side {
 
 impl Side {
     fn new(reader: Option<Box<dyn AsyncRead + Send + Unpin>>, room: Option<u64>) -> Self {
-        let pieces = pieces::Utf8Chunks::default();
+        let pieces = Utf8Chunks::default();
         Self { reader, pieces, buffer: BytesMut::new(), room, truncated: false }
     }
 
@@ -122,7 +122,7 @@ impl Side {
 }
 
 /// How a program is to be watched, and for whom.
-pub(crate) struct Watching<'a> {
+pub(crate) struct StreamOptions<'a> {
     pub(crate) app: App,
     pub(crate) caller: Caller,
     pub(crate) patience: Duration,
@@ -134,13 +134,14 @@ pub(crate) struct Watching<'a> {
     pub(crate) share: Share,
 }
 
-impl Watched {
+impl ExecStream {
     pub(crate) async fn start(
         used: Use,
         mut spec: ExecSpec,
-        watching: Watching<'_>,
+        watching: StreamOptions<'_>,
     ) -> Result<Self, Refused> {
-        let Watching { app, caller, patience, output_bytes, format, request_id, share } = watching;
+        let StreamOptions { app, caller, patience, output_bytes, format, request_id, share } =
+            watching;
         // That it cannot be started is an answer, not an event.
         spec.confirm_start = true;
         let began = Instant::now();
@@ -243,7 +244,7 @@ enum Happened {
     Late,
 }
 
-impl Utf8Chunks for Watched {
+impl BodySource for ExecStream {
     async fn next(&mut self) -> Option<Bytes> {
         loop {
             if let Some(event) = self.events.pop_front() {

@@ -14,7 +14,7 @@ use web::app::App;
 use web::key_watch::KeyWatch;
 use web::long_lived::LongLivedSlot;
 use web::refused::Refused;
-use web::stream::{Format, HEARTBEAT, Utf8Chunks};
+use web::stream::{BodySource, Format, HEARTBEAT};
 
 /// A directory that is watched.
 pub(crate) struct WatchedFiles {
@@ -126,7 +126,7 @@ fn told(change: &FileChange) -> FileEvent {
     }
 }
 
-impl Utf8Chunks for WatchedFiles {
+impl BodySource for WatchedFiles {
     async fn next(&mut self) -> Option<Bytes> {
         loop {
             match self.step().await {

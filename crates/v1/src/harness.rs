@@ -8,8 +8,8 @@ use model::{ErrorCode, SandboxId};
 use wire::harness::HARNESS_LINE_BYTES_MAX;
 
 use crate::exec::USING;
-use crate::harness_lines::Spoken;
-use crate::terminals::{Asked, agreed};
+use crate::harness_lines::HarnessConnection;
+use crate::terminals::{Upgrade, agreed};
 use crate::use_routes::SANDBOX_REFUSES;
 use web::app::App;
 use web::front::{By, Needs};
@@ -53,12 +53,12 @@ async fn hold(
     By(caller): By,
     NoQuery: NoQuery,
     Named(id): Named<SandboxId>,
-    asked: Asked,
+    asked: Upgrade,
 ) -> Result<Response, Refused> {
     let upgrade = agreed(asked, MESSAGE_BYTES_MAX)?;
     let slot = app.long_lived.begin(caller.key)?;
     let used = UseTarget::from(id).begin(&app, caller, UseKind::Harness).await?;
     let held = used.hold_harness().await?;
-    let spoken = Spoken { app, caller, held, used, slot };
+    let spoken = HarnessConnection { app, caller, held, used, slot };
     Ok(upgrade.on_upgrade(|socket| spoken.speak(socket)))
 }

@@ -27,7 +27,7 @@ const STALL: Duration = Duration::from_mins(1);
 const GOODBYE: Duration = Duration::from_secs(2);
 
 /// A harness that somebody speaks with.
-pub(crate) struct Spoken {
+pub(crate) struct HarnessConnection {
     pub(crate) app: App,
     pub(crate) caller: Caller,
     pub(crate) held: Held,
@@ -51,7 +51,7 @@ enum End {
     Cut(u16, Refusal),
 }
 
-impl Spoken {
+impl HarnessConnection {
     /// Speaks until either end is over.
     pub(crate) async fn speak(self, socket: WebSocket) {
         let Self { app, caller, mut held, used, slot } = self;

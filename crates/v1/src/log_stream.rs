@@ -17,7 +17,7 @@ use web::app::App;
 use web::key_watch::KeyWatch;
 use web::long_lived::LongLivedSlot;
 use web::refused::Refused;
-use web::stream::{Format, HEARTBEAT, Utf8Chunks};
+use web::stream::{BodySource, Format, HEARTBEAT};
 
 /// What is common to both: what is followed, for whom, and until when.
 struct Following {
@@ -157,7 +157,7 @@ impl FollowedLog {
     }
 }
 
-impl Utf8Chunks for FollowedLog {
+impl BodySource for FollowedLog {
     async fn next(&mut self) -> Option<Bytes> {
         loop {
             if let Some(ready) = self.ready.pop_front() {
@@ -185,7 +185,7 @@ impl RawLog {
     }
 }
 
-impl Utf8Chunks for RawLog {
+impl BodySource for RawLog {
     async fn next(&mut self) -> Option<Bytes> {
         loop {
             match self.0.next().await {

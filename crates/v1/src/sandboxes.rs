@@ -10,7 +10,7 @@ use model::record::Owner;
 use model::{ErrorCode, LeaseId, SandboxId, SandboxState, TemplateName};
 use wire::{RenewRequest, SandboxList, Why};
 
-use crate::checkouts::{Asked, getting, ttl_ms};
+use crate::checkouts::{CheckoutCall, getting, ttl_ms};
 use crate::view;
 use web::answer;
 use web::app::App;
@@ -130,7 +130,7 @@ async fn create(
     headers: HeaderMap,
     request: Json<wire::CheckoutRequest>,
 ) -> Result<Response, Refused> {
-    let asked = Asked { caller, route: "/v1/sandboxes", headers: &headers };
+    let asked = CheckoutCall { caller, route: "/v1/sandboxes", headers: &headers };
     asked.hand_out(&app, request, |_, sandbox, _| sandbox).await
 }
 

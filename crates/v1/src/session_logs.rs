@@ -24,7 +24,7 @@ use web::operation::{Content, Kind, Operation, Param, Route, Verb, json};
 use web::path::Named;
 use web::query::Query;
 use web::refused::Refused;
-use web::stream::{self, Format, HEARTBEAT, SSE, Utf8Chunks};
+use web::stream::{self, BodySource, Format, HEARTBEAT, SSE};
 
 /// How often a stream looks for new lines.
 const LOOK: Duration = Duration::from_millis(250);
@@ -66,7 +66,8 @@ async fn logs(
         let key = KeyWatch::new(caller.key);
         let ready = VecDeque::from([Format::retry()]);
         let said_at = Instant::now();
-        let told = Told { _slot: slot, app, caller, id, after, generation, key, ready, said_at };
+        let told =
+            LogFollow { _slot: slot, app, caller, id, after, generation, key, ready, said_at };
         return Ok(stream::response(Format::Sse, told));
     }
     let logs = lines(&app, caller, id, after)?;
@@ -95,7 +96,7 @@ fn lines(
 }
 
 /// A stream of lines.
-struct Told {
+struct LogFollow {
     _slot: LongLivedSlot,
     app: App,
     caller: Caller,
@@ -108,7 +109,7 @@ struct Told {
     said_at: Instant,
 }
 
-impl Told {
+impl LogFollow {
     /// Looks for new lines; none if the session is over.
     fn look(&mut self) -> Option<()> {
         let generation = self.app.engine.session(self.caller, self.id).ok()?.generation;
@@ -124,7 +125,7 @@ impl Told {
     }
 }
 
-impl Utf8Chunks for Told {
+impl BodySource for LogFollow {
     async fn next(&mut self) -> Option<Bytes> {
         loop {
             if let Some(ready) = self.ready.pop_front() {

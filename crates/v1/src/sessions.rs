@@ -18,7 +18,7 @@ use web::answer::{self, Step};
 use web::app::App;
 use web::body::{Json, OptionalJson, json_up_to};
 use web::front::{By, Needs, no_content};
-use web::handed_out::{Handover, Kept};
+use web::handed_out::{Handover, HandoverGuard};
 use web::idempotency::{Answer, Claim};
 use web::operation::{Kind, Operation, Param, Route, Takes, Verb, json};
 use web::path::Named;
@@ -232,7 +232,7 @@ struct Unknown {
     session: Option<SessionId>,
 }
 
-impl Kept for Unknown {
+impl HandoverGuard for Unknown {
     fn keep(mut self) {
         self.session = None;
     }

@@ -30,7 +30,7 @@ const SIGHUP: i32 = 1;
 const TYPED_MAX: usize = 16;
 
 /// A process that somebody looks at.
-pub(crate) struct Attached {
+pub(crate) struct AttachedTerminal {
     pub(crate) app: App,
     pub(crate) caller: Caller,
     pub(crate) sandbox: SandboxId,
@@ -75,7 +75,7 @@ enum End {
     Failed(Refusal),
 }
 
-impl Attached {
+impl AttachedTerminal {
     /// Speaks until either end is over.
     pub(crate) async fn speak(mut self, socket: WebSocket) {
         // Held to the end: the one counts as activity, the other ends what was started for this.

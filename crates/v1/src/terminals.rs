@@ -10,7 +10,7 @@ use model::{ErrorCode, SandboxId};
 
 use crate::events::AFTER_MAX;
 use crate::exec::USING;
-use crate::terminal::{Attached, Ending};
+use crate::terminal::{AttachedTerminal, Ending};
 use crate::use_routes::SANDBOX_REFUSES;
 use web::app::App;
 use web::front::{Admitted, Needs};
@@ -83,10 +83,13 @@ pub(super) fn routes() -> Vec<Route> {
     ]
 }
 
-pub(super) type Asked = Result<WebSocketUpgrade, WebSocketUpgradeRejection>;
+pub(super) type Upgrade = Result<WebSocketUpgrade, WebSocketUpgradeRejection>;
 
 /// A WebSocket on which so much is said at once at most, either way.
-pub(super) fn agreed(asked: Asked, message_bytes_max: usize) -> Result<WebSocketUpgrade, Refused> {
+pub(super) fn agreed(
+    asked: Upgrade,
+    message_bytes_max: usize,
+) -> Result<WebSocketUpgrade, Refused> {
     let wrong = |rejection: WebSocketUpgradeRejection| {
         Refused::upgrade(format!("this is for WebSockets: {}", rejection.body_text()))
     };
@@ -102,7 +105,7 @@ async fn open(
     Admitted { caller, request_id }: Admitted,
     mut query: Query,
     Named(id): Named<SandboxId>,
-    asked: Asked,
+    asked: Upgrade,
 ) -> Result<Response, Refused> {
     let rows = query.number("rows", 1..=65535)?.unwrap_or(ROWS) as u16;
     let columns = query.number("columns", 1..=65535)?.unwrap_or(COLUMNS) as u16;
@@ -129,8 +132,17 @@ async fn open(
     let follow = app.engine.follow_log(caller, id, &of, engine::LogWanted::Both, 0).await?;
     let request_id = request_id.to_str().unwrap_or_default().to_owned();
     let used = Some(used);
-    let attached =
-        Attached { app, caller, sandbox: id, record, follow, request_id, ending, used, slot };
+    let attached = AttachedTerminal {
+        app,
+        caller,
+        sandbox: id,
+        record,
+        follow,
+        request_id,
+        ending,
+        used,
+        slot,
+    };
     Ok(upgrade.on_upgrade(|socket| attached.speak(socket)))
 }
 
@@ -139,7 +151,7 @@ async fn attach(
     Admitted { caller, request_id }: Admitted,
     mut query: Query,
     NamedOf(id, of): NamedOf<SandboxId, ProcessRef>,
-    asked: Asked,
+    asked: Upgrade,
 ) -> Result<Response, Refused> {
     let offset = query.number("offset", 0..=AFTER_MAX)?;
     query.done()?;
@@ -154,7 +166,16 @@ async fn attach(
     let offset = offset.unwrap_or(record.log.end.saturating_sub(REPLAYED_BYTES));
     let follow = app.engine.follow_log(caller, id, &of, engine::LogWanted::Both, offset).await?;
     let request_id = request_id.to_str().unwrap_or_default().to_owned();
-    let attached =
-        Attached { app, caller, sandbox: id, record, follow, request_id, ending: None, used, slot };
+    let attached = AttachedTerminal {
+        app,
+        caller,
+        sandbox: id,
+        record,
+        follow,
+        request_id,
+        ending: None,
+        used,
+        slot,
+    };
     Ok(upgrade.on_upgrade(|socket| attached.speak(socket)))
 }

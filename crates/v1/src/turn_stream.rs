@@ -11,7 +11,7 @@ use wire::{TurnAnswer, TurnEnded, TurnOutput};
 use web::app::App;
 use web::key_watch::KeyWatch;
 use web::refused::Refused;
-use web::stream::{Format, HEARTBEAT, Utf8Chunks};
+use web::stream::{BodySource, Format, HEARTBEAT};
 
 /// How much of each output, and of all messages together, is kept for who waits for the end.
 const KEPT_BYTES: usize = 1 << 20;
@@ -31,7 +31,7 @@ impl Followed {
     }
 }
 
-impl Utf8Chunks for Followed {
+impl BodySource for Followed {
     async fn next(&mut self) -> Option<Bytes> {
         if !std::mem::replace(&mut self.begun, true) {
             return Some(Format::retry());
@@ -61,7 +61,7 @@ pub(crate) async fn collected(
     session_id: SessionId,
     id: TurnId,
 ) -> Result<TurnAnswer, Refused> {
-    let mut kept = Kept::default();
+    let mut kept = CollectedTurn::default();
     while let Some(piece) = follow.next().await? {
         match &*piece.name {
             "output" => kept.output(&piece.data),
@@ -70,7 +70,7 @@ pub(crate) async fn collected(
                 let end: TurnEnded = serde_json::from_str(&piece.data).map_err(|error| {
                     Refused::new(ErrorCode::Internal, format!("the end of a turn: {error}"))
                 })?;
-                let Kept { output, errors, messages, truncated, .. } = kept;
+                let CollectedTurn { output, errors, messages, truncated, .. } = kept;
                 let TurnEnded { outcome, result, error, .. } = end;
                 return Ok(TurnAnswer {
                     id,
@@ -92,7 +92,7 @@ pub(crate) async fn collected(
 }
 
 #[derive(Default)]
-struct Kept {
+struct CollectedTurn {
     output: String,
     errors: String,
     messages: Vec<Value>,
@@ -100,7 +100,7 @@ struct Kept {
     truncated: bool,
 }
 
-impl Kept {
+impl CollectedTurn {
     fn output(&mut self, json: &str) {
         let Ok(written) = serde_json::from_str::<TurnOutput>(json) else { return };
         let to = if written.stream == "stderr" { &mut self.errors } else { &mut self.output };
@@ -131,7 +131,7 @@ mod tests {
 
     #[test]
     fn what_is_kept_is_bounded_and_cut_between_characters() {
-        let mut kept = Kept::default();
+        let mut kept = CollectedTurn::default();
         kept.output(&written("stdout", "a"));
         kept.output(&written("stderr", "b"));
         kept.message(r#"{"n":1}"#);

@@ -13,12 +13,12 @@ use http_body::{Body, Frame, SizeHint};
 use crate::idempotency::{Answer, Claim};
 
 /// What is taken back when it is dropped, unless it is kept.
-pub trait Kept: Send + Unpin + 'static {
+pub trait HandoverGuard: Send + Unpin + 'static {
     /// The client has it now.
     fn keep(self);
 }
 
-impl Kept for HandedOut {
+impl HandoverGuard for HandedOut {
     fn keep(self) {
         let _: CheckedOut = Self::keep(self);
     }
@@ -30,14 +30,14 @@ pub struct Handover<K> {
     made: Option<(K, Option<(Claim, Answer)>)>,
 }
 
-impl<K: Kept> Handover<K> {
+impl<K: HandoverGuard> Handover<K> {
     /// An answer whose bytes hand something over, and what is settled when they are taken.
     pub fn new(bytes: Bytes, made: K, claim: Option<(Claim, Answer)>) -> Self {
         Self { bytes, made: Some((made, claim)) }
     }
 }
 
-impl<K: Kept> Body for Handover<K> {
+impl<K: HandoverGuard> Body for Handover<K> {
     type Data = Bytes;
     type Error = Infallible;
 
@@ -46,7 +46,7 @@ impl<K: Kept> Body for Handover<K> {
         _: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
         if let Some((made, claim)) = self.made.take() {
-            Kept::keep(made);
+            HandoverGuard::keep(made);
             if let Some((claim, answer)) = claim {
                 claim.settle(answer);
             }

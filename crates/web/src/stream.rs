@@ -21,13 +21,13 @@ pub const SSE: &str = "text/event-stream";
 pub const NDJSON: &str = "application/x-ndjson";
 
 /// What makes the pieces of a stream.
-pub trait Utf8Chunks: Send + 'static {
+pub trait BodySource: Send + 'static {
     /// The next one; none at the end.
     fn next(&mut self) -> impl Future<Output = Option<Bytes>> + Send;
 }
 
 /// A body of these pieces.
-pub fn body(pieces: impl Utf8Chunks) -> Body {
+pub fn body(pieces: impl BodySource) -> Body {
     Body::from_stream(stream::unfold(pieces, |mut pieces| async move {
         let piece = pieces.next().await?;
         Some((Ok::<_, Infallible>(piece), pieces))
@@ -35,7 +35,7 @@ pub fn body(pieces: impl Utf8Chunks) -> Body {
 }
 
 /// A stream of events or lines.
-pub fn response(format: Format, pieces: impl Utf8Chunks) -> Response {
+pub fn response(format: Format, pieces: impl BodySource) -> Response {
     let mut response = Response::new(body(pieces));
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static(format.media_type()));

@@ -77,7 +77,7 @@ async fn working_directory(
 
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct At {
+struct PathArgument {
     /// Where it is.
     path: String,
 }
@@ -173,7 +173,7 @@ fn last_name(path: &str) -> String {
     path.trim_end_matches('/').rsplit('/').next().unwrap_or_default().to_owned()
 }
 
-async fn list_directory(call: Call<UseTarget>, asked: At) -> Result<Listed, Refused> {
+async fn list_directory(call: Call<UseTarget>, asked: PathArgument) -> Result<Listed, Refused> {
     let path = checked_path("path", asked.path)?;
     Ok(Listed { directory: listed(&call, path).await? })
 }
@@ -190,7 +190,7 @@ struct FileContent {
     truncated: bool,
 }
 
-async fn read_file(call: Call<UseTarget>, asked: At) -> Result<FileContent, Refused> {
+async fn read_file(call: Call<UseTarget>, asked: PathArgument) -> Result<FileContent, Refused> {
     let path = checked_path("path", asked.path)?;
     let used = call.begin(UseKind::Read).await?;
     let read = text_file::read(&used, &path, 0, READ_BYTES_MAX).await?;
@@ -225,14 +225,14 @@ struct WriteFile {
 }
 
 #[derive(Serialize, JsonSchema)]
-struct Told {
+struct Done {
     /// Where it is, or was.
     path: String,
     /// What was done.
     message: &'static str,
 }
 
-async fn write_file(call: Call<UseTarget>, asked: WriteFile) -> Result<Told, Refused> {
+async fn write_file(call: Call<UseTarget>, asked: WriteFile) -> Result<Done, Refused> {
     let path = checked_path("path", asked.path)?;
     let mode = asked.permissions.as_deref().map(permissions).transpose()?;
     let used = call.begin(UseKind::Files).await?;
@@ -241,11 +241,11 @@ async fn write_file(call: Call<UseTarget>, asked: WriteFile) -> Result<Told, Ref
         if mode.is_some() {
             used.set_about(&path, mode, None).await?;
         }
-        return Ok(Told { path, message: "Directory created successfully" });
+        return Ok(Done { path, message: "Directory created successfully" });
     }
     let content = asked.content.unwrap_or_default();
     text_file::write(&used, &path, content.as_bytes(), mode).await?;
-    Ok(Told { path, message: "File created/updated successfully" })
+    Ok(Done { path, message: "File created/updated successfully" })
 }
 
 fn permissions(text: &str) -> Result<u32, Refused> {
@@ -303,7 +303,7 @@ struct Delete {
     recursive: Option<bool>,
 }
 
-async fn delete(call: Call<UseTarget>, asked: Delete) -> Result<Told, Refused> {
+async fn delete(call: Call<UseTarget>, asked: Delete) -> Result<Done, Refused> {
     let path = checked_path("path", asked.path)?;
     let used = call.begin(UseKind::Files).await?;
     let is_directory = used.stat(&path).await?.kind == EntryKind::Directory;
@@ -319,5 +319,5 @@ async fn delete(call: Call<UseTarget>, asked: Delete) -> Result<Told, Refused> {
     used.remove(&path, asked.recursive.unwrap_or(false)).await?;
     let message =
         if is_directory { "Directory deleted successfully" } else { "File deleted successfully" };
-    Ok(Told { path, message })
+    Ok(Done { path, message })
 }

@@ -13,7 +13,7 @@ use model::{ErrorCode, SandboxId};
 use rmcp::schemars::{self, JsonSchema};
 use serde::Deserialize;
 
-use super::server::Of;
+use super::server::ToolScope;
 use super::tool::{Call, Tool};
 use web::app::App;
 use web::refused::Refused;
@@ -22,7 +22,7 @@ use web::use_target::UseTarget;
 /// Where programs and relative paths begin.
 const WORKSPACE: &str = "/workspace";
 
-impl Of for UseTarget {
+impl ToolScope for UseTarget {
     const NAME: &'static str = "shoal-sandbox";
     const INSTRUCTIONS: &'static str = "One sandbox, with its programs and files. Programs start, and relative \
         paths begin, in /workspace. A process with keepAlive keeps the sandbox awake until it ends, \

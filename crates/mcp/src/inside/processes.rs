@@ -282,7 +282,7 @@ async fn execute(call: Call<UseTarget>, asked: Execute) -> Result<Executed, Refu
 
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct Which {
+struct ProcessArgument {
     /// The process id or the name of the process.
     identifier: String,
 }
@@ -295,7 +295,7 @@ struct ProcessWithLogs {
     logs: String,
 }
 
-async fn get(call: Call<UseTarget>, asked: Which) -> Result<ProcessWithLogs, Refused> {
+async fn get(call: Call<UseTarget>, asked: ProcessArgument) -> Result<ProcessWithLogs, Refused> {
     let sandbox = call.sandbox()?;
     let of = ProcessRef::parse(&asked.identifier);
     let record = call.app.engine.process(call.caller, sandbox, &of).await?;
@@ -311,7 +311,7 @@ struct Logs {
     truncated: bool,
 }
 
-async fn logs(call: Call<UseTarget>, asked: Which) -> Result<Logs, Refused> {
+async fn logs(call: Call<UseTarget>, asked: ProcessArgument) -> Result<Logs, Refused> {
     let sandbox = call.sandbox()?;
     let of = ProcessRef::parse(&asked.identifier);
     let record = call.app.engine.process(call.caller, sandbox, &of).await?;
@@ -344,14 +344,14 @@ struct Ended {
     status: &'static str,
 }
 
-async fn stop(call: Call<UseTarget>, asked: Which) -> Result<Ended, Refused> {
+async fn stop(call: Call<UseTarget>, asked: ProcessArgument) -> Result<Ended, Refused> {
     let sandbox = call.sandbox()?;
     let of = ProcessRef::parse(&asked.identifier);
     let ended = call.app.engine.stop_process(call.caller, sandbox, &of, STOP_GRACE_MS).await?;
     Ok(Ended { status: ended.status().as_str() })
 }
 
-async fn kill(call: Call<UseTarget>, asked: Which) -> Result<Ended, Refused> {
+async fn kill(call: Call<UseTarget>, asked: ProcessArgument) -> Result<Ended, Refused> {
     let sandbox = call.sandbox()?;
     let of = ProcessRef::parse(&asked.identifier);
     let ended = call.app.engine.kill_process(call.caller, sandbox, &of).await?;

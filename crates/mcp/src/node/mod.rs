@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use axum::Router;
 
-use super::server::Of;
+use super::server::ToolScope;
 use super::tool::Tool;
 use web::app::App;
 use web::operation::{Route, Verb};
@@ -41,7 +41,7 @@ impl Node {
     }
 }
 
-impl Of for Node {
+impl ToolScope for Node {
     const NAME: &'static str = "shoal";
     const INSTRUCTIONS: &'static str = "Sandboxes to run programs in. `checkout` gives you one \
         of your own within milliseconds; `exec`, `write_file`, `read_file` and the others take its \

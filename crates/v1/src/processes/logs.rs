@@ -21,7 +21,7 @@ use web::front::Admitted;
 use web::path::NamedOf;
 use web::query::Query;
 use web::refused::Refused;
-use web::stream::{self, Format, NDJSON, SSE, Utf8Chunks};
+use web::stream::{self, BodySource, Format, NDJSON, SSE};
 use web::use_target::UseTarget;
 
 const PAGE_BYTES: u64 = 1 << 20;
@@ -143,7 +143,7 @@ async fn page(
     })
 }
 
-fn bytes_of(kind: &'static str, pieces: impl Utf8Chunks) -> Response {
+fn bytes_of(kind: &'static str, pieces: impl BodySource) -> Response {
     let mut response = Response::new(stream::body(pieces));
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static(kind));
@@ -164,7 +164,7 @@ struct Part {
     left: Option<u64>,
 }
 
-impl Utf8Chunks for Part {
+impl BodySource for Part {
     async fn next(&mut self) -> Option<Bytes> {
         loop {
             let max_bytes = self.left.unwrap_or(READ_BYTES).min(READ_BYTES);

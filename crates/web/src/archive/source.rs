@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use axum::body::Body;
 use bytes::Bytes;
-use engine::archive::{UnpackError, Utf8Chunks};
+use engine::archive::{Pieces, UnpackError};
 use flate2::write::MultiGzDecoder;
 
 use crate::body::next_chunk;
@@ -31,7 +31,7 @@ impl Source {
     }
 }
 
-impl Utf8Chunks for Source {
+impl Pieces for Source {
     type Error = Refused;
 
     async fn next_piece(&mut self) -> Result<Option<Bytes>, Refused> {
