@@ -229,8 +229,8 @@ async fn past_events(
     Ok(after.take(wanted.limit).collect())
 }
 
-/// Events of turns that are wanted, enough of them for a page; and up to when they were read, if not
-/// to the end.
+/// Events of turns that are wanted, enough of them for a page; and up to when they were read, if
+/// not to the end.
 async fn turn_events(
     reader: &Reader<'_>,
     wanted: &HistoryQuery,

@@ -1,6 +1,6 @@
 //! Sessions as the routes meet them: those that live, and those that ended, which Ash shows for
-//! ever. What is shown of one is given to the engine before it ends; the engine decides how long that
-//! is kept.
+//! ever. What is shown of one is given to the engine before it ends; the engine decides how long
+//! that is kept.
 
 use engine::{Caller, SessionView};
 use model::{ErrorCode, KeyId, Refusal, SessionId, SessionStatus};

@@ -120,8 +120,8 @@ async fn send(
     Ok(streamed(started.turn, stream))
 }
 
-/// Whether a session takes messages and programs. A paused one goes on by itself, unless it is to be
-/// as in Ash.
+/// Whether a session takes messages and programs. A paused one goes on by itself, unless it is to
+/// be as in Ash.
 pub(super) fn refuse_unless_active(status: SessionStatus, strict: bool) -> Result<(), AshError> {
     let refused = match status {
         SessionStatus::Active => false,

@@ -1,5 +1,5 @@
-//! Bodies of requests, read within their bounds. A large one is taken apart on another thread, where
-//! nobody waits for it, and what that takes is counted before it begins.
+//! Bodies of requests, read within their bounds. A large one is taken apart on another thread,
+//! where nobody waits for it, and what that takes is counted before it begins.
 
 use axum::extract::Request;
 use bytes::Bytes;
@@ -30,8 +30,8 @@ fn most(app: &App, bytes_max: u64) -> u64 {
     bytes_max.min((memory.saturating_sub(parts) / 2).max(LARGE_BYTES as u64))
 }
 
-/// Takes out of the body of a request what is asked for. `take` may block for as long as it takes to
-/// look at all of it.
+/// Takes out of the body of a request what is asked for. `take` may block for as long as it takes
+/// to look at all of it.
 pub(super) async fn read<T: Send + 'static>(
     request: Request,
     app: &App,

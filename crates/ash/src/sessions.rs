@@ -162,7 +162,8 @@ async fn seed_for(
     servers: Option<Map<String, Value>>,
 ) -> Result<SeedId, AshError> {
     if prompt.is_none() && servers.is_none() {
-        // Another deploy of the agent may take its name off these files before the session has them.
+        // Another deploy of the agent may take its name off these files before the session has
+        // them.
         if app.engine.keep_seed(agent.seed) {
             return Ok(agent.seed);
         }

@@ -44,11 +44,11 @@ pub(crate) fn authenticate(
     };
     app.engine
         .authenticate(secret)
-        .ok_or_else(|| refused("the key is not known, or it is expired or revoked"))
+        .ok_or_else(|| refused("the key is unknown, expired or revoked"))
 }
 
-/// Whether a page asks. What a server inside has shown may go on asking servers inside, since both are
-/// of the one sandbox there is; it may ask nothing else.
+/// Whether a page asks. What a server inside has shown may go on asking servers inside, since both
+/// are of the one sandbox there is; it may ask nothing else.
 fn is_of_page(path: &str, headers: &HeaderMap) -> bool {
     let (site, origin) = (headers.get(SEC_FETCH_SITE), headers.get(ORIGIN));
     if origin.is_none() && site.is_none_or(|site| site == "none") {
@@ -70,8 +70,8 @@ fn secret(given: &HeaderValue) -> Option<&str> {
     scheme.eq_ignore_ascii_case("bearer").then(|| secret.trim())
 }
 
-/// What a server inside may get as `Authorization`: what was not needed for us, and is no key of ours
-/// that somebody sent in both headers.
+/// What a server inside may get as `Authorization`: what was not needed for us, and is no key of
+/// ours that somebody sent in both headers.
 pub(super) fn for_inside(app: &App, needs_key: bool, headers: &HeaderMap) -> Option<HeaderValue> {
     if needs_key && !headers.contains_key(X_BLAXEL_AUTHORIZATION) {
         return None;

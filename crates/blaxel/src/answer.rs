@@ -1,5 +1,5 @@
-//! Answers in the form of Blaxel: JSON, the headers that every answer has, and moments as its clients
-//! read them. They are really in GMT here.
+//! Answers in the form of Blaxel: JSON, the headers that every answer has, and moments as its
+//! clients read them. They are really in GMT here.
 
 use std::time::{Duration, UNIX_EPOCH};
 

@@ -1,6 +1,6 @@
-//! A process that is watched from its start: one JSON text in each line, the last of them the process
-//! itself. The process does not end with its watcher, and nothing that it writes is lost by a slow
-//! one: it is read from its log.
+//! A process that is watched from its start: one JSON text in each line, the last of them the
+//! process itself. The process does not end with its watcher, and nothing that it writes is lost by
+//! a slow one: it is read from its log.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -141,7 +141,7 @@ impl Watched {
 
     async fn next(&mut self) -> Next {
         if !self.key.works(&self.target.app) {
-            return Next::Over(Err(BlaxelError::new(401, "the key works no more")));
+            return Next::Over(Err(BlaxelError::new(401, "the key is no longer valid")));
         }
         let piece = tokio::select! {
             biased;

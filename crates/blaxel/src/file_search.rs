@@ -1,5 +1,5 @@
-//! Looking for files by their names, and for texts in them. All of it has limits, and none waits for
-//! whoever takes the results: what is found is found by the guest, within them.
+//! Looking for files by their names, and for texts in them. All of it has limits, and none waits
+//! for whoever takes the results: what is found is found by the guest, within them.
 
 use axum::extract::Request;
 use axum::response::Response;

@@ -1,5 +1,5 @@
-//! Changes of files, one JSON text in each line, for as long as somebody reads them. The head of the
-//! answer is sent when the watch is armed, so whoever has it misses nothing.
+//! Changes of files, one JSON text in each line, for as long as somebody reads them. The head of
+//! the answer is sent when the watch is armed, so whoever has it misses nothing.
 
 use axum::extract::Request;
 use axum::response::Response;

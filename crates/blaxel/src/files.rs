@@ -1,5 +1,5 @@
-//! Files and directories, looked at and read. Everything goes through the guest, so no link leads to
-//! a file of the host.
+//! Files and directories, looked at and read. Everything goes through the guest, so no link leads
+//! to a file of the host.
 
 use axum::extract::Request;
 use axum::response::Response;

@@ -1,4 +1,5 @@
-//! What keeps sandboxes awake, in the log and in the words of Blaxel: its users look for them there.
+//! What keeps sandboxes awake, in the log and in the words of Blaxel: its users look for them
+//! there.
 
 use engine::Observed;
 

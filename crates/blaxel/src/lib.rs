@@ -2,9 +2,9 @@
 //! routes that make one. A sandbox of Blaxel is a session of ours that has a name; one of our
 //! sandboxes is reached by its id, too. What Blaxel has and this has not is refused in its form.
 //!
-//! Mounted beneath [`PREFIX`], and for one sandbox at the root of a listener of its own. It is no part
-//! of the OpenAPI document, which is about our own API. Paths are taken apart by hand: Blaxel looks at
-//! how they are encoded, which a router hides.
+//! Mounted beneath [`PREFIX`], and for one sandbox at the root of a listener of its own. It is no
+//! part of the OpenAPI document, which is about our own API. Paths are taken apart by hand: Blaxel
+//! looks at how they are encoded, which a router hides.
 
 mod access;
 mod answer;

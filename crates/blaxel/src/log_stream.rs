@@ -1,8 +1,8 @@
-//! The log of a process as lines, from its beginning to the end of the process. Every line says which
-//! output it is of; one that the other output breaks into is ended first, and goes on as a line of
-//! its own. So does one that nothing came for in a while, since signs of life stand between lines.
-//! Clients that come back count lines to find where they were: what is told depends on the log and
-//! on when its pieces came, and never on who read them when.
+//! The log of a process as lines, from its beginning to the end of the process. Every line says
+//! which output it is of; one that the other output breaks into is ended first, and goes on as a
+//! line of its own. So does one that nothing came for in a while, since signs of life stand between
+//! lines. Clients that come back count lines to find where they were: what is told depends on the
+//! log and on when its pieces came, and never on who read them when.
 
 use std::time::Duration;
 
@@ -23,8 +23,8 @@ use web::stream::{BodySource, body};
 pub(super) const KEEPALIVE: Duration = Duration::from_secs(30);
 pub(super) const STILL_HERE: &[u8] = b"[keepalive]\n";
 pub(super) const TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
-/// By how much later than a line is ended a reader says that he is still here: a piece that came in time
-/// has reached him by then.
+/// By how much later than a line is ended a reader says that he is still here: a piece that came in
+/// time has reached him by then.
 const ON_ITS_WAY: Duration = Duration::from_secs(2);
 const BEHIND: &[u8] = b"[output truncated: the stream fell behind]\n";
 

@@ -1,5 +1,5 @@
-//! Output of a program as text, however it is cut: a character that is split between two pieces waits
-//! for its other half. What is no text at all becomes the character that stands for it.
+//! Output of a program as text, however it is cut: a character that is split between two pieces
+//! waits for its other half. What is no text at all becomes the character that stands for it.
 
 /// What of one output was read and not passed on.
 #[derive(Debug, Default)]

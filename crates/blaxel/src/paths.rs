@@ -1,5 +1,5 @@
-//! What a path of a request means. Blaxel routes on the decoded path, but looks at the encoded one to
-//! tell whether a file is meant from the root or from the working directory; its clients rely on
+//! What a path of a request means. Blaxel routes on the decoded path, but looks at the encoded one
+//! to tell whether a file is meant from the root or from the working directory; its clients rely on
 //! both. Nothing is confined here: the guest does that, as the programs inside would see it.
 
 use percent_encoding::percent_decode_str;

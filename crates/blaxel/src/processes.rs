@@ -1,6 +1,6 @@
-//! Processes: started, waited for, listed, looked at, stopped, killed, fed. Whoever waits holds a use
-//! of the sandbox; whoever looks holds none. A `timeout` ends the wait alone, unless the process is to
-//! keep its sandbox awake: then it is killed.
+//! Processes: started, waited for, listed, looked at, stopped, killed, fed. Whoever waits holds a
+//! use of the sandbox; whoever looks holds none. A `timeout` ends the wait alone, unless the
+//! process is to keep its sandbox awake: then it is killed.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -230,7 +230,7 @@ async fn wait(
 
 /// What whoever waits is told when the server stops.
 pub(super) fn stopping() -> BlaxelError {
-    let cause = "the server stops while the process is waited for";
+    let cause = "the server stopped during the wait for the process";
     model::Refusal::new(ErrorCode::ShuttingDown, cause).into()
 }
 

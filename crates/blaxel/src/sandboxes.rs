@@ -54,7 +54,8 @@ fn shown(named: &NamedSession, status: &str, here: &Here) -> Value {
     if !object["spec"].is_object() {
         object["spec"] = json!({});
     }
-    // Clients that are told a region send what they ask, and their keys, to Blaxel's own server there.
+    // Clients that are told a region send what they ask, and their keys, to Blaxel's own server
+    // there.
     if let Some(spec) = object["spec"].as_object_mut() {
         spec.remove("region");
     }

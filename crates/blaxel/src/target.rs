@@ -1,5 +1,5 @@
-//! Whose API a request is about: a sandbox of Blaxel by its name, which is one of our sessions, or one
-//! of our sandboxes by its id. Whoever only looks begins no use, and wakes nothing.
+//! Whose API a request is about: a sandbox of Blaxel by its name, which is one of our sessions, or
+//! one of our sandboxes by its id. Whoever only looks begins no use, and wakes nothing.
 
 use std::sync::Arc;
 
@@ -35,8 +35,8 @@ enum TargetKind {
 }
 
 impl Target {
-    /// The sandbox of the listener. It is made where somebody first uses it, and again where it ended
-    /// for good; whoever only looks makes none.
+    /// The sandbox of the listener. It is made where somebody first uses it, and again where it
+    /// ended for good; whoever only looks makes none.
     pub(super) async fn of_listener(
         app: &App,
         by: Caller,

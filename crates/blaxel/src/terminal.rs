@@ -1,6 +1,6 @@
-//! Terminals over web sockets in the words of Blaxel: texts of JSON both ways. A terminal is a process
-//! that is known by the id of its session: whoever comes back finds it as it is, others may look at
-//! it too, and it ends when nobody did for a while.
+//! Terminals over web sockets in the words of Blaxel: texts of JSON both ways. A terminal is a
+//! process that is known by the id of its session: whoever comes back finds it as it is, others may
+//! look at it too, and it ends when nobody did for a while.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
@@ -165,7 +165,7 @@ async fn speak(looking: Viewer, mut follow: LogFollow, used: Use, socket: WebSoc
     let failed = tokio::select! {
         failed = show(&mut follow, &mut to) => failed,
         failed = hear(&looking, &mut from) => failed,
-        () = revoked => Some(Refusal::new(ErrorCode::Unauthorized, "the key works no more")),
+        () = revoked => Some(Refusal::new(ErrorCode::Unauthorized, "the key is no longer valid")),
         () = target.server_stops() => {
             Some(Refusal::new(ErrorCode::ShuttingDown, "the server stops"))
         }

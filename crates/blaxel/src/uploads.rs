@@ -1,5 +1,5 @@
-//! Large files in parts, which may come in any order and at once: requests and answers in the words of
-//! Blaxel. The engine keeps the parts, and decides how many uploads there may be.
+//! Large files in parts, which may come in any order and at once: requests and answers in the words
+//! of Blaxel. The engine keeps the parts, and decides how many uploads there may be.
 
 use std::collections::BTreeMap;
 

@@ -1,7 +1,7 @@
-//! The Model Context Protocol: the server as tools for models, and each sandbox as tools of its own.
-//! The tools of the server are the routes of `/v1`, described by the same list; those of a sandbox
-//! have the names that clients of such sandboxes know. Nothing is decided here, and nothing can be
-//! done here that the same key could not do by a route.
+//! The Model Context Protocol: the server as tools for models, and each sandbox as tools of its
+//! own. The tools of the server are the routes of `/v1`, described by the same list; those of a
+//! sandbox have the names that clients of such sandboxes know. Nothing is decided here, and nothing
+//! can be done here that the same key could not do by a route.
 
 mod created;
 mod edit;
@@ -38,8 +38,8 @@ const SANDBOX: &str = "/v1/sandboxes/{id}/mcp";
 const SESSION: &str = "/v1/sessions/{id}/mcp";
 
 /// Where the protocol is spoken: for the server, whose tools are the routes that the document
-/// describes, and for each sandbox. What a tool needs of a key is checked when it is called, so here
-/// any key will do.
+/// describes, and for each sandbox. What a tool needs of a key is checked when it is called, so
+/// here any key will do.
 pub fn router(app: &App, routes: Vec<Route>, document: &str) -> Router {
     let front = |route| Front {
         app: app.clone(),

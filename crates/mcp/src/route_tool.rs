@@ -1,6 +1,6 @@
-//! A route as a tool: its parameters and the fields of its body are the arguments, its answer is the
-//! result. It is the same handler that answers the route, so that a tool can do, refuse and bound
-//! exactly what the route does.
+//! A route as a tool: its parameters and the fields of its body are the arguments, its answer is
+//! the result. It is the same handler that answers the route, so that a tool can do, refuse and
+//! bound exactly what the route does.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -220,8 +220,8 @@ impl Plan {
     }
 }
 
-/// How the argument for a place in a path is called, and what is told of it. `id` says nothing where
-/// there are ids of many things.
+/// How the argument for a place in a path is called, and what is told of it. `id` says nothing
+/// where there are ids of many things.
 fn argument_for<'a>(path: &str, place: &'a str) -> (&'a str, &'static str) {
     let of = path.strip_prefix("/v1/").and_then(|rest| rest.split('/').next()).unwrap_or_default();
     match (of, place) {

@@ -1,5 +1,5 @@
-//! What arguments and results look like, as JSON schemas: of types of our own, and of the words that
-//! the OpenAPI document describes. Arguments that nobody knows are forbidden everywhere.
+//! What arguments and results look like, as JSON schemas: of types of our own, and of the words
+//! that the OpenAPI document describes. Arguments that nobody knows are forbidden everywhere.
 
 use std::collections::BTreeSet;
 

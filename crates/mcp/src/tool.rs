@@ -1,5 +1,5 @@
-//! A tool: what is told of it, what a key must allow for it, and what it does. Arguments that do not
-//! fit are refused by field, in words that a model can act on.
+//! A tool: what is told of it, what a key must allow for it, and what it does. Arguments that do
+//! not fit are refused by field, in words that a model can act on.
 
 use std::pin::Pin;
 use std::sync::Arc;

@@ -1,6 +1,6 @@
-//! One message of the protocol over HTTP: a POST, answered with JSON, without a session. The body is
-//! read within the limits of every other body; what it says is the business of the protocol's own
-//! library.
+//! One message of the protocol over HTTP: a POST, answered with JSON, without a session. The body
+//! is read within the limits of every other body; what it says is the business of the protocol's
+//! own library.
 
 use std::sync::{Arc, LazyLock};
 

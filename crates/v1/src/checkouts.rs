@@ -119,8 +119,8 @@ pub(super) fn routes() -> Vec<Route> {
     ]
 }
 
-/// What a route takes and refuses that hands out a sandbox: a checkout, and making one by itself. Both
-/// answer with [`CheckoutCall::hand_out`].
+/// What a route takes and refuses that hands out a sandbox: a checkout, and making one by itself.
+/// Both answer with [`CheckoutCall::hand_out`].
 pub(super) fn getting(operation: Operation) -> Operation {
     operation.takes(Takes::Json("CheckoutRequest")).headers([ONCE]).refuses(GETTING)
 }

@@ -33,8 +33,8 @@ const PAGE_MAX: u64 = 1000;
 const STREAM_PAGE: u32 = 250;
 /// What fits into the numbers of a store.
 pub(super) const AFTER_MAX: u64 = i64::MAX as u64;
-/// How often a stream looks for changes of states. Each exec of each key makes two of them: streams that
-/// woke up for every one would cost more than the execs.
+/// How often a stream looks for changes of states. Each exec of each key makes two of them: streams
+/// that woke up for every one would cost more than the execs.
 const STATES_EVERY: Duration = Duration::from_millis(100);
 const LAST_EVENT_ID: &str = "last-event-id";
 

@@ -1,6 +1,6 @@
-//! A watch on its way to a client. Its first word comes at once, when the watch is armed; a quiet one
-//! says now and then that it is still there, and it ends with its directory, its key, its sandbox and
-//! the server.
+//! A watch on its way to a client. Its first word comes at once, when the watch is armed; a quiet
+//! one says now and then that it is still there, and it ends with its directory, its key, its
+//! sandbox and the server.
 
 use axum::extract::ws::{CloseFrame, Message, WebSocket, close_code};
 use bytes::Bytes;

@@ -1,6 +1,7 @@
-//! The harness of a sandbox on a WebSocket: a text is a line, either way, and nothing is understood.
-//! Both ways go on at once; whoever does not take lines is waited for, and so is the program, but not
-//! for ever. The program ends with the socket, and the socket with the program, saying why.
+//! The harness of a sandbox on a WebSocket: a text is a line, either way, and nothing is
+//! understood. Both ways go on at once; whoever does not take lines is waited for, and so is the
+//! program, but not for ever. The program ends with the socket, and the socket with the program,
+//! saying why.
 
 use std::time::Duration;
 
@@ -68,7 +69,7 @@ impl HarnessConnection {
                 cut(close_code::AWAY, ErrorCode::ShuttingDown, "the server stops")
             }
             () = revoked(&app, caller) => {
-                cut(close_code::POLICY, ErrorCode::Unauthorized, "the key works no more")
+                cut(close_code::POLICY, ErrorCode::Unauthorized, "the key is no longer valid")
             }
         };
         let closed = closed(end, &used).await;

@@ -1,4 +1,5 @@
-//! What keeps a sandbox awake, and taking that away. Neither wakes it, and asking counts as nothing.
+//! What keeps a sandbox awake, and taking that away. Neither wakes it, and asking counts as
+//! nothing.
 
 use axum::extract::State;
 use axum::response::Response;

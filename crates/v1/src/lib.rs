@@ -1,5 +1,6 @@
-//! Our own routes, one module for each kind of thing, and the document that describes them. A handler
-//! translates: it reads a request, asks the engine, and writes the answer. It decides nothing.
+//! Our own routes, one module for each kind of thing, and the document that describes them. A
+//! handler translates: it reads a request, asks the engine, and writes the answer. It decides
+//! nothing.
 
 #[cfg(feature = "schema")]
 mod api_types;
@@ -91,8 +92,8 @@ pub fn routes() -> Vec<Route> {
 
 static PACKED_DOCUMENT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/openapi.deflate"));
 
-/// The OpenAPI document that describes every route: the one of the repository. A test proves that it
-/// is what the code says.
+/// The OpenAPI document that describes every route: the one of the repository. A test proves that
+/// it is what the code says.
 pub fn document() -> String {
     let mut text = String::new();
     let unpacked = DeflateDecoder::new(PACKED_DOCUMENT).read_to_string(&mut text);

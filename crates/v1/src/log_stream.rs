@@ -1,5 +1,5 @@
-//! A log on its way to a client that follows it: as events or lines, or as the bytes themselves. It is
-//! read only as fast as the client takes it; a client that goes away ends the follow and nothing
+//! A log on its way to a client that follows it: as events or lines, or as the bytes themselves. It
+//! is read only as fast as the client takes it; a client that goes away ends the follow and nothing
 //! else.
 
 use std::collections::VecDeque;

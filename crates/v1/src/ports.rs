@@ -1,6 +1,6 @@
 //! Ports inside a sandbox: who listens, waiting for somebody to, and reaching him, by HTTP and
-//! whatever that goes over to, or by a connection of one's own. Whoever is connected uses the sandbox;
-//! one that is frozen or cold wakes for it.
+//! whatever that goes over to, or by a connection of one's own. Whoever is connected uses the
+//! sandbox; one that is frozen or cold wakes for it.
 
 use std::future::ready;
 use std::time::Duration;

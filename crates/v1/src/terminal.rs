@@ -1,6 +1,6 @@
 //! A process on a WebSocket: bytes are its input and output, texts are words about it. Both ways go
-//! on at once, so that a program which reads nothing still shows what it writes. The process outlives
-//! the socket, unless it was started for it.
+//! on at once, so that a program which reads nothing still shows what it writes. The process
+//! outlives the socket, unless it was started for it.
 
 use std::time::Duration;
 
@@ -57,7 +57,8 @@ impl Drop for Ending {
         let of = self.of.clone();
         tasks::spawn(async move {
             let engine = &app.engine;
-            // What a terminal says to its programs when it is closed. One that is over hears nothing.
+            // What a terminal says to its programs when it is closed. One that is over hears
+            // nothing.
             let _ = engine.signal_process(caller, sandbox, &of, SIGHUP, true).await;
             let _ = engine.stop_process(caller, sandbox, &of, GRACE_MS).await;
         });
@@ -97,7 +98,7 @@ impl AttachedTerminal {
             refusal = input.write(types) => End::Failed(refusal),
             // That nobody will say so any more is a stop too.
             _ = stops.wait_for(|stops| *stops) => End::Stopping,
-            () = revoked(&app, caller) => End::Failed(Refusal::new(ErrorCode::Unauthorized, "the key works no more")),
+            () = revoked(&app, caller) => End::Failed(Refusal::new(ErrorCode::Unauthorized, "the key is no longer valid")),
         };
         self.finish(&mut to, end).await;
         drop((ending, used));

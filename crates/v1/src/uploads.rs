@@ -1,5 +1,5 @@
-//! Several files at once, as a form of a browser sends them. Each has its name once all of it arrived;
-//! what came before a failure is there.
+//! Several files at once, as a form of a browser sends them. Each has its name once all of it
+//! arrived; what came before a failure is there.
 
 use axum::extract::{Request, State};
 use axum::response::Response;

@@ -1,5 +1,5 @@
-//! Where the routes of a use are: programs, files, archives and ports are the same for a sandbox by its
-//! own id and for the sandbox that a session has, under two paths.
+//! Where the routes of a use are: programs, files, archives and ports are the same for a sandbox by
+//! its own id and for the sandbox that a session has, under two paths.
 
 use model::ErrorCode;
 

@@ -1,5 +1,5 @@
-//! Watching a directory: as events, as lines or on a web socket. Whoever watches uses the sandbox, so
-//! that it stays awake to tell.
+//! Watching a directory: as events, as lines or on a web socket. Whoever watches uses the sandbox,
+//! so that it stays awake to tell.
 
 use axum::extract::State;
 use axum::extract::ws::WebSocketUpgrade;

@@ -1,11 +1,11 @@
-//! How a program ended, in the words of the API.
+//! How a program ended, as the API shows it.
 
 use std::time::Duration;
 
 use engine::{Exit, ExitStatus};
 use wire::ExecExit;
 
-/// How a program ended; what its outputs were cut to is not known here.
+/// How a program ended, without what its output was truncated to.
 pub fn exit(exit: &Exit, took: Duration) -> ExecExit {
     let (exit_code, signal) = match exit.status {
         ExitStatus::Code(code) => (code, None),
@@ -25,7 +25,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_signal_has_a_name_and_a_code() {
+    fn exit_by_a_signal_has_its_name_and_code() {
         let of =
             |status| Exit { status, out_of_memory: false, user_us: 0, system_us: 0, max_rss_kb: 0 };
         let took = Duration::from_micros(612);

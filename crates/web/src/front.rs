@@ -1,7 +1,6 @@
 //! What happens to every request before and after its handler: it gets an id, its host, key, role
 //! and rate are checked, it is counted and logged, and a refusal or a panic becomes a problem.
-//! One layer, so that the way of a checkout has no more steps than it needs. Nothing of bodies,
-//! environments or keys is ever logged.
+//! It is one layer, to keep a checkout fast. Bodies, environments and keys must never be logged.
 
 use std::any::Any;
 use std::convert::Infallible;
@@ -35,16 +34,16 @@ use crate::request_id::X_REQUEST_ID;
 use crate::state_loss;
 use crate::subprotocol;
 
-/// What a key must allow for a route.
+/// The role that a route requires.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Needs {
-    /// No key at all.
+    /// No key.
     Public,
     /// Any key.
     Read,
-    /// One that may make and use sandboxes.
+    /// A key that may create and use sandboxes.
     Use,
-    /// One that may do everything.
+    /// A key that may do everything.
     Admin,
 }
 
@@ -69,26 +68,26 @@ impl Needs {
     }
 }
 
-/// The route that a request turned out to be for, where that is found out behind the front.
+/// The route of a request, if only its handler knows it: put into the extensions of the answer.
 #[derive(Debug, Clone, Copy)]
 pub struct RouteName(pub &'static str);
 
-/// What is put with an answer that somebody inside a sandbox gave: its head is not ours.
+/// Marks an answer that came from inside a sandbox: the front must not change its headers.
 #[derive(Debug, Clone, Copy)]
 pub struct OfInside;
 
 /// The layer in front of one route.
 #[derive(Clone)]
 pub struct Front {
-    /// What every handler knows.
+    /// The shared state.
     pub app: App,
     /// Its path with names in place of ids, for the log and the metrics.
     pub route: &'static str,
     /// What a key must allow.
     pub needs: Needs,
-    /// Whether what the request carries is for the route to read. Where it is not, it must be empty.
+    /// Whether the route reads the body. If not, the body must be empty.
     pub takes_body: bool,
-    /// In whose words it answers.
+    /// The dialect of its answers.
     pub dialect: Arc<dyn Dialect>,
 }
 
@@ -168,7 +167,7 @@ where
             if let Some(origin) = origin {
                 Cors::mark(origin, response.headers_mut());
             }
-            // The head of an answer from inside a sandbox is not ours to add to.
+            // The headers of an answer from inside a sandbox must not change.
             if response.extensions().get::<OfInside>().is_some() {
                 losses.clear();
             }
@@ -183,12 +182,12 @@ where
 }
 
 impl Front {
-    /// In whose words one request is answered.
+    /// The dialect of the answer to one request.
     fn dialect_of(&self, path: &str) -> Arc<dyn Dialect> {
         self.dialect.at(path).unwrap_or_else(|| Arc::clone(&self.dialect))
     }
 
-    /// Lets a request in, or says why not.
+    /// Admits a request, or refuses it.
     fn admit(&self, request: &mut Request, record: &mut Record) -> Result<(), Refused> {
         let app = &self.app;
         app.hosts.check(request.headers(), request.uri())?;
@@ -207,7 +206,8 @@ impl Front {
         }
         record.in_progress = app.begin();
         if record.in_progress.is_none() {
-            let cause = format!("{} requests are being worked on", app.settings.max_requests);
+            let cause =
+                format!("the server already handles {} requests", app.settings.max_requests);
             let refusal = model::Refusal::new(ErrorCode::Overloaded, cause).retry_after(1000);
             return Err(refusal.into());
         }
@@ -225,18 +225,16 @@ pub fn authenticate(app: &App, headers: &HeaderMap) -> Result<Caller, Refused> {
         }),
         None => match subprotocol::key(headers) {
             Some(secret) => Some(secret),
-            None => return Err(refused("there is no Authorization header")),
+            None => return Err(refused("the Authorization header is missing")),
         },
     };
     let Some(secret) = secret else {
         return Err(refused("the Authorization header is not of the form `Bearer KEY`"));
     };
-    app.engine
-        .authenticate(secret)
-        .ok_or_else(|| refused("the key is not known, or it is expired or revoked"))
+    app.engine.authenticate(secret).ok_or_else(|| refused("the key is unknown, expired or revoked"))
 }
 
-/// A request without its body, if that is empty: its size may not have been told.
+/// A request without its body, if that is empty: its size may not have been announced.
 async fn refuse_body(request: Request, stall: Duration) -> Result<Request, Refused> {
     let (parts, mut body) = request.into_parts();
     if body.size_hint().lower() == 0 && matches!(next_chunk(&mut body, stall).await, Ok(None)) {
@@ -245,7 +243,8 @@ async fn refuse_body(request: Request, stall: Duration) -> Result<Request, Refus
     Err(Refused::bad("body", "this route takes no body"))
 }
 
-/// A request in the log and the metrics. Dropped without an answer, its client went away.
+/// A request in the log and the metrics. If it is dropped without an answer, the client
+/// disconnected.
 struct Record {
     app: App,
     route: &'static str,
@@ -294,9 +293,14 @@ impl Record {
     fn panicked(&self, panic: &(dyn Any + Send)) -> Response {
         let text = panic.downcast_ref::<&str>().copied();
         let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
-        let said = text.unwrap_or("something that is not text");
-        tracing::error!(route = self.route, id = self.id(), said, "a handler panicked");
-        Refused::new(ErrorCode::Internal, "the server made a mistake").into_response()
+        let said = text.unwrap_or("a panic without a message");
+        tracing::error!(
+            route = self.route,
+            id = self.id(),
+            said,
+            "the handler of a request panicked"
+        );
+        Refused::new(ErrorCode::Internal, "the handler failed unexpectedly").into_response()
     }
 }
 
@@ -308,7 +312,7 @@ impl Drop for Record {
     }
 }
 
-/// Methods as labels; there are as many as anyone cares to invent.
+/// Methods as metric labels: a client may send any text, so unknown ones are `other`.
 fn word(method: &Method) -> &'static str {
     match method.as_str() {
         "GET" => "GET",
@@ -325,13 +329,13 @@ fn word(method: &Method) -> &'static str {
 /// A request whose key was checked.
 #[derive(Clone)]
 pub struct Admitted {
-    /// Who asks.
+    /// The caller.
     pub caller: Caller,
     /// The id of the request.
     pub request_id: HeaderValue,
 }
 
-/// Who asks, in a handler.
+/// The caller, as an extractor for handlers.
 pub struct By(pub Caller);
 
 impl<S: Send + Sync> FromRequestParts<S> for Admitted {
@@ -339,7 +343,9 @@ impl<S: Send + Sync> FromRequestParts<S> for Admitted {
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Refused> {
         let admitted = parts.extensions.get::<Self>().cloned();
-        admitted.ok_or_else(|| Refused::new(ErrorCode::Unauthorized, "no key was checked"))
+        admitted.ok_or_else(|| {
+            Refused::new(ErrorCode::Unauthorized, "the key of the request was not checked")
+        })
     }
 }
 
@@ -351,13 +357,13 @@ impl<S: Send + Sync> FromRequestParts<S> for By {
     }
 }
 
-/// What is no route at all.
+/// The answer for an unknown route.
 #[expect(clippy::unused_async, reason = "handlers are async")]
 pub async fn no_route() -> Refused {
-    Refused::new(ErrorCode::NotFound, "there is no such route")
+    Refused::new(ErrorCode::NotFound, "the route does not exist")
 }
 
-/// A route, but not with this method.
+/// The answer for a route without this method.
 #[expect(clippy::unused_async, reason = "handlers are async")]
 pub async fn no_method() -> Refused {
     Refused::new(ErrorCode::MethodNotAllowed, "the route exists, but not with this method")
@@ -376,7 +382,7 @@ mod tests {
     use crate::dialect;
 
     #[tokio::test]
-    async fn a_panic_is_answered_with_the_id_of_its_request() {
+    async fn panic_in_a_handler_is_answered_with_the_request_id() {
         use http_body_util::BodyExt as _;
         let (app, _stop) = App::for_tests().await;
         let (needs, dialect) = (Needs::Public, dialect::own());
@@ -399,7 +405,7 @@ mod tests {
     }
 
     #[test]
-    fn a_role_may_do_what_those_below_it_may() {
+    fn role_includes_the_roles_below_it() {
         let allowed = |needs: Needs| Role::ALL.map(|role| needs.allow(role));
         assert_eq!(allowed(Needs::Public), [true, true, true]);
         assert_eq!(allowed(Needs::Read), [true, true, true]);

@@ -1,6 +1,6 @@
-//! The answer to a checkout, or to a new session. What was made becomes the client's when its answer
-//! is taken for writing; an answer that is dropped before, because the client went away, takes it
-//! back.
+//! The answer to a checkout or a new session. The client owns the lease or session as soon as its
+//! answer is taken for writing. If the answer is dropped before, because the client disconnected,
+//! the lease or session is taken back.
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -12,9 +12,9 @@ use http_body::{Body, Frame, SizeHint};
 
 use crate::idempotency::{Answer, Claim};
 
-/// What is taken back when it is dropped, unless it is kept.
+/// A lease or session that is taken back on drop, unless it is kept.
 pub trait HandoverGuard: Send + Unpin + 'static {
-    /// The client has it now.
+    /// The client owns it now.
     fn keep(self);
 }
 
@@ -24,14 +24,14 @@ impl HandoverGuard for HandedOut {
     }
 }
 
-/// A body with something in it that was made.
+/// A body that hands over a new lease or session.
 pub struct Handover<K> {
     bytes: Bytes,
     made: Option<(K, Option<(Claim, Answer)>)>,
 }
 
 impl<K: HandoverGuard> Handover<K> {
-    /// An answer whose bytes hand something over, and what is settled when they are taken.
+    /// A body that keeps `made` and settles `claim` when it is taken for writing.
     pub fn new(bytes: Bytes, made: K, claim: Option<(Claim, Answer)>) -> Self {
         Self { bytes, made: Some((made, claim)) }
     }

@@ -1,4 +1,4 @@
-//! Checks of what clients send for a sandbox: commands, arguments, variables, input and paths. The
+//! Checks of commands, arguments, variables, input and paths that clients send for a sandbox. The
 //! same bounds hold in every dialect.
 
 use std::collections::BTreeMap;
@@ -16,7 +16,7 @@ pub const ARGUMENT_BYTES_MAX: usize = 128 * 1024;
 pub const STDIN_BYTES_MAX: usize = 16 << 20;
 const PATH_BYTES_MAX: usize = 4096;
 
-/// What to run, if exactly one way to say it was used.
+/// The command, if exactly one of `command` and `argv` is given.
 pub fn checked_command(
     command: Option<String>,
     argv: Option<Vec<String>>,
@@ -130,7 +130,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn paths_that_cannot_be_are_refused() {
+    fn invalid_paths_are_refused() {
         for (path, fits) in [
             ("/workspace/a", true),
             ("a", true),

@@ -1,6 +1,6 @@
-//! Serving HTTP: what every request passes through on its way in and every answer on its way out, for
-//! our own routes and for every dialect. Keys, hosts, sizes, rates and pauses are guarded here. It
-//! decides nothing about sandboxes, knows no vendor, and knows neither stores nor runtimes.
+//! The HTTP server that our own routes and all dialects share: it checks keys, hosts, sizes, rates
+//! and timeouts, and logs and counts requests. It must decide nothing about sandboxes, and knows
+//! neither vendors nor stores nor runtimes.
 
 pub mod answer;
 pub mod app;

@@ -1,6 +1,5 @@
-//! Exchanges that last: tunnels, terminals, watches, logs that are followed, answers of servers inside.
-//! Each takes a connection for as long as it likes, and there are only so many for everybody; so no
-//! key may have more than its share of them at a time.
+//! Per-key limit on long-lived connections: tunnels, terminals, watches, followed logs and proxied
+//! answers. The server has a limited number of connections, so no key may hold more than its share.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -9,32 +8,34 @@ use model::{ErrorCode, KeyId, Refusal};
 
 use crate::refused::Refused;
 
-/// How many of them each key has.
+/// How many long-lived connections each key has.
 pub struct LongLived {
     held: Arc<Mutex<BTreeMap<KeyId, u32>>>,
     most: u32,
 }
 
-/// One of them. Dropped, it is over.
+/// One long-lived connection of a key. Dropped, it no longer counts.
 pub struct LongLivedSlot {
     held: Arc<Mutex<BTreeMap<KeyId, u32>>>,
     key: KeyId,
 }
 
 impl LongLived {
-    /// So many for each key.
+    /// At most `most` for each key.
     pub fn new(most: u32) -> Self {
         Self { held: Arc::default(), most }
     }
 
-    /// A place for one more of a key, if it has not too many.
+    /// Counts one more for a key, or refuses it.
     pub fn begin(&self, key: KeyId) -> Result<LongLivedSlot, Refused> {
-        // A count is whole after every step, so one that a panic left is good.
+        // A count is consistent after every step, so a poisoned lock is harmless.
         let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
         let count = held.entry(key).or_default();
         if *count >= self.most {
-            let cause =
-                format!("{} streams, terminals and connections are open already", self.most);
+            let cause = format!(
+                "the key already has {} streams, terminals and connections open",
+                self.most
+            );
             return Err(Refusal::new(ErrorCode::Overloaded, cause).retry_after(1000).into());
         }
         *count += 1;
@@ -59,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_key_has_its_share_and_no_more() {
+    fn long_lived_connections_are_limited_per_key() {
         let (ada, eve) = (KeyId::from_u128(1), KeyId::from_u128(2));
         let long_lived = LongLived::new(2);
         let held = [long_lived.begin(ada), long_lived.begin(ada)];

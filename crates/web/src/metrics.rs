@@ -1,4 +1,4 @@
-//! What is counted about requests, and the page on which everything that is counted can be read.
+//! Metrics of requests, and the page with all metrics for Prometheus.
 
 use std::time::Duration;
 
@@ -69,7 +69,7 @@ impl Metrics {
     }
 }
 
-/// Numbers that are read from the engine whenever someone asks.
+/// Metrics that are read from the engine at each scrape.
 struct Gauges(Engine);
 
 impl std::fmt::Debug for Gauges {

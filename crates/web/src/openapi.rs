@@ -1,4 +1,4 @@
-//! The OpenAPI document, made from the list of routes and the schemas of the words they use. Every
+//! The OpenAPI document, made from the list of routes and the schemas of their types. Every
 //! status that a route can answer with is in it.
 
 use std::collections::BTreeMap;
@@ -43,7 +43,7 @@ pub fn document(routes: &[Route], schemas: Schemas) -> String {
 fn build(routes: &[Route], schemas: Schemas) -> OpenApi {
     let scheme = HttpBuilder::new()
         .scheme(HttpAuthScheme::Bearer)
-        .description(Some("A key of this server: `shoal key create` makes one"))
+        .description(Some("A key of this server: `shoal key create` creates one"))
         .build();
     let components = ComponentsBuilder::new()
         .schemas_from_iter(schemas)

@@ -1,6 +1,5 @@
-//! A request for a server inside a sandbox: what is passed on of its head, and of the head of the
-//! answer. Keys of this server never get inside, and what is said between two neighbours on the way
-//! is not passed on.
+//! Headers of a proxied request and its answer. Keys of this server must never reach the sandbox,
+//! and hop-by-hop headers are not forwarded.
 
 use http::header::{
     AUTHORIZATION, CONNECTION, EXPECT, HOST, HeaderName, LOCATION, PROXY_AUTHENTICATE,
@@ -11,9 +10,9 @@ use http::{HeaderMap, HeaderValue, Uri};
 
 use crate::subprotocol;
 
-/// What is passed inside as `Authorization`, since that one is ours.
+/// The header that is forwarded as `Authorization`, since that one carries our key.
 pub const INNER_AUTHORIZATION: HeaderName = HeaderName::from_static("x-shoal-authorization");
-/// What may carry a key of ours, whichever words its client speaks elsewhere.
+/// Headers that may carry a key of this server, in any dialect.
 const SECRETS: [HeaderName; 3] = [
     AUTHORIZATION,
     HeaderName::from_static("x-blaxel-authorization"),
@@ -35,20 +34,20 @@ const BETWEEN_NEIGHBOURS: [HeaderName; 9] = [
     UPGRADE,
 ];
 
-/// What would be said about this server and everything behind it, by one sandbox.
+/// Headers that apply to a whole origin: no single sandbox may set them for this server.
 const OF_THE_WHOLE_ORIGIN: [HeaderName; 3] = [
     HeaderName::from_static("service-worker-allowed"),
     HeaderName::from_static("clear-site-data"),
     STRICT_TRANSPORT_SECURITY,
 ];
 
-/// How many parts of a path come before the one that is the inside's own.
+/// How many parts of a path come before the path for the server inside.
 const PREFIX_PARTS: usize = 5;
 
 /// Where a request goes: the part of its path that is ours, and what is left of it.
 #[derive(Debug, PartialEq, Eq)]
 pub struct ProxyPath {
-    /// What comes before the path that the server inside sees.
+    /// The prefix that the server inside does not see.
     pub prefix: String,
     /// The path that the server inside sees.
     pub inside: PathAndQuery,
@@ -65,7 +64,7 @@ pub fn proxy_path(uri: &Uri) -> Option<ProxyPath> {
     Some(ProxyPath { prefix: prefix.to_owned(), inside })
 }
 
-/// What both want to go over to, if they do.
+/// The protocol to upgrade to, if any.
 pub fn upgrade(headers: &HeaderMap) -> Option<HeaderValue> {
     let words = headers.get_all(CONNECTION).iter().filter_map(|value| value.to_str().ok());
     let wanted = words
@@ -74,7 +73,7 @@ pub fn upgrade(headers: &HeaderMap) -> Option<HeaderValue> {
     headers.get(UPGRADE).filter(|_| wanted).cloned()
 }
 
-/// Leaves out what is between two neighbours, named by the standard or by the sender.
+/// Removes hop-by-hop headers, named by the standard or by the sender.
 fn strip(headers: &mut HeaderMap) {
     let named: Vec<HeaderName> = headers
         .get_all(CONNECTION)
@@ -95,14 +94,14 @@ fn go_over(headers: &mut HeaderMap, to: Option<HeaderValue>) {
     }
 }
 
-/// The head of a request as it is passed on; whether a key came by a subprotocol.
+/// The headers of a request as they are forwarded; and whether a key came as a subprotocol.
 pub fn inward(headers: &mut HeaderMap, prefix: &str, port: u16) -> bool {
     let to = upgrade(headers);
     strip(headers);
     for name in &SECRETS {
         headers.remove(name);
     }
-    // The body is passed on as it comes; whoever waits for a word about it gets it from us.
+    // The body is forwarded as it comes; this server answers `Expect` itself.
     headers.remove(EXPECT);
     if let Some(inner) = headers.remove(INNER_AUTHORIZATION) {
         headers.insert(AUTHORIZATION, inner);
@@ -111,7 +110,7 @@ pub fn inward(headers: &mut HeaderMap, prefix: &str, port: u16) -> bool {
     if let Some(host) = headers.remove(HOST) {
         headers.insert(FORWARDED_HOST, host);
     }
-    // Servers for development answer to this name alone.
+    // Development servers accept only this host name.
     if let Ok(host) = HeaderValue::try_from(format!("localhost:{port}")) {
         headers.insert(HOST, host);
     }
@@ -125,7 +124,7 @@ pub fn inward(headers: &mut HeaderMap, prefix: &str, port: u16) -> bool {
     had_key
 }
 
-/// The head of an answer as it is passed on.
+/// The headers of an answer as they are forwarded.
 pub fn outward(headers: &mut HeaderMap, prefix: &str, port: u16) {
     let to = upgrade(headers);
     strip(headers);
@@ -138,7 +137,7 @@ pub fn outward(headers: &mut HeaderMap, prefix: &str, port: u16) {
     go_over(headers, to);
 }
 
-/// A place inside as it is reached from outside; none if it is one already, or elsewhere.
+/// A location inside, rewritten for clients outside; none if it needs no change.
 fn moved(to: &HeaderValue, prefix: &str, port: u16) -> Option<HeaderValue> {
     let to = to.to_str().ok()?;
     let own = format!("http://localhost:{port}");
@@ -165,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn the_inside_gets_its_own_part_of_the_path_as_it_was_written() {
+    fn proxied_path_is_forwarded_unchanged() {
         for (uri, inside) in [
             ("/v1/sandboxes/a/ports/80", "/"),
             ("/v1/sandboxes/a/ports/80/", "/"),
@@ -180,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn our_key_and_what_is_between_neighbours_stays_outside() {
+    fn proxy_removes_keys_and_hop_by_hop_headers() {
         let mut given = headers(&[
             ("authorization", "Bearer ours"),
             ("x-blaxel-authorization", "Bearer ours"),
@@ -207,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn what_both_go_over_to_is_passed_on() {
+    fn proxy_forwards_upgrades() {
         let mut given = headers(&[
             ("connection", "Upgrade"),
             ("upgrade", "websocket"),
@@ -223,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn places_inside_are_told_as_they_are_reached() {
+    fn proxy_rewrites_locations() {
         for (to, expected) in [
             ("/login?a=b", "/p/login?a=b"),
             ("http://localhost:80/x", "/p/x"),

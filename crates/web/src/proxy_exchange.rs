@@ -1,5 +1,5 @@
-//! A request that is answered by a server inside a sandbox. Bodies are passed on as they come, both
-//! ways; a client that goes away takes the exchange along, and so does the end of the sandbox.
+//! One proxied exchange with a server inside a sandbox. Bodies are streamed both ways. The exchange
+//! ends when the client disconnects, and when the sandbox ends.
 
 use std::io;
 use std::pin::Pin;
@@ -27,13 +27,13 @@ use crate::long_lived::LongLivedSlot;
 use crate::refused::Refused;
 use crate::tunnel::{Tunnel, revoked};
 
-/// How long a server inside may think about its answer.
+/// How long a server inside may take until its answer begins.
 const HEAD_PATIENCE: Duration = Duration::from_mins(10);
-/// How often it is looked whether somebody listens: seldom once it takes long.
+/// How often open ports are polled: less often once it takes long.
 const LOOK_FIRST: Duration = Duration::from_millis(10);
 const LOOK_LAST: Duration = Duration::from_millis(250);
 
-/// Who listens, once somebody does on all of these ports.
+/// The open ports, once all of these are open.
 #[boxed]
 pub async fn until_open(used: &Use, ports: &[u16]) -> Result<Vec<Port>, Refusal> {
     let mut pause = LOOK_FIRST;
@@ -47,7 +47,7 @@ pub async fn until_open(used: &Use, ports: &[u16]) -> Result<Vec<Port>, Refusal>
     }
 }
 
-/// What moves the bytes of an exchange. Dropped, it is over.
+/// The task that drives the connection to the server inside. Dropped, the connection closes.
 struct ConnectionTask(AbortHandle);
 
 impl Drop for ConnectionTask {
@@ -56,8 +56,8 @@ impl Drop for ConnectionTask {
     }
 }
 
-/// Sends a request over a connection to a server inside, and gives its answer. If both go over to
-/// something else, `client` does with it.
+/// Sends a request over a connection to a server inside, and returns its answer. If the server
+/// switches protocols, `client` is upgraded too.
 #[boxed]
 pub async fn exchange(
     app: App,
@@ -68,14 +68,14 @@ pub async fn exchange(
     client: Option<OnUpgrade>,
 ) -> Result<Response, Refused> {
     let failed = |error: hyper::Error| {
-        let cause = format!("what listens there does not answer as a server of HTTP does: {error}");
+        let cause = format!("the program on the port does not answer as an HTTP server: {error}");
         Refused::new(ErrorCode::PortClosed, cause)
     };
     let slot = app.long_lived.begin(caller.key)?;
     let shaken = http1::handshake(TokioIo::new(connection)).await;
     let (mut sender, moving) = shaken.map_err(failed)?;
     let connection_task = tasks::spawn(async move {
-        // Whoever waits for the answer hears of it.
+        // The request that waits for the answer gets the error.
         let _ = moving.with_upgrades().await;
     });
     let connection_task = ConnectionTask(connection_task.abort_handle());
@@ -85,15 +85,15 @@ pub async fn exchange(
         answered = sender.send_request(request) => answered,
         refusal = used.broken() => return Err(refusal.into()),
         () = response_timeout(&moved) => {
-            let cause = "the server inside did not answer for ten minutes";
+            let cause = "the server in the sandbox did not answer for ten minutes";
             return Err(Refused::new(ErrorCode::DeadlineExceeded, cause));
         }
-        // That nobody will say so any more is a stop too.
+        // A dropped sender means a stop, too.
         _ = stops.wait_for(|stops| *stops) => {
-            return Err(Refused::new(ErrorCode::ShuttingDown, "the server stops"));
+            return Err(Refused::new(ErrorCode::ShuttingDown, "the server is stopping"));
         }
         () = revoked(&app, caller) => {
-            return Err(Refused::new(ErrorCode::Unauthorized, "the key works no more"));
+            return Err(Refused::new(ErrorCode::Unauthorized, "the key is no longer valid"));
         }
     };
     let mut response = answered.map_err(failed)?;
@@ -104,7 +104,7 @@ pub async fn exchange(
         }));
     }
     let Some(client) = client else {
-        let cause = "the server inside went over to something that nobody asked for";
+        let cause = "the server in the sandbox switched protocols without a request to do so";
         return Err(Refused::new(ErrorCode::PortClosed, cause));
     };
     let inside = hyper::upgrade::on(&mut response);
@@ -116,30 +116,30 @@ pub async fn exchange(
     Ok(response.map(|_| Body::empty()))
 }
 
-/// Done when an answer is not to be passed on any more: its sandbox or its key is gone, or the server
-/// stops. Holds the use until then.
+/// Done when an answer must be cut off: its sandbox ended, its key is invalid, or the server stops.
+/// Holds the use until then.
 async fn cancelled(app: App, caller: Caller, used: Use, slot: LongLivedSlot) {
     let mut stops = app.stopping.clone();
     tokio::select! {
         _ = used.broken() => {}
-        // That nobody will say so any more is a stop too.
+        // A dropped sender means a stop, too.
         _ = stops.wait_for(|stops| *stops) => {}
         () = revoked(&app, caller) => {}
     }
     drop(slot);
 }
 
-/// A request whose body is seen to move, and ends with an error when it pauses for too long.
+/// A request whose body fails when it pauses for too long; and when it last moved.
 fn with_stall_limit(request: Request<Body>, stall: Duration) -> (Request<Body>, Moved) {
     let (moves, moved) = watch::channel(Instant::now());
     let pause = Box::pin(sleep(stall));
     (request.map(|body| Body::new(RequestBody { body, moves, stall, pause })), moved)
 }
 
-/// When something of a request moved last.
+/// When bytes of a request last moved.
 type Moved = watch::Receiver<Instant>;
 
-/// Done when a server inside has thought for too long since it got all of its request.
+/// Done when a server inside took too long since it got all of its request.
 async fn response_timeout(moved: &Moved) {
     loop {
         let last = *moved.borrow();
@@ -150,7 +150,7 @@ async fn response_timeout(moved: &Moved) {
     }
 }
 
-/// The body of a request on its way inside.
+/// The body of a request on its way into the sandbox.
 struct RequestBody {
     body: Body,
     moves: watch::Sender<Instant>,
@@ -186,7 +186,7 @@ impl http_body::Body for RequestBody {
     }
 }
 
-/// The body of an answer, which keeps alive what it comes from.
+/// The body of an answer, which keeps the connection to the server inside open.
 struct ResponseBody {
     body: Incoming,
     cancelled: Pin<Box<dyn Future<Output = ()> + Send>>,
@@ -202,7 +202,7 @@ impl http_body::Body for ResponseBody {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
         if self.cancelled.as_mut().poll(cx).is_ready() {
-            // An error and no end, so that what is missing is seen to be.
+            // An error and not a regular end, so that the client sees that bytes are missing.
             let gone = io::Error::from(io::ErrorKind::ConnectionAborted);
             return Poll::Ready(Some(Err(axum::Error::new(gone))));
         }

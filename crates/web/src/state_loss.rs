@@ -1,7 +1,7 @@
-//! Lost files in answers. The next answer about a session whose files were lost says so: in the
-//! header `Shoal-State-Lost`, and as a field where the answer is a JSON object. The loss counts as
-//! reported when the answer is taken for writing, and not before: a client that went away was not
-//! told anything.
+//! Reports state loss in answers. The next answer about a session whose files were lost has the
+//! header
+//! `Shoal-State-Lost`, and a field if it is a JSON object. The loss counts as reported when the answer
+//! is taken for writing, and not before: a client that disconnected has seen nothing.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -16,10 +16,10 @@ use http_body::{Body as _, Frame, SizeHint};
 use http_body_util::BodyExt as _;
 use serde_json::{Map, Value};
 
-/// The reason for which files were lost, in the words of `sandbox_terminated`.
+/// Why files were lost: a reason of `sandbox_terminated`.
 pub const STATE_LOST: HeaderName = HeaderName::from_static(wire::STATE_LOST_HEADER);
 
-/// How the two fields of a JSON answer are called.
+/// The names of the two fields of a JSON answer.
 #[derive(Debug, Clone, Copy)]
 pub struct LossFields {
     lost: &'static str,
@@ -27,9 +27,9 @@ pub struct LossFields {
 }
 
 impl LossFields {
-    /// The names in our own words.
+    /// The names in our own API.
     pub const SNAKE: Self = Self { lost: "state_lost", reason: "state_lost_reason" };
-    /// The names in words of dialects that write fields like this.
+    /// The names in dialects with camel case.
     pub const CAMEL: Self = Self { lost: "stateLost", reason: "stateLostReason" };
 
     /// Puts them into a JSON object.
@@ -57,7 +57,7 @@ pub async fn report(
         body
     };
     let taken = ReportingBody { body, report: Some((engine, losses)) };
-    // An answer without a body is not asked for one: its head is all there is to take.
+    // An answer without a body is never polled for one: its headers are all there is to take.
     let body = if taken.body.is_end_stream() { taken.without_body() } else { Body::new(taken) };
     Response::from_parts(parts, body)
 }
@@ -68,7 +68,7 @@ fn is_json(headers: &HeaderMap) -> bool {
     kind == "application/json" || kind == "application/problem+json"
 }
 
-/// The same object with the fields that report a loss. What is no object stays as it is.
+/// The same JSON object with the fields that report a loss. Other JSON stays as it is.
 async fn with_fields(body: Body, loss: Loss, fields: LossFields) -> Body {
     if body.size_hint().exact().is_none() {
         return body;
@@ -82,7 +82,7 @@ async fn with_fields(body: Body, loss: Loss, fields: LossFields) -> Body {
     serde_json::to_vec(&object).map_or_else(|_| Body::from(bytes), Body::from)
 }
 
-/// A body that tells when it is taken.
+/// A body that marks the loss as reported when it is taken for writing.
 struct ReportingBody {
     body: Body,
     report: Option<(Engine, Vec<Loss>)>,

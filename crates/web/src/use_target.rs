@@ -1,4 +1,4 @@
-//! What a request uses: a sandbox by its own id, or the sandbox that a session has. Programs, files
+//! The target of a use: a sandbox by its own id, or the sandbox that a session has. Programs, files
 //! and archives are the same for both; only how a use begins differs.
 
 use axum::extract::{FromRequestParts, RawPathParams};
@@ -14,17 +14,17 @@ use crate::refused::{Elsewhere, Refused};
 
 const OF_SESSIONS: &str = "/v1/sessions/";
 
-/// Something that can be used.
+/// The target of a use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum UseTarget {
     /// A sandbox.
     Sandbox(SandboxId),
-    /// Whatever sandbox the session has.
+    /// The sandbox of a session, whichever it is.
     Session(SessionId),
 }
 
 impl UseTarget {
-    /// What belongs to another key does not exist.
+    /// Refuses a target of another key, as if it did not exist.
     pub fn check(self, app: &App, caller: Caller) -> Result<(), Refused> {
         match self {
             Self::Sandbox(id) => app.engine.check_sandbox(caller, id)?,
@@ -33,7 +33,7 @@ impl UseTarget {
         Ok(())
     }
 
-    /// Begins to use it.
+    /// Begins a use.
     pub async fn begin(self, app: &App, caller: Caller, kind: UseKind) -> Result<Use, Refused> {
         match self {
             Self::Sandbox(id) => match app.engine.use_sandbox(caller, id, kind).await {
@@ -57,7 +57,7 @@ impl From<SessionId> for UseTarget {
     }
 }
 
-/// What the path of one of our own routes names with `{id}`.
+/// The target that `{id}` in the path of one of our own routes names.
 impl<S: Send + Sync> FromRequestParts<S> for UseTarget {
     type Rejection = Refused;
 
@@ -67,7 +67,7 @@ impl<S: Send + Sync> FromRequestParts<S> for UseTarget {
     }
 }
 
-/// What is used, and the port inside it that the path names.
+/// The target and the port that a path names.
 #[derive(Debug, Clone, Copy)]
 pub struct PortTarget(pub UseTarget, pub u16);
 
@@ -99,8 +99,8 @@ fn named(parts: &Parts, params: &RawPathParams) -> Result<UseTarget, Refused> {
     SandboxId::read(id).map(UseTarget::Sandbox)
 }
 
-/// The client that has the id of a sandbox that is gone learns why, and if it was a session's, which
-/// one the session has now.
+/// Adds to the refusal for an ended sandbox why it ended and, if it belonged to a session, which
+/// sandbox the session has now.
 #[boxed]
 pub async fn with_replacement(
     app: &App,

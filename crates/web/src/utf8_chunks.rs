@@ -1,19 +1,19 @@
-//! Output of a program as text, however it is cut: a character that is split between two reads is
-//! neither broken nor turned into base64, it waits for its other half.
+//! Output of a program as text: a character that is split between two reads waits for its other
+//! half, so that it is neither broken nor sent as base64.
 
 use wire::Output;
 
 /// The longest start of a character that can be incomplete.
 const TAIL_MAX: usize = 3;
 
-/// What was read of one output and not passed on yet.
+/// The incomplete character at the end of the last read.
 #[derive(Debug, Default)]
 pub struct Utf8Chunks {
     tail: Vec<u8>,
 }
 
 impl Utf8Chunks {
-    /// What can be passed on once these bytes were read.
+    /// The output that is complete with these bytes.
     pub fn push(&mut self, read: &[u8]) -> Option<Output> {
         let mut bytes = std::mem::take(&mut self.tail);
         bytes.extend_from_slice(read);
@@ -53,7 +53,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn text_stays_text_however_it_is_cut(text in "\\PC{0,40}", cuts: [usize; 5]) {
+        fn output_chunks_of_text_are_text(text in "\\PC{0,40}", cuts: [usize; 5]) {
             let outputs = cut(text.as_bytes(), &cuts);
             prop_assert!(outputs.iter().all(|output| output.data.is_some()));
             let joined: String = outputs.into_iter().filter_map(|output| output.data).collect();
@@ -61,7 +61,7 @@ mod tests {
         }
 
         #[test]
-        fn no_byte_is_lost(bytes: Vec<u8>, cuts: [usize; 5]) {
+        fn output_chunks_lose_no_byte(bytes: Vec<u8>, cuts: [usize; 5]) {
             let outputs = cut(&bytes, &cuts);
             let joined: Vec<u8> = outputs.iter().flat_map(|o| o.bytes().unwrap()).collect();
             prop_assert_eq!(joined, bytes);
@@ -69,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_text_is_base64_and_does_not_wait() {
+    fn output_that_is_not_utf8_is_base64_at_once() {
         let mut pieces = Utf8Chunks::default();
         assert_eq!(pieces.push(b"a\xff").unwrap().data, None);
         assert_eq!(pieces.push(b"\xc3"), None);

@@ -1,23 +1,24 @@
-//! Whether somebody is at the other end of a WebSocket: asked now and then, and given up when nothing
-//! was heard for too long. What we do not listen to is no silence.
+//! Keep-alive of a WebSocket: pings the client now and then, and gives the connection up when
+//! nothing came back for too long. Time in which the server does not read does not count as
+//! silence.
 
 use std::time::Duration;
 
 use tokio::sync::watch;
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval, interval_at};
 
-/// How often the other end is asked whether it is there, and how often it may not answer.
+/// How often the client is pinged, and how many pings it may miss.
 const PING: Duration = Duration::from_secs(15);
 const MISSED_MAX: u32 = 3;
 
-/// Says when to ask.
+/// Decides when to ping, and when the client is gone.
 pub struct WsKeepalive {
     beat: Interval,
     missed: u32,
     activity: watch::Receiver<()>,
 }
 
-/// Says that something was heard.
+/// Records that the client sent something.
 pub struct PeerActivity(watch::Sender<()>);
 
 impl WsKeepalive {
@@ -25,12 +26,12 @@ impl WsKeepalive {
     pub fn new() -> (Self, PeerActivity) {
         let (heard, activity) = watch::channel(());
         let mut beat = interval_at(Instant::now() + PING, PING);
-        // Who was waited for is asked once, and has time to answer.
+        // After a delay the client is pinged once, and has time to answer.
         beat.set_missed_tick_behavior(MissedTickBehavior::Delay);
         (Self { beat, missed: 0, activity }, PeerActivity(heard))
     }
 
-    /// Done when it is time to ask; false if there is nobody to be asked.
+    /// Done when it is time to ping; false if the client is gone.
     pub async fn next_ping(&mut self) -> bool {
         self.beat.tick().await;
         self.missed =
@@ -41,12 +42,12 @@ impl WsKeepalive {
 }
 
 impl PeerActivity {
-    /// Something was heard.
+    /// The client sent something.
     pub fn note(&self) {
         self.0.send_replace(());
     }
 
-    /// Does something during which nothing else is listened to.
+    /// Does something during which the server does not read.
     pub async fn while_busy<T>(&self, doing: impl Future<Output = T>) -> T {
         let mut doing = std::pin::pin!(doing);
         let mut beat = interval(PING / 2);
@@ -67,7 +68,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn who_was_not_asked_for_long_is_not_given_up_at_once() {
+    async fn ws_keepalive_does_not_give_up_right_after_a_delay() {
         let (mut keepalive, _heard) = WsKeepalive::new();
         sleep(PING * 10).await;
         let began = Instant::now();
@@ -83,7 +84,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn silence_is_given_up_and_being_busy_is_no_silence() {
+    async fn ws_keepalive_gives_up_a_silent_client_but_not_a_busy_one() {
         let (mut keepalive, heard) = WsKeepalive::new();
         heard.while_busy(sleep(PING * 10)).await;
         assert!(keepalive.next_ping().await);

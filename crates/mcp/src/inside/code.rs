@@ -1,5 +1,5 @@
-//! Finding one's way in the code that is in the sandbox: files by name, lines by what is in them, and
-//! the lines around them.
+//! Finding one's way in the code that is in the sandbox: files by name, lines by what is in them,
+//! and the lines around them.
 
 use engine::{EntryKind, FindQuery, SearchQuery, UseKind};
 use rmcp::schemars::{self, JsonSchema};

@@ -1,5 +1,5 @@
-//! What keeps the sandbox awake, and how to let it rest. There is one schedule for a sandbox, whoever
-//! asks and by whatever way.
+//! What keeps the sandbox awake, and how to let it rest. There is one schedule for a sandbox,
+//! whoever asks and by whatever way.
 
 use engine::SandboxStatusReport;
 use model::ProcessRecord;

@@ -111,7 +111,8 @@ struct WriteFile {
     /// What is to be in it, as base64.
     #[serde(default)]
     content_base64: Option<String>,
-    /// Its permissions in octal, such as `0755`; those of the file it replaces, or 0644, if not given.
+    /// Its permissions in octal, such as `0755`; those of the file it replaces, or 0644, if not
+    /// given.
     #[serde(default)]
     mode: Option<String>,
 }

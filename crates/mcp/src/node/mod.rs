@@ -1,5 +1,5 @@
-//! The tools of the server. Most are routes; a few do what no single route does: they read and write
-//! files as texts, and give a sandbox back by its own id.
+//! The tools of the server. Most are routes; a few do what no single route does: they read and
+//! write files as texts, and give a sandbox back by its own id.
 
 mod files;
 mod route_tools;
@@ -24,7 +24,8 @@ struct Parts {
 }
 
 impl Node {
-    /// Handlers without the front, which every message has passed already. `document` describes them.
+    /// Handlers without the front, which every message has passed already. `document` describes
+    /// them.
     pub(super) fn new(app: &App, routes: Vec<Route>, document: &str) -> Self {
         let all = [route_tools::tools(&routes, document), sandbox_tools::tools(), files::tools()];
         let tools = all.into_iter().flatten().collect();

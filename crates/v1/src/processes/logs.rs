@@ -1,5 +1,5 @@
-//! What a process wrote: a part of it as JSON, all of it as bytes, or followed. Only who follows one
-//! that runs holds a use; the rest is read from disk and wakes nothing.
+//! What a process wrote: a part of it as JSON, all of it as bytes, or followed. Only who follows
+//! one that runs holds a use; the rest is read from disk and wakes nothing.
 
 use axum::extract::State;
 use axum::response::Response;

@@ -1,5 +1,5 @@
-//! What is done to a process once it is there. Whatever needs the inside wakes a frozen sandbox; what
-//! is written down is read without.
+//! What is done to a process once it is there. Whatever needs the inside wakes a frozen sandbox;
+//! what is written down is read without.
 
 use std::time::Duration;
 
