@@ -11,6 +11,7 @@ use model::{ErrorCode, Refusal};
 use serde_json::{Value, json};
 
 use web::refused::{RETRY_AFTER_MS, Refused};
+use web::request_log::LoggedRefusal;
 
 pub(super) const JSON: HeaderValue = HeaderValue::from_static("application/json; charset=utf-8");
 
@@ -20,6 +21,8 @@ pub(crate) struct AshError {
     status: u16,
     shape: Shape,
     text: Cow<'static, str>,
+    /// For the request log: clients of Ash never see it.
+    code: Option<ErrorCode>,
     retry_after_ms: Option<u64>,
 }
 
@@ -34,7 +37,8 @@ enum Shape {
 
 impl AshError {
     pub(super) fn new(status: u16, text: impl Into<Cow<'static, str>>) -> Self {
-        Self { status, shape: Shape::Handler, text: text.into(), retry_after_ms: None }
+        let shape = Shape::Handler;
+        Self { status, shape, text: text.into(), code: None, retry_after_ms: None }
     }
 
     /// A request that does not fit what the route takes.
@@ -94,6 +98,13 @@ impl AshError {
             headers.insert(RETRY_AFTER, HeaderValue::from(ms.div_ceil(1000).max(1)));
         }
         *response.body_mut() = Body::from(self.body().to_string());
+        let logged = match self.code {
+            Some(code) => Some(LoggedRefusal::new(code, &self.text)),
+            None => LoggedRefusal::of_status(self.status, &self.text),
+        };
+        if let Some(logged) = logged {
+            response.extensions_mut().insert(logged);
+        }
     }
 }
 
@@ -192,7 +203,7 @@ impl From<Refusal> for AshError {
             | Code::IdempotencyConflict
             | Code::Internal => Self::new(500, cause),
         };
-        Self { retry_after_ms: refusal.retry_after_ms, ..told }
+        Self { code: Some(refusal.code), retry_after_ms: refusal.retry_after_ms, ..told }
     }
 }
 

@@ -42,9 +42,7 @@ pub(crate) fn authenticate(
     let Some(secret) = secret(given) else {
         return Err(refused("the Authorization header is not of the form `Bearer KEY`"));
     };
-    app.engine
-        .authenticate(secret)
-        .ok_or_else(|| refused("the key is unknown, expired or revoked"))
+    app.engine.authenticate(secret).ok_or_else(|| refused("the key is unknown, expired or revoked"))
 }
 
 /// Whether a page asks. What a server inside has shown may go on asking servers inside, since both

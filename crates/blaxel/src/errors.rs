@@ -12,6 +12,7 @@ use serde_json::json;
 
 use super::answer::JSON;
 use web::refused::{RETRY_AFTER_MS, Refused};
+use web::request_log::LoggedRefusal;
 
 const CODE: HeaderName = HeaderName::from_static("x-shoal-error");
 const REASON: HeaderName = HeaderName::from_static("x-shoal-reason");
@@ -107,6 +108,13 @@ impl BlaxelError {
         };
         headers.insert(CONTENT_TYPE, kind);
         *response.body_mut() = Body::from(body);
+        let logged = match self.code {
+            Some(code) => Some(LoggedRefusal::new(code, &self.text)),
+            None => LoggedRefusal::of_status(self.status, &self.text),
+        };
+        if let Some(logged) = logged {
+            response.extensions_mut().insert(logged);
+        }
     }
 }
 

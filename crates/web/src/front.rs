@@ -2,7 +2,6 @@
 //! and rate are checked, it is counted and logged, and a refusal or a panic becomes a problem.
 //! It is one layer, to keep a checkout fast. Bodies, environments and keys must never be logged.
 
-use std::any::Any;
 use std::convert::Infallible;
 use std::panic::AssertUnwindSafe;
 use std::pin::Pin;
@@ -18,19 +17,19 @@ use futures_util::FutureExt as _;
 use futures_util::future::Either;
 use http::header::AUTHORIZATION;
 use http::request::Parts;
-use http::{HeaderMap, HeaderValue, Method};
+use http::{HeaderMap, HeaderValue};
 use http_body::Body as _;
-use model::{ErrorCode, KeyId, Role};
+use model::{ErrorCode, Role};
 use tokio::time::Instant;
 use tower_layer::Layer;
 use tower_service::Service;
 
-use crate::app::{App, InProgress};
+use crate::app::App;
 use crate::body::next_chunk;
 use crate::cors::Cors;
 use crate::dialect::Dialect;
 use crate::refused::Refused;
-use crate::request_id::X_REQUEST_ID;
+use crate::request_log::{RequestRecord, method_label};
 use crate::state_loss;
 use crate::subprotocol;
 
@@ -124,15 +123,16 @@ where
         let app = self.front.app.clone();
         let id = app.request_ids.of(request.headers());
         let origin = app.cors.allowed(request.headers());
-        let mut record = Record {
+        let mut record = RequestRecord {
             app,
             route: self.front.route,
             dialect: self.front.dialect_of(request.uri().path()),
-            method: word(request.method()),
+            method: method_label(request.method()),
             id,
             key: None,
             began,
             answered: false,
+            refusal: None,
             in_progress: None,
         };
         let asked =
@@ -188,7 +188,7 @@ impl Front {
     }
 
     /// Admits a request, or refuses it.
-    fn admit(&self, request: &mut Request, record: &mut Record) -> Result<(), Refused> {
+    fn admit(&self, request: &mut Request, record: &mut RequestRecord) -> Result<(), Refused> {
         let app = &self.app;
         app.hosts.check(request.headers(), request.uri())?;
         if self.needs != Needs::Public {
@@ -241,89 +241,6 @@ async fn refuse_body(request: Request, stall: Duration) -> Result<Request, Refus
         return Ok(Request::from_parts(parts, Body::empty()));
     }
     Err(Refused::bad("body", "this route takes no body"))
-}
-
-/// A request in the log and the metrics. If it is dropped without an answer, the client
-/// disconnected.
-struct Record {
-    app: App,
-    route: &'static str,
-    dialect: Arc<dyn Dialect>,
-    method: &'static str,
-    id: HeaderValue,
-    key: Option<KeyId>,
-    began: Instant,
-    answered: bool,
-    in_progress: Option<InProgress>,
-}
-
-impl Record {
-    fn id(&self) -> &str {
-        self.id.to_str().unwrap_or_default()
-    }
-
-    fn finish(&mut self, response: &mut Response) {
-        if let Some(refused) = response.extensions_mut().remove::<Refused>() {
-            self.dialect.refuse(refused, response, self.id());
-        }
-        if let Some(RouteName(route)) = response.extensions_mut().remove() {
-            self.route = route;
-        }
-        if response.extensions_mut().remove::<OfInside>().is_none() {
-            self.dialect.add_default_headers(response);
-        }
-        response.headers_mut().insert(X_REQUEST_ID, self.id.clone());
-        self.answered = true;
-        self.tell(response.status().as_u16());
-    }
-
-    fn tell(&self, status: u16) {
-        let took = self.began.elapsed();
-        self.app.metrics.answered(self.route, self.method, status, took);
-        let (method, route, id) = (self.method, self.route, self.id());
-        let key = self.key.unwrap_or(KeyId::NIL);
-        let us = took.as_micros() as u64;
-        match status {
-            500.. => tracing::warn!(method, route, status, us, id, %key, "request"),
-            400.. => tracing::info!(method, route, status, us, id, %key, "request"),
-            _ => tracing::debug!(method, route, status, us, id, %key, "request"),
-        }
-    }
-
-    fn panicked(&self, panic: &(dyn Any + Send)) -> Response {
-        let text = panic.downcast_ref::<&str>().copied();
-        let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
-        let said = text.unwrap_or("a panic without a message");
-        tracing::error!(
-            route = self.route,
-            id = self.id(),
-            said,
-            "the handler of a request panicked"
-        );
-        Refused::new(ErrorCode::Internal, "the handler failed unexpectedly").into_response()
-    }
-}
-
-impl Drop for Record {
-    fn drop(&mut self) {
-        if !self.answered {
-            self.tell(ErrorCode::ClientGone.status());
-        }
-    }
-}
-
-/// Methods as metric labels: a client may send any text, so unknown ones are `other`.
-fn word(method: &Method) -> &'static str {
-    match method.as_str() {
-        "GET" => "GET",
-        "HEAD" => "HEAD",
-        "POST" => "POST",
-        "PUT" => "PUT",
-        "PATCH" => "PATCH",
-        "DELETE" => "DELETE",
-        "OPTIONS" => "OPTIONS",
-        _ => "other",
-    }
 }
 
 /// A request whose key was checked.

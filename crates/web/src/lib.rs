@@ -34,6 +34,7 @@ pub mod range;
 pub mod rate;
 pub mod refused;
 pub mod request_id;
+pub mod request_log;
 pub mod serve;
 pub mod settings;
 pub mod state_loss;

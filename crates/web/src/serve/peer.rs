@@ -16,8 +16,8 @@ pub trait Peer {
     fn poll_heard(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>>;
 }
 
-// Of the things that can be asked for, priority is the one that is also so when the other end is
-// closed, and not when there is something to read. Nothing is done: the kernel has told already.
+// Priority is the one readiness that a closed peer sets and readable bytes do not. The readiness is
+// only checked; no system call is made.
 
 impl Peer for TcpStream {
     fn is_gone(&self) -> bool {
