@@ -23,7 +23,7 @@ pub(super) async fn pass_on(
     let query = request.uri().query().map(|query| format!("?{query}")).unwrap_or_default();
     let behind = if behind.is_empty() { "/" } else { behind };
     let inside = PathAndQuery::try_from(format!("{behind}{query}"));
-    let inside = inside.map_err(|_| BlaxelError::bad("this is no path that could be passed on"))?;
+    let inside = inside.map_err(|_| BlaxelError::bad("the path cannot be forwarded"))?;
     let of = word.map(|word| format!("{PREFIX}/{word}")).unwrap_or_default();
     let path = ProxyPath { prefix: format!("{of}/port/{port}"), inside };
     let needs_key = word.is_some() || !target.app.options.keyless;

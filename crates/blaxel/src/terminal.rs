@@ -126,7 +126,7 @@ pub(super) async fn open(target: &Target, request: Request) -> Result<Response, 
     let (mut parts, _) = request.into_parts();
     let upgrade = WebSocketUpgrade::from_request_parts(&mut parts, &target.app).await;
     let upgrade = upgrade.map_err(|rejection| {
-        BlaxelError::bad(format!("this is for WebSockets: {}", rejection.body_text()))
+        BlaxelError::bad(format!("the route requires a WebSocket: {}", rejection.body_text()))
     })?;
     let used = target.begin(UseKind::Stream).await?;
     let name = format!("terminal-{session}");

@@ -1,4 +1,4 @@
-//! The words of the API: the types that requests and answers are made of, as schemas.
+//! The types of requests and answers, as schemas of the OpenAPI document.
 
 use model::Template;
 use utoipa::OpenApi as _;
@@ -6,14 +6,14 @@ use web::openapi::Schemas;
 
 use crate::schemas::complete;
 
-/// The schemas of all of them.
+/// The schemas of all types.
 pub(crate) fn schemas() -> Schemas {
     let mut schemas = ApiTypes::openapi().components.map(|words| words.schemas).unwrap_or_default();
     complete(&mut schemas);
     schemas
 }
 
-/// The words of the API.
+/// The types of the API.
 #[derive(utoipa::OpenApi)]
 #[openapi(components(schemas(
     Template,
@@ -93,7 +93,7 @@ mod tests {
     use serde_json::Value;
 
     #[test]
-    fn every_schema_that_is_named_exists() {
+    fn every_referenced_schema_exists() {
         let document: Value = serde_json::from_str(&crate::document()).unwrap();
         let known = document["components"]["schemas"].as_object().unwrap();
         let mut named = BTreeSet::new();
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn names_of_operations_are_used_once() {
+    fn operation_ids_are_unique() {
         let mut names = BTreeSet::new();
         for route in crate::routes() {
             assert!(names.insert(route.operation.id), "{}", route.operation.id);

@@ -38,15 +38,15 @@ fn routes_of(target: &TargetSpec) -> Vec<Route> {
     let at = target.routes;
     let get = Operation::new(
         at.download.id,
-        "A directory as a tar archive, compressed if `application/gzip` is accepted",
+        "Download a directory as a tar archive, compressed if `application/gzip` is accepted",
     )
     .answers(
         200,
-        "The archive; what could not be put in is named in a remark in it",
+        "The archive; a note inside names files that could not be added",
         [Content(TAR, None), Content(GZIP, None)],
     );
     let put = Operation::new(at.upload.id, "Unpack a tar archive, plain or gzip, into a directory")
-        .answers(200, "What came out of it", [json("Unpacked")]);
+        .answers(200, "What was unpacked", [json("Unpacked")]);
     vec![
         Route::new(
             Verb::Get,
@@ -114,7 +114,8 @@ async fn upload(
 /// By its type or its encoding; without either it is plain.
 fn is_compressed(headers: &HeaderMap) -> Result<bool, Refused> {
     let unknown = |field: &'static str, given: &[u8]| {
-        let cause = format!("{} is not understood here", String::from_utf8_lossy(given));
+        let cause =
+            format!("archives of type {} are not supported", String::from_utf8_lossy(given));
         let mut refused = Refused::new(ErrorCode::UnsupportedMediaType, cause);
         refused.field = Some(field.into());
         refused
@@ -140,7 +141,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn compression_is_told_by_type_or_encoding() {
+    fn archive_compression_follows_type_or_encoding() {
         for (kind, coding, expected) in [
             (None, None, Some(false)),
             (Some("application/x-tar"), None, Some(false)),

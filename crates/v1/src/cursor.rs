@@ -1,6 +1,7 @@
-//! Where a page of sessions ended, as text that clients give back as it is. It names a place in the
-//! order and not a session, so that the next page is the same whether that session is still there
-//! or not. It must never be trusted: whoever makes one up gets another page of what is his.
+//! The cursor of a page of sessions, which clients send back unchanged. It names a position in the
+//! order and not a session, so that the next page is the same whether that session still exists or
+//! not. It must never be trusted: a made-up cursor only leads to another page of the caller's
+//! sessions.
 
 use std::fmt;
 use std::str::FromStr;
@@ -26,7 +27,7 @@ impl fmt::Display for Cursor {
 
 impl fmt::Display for NoCursor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("this is no `next` of a page before")
+        f.write_str("the cursor is not the `next` of an earlier page")
     }
 }
 
@@ -52,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_none_is_refused() {
+    fn invalid_cursor_is_refused() {
         let cursor = Cursor(Wall(1), SessionId::from_u128(2)).to_string();
         assert_eq!(cursor.len(), 48);
         for text in [

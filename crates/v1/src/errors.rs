@@ -1,5 +1,5 @@
-//! A page about each error code, made from the one table that says what it means. The same text
-//! is served to whoever follows the `type` of a problem, and kept in `docs/errors.md`.
+//! A page about each error code, made from the table of codes. The server serves it at the `type`
+//! of a problem, and `docs/errors.md` has the same text.
 
 use std::fmt::Write as _;
 
@@ -30,7 +30,8 @@ fn section(code: ErrorCode) -> String {
 /// All pages as one document.
 pub fn document() -> String {
     let example = Problem::new(
-        &Refusal::new(ErrorCode::QueueFull, "1024 callers wait already").retry_after(1000),
+        &Refusal::new(ErrorCode::QueueFull, "1024 callers already wait for the pool")
+            .retry_after(1000),
         None,
         "8f2c1a07-1b",
     );

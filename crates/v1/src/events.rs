@@ -1,7 +1,6 @@
-//! What happened: as a page of the past, or as a stream that goes on. A stream reads from the
-//! history, so a slow reader costs nothing and misses nothing, and one that was away is told if
-//! some of it is forgotten. Changes of states are put in between from memory, as far as they are
-//! remembered there.
+//! Events, as a page or as a stream. A stream reads from the stored history, so a slow reader costs
+//! nothing and misses nothing, and a client that was away gets a `reset` if events were deleted.
+//! Transitions of states are inserted from memory, as far as memory still has them.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -33,7 +32,7 @@ const PAGE_MAX: u64 = 1000;
 const STREAM_PAGE: u32 = 250;
 /// What fits into the numbers of a store.
 pub(super) const AFTER_MAX: u64 = i64::MAX as u64;
-/// How often a stream looks for changes of states. Each exec of each key makes two of them: streams
+/// How often a stream looks for transitions. Each exec of each key makes two of them: streams
 /// that woke up for every one would cost more than the execs.
 const STATES_EVERY: Duration = Duration::from_millis(100);
 const LAST_EVENT_ID: &str = "last-event-id";
@@ -41,14 +40,14 @@ const LAST_EVENT_ID: &str = "last-event-id";
 const AFTER: Param = Param::new(
     "after",
     Kind::Number(0, AFTER_MAX),
-    "Only events with a higher number. Without it a page begins with the oldest, a stream with the next",
+    "Only events with a higher number. Not given: a page begins with the oldest event, a stream with the next one",
 );
 const LIMIT: Param =
-    Param::new("limit", Kind::Number(1, PAGE_MAX), "At most so many in a page; 100 if not given");
+    Param::new("limit", Kind::Number(1, PAGE_MAX), "The most events in a page; 100 if not given");
 pub(super) const RESUME: Param = Param::new(
     "Last-Event-ID",
     Kind::Number(0, AFTER_MAX),
-    "The last event that was read: the stream goes on after it",
+    "The last event that the client read: the stream continues after it",
 );
 const TOLD: &str = "A stream of `Event`s; a page of them if only `application/json` is accepted. A stream \
     tells by a `reset` event that some are forgotten, or that the history is another one. Only streams have \
@@ -59,11 +58,11 @@ pub(super) fn routes() -> Vec<Route> {
         let content = [json("EventList"), Content(SSE, Some("Event"))];
         Operation::new(id, about).answers(200, TOLD, content)
     };
-    let all = told("list_events", "What happened, and what happens");
-    let of_one = told("list_sandbox_events", "The same for one sandbox");
+    let all = told("list_events", "List events, or stream them");
+    let of_one = told("list_sandbox_events", "List or stream the events of one sandbox");
     let of_session = told(
         "list_session_events",
-        "The same for one session, also when it has ended, as long as any are kept",
+        "List or stream the events of one session; of an ended one as long as they are stored",
     );
     vec![
         Route::new(
@@ -116,7 +115,7 @@ async fn one(
     Named(id): Named<SandboxId>,
     headers: HeaderMap,
 ) -> Result<Response, Refused> {
-    // Also of one that ended, as long as anything is remembered of it.
+    // Also of an ended one, as long as something is stored of it.
     app.engine.why(caller, id).await?;
     tell(&app, caller, query, &headers, EventFilter { sandbox: Some(id), session: None }).await
 }
@@ -130,7 +129,7 @@ async fn session(
 ) -> Result<Response, Refused> {
     let of = EventFilter { sandbox: None, session: Some(id) };
     if let Err(unknown) = app.engine.check_session(caller, id) {
-        // One that ended long ago is known by what is told of it.
+        // A session that ended long ago is known by its events alone.
         let page = app.engine.events(caller, of.query(0, 1)).await?;
         if page.events.is_empty() {
             return Err(unknown.into());
@@ -139,7 +138,7 @@ async fn session(
     tell(&app, caller, query, &headers, of).await
 }
 
-/// Whose events are told; everybody's that the caller may know of if neither is named.
+/// Which events; all that the caller may see if neither is named.
 #[derive(Debug, Clone, Copy, Default)]
 struct EventFilter {
     sandbox: Option<SandboxId>,
@@ -175,12 +174,12 @@ async fn tell(
         caller,
         of,
         after: after.unwrap_or_else(|| watch.last()),
-        // Who begins now missed nothing.
+        // A stream that begins now missed nothing.
         looks_back: after.is_some(),
         resumed: after.is_some(),
         watch,
         since: after.unwrap_or(0),
-        // Who goes on somewhere may want to know of changes since then.
+        // A client that resumes gets the transitions since then.
         place: if after.is_some() { 0 } else { states.last() },
         states,
         looked_at: Instant::now(),
@@ -227,17 +226,17 @@ struct EventStream {
     /// The last one that was read.
     after: u64,
     looks_back: bool,
-    /// Its beginning was said by the client, and not looked at yet.
+    /// The client chose where it begins, and that is not checked yet.
     resumed: bool,
     watch: EventWatch,
-    /// Changes of states before this event are of no interest.
+    /// Transitions before this event are skipped.
     since: u64,
     /// The place of the last change of a state that was looked at.
     place: u64,
     states: StatesWatch,
-    /// When it last looked for changes of states.
+    /// When it last looked for transitions.
     looked_at: Instant,
-    /// When it last sent something. What belongs to others must not keep its sign of life back.
+    /// When it last sent something. Events of other keys must not delay its heartbeat.
     said_at: Instant,
     /// The history was read.
     begun: bool,
@@ -247,9 +246,9 @@ struct EventStream {
 }
 
 impl EventStream {
-    /// Reads what is new; false if there is nothing.
+    /// Reads new events; false if there are none.
     async fn read(&mut self) -> Result<bool, Refused> {
-        // Changes of states first: whatever was written before them is found in the history then.
+        // Transitions first: events before them are then found in the history.
         let EventFilter { sandbox, session } = self.of;
         let query = StatesQuery { place: self.place, after: self.since, sandbox, session };
         let mut states = self.app.engine.states(self.caller, &query);
@@ -262,7 +261,7 @@ impl EventStream {
         Ok(!self.ready.is_empty())
     }
 
-    /// Reads the next part of the history, and puts changes of states where they happened.
+    /// Reads the next part of the history, and inserts transitions where they happened.
     async fn read_history(&mut self, mut states: StatesFound) -> Result<bool, Refused> {
         let query = self.of.query(self.after, STREAM_PAGE);
         let page = self.app.engine.events(self.caller, query).await?;
@@ -289,13 +288,13 @@ impl EventStream {
         if is_all {
             self.tell_states(&mut states, u64::MAX);
             self.place = states.place;
-            // What is left belongs to others.
+            // The rest belongs to other keys.
             self.after = self.after.max(page.last);
         }
         Ok(!self.ready.is_empty())
     }
 
-    /// Tells the changes of states that happened before an event.
+    /// Sends the transitions that happened before an event.
     fn tell_states(&mut self, states: &mut StatesFound, before: u64) {
         while let Some((place, stored)) = states.changes.pop_front_if(|(_, s)| s.number < before) {
             self.place = place;
@@ -311,7 +310,7 @@ impl EventStream {
         self.ready.push_back(Format::Sse.event(Some(event.id), name, &event));
     }
 
-    /// Waits for more; none if the stream is over.
+    /// Waits for more; none if the stream has ended.
     async fn wait(&mut self) -> Option<Waited> {
         let mut stopping = self.app.stopping.clone();
         let states = async {
@@ -345,9 +344,9 @@ impl BodySource for EventStream {
             match self.read().await {
                 Ok(true) => continue,
                 Ok(false) => {}
-                // The client comes back with the last number it read.
+                // The client reconnects with the last number it read.
                 Err(refused) => {
-                    tracing::warn!(cause = %refused.refusal, "a stream of events ends");
+                    tracing::warn!(cause = %refused.refusal, "a stream of events failed");
                     return None;
                 }
             }
@@ -383,7 +382,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_quiet_stream_says_that_it_is_there_until_its_key_is_revoked() {
+    async fn event_stream_sends_heartbeats_until_its_key_is_revoked() {
         let store = store::memory::MemoryStore::new(store::Retention::default());
         let (config, runtimes) = (engine::EngineConfig::default(), engine::Runtimes::new());
         let started = engine::Engine::start(config, Arc::new(store), runtimes).await.unwrap();
@@ -409,7 +408,7 @@ mod tests {
         assert!(stopped.frame().await.is_none());
     }
     #[tokio::test(start_paused = true)]
-    async fn a_stream_says_that_it_is_there_while_others_keep_the_server_busy() {
+    async fn event_stream_sends_heartbeats_while_other_keys_are_busy() {
         let name = TemplateName::new("default").unwrap();
         let template = Template { runtime: RuntimeKind::Fake, ..Template::named(name.clone()) };
         let fake = Arc::new(FakeRuntime::new(FakeSettings::default()));

@@ -1,4 +1,4 @@
-//! Programs: run to their end with their output kept, or watched while they run.
+//! Exec: runs a program to its end and returns its output, or streams the output.
 
 use std::time::Duration;
 
@@ -26,7 +26,7 @@ use web::refused::Refused;
 use web::stream::{self, Format, NDJSON, SSE};
 use web::use_target::UseTarget;
 
-/// What any use of a sandbox may be refused for.
+/// Error codes of any use of a sandbox.
 pub(super) const USING: &[ErrorCode] = &[
     ErrorCode::SandboxGone,
     ErrorCode::SandboxCrashed,
@@ -55,18 +55,18 @@ pub(super) fn routes() -> Vec<Route> {
 fn route(target: &TargetSpec) -> Route {
     let exec = Operation::new(
         target.routes.exec.id,
-        "Run a program; by `Accept` its end is waited for, or it is watched as a stream",
+        "Run a program. The `Accept` header decides whether the answer comes at its end or is a stream",
     )
     .answers(
         200,
-        "What came of it, or a stream of `ExecEvent`s of which the last is `exit` or `error`",
+        "The result, or a stream of `ExecEvent`s whose last one is `exit` or `error`",
         [json("ExecResult"), Content(SSE, Some("ExecEvent")), Content(NDJSON, Some("ExecEvent"))],
     );
     let exec = exec.takes(Takes::Json("ExecRequest")).refuses(USING).refuses(target.refuses);
     Route::new(Verb::Post, target.routes.exec.path, Needs::Use, self::exec, exec)
 }
 
-/// How the program is to be watched; not at all if its end is waited for.
+/// The format of the stream; none if the answer comes at the end.
 fn format(headers: &HeaderMap) -> Option<Format> {
     if accepts(headers, SSE) {
         return Some(Format::Sse);
@@ -81,7 +81,7 @@ async fn exec(
     id: UseTarget,
     request: Request,
 ) -> Result<Response, Refused> {
-    // Who may not use the sandbox has no business sending the input of a program.
+    // A caller that may not use the sandbox must not make the server read a large body.
     id.check(&app, caller)?;
     let format = format(request.headers());
     let Json { value, bytes, share } =
@@ -111,7 +111,7 @@ async fn exec(
     Ok(response)
 }
 
-/// A program that could be run.
+/// A checked request.
 struct CheckedRequest {
     spec: ExecSpec,
     timeout_ms: Option<u64>,
@@ -135,13 +135,13 @@ impl CheckedRequest {
         Ok(Self { spec, timeout_ms, output_bytes })
     }
 
-    /// The template bounds how much output the server keeps: who wants more takes it as a stream.
+    /// The template limits the output that the server buffers: a stream has no limit.
     fn limits(&self, used: &Use, is_kept: bool) -> Result<RunLimits, Refused> {
         let template = used.limits();
         let most = template.exec_output_bytes.min(ExecRequest::OUTPUT_BYTES_MAX);
         let output_bytes = self.output_bytes.unwrap_or(most);
         if is_kept && output_bytes > most {
-            let cause = format!("output_bytes: at most {most} are kept; a stream has no limit");
+            let cause = format!("output_bytes: must be at most {most}; a stream has no limit");
             return Err(Refused::invalid("output_bytes", cause));
         }
         let timeout_ms = self.timeout_ms.unwrap_or(template.exec_timeout_ms);
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_that_could_not_be_run_are_refused_by_field() {
+    fn exec_requests_are_refused_by_field() {
         let base = || ExecRequest::shell("true");
         let text = |text: &str| Some(text.to_owned());
         for (request, field) in [

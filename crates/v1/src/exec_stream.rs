@@ -1,6 +1,6 @@
-//! A program that is watched while it runs. Its output is read only as fast as the client takes it;
-//! a client that goes away takes the program with it. Its deadline does not depend on the client:
-//! nobody looks here while the connection is full, so a task of its own keeps it.
+//! The streamed output of a program. It is read only as fast as the client takes it; if the client
+//! disconnects, the program is killed. The timeout does not depend on the client: this stream is
+//! not polled while the connection is full, so a separate task enforces it.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -46,23 +46,23 @@ pub(crate) struct ExecStream {
     used: Use,
 }
 
-/// The end of a program's time. Dropped, it is lifted.
+/// The timeout of a program. Dropped, it no longer applies.
 struct Deadline {
     passed: Arc<AtomicBool>,
     keeping: AbortHandle,
-    /// When it must be gone, even if it had to be killed.
+    /// When the program must have ended, even if it had to be killed.
     gone_by: Instant,
 }
 
 impl Deadline {
-    /// Kills the program when its time is over.
+    /// Kills the program at its timeout.
     fn keep(process: &Process, at: Instant) -> Self {
         let passed = Arc::new(AtomicBool::new(false));
         let (handle, seen) = (process.handle(), Arc::clone(&passed));
         let keeping = tasks::spawn(async move {
             sleep_until(at).await;
             seen.store(true, Ordering::Relaxed);
-            // That it could not be killed is seen by its end, which then does not come.
+            // If the kill fails, the end of the program does not come, which is noticed elsewhere.
             let _ = timeout(KILL_GRACE, handle.kill()).await;
         });
         Self { passed, keeping: keeping.abort_handle(), gone_by: at + 2 * KILL_GRACE }
@@ -121,7 +121,7 @@ impl Side {
     }
 }
 
-/// How a program is to be watched, and for whom.
+/// How the output is streamed, and for which caller.
 pub(crate) struct StreamOptions<'a> {
     pub(crate) app: App,
     pub(crate) caller: Caller,
@@ -176,7 +176,7 @@ impl ExecStream {
         self.end(false);
     }
 
-    /// Ends the stream once the program is over and everything it wrote was read.
+    /// Ends the stream once the program has ended and all its output was read.
     fn end_if_over(&mut self) {
         let Some(ended) = self.exit else { return };
         if self.over || self.stdout.reader.is_some() || self.stderr.reader.is_some() {
@@ -227,7 +227,7 @@ impl ExecStream {
             // The program ends with the stream.
             Happened::Revoked => self.fail(&revoked()),
             Happened::Late => {
-                let cause = "the program was killed and did not end";
+                let cause = "the program was killed at its timeout and did not end";
                 self.fail(&Refused::new(model::ErrorCode::DeadlineExceeded, cause));
             }
         }

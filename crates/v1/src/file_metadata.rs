@@ -1,4 +1,4 @@
-//! What is said about files: permissions and times, and where links point.
+//! File metadata: permissions, times and symbolic links.
 
 use axum::extract::State;
 use axum::response::Response;
@@ -26,12 +26,14 @@ pub(super) fn routes() -> Vec<Route> {
 
 fn routes_of(target: &TargetSpec) -> Vec<Route> {
     let at = target.routes;
-    let change = Operation::new(
-        at.change.id,
-        "Change the permissions of a file, or when it was last written",
-    )
-    .answers(200, "The file", [json("FileEntry")]);
-    let link = Operation::new(at.link.id, "Make a symbolic link").answers(204, "It is there", []);
+    let change =
+        Operation::new(at.change.id, "Change the permissions or the modification time of a file")
+            .answers(200, "The file", [json("FileEntry")]);
+    let link = Operation::new(at.link.id, "Create a symbolic link").answers(
+        204,
+        "The link was created",
+        [],
+    );
     vec![
         Route::new(
             Verb::Patch,

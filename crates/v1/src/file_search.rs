@@ -1,6 +1,5 @@
-//! Looking around among files: what is beneath a directory, which files are called so, which have a
-//! text in them. The sandbox does the looking, as its own programs would; here is only what it may
-//! cost.
+//! Lists, finds and searches files. The guest does the work, with the rights of the sandbox's own
+//! programs; this module only sets the limits.
 
 use axum::extract::State;
 use axum::response::Response;
@@ -29,18 +28,16 @@ const WORD_BYTES_MAX: usize = 255;
 const TEXT_BYTES_MAX: usize = 4096;
 
 const MOST: Param =
-    Param::new("limit", Kind::Number(1, LIMIT_MAX), "At most so many; 1000 if not given");
+    Param::new("limit", Kind::Number(1, LIMIT_MAX), "The most results; 1000 if not given");
 const NAME: Param = Param::new(
     "name",
     Kind::Repeated("^[^/]{1,255}$"),
-    "Only those whose last name is like this: `*`, `?` and `[...]` as in a shell",
+    "Only files whose name matches this pattern: `*`, `?` and `[...]` as in a shell",
 );
-const EXCLUDE: Param = Param::new(
-    "exclude",
-    Kind::Repeated("^[^/]{1,255}$"),
-    "Directories of this name are not entered, nor told of",
-);
-const NO_HIDDEN: Param = Param::new("exclude_hidden", Kind::Flag, "Nor is what begins with a dot");
+const EXCLUDE: Param =
+    Param::new("exclude", Kind::Repeated("^[^/]{1,255}$"), "Skip directories with this name");
+const NO_HIDDEN: Param =
+    Param::new("exclude_hidden", Kind::Flag, "Skip names that begin with a dot");
 
 pub(super) fn routes() -> Vec<Route> {
     TARGETS.iter().flat_map(routes_of).collect()
@@ -48,18 +45,18 @@ pub(super) fn routes() -> Vec<Route> {
 
 fn routes_of(target: &TargetSpec) -> Vec<Route> {
     let at = target.routes;
-    let tree = Operation::new(at.tree.id, "What is beneath a directory, as a tree").answers(
+    let tree = Operation::new(at.tree.id, "List a directory as a tree").answers(
         200,
         "The tree",
         [json("FileTree")],
     );
-    let find = Operation::new(at.find.id, "Files beneath a directory, by name and kind").answers(
-        200,
-        "Those that were found, a directory before what is in it",
-        [json("FoundList")],
-    );
-    let search = Operation::new(at.search.id, "A text in the files beneath a directory, or in one")
-        .answers(200, "The lines in which it is", [json("SearchResult")]);
+    let find = Operation::new(at.find.id, "Find files beneath a directory by name and kind")
+        .answers(200, "The found files, a directory before its entries", [json("FoundList")]);
+    let search = Operation::new(
+        at.search.id,
+        "Search for a text in a file, or in the files beneath a directory",
+    )
+    .answers(200, "The matching lines", [json("SearchResult")]);
     let depth = |about| Param::new("depth", Kind::Number(1, DEPTH_MAX), about);
     let using = |operation: Operation| operation.refuses(USING).refuses(target.refuses);
     vec![
@@ -70,7 +67,7 @@ fn routes_of(target: &TargetSpec) -> Vec<Route> {
             self::tree,
             using(tree.query([
                 PATH,
-                depth("How far down; 1 is the directory itself, 5 if not given"),
+                depth("How many levels; 1 is the directory itself, 5 if not given"),
                 EXCLUDE,
                 NO_HIDDEN,
                 MOST,
@@ -91,7 +88,7 @@ fn routes_of(target: &TargetSpec) -> Vec<Route> {
                 ),
                 EXCLUDE,
                 NO_HIDDEN,
-                depth("How far down; 1 is the directory itself, any depth if not given"),
+                depth("How many levels; 1 is the directory itself, no limit if not given"),
                 MOST,
             ])),
         ),
@@ -102,12 +99,8 @@ fn routes_of(target: &TargetSpec) -> Vec<Route> {
             self::search,
             using(search.query([
                 PATH,
-                Param::new("text", Kind::Text, "The text, as it is").required(),
-                Param::new(
-                    "ignore_case",
-                    Kind::Flag,
-                    "Letters of ASCII are the same in both sizes",
-                ),
+                Param::new("text", Kind::Text, "The text, taken literally").required(),
+                Param::new("ignore_case", Kind::Flag, "Ignore the case of ASCII letters"),
                 NAME,
                 EXCLUDE,
                 NO_HIDDEN,
@@ -127,9 +120,10 @@ fn words(query: &mut Query, field: &'static str) -> Result<Vec<String>, Refused>
         |word: &String| (1..=WORD_BYTES_MAX).contains(&word.len()) && !word.contains(['/', '\0']);
     match words.iter().find(|word| !fits(word)) {
         None => Ok(words),
-        Some(word) => {
-            Err(Refused::bad(field, format!("`{field}`: {word:?} cannot be a name of a file")))
-        }
+        Some(word) => Err(Refused::bad(
+            field,
+            format!("`{field}`: {word:?} is not a valid file name pattern"),
+        )),
     }
 }
 
@@ -143,7 +137,7 @@ fn kinds(query: &mut Query) -> Result<Vec<EntryKind>, Refused> {
         "directory" => Ok(EntryKind::Directory),
         "link" => Ok(EntryKind::Link),
         "other" => Ok(EntryKind::Other),
-        _ => Err(Refused::bad("kind", format!("there is no kind {word:?} of files"))),
+        _ => Err(Refused::bad("kind", format!("`kind`: {word:?} is not a kind of file"))),
     };
     query.all("kind").into_iter().map(known).collect()
 }
@@ -208,7 +202,7 @@ async fn search(
         return Err(Refused::invalid("text", cause));
     }
     if text.contains(['\n', '\0']) {
-        return Err(Refused::invalid("text", "text: is looked for within lines"));
+        return Err(Refused::invalid("text", "text: must not contain a line break"));
     }
     let asked = SearchQuery {
         path,

@@ -1,6 +1,5 @@
-//! A watch on its way to a client. Its first word comes at once, when the watch is armed; a quiet
-//! one says now and then that it is still there, and it ends with its directory, its key, its
-//! sandbox and the server.
+//! A stream of file changes. Its first event comes when the watch is active; a silent stream sends
+//! heartbeats. It ends with its directory, its key, its sandbox or the server.
 
 use axum::extract::ws::{CloseFrame, Message, WebSocket, close_code};
 use bytes::Bytes;
@@ -35,7 +34,7 @@ pub(crate) struct WatchedFiles {
 enum Next {
     Event(FileEvent),
     Quiet,
-    /// The server stops, or the key works no more.
+    /// The server stops, or the key is no longer valid.
     Cut,
 }
 
@@ -63,7 +62,7 @@ impl WatchedFiles {
         }
         let changed = tokio::select! {
             biased;
-            // That nobody will say so any more is a stop too.
+            // A dropped sender means a stop, too.
             _ = self.stops.wait_for(|stops| *stops) => return Next::Cut,
             changed = timeout(HEARTBEAT, self.used.next_change(&mut self.watch)) => changed,
         };
@@ -88,7 +87,7 @@ impl WatchedFiles {
         }
     }
 
-    /// Tells it on a web socket, until the client leaves.
+    /// Sends it on a WebSocket, until the client leaves.
     pub(crate) async fn tell(mut self, mut socket: WebSocket) {
         loop {
             let message = tokio::select! {

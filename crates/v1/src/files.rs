@@ -30,8 +30,7 @@ use web::use_target::UseTarget;
 const PAGE: u64 = 1000;
 const BYTES: &str = "application/octet-stream";
 
-pub(super) const PATH: Param =
-    Param::new("path", Kind::Text, "Where it is in the sandbox").required();
+pub(super) const PATH: Param = Param::new("path", Kind::Text, "Its path in the sandbox").required();
 
 pub(super) fn routes() -> Vec<Route> {
     TARGETS.iter().flat_map(routes_of).collect()
@@ -39,28 +38,32 @@ pub(super) fn routes() -> Vec<Route> {
 
 fn routes_of(target: &TargetSpec) -> Vec<Route> {
     let at = target.routes;
-    let get = Operation::new(at.read.id, "Read a file, or with `Range` a part of it")
+    let get = Operation::new(at.read.id, "Read a file, or a part of it with `Range`")
         .answers(200, "The file", [Content(BYTES, None)])
         .answers(206, "A part of the file", [Content(BYTES, None)]);
-    let put =
-        Operation::new(at.write.id, "Write a whole file; it has its name once all of it arrived")
-            .answers(200, "The file", [json("FileEntry")]);
-    let delete = Operation::new(at.remove.id, "Remove a file").answers(204, "It is gone", []);
-    let list = Operation::new(at.list.id, "The files in a directory").answers(
+    let put = Operation::new(
+        at.write.id,
+        "Write a whole file; it appears under its name once it has arrived completely",
+    )
+    .answers(200, "The file", [json("FileEntry")]);
+    let delete =
+        Operation::new(at.remove.id, "Remove a file").answers(204, "The file was removed", []);
+    let list = Operation::new(at.list.id, "List the files in a directory").answers(
         200,
-        "A page of them, in the order of their names",
+        "A page of files, in the order of their names",
         [json("FileList")],
     );
-    let stat = Operation::new(at.stat.id, "Describe a file, without following a last link")
-        .answers(200, "The file", [json("FileEntry")]);
-    let rename = Operation::new(at.rename.id, "Give a file or directory another name").answers(
+    let stat =
+        Operation::new(at.stat.id, "Describe a file; a link itself is described, not its target")
+            .answers(200, "The file", [json("FileEntry")]);
+    let rename = Operation::new(at.rename.id, "Rename a file or directory").answers(
         204,
-        "It has it",
+        "It was renamed",
         [],
     );
-    let mkdir = Operation::new(at.mkdir.id, "Make a directory, with those above it").answers(
+    let mkdir = Operation::new(at.mkdir.id, "Create a directory, with its parents").answers(
         204,
-        "It is there",
+        "The directory was created",
         [],
     );
     vec![
@@ -100,7 +103,7 @@ fn routes_of(target: &TargetSpec) -> Vec<Route> {
             delete
                 .query([
                     PATH,
-                    Param::new("recursive", Kind::Flag, "A directory with all that is in it"),
+                    Param::new("recursive", Kind::Flag, "Remove a directory with all its contents"),
                 ])
                 .refuses(USING)
                 .refuses(target.refuses),
@@ -112,8 +115,16 @@ fn routes_of(target: &TargetSpec) -> Vec<Route> {
             self::list,
             list.query([
                 PATH,
-                Param::new("limit", Kind::Number(1, PAGE), "At most so many; 1000 if not given"),
-                Param::new("after", Kind::Base64, "Only those after: `next` of the page before"),
+                Param::new(
+                    "limit",
+                    Kind::Number(1, PAGE),
+                    "The most files in a page; 1000 if not given",
+                ),
+                Param::new(
+                    "after",
+                    Kind::Base64,
+                    "Only files after this one: `next` of the previous page",
+                ),
             ])
             .refuses(USING)
             .refuses(target.refuses),
@@ -172,13 +183,13 @@ async fn read(
         return Err(Refused::new(ErrorCode::RangeNotSatisfiable, cause));
     }
     let count = (size - offset.min(size)).min(length.unwrap_or(u64::MAX));
-    // Files that are made while they are read, as in /proc, say that they have no size.
+    // Generated files, as in /proc, report no size.
     let exact = (size > 0 && reader.entry.kind == EntryKind::File).then_some(count);
     let mut response = Response::new(contents(used, reader, exact));
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static(BYTES));
     headers.insert(ACCEPT_RANGES, HeaderValue::from_static("bytes"));
-    // What programs wrote is never to be taken for a page.
+    // A browser must never render a file of a sandbox as a page.
     let no_sniffing = HeaderName::from_static("x-content-type-options");
     headers.insert(no_sniffing, HeaderValue::from_static("nosniff"));
     if let Some(count) = exact {

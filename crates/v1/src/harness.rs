@@ -1,5 +1,5 @@
-//! The harness of a sandbox, for whoever has the sandbox: a line channel over a WebSocket. Refusals
-//! come as problems before anything is agreed on, and that is when the harness is ready.
+//! The harness of a sandbox over a WebSocket, for the owner of the sandbox. Refusals are problems
+//! before the upgrade; the upgrade happens when the harness is ready.
 
 use axum::extract::State;
 use axum::response::Response;
@@ -19,13 +19,13 @@ use web::query::NoQuery;
 use web::refused::Refused;
 use web::use_target::UseTarget;
 
-/// More than any line, so that one which is too long can be told so.
+/// More than any line, so that the refusal of a line that is too long can be sent.
 const MESSAGE_BYTES_MAX: usize = 4 * HARNESS_LINE_BYTES_MAX;
 
 pub(super) fn routes() -> Vec<Route> {
     let hold = Operation::new(
         "hold_harness",
-        "Speak with the sandbox's harness line by line; nobody else does meanwhile, nor has the session a turn. \
+        "Exchange lines with the sandbox's harness; meanwhile no other client can, and the session has no turn. \
          The program ends with the WebSocket",
     )
     .answers(

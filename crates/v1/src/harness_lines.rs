@@ -1,7 +1,6 @@
-//! The harness of a sandbox on a WebSocket: a text is a line, either way, and nothing is
-//! understood. Both ways go on at once; whoever does not take lines is waited for, and so is the
-//! program, but not for ever. The program ends with the socket, and the socket with the program,
-//! saying why.
+//! The harness of a sandbox on a WebSocket: each text message is one line, both ways, and is never
+//! interpreted. Both directions run at once; a slow client or program is waited for, up to a limit.
+//! The program ends with the socket, and the socket ends with the program and its reason.
 
 use std::time::Duration;
 
@@ -27,7 +26,7 @@ const STALL: Duration = Duration::from_mins(1);
 /// How long a client has to say goodbye.
 const GOODBYE: Duration = Duration::from_secs(2);
 
-/// A harness that somebody speaks with.
+/// A connection of a client to a harness.
 pub(crate) struct HarnessConnection {
     pub(crate) app: App,
     pub(crate) caller: Caller,
@@ -42,18 +41,18 @@ enum End {
     Left,
     /// The client takes nothing, or does not answer.
     Deaf,
-    /// What the client said is no line.
+    /// The client sent something that is not a line.
     NoLine(u16, Refusal),
-    /// Nothing more will be said.
+    /// The harness will send nothing more.
     Silent(HarnessError),
-    /// The sandbox is gone.
+    /// The sandbox has ended.
     Gone(Refusal),
-    /// The server stops, or the key works no more.
+    /// The server stops, or the key is no longer valid.
     Cut(u16, Refusal),
 }
 
 impl HarnessConnection {
-    /// Speaks until either end is over.
+    /// Exchanges lines until either side ends.
     pub(crate) async fn speak(self, socket: WebSocket) {
         let Self { app, caller, mut held, used, slot } = self;
         let (mut to, mut from) = socket.split();
@@ -64,9 +63,9 @@ impl HarnessConnection {
             end = show(&mut held.says, &mut to, &mut keepalive) => end,
             end = listen(&mut held.activity, &mut from, &heard) => end,
             refusal = used.broken() => End::Gone(refusal),
-            // That nobody will say so any more is a stop too.
+            // A dropped sender means a stop, too.
             _ = stops.wait_for(|stops| *stops) => {
-                cut(close_code::AWAY, ErrorCode::ShuttingDown, "the server stops")
+                cut(close_code::AWAY, ErrorCode::ShuttingDown, "the server is stopping")
             }
             () = revoked(&app, caller) => {
                 cut(close_code::POLICY, ErrorCode::Unauthorized, "the key is no longer valid")
@@ -83,7 +82,7 @@ impl HarnessConnection {
     }
 }
 
-/// Passes on what the harness says, and asks now and then whether anybody is there.
+/// Forwards lines of the harness, and pings the client now and then.
 async fn show(
     says: &mut HeldOutput,
     to: &mut SplitSink<WebSocket, Message>,
@@ -110,7 +109,7 @@ async fn show(
     }
 }
 
-/// Passes on what the client says. The next line is read when the harness has taken the last one.
+/// Forwards lines of the client. The next one is read when the harness has taken the last one.
 async fn listen(
     activity: &mut HeldInput,
     from: &mut SplitStream<WebSocket>,
@@ -124,13 +123,14 @@ async fn listen(
                 Err(end) => return end,
             },
             Ok(Message::Binary(_)) => {
-                let refusal = Refusal::new(ErrorCode::InvalidArgument, "a line is a text");
+                let refusal =
+                    Refusal::new(ErrorCode::InvalidArgument, "a line must be a text message");
                 return End::NoLine(close_code::UNSUPPORTED, refusal);
             }
             Ok(Message::Ping(_) | Message::Pong(_)) => {}
             Ok(Message::Close(_)) => return End::Left,
             Err(_) => {
-                let cause = "what was sent cannot be read, or is far too long";
+                let cause = "the message cannot be read, or is far too long";
                 let refusal = Refusal::new(ErrorCode::BadRequest, cause);
                 return End::NoLine(close_code::PROTOCOL, refusal);
             }
@@ -142,17 +142,18 @@ async fn listen(
 /// What may be said to a harness.
 fn line(text: &str) -> Result<&str, End> {
     if text.len() > HARNESS_LINE_BYTES_MAX {
-        let cause = format!("a line has at most {HARNESS_LINE_BYTES_MAX} bytes");
+        let cause = format!("a line must have at most {HARNESS_LINE_BYTES_MAX} bytes");
         return Err(End::NoLine(close_code::SIZE, Refusal::new(ErrorCode::TooLarge, cause)));
     }
     if text.contains('\n') {
-        let refusal = Refusal::new(ErrorCode::InvalidArgument, "a line has no line break in it");
+        let refusal =
+            Refusal::new(ErrorCode::InvalidArgument, "a line must not contain a line break");
         return Err(End::NoLine(close_code::INVALID, refusal));
     }
     Ok(text)
 }
 
-/// What the client is told; nothing if it is not there.
+/// The close message for the client; none if the client is gone.
 async fn closed(end: End, used: &Use) -> Option<HarnessClosed> {
     let told = |number, refusal: &Refusal| {
         Some(HarnessClosed::new(number, refusal.code.as_str(), &refusal.cause))
@@ -165,7 +166,7 @@ async fn closed(end: End, used: &Use) -> Option<HarnessClosed> {
         End::Left => return None,
         // It may only be slow: then it reads this last.
         End::Deaf => {
-            let cause = "the client took nothing, or did not answer, for a minute";
+            let cause = "the client read nothing, or did not answer pings, for a minute";
             let refusal = Refusal::new(ErrorCode::DeadlineExceeded, cause);
             return told(close_code::POLICY, &refusal);
         }
@@ -220,7 +221,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_is_one_line_of_some_length() {
+    fn harness_line_has_no_line_break_and_a_limit() {
         let most = "x".repeat(HARNESS_LINE_BYTES_MAX);
         for text in ["", "{}", "a\rb", "grün", &*most] {
             assert!(line(text).is_ok(), "{}", text.len());

@@ -1,5 +1,5 @@
-//! What keeps a sandbox awake, and taking that away. Neither wakes it, and asking counts as
-//! nothing.
+//! The keep-alive status of a sandbox, and ending its keep-alive. Neither thaws the sandbox, and
+//! reading does not count as activity.
 
 use axum::extract::State;
 use axum::response::Response;
@@ -32,9 +32,13 @@ const REFUSES: &[ErrorCode] = &[
 ];
 
 pub(super) fn routes() -> Vec<Route> {
-    let told =
-        |id, about| Operation::new(id, about).answers(200, "How it is now", [json("StatusReport")]);
-    let status = told("sandbox_status", "What keeps a sandbox awake, and when it will rest");
+    let told = |id, about| {
+        Operation::new(id, about).answers(200, "The status now", [json("StatusReport")])
+    };
+    let status = told(
+        "sandbox_status",
+        "Show what keeps a sandbox from being frozen, and when it will be frozen",
+    );
     let stop = told(
         "stop_keeping_awake",
         "Let the processes that keep a sandbox awake now do so no longer, at once or in a while. Nothing \

@@ -1,6 +1,5 @@
-//! Our own routes, one module for each kind of thing, and the document that describes them. A
-//! handler translates: it reads a request, asks the engine, and writes the answer. It decides
-//! nothing.
+//! The routes of `/v1`, one module for each kind of thing, and the OpenAPI document. A handler
+//! reads a request, calls the engine and writes the answer. It must decide nothing.
 
 #[cfg(feature = "schema")]
 mod api_types;
@@ -119,7 +118,7 @@ pub fn router(app: &App, others: Router) -> Router {
     };
     let mut router = Router::new();
     for route in routes() {
-        // What is passed on may have a body, whatever its method.
+        // A proxied request may have a body, whatever its method.
         let is_any = route.method == Verb::Any;
         let takes_body = is_any || route.operation.takes != Takes::Nothing;
         let front = front(route.path, route.needs, takes_body);
@@ -128,7 +127,7 @@ pub fn router(app: &App, others: Router) -> Router {
         router = route.also.iter().fold(router, |router, also| router.route(also, handler.clone()));
         router = router.route(route.path, handler);
     }
-    // Which routes there are is no secret.
+    // The list of routes is public.
     let other = || front("other", Needs::Public, true);
     router
         .merge(others.with_state(()))
@@ -151,7 +150,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_media_type_is_taken_when_it_is_named() {
+    fn accept_header_names_media_types_exactly() {
         let mut headers = HeaderMap::new();
         assert!(!accepts(&headers, "text/event-stream"));
         for (value, taken) in [

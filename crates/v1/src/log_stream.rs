@@ -1,6 +1,6 @@
 //! A log on its way to a client that follows it: as events or lines, or as the bytes themselves. It
-//! is read only as fast as the client takes it; a client that goes away ends the follow and nothing
-//! else.
+//! is read only as fast as the client takes it; a client that disconnects ends the follow and
+//! nothing else.
 
 use std::collections::VecDeque;
 
@@ -25,7 +25,7 @@ struct Following {
     key: KeyWatch,
     stops: watch::Receiver<bool>,
     follow: LogFollow,
-    /// Counts as activity for as long as somebody looks.
+    /// Counts as activity while the client follows.
     _used: Option<Use>,
     _slot: LongLivedSlot,
 }
@@ -36,7 +36,7 @@ enum Next {
     Quiet,
     Over,
     Failed(Refusal),
-    /// The server stops, or the key works no more.
+    /// The server stops, or the key is no longer valid.
     Cut,
 }
 
@@ -64,7 +64,7 @@ impl Following {
                     Ok(None) => Next::Over,
                     Err(refusal) => Next::Failed(refusal),
                 },
-                // That nobody will say so any more is a stop too.
+                // A dropped sender means a stop, too.
                 _ = self.stops.wait_for(|stops| *stops) => Next::Cut,
             }
         };
@@ -88,7 +88,7 @@ pub(crate) struct FollowedLog {
 impl FollowedLog {
     #[expect(
         clippy::too_many_arguments,
-        reason = "each is said once, at the only slot that makes one"
+        reason = "each is said once, at the only place that makes one"
     )]
     pub(crate) fn new(
         app: App,
@@ -103,7 +103,7 @@ impl FollowedLog {
     ) -> Result<Self, Refused> {
         let following = Following::new(app, caller, follow, used)?;
         let mut ready = VecDeque::new();
-        // So that the client hears at once that it follows.
+        // So that the client sees at once that the stream is open.
         if format == Format::Sse {
             ready.push_back(Format::retry());
         }
@@ -151,7 +151,7 @@ impl FollowedLog {
             }
             Next::Failed(refusal) if refusal.code == ErrorCode::ShuttingDown => self.over = true,
             Next::Failed(refusal) => self.fail(refusal),
-            // The client comes back with where it was.
+            // The client reconnects with its last offset.
             Next::Cut => self.over = true,
         }
     }

@@ -1,6 +1,6 @@
-//! Pieces of a log as text. A character that is cut in two waits for its other half, as long as that
-//! can still come next; what is never text is base64. Where to go on is always told such that nothing
-//! which was not passed on is left out.
+//! Pieces of a log as text. A character that is cut in two waits for its other half, as long as
+//! that can still come next; bytes that are not text are base64. The next offset never skips bytes
+//! that were not sent.
 
 use engine::LogPiece;
 use wire::{LogStream, Output};
@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn half_a_character_waits_for_its_other_half() {
+    fn log_text_waits_for_the_other_half_of_a_character() {
         let mut text = LogText::new(false);
         assert_eq!(shown(text.push(piece(0, false, b"a\xc3"))), [(0, 1, Some("a".into()))]);
         assert_eq!(text.held_from(), Some(1));
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_between_ends_the_wait() {
+    fn log_text_of_the_other_output_ends_the_wait() {
         let mut text = LogText::new(false);
         assert_eq!(shown(text.push(piece(0, false, b"\xe2\x82"))), []);
         let told = shown(text.push(piece(2, true, b"err")));
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn of_one_output_nothing_can_come_between() {
+    fn log_text_of_one_output_is_never_interrupted() {
         let mut text = LogText::new(true);
         assert_eq!(shown(text.push(piece(0, false, b"\xc3"))), []);
         assert_eq!(shown(text.push(piece(9, false, b"\xbc"))), [(0, 10, Some("ü".into()))]);

@@ -1,6 +1,5 @@
-//! Ports inside a sandbox: who listens, waiting for somebody to, and reaching him, by HTTP and
-//! whatever that goes over to, or by a connection of one's own. Whoever is connected uses the
-//! sandbox; one that is frozen or cold wakes for it.
+//! Ports inside a sandbox: listing and waiting for open ports, proxying HTTP with upgrades, and raw
+//! connections. A connection is a use: a frozen sandbox is thawed and a cold one restored for it.
 
 use std::future::ready;
 use std::time::Duration;
@@ -31,7 +30,7 @@ use web::tunnel::{Tunnel, client_of};
 use web::use_target::PortTarget;
 use web::use_target::UseTarget;
 
-/// What a plain connection is called.
+/// The protocol name of a raw connection.
 const TCP: &str = "shoal-tcp";
 const WAIT_MS: u64 = 60_000;
 
@@ -41,23 +40,21 @@ pub(super) fn routes() -> Vec<Route> {
 
 fn routes_of(target: &TargetSpec) -> Vec<Route> {
     let at = target.routes;
-    let list = Operation::new(at.ports.id, "The ports on which something listens inside").answers(
-        200,
-        "The ports, in their order",
-        [json("PortList")],
-    );
+    let list =
+        Operation::new(at.ports.id, "List the open ports of a sandbox, and wait for some if asked")
+            .answers(200, "The open ports, in ascending order", [json("PortList")]);
     let proxied = Operation::new(
         at.proxy.id,
         "Speak with the server that listens on a port inside: HTTP with any method, or what it goes over to, \
          such as a WebSocket",
     )
-    .answers(101, "Both went over to something else", [])
-    .answers(200, "What that server answers, with any status", [Content("*/*", None)]);
+    .answers(101, "The server in the sandbox switched protocols", [])
+    .answers(200, "The answer of the server in the sandbox, with any status", [Content("*/*", None)]);
     let forward = Operation::new(
         at.forward.id,
-        "A connection to a port inside, after `Upgrade: shoal-tcp`: bytes both ways as they are",
+        "Open a raw connection to a port in the sandbox, after `Upgrade: shoal-tcp`",
     )
-    .answers(101, "It is connected", []);
+    .answers(101, "The connection is open", []);
     let using = |operation: Operation| {
         operation.refuses(USING).refuses(target.refuses).refuses(&[ErrorCode::PortClosed])
     };
@@ -71,12 +68,12 @@ fn routes_of(target: &TargetSpec) -> Vec<Route> {
                 Param::new(
                     "wait_for",
                     Kind::Repeated("^[1-9][0-9]{0,3}$|^[1-5][0-9]{4}$|^6[0-4][0-9]{3}$"),
-                    "The answer comes when somebody listens on this one too",
+                    "Answer only when this port is open, too",
                 ),
                 Param::new(
                     "timeout_ms",
                     Kind::Number(1, ProcessRequest::WAIT_MS_MAX),
-                    "How long that is waited for; a minute if not given",
+                    "How long to wait for the ports; a minute if not given",
                 ),
             ])
             .refuses(USING)
@@ -111,20 +108,20 @@ async fn list(
         query.number("timeout_ms", 1..=ProcessRequest::WAIT_MS_MAX)?.unwrap_or(WAIT_MS);
     query.done()?;
     if wanted.len() > ProcessRequest::PORTS_MAX {
-        let cause = format!("at most {} ports are waited for", ProcessRequest::PORTS_MAX);
+        let cause = format!("at most {} ports may be waited for", ProcessRequest::PORTS_MAX);
         return Err(Refused::bad("wait_for", cause));
     }
     let used = id.begin(&app, caller, UseKind::Port).await?;
     let mut stops = app.stopping.clone();
     let open = tokio::select! {
         open = timeout(Duration::from_millis(timeout_ms), until_open(&used, &wanted)) => open,
-        // That nobody will say so any more is a stop too.
+        // A dropped sender means a stop, too.
         _ = stops.wait_for(|stops| *stops) => {
-            return Err(Refused::new(ErrorCode::ShuttingDown, "the server stops while a port is waited for"));
+            return Err(Refused::new(ErrorCode::ShuttingDown, "the server stopped during the wait for a port"));
         }
     };
     let Ok(listening) = open else {
-        let cause = format!("nothing listens on all of {wanted:?} after {timeout_ms} ms");
+        let cause = format!("not all of the ports {wanted:?} are open after {timeout_ms} ms");
         return Err(Refused::new(ErrorCode::DeadlineExceeded, cause));
     };
     let entry =
@@ -141,7 +138,7 @@ async fn pass_on(
     request: Request,
 ) -> Result<Response, Refused> {
     let Some(path) = proxy::proxy_path(request.uri()) else {
-        return Err(Refused::bad("path", "this is no path that could be passed on"));
+        return Err(Refused::bad("path", "the path cannot be forwarded"));
     };
     let used = id.begin(&app, caller, UseKind::Port).await?;
     pass_to(app, caller, used, port, path, request).await
@@ -156,7 +153,7 @@ async fn forward(
 ) -> Result<Response, Refused> {
     let wants = proxy::upgrade(request.headers()).is_some_and(|to| to == TCP);
     let Some(client) = client_of(&mut request).filter(|_| wants) else {
-        let cause = format!("this needs `Connection: Upgrade` and `Upgrade: {TCP}`");
+        let cause = format!("the request needs `Connection: Upgrade` and `Upgrade: {TCP}`");
         return Err(Refused::upgrade(cause));
     };
     let used = id.begin(&app, caller, UseKind::Port).await?;

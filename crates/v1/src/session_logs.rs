@@ -1,5 +1,5 @@
-//! What the harness of a session wrote that belongs to no turn: as a page, or as a stream that goes
-//! on. Lines are those of the sandbox that the session has now.
+//! The harness log of a session, output that belongs to no turn: as a page, or as a stream. It has
+//! the lines of the sandbox that the session has now.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -32,11 +32,11 @@ const LOOK: Duration = Duration::from_millis(250);
 pub(super) fn routes() -> Vec<Route> {
     let logs = Operation::new(
         "get_session_logs",
-        "What the harness wrote that belongs to no turn; as a stream it goes on",
+        "Read or stream the output of the harness that belongs to no turn",
     )
     .answers(
         200,
-        "The lines that are remembered of the sandbox that the session has now",
+        "The stored lines of the sandbox that the session has now",
         [json("LogList"), Content(SSE, Some("LogLine"))],
     );
     let after = Param::new("after", Kind::Number(0, AFTER_MAX), "Only lines after this one");
@@ -110,7 +110,7 @@ struct LogFollow {
 }
 
 impl LogFollow {
-    /// Looks for new lines; none if the session is over.
+    /// Looks for new lines; none if the session has ended.
     fn look(&mut self) -> Option<()> {
         let generation = self.app.engine.session(self.caller, self.id).ok()?.generation;
         if std::mem::replace(&mut self.generation, generation) != generation {

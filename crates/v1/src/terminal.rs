@@ -1,6 +1,6 @@
-//! A process on a WebSocket: bytes are its input and output, texts are words about it. Both ways go
-//! on at once, so that a program which reads nothing still shows what it writes. The process
-//! outlives the socket, unless it was started for it.
+//! A process on a WebSocket: binary messages are its input and output, text messages are control
+//! messages. Both directions run at once, so that a program which reads nothing still shows its
+//! output. The process outlives the socket, unless it was started for it.
 
 use std::time::Duration;
 
@@ -29,7 +29,7 @@ const SIGHUP: i32 = 1;
 /// What was typed and is not written yet, in messages.
 const TYPED_MAX: usize = 16;
 
-/// A process that somebody looks at.
+/// A process with a client attached.
 pub(crate) struct AttachedTerminal {
     pub(crate) app: App,
     pub(crate) caller: Caller,
@@ -57,8 +57,7 @@ impl Drop for Ending {
         let of = self.of.clone();
         tasks::spawn(async move {
             let engine = &app.engine;
-            // What a terminal says to its programs when it is closed. One that is over hears
-            // nothing.
+            // SIGHUP is what a closed terminal sends. A process that has ended does not get it.
             let _ = engine.signal_process(caller, sandbox, &of, SIGHUP, true).await;
             let _ = engine.stop_process(caller, sandbox, &of, GRACE_MS).await;
         });
@@ -67,7 +66,7 @@ impl Drop for Ending {
 
 /// Why it came to its end.
 enum End {
-    /// The process is over.
+    /// The process has ended.
     Over,
     /// The client left, or does not answer.
     Left,
@@ -77,7 +76,7 @@ enum End {
 }
 
 impl AttachedTerminal {
-    /// Speaks until either end is over.
+    /// Forwards bytes until either side ends.
     pub(crate) async fn speak(mut self, socket: WebSocket) {
         // Held to the end: the one counts as activity, the other ends what was started for this.
         let (used, ending) = (self.used.take(), self.ending.take());
@@ -96,7 +95,7 @@ impl AttachedTerminal {
             end = show(&mut self.follow, &mut to, &mut keepalive) => end,
             end = input.listen(&mut from, &heard, typed) => end,
             refusal = input.write(types) => End::Failed(refusal),
-            // That nobody will say so any more is a stop too.
+            // A dropped sender means a stop, too.
             _ = stops.wait_for(|stops| *stops) => End::Stopping,
             () = revoked(&app, caller) => End::Failed(Refusal::new(ErrorCode::Unauthorized, "the key is no longer valid")),
         };
@@ -108,7 +107,7 @@ impl AttachedTerminal {
         let (word, code) = match end {
             End::Left => return,
             End::Stopping => {
-                let refusal = Refusal::new(ErrorCode::ShuttingDown, "the server stops");
+                let refusal = Refusal::new(ErrorCode::ShuttingDown, "the server is stopping");
                 (self.error(refusal), close_code::AWAY)
             }
             End::Failed(refusal) => (self.error(refusal), close_code::ERROR),
@@ -144,7 +143,7 @@ async fn send(to: &mut SplitSink<WebSocket, Message>, message: Message) -> Resul
     timeout(STALL, to.send(message)).await.map_err(drop)?.map_err(drop)
 }
 
-/// Passes on what the process writes, and asks now and then whether anybody is there.
+/// Forwards the output of the process, and pings the client now and then.
 async fn show(
     follow: &mut LogFollow,
     to: &mut SplitSink<WebSocket, Message>,
@@ -190,7 +189,7 @@ impl Input<'_> {
             heard.note();
             let done = match message {
                 Message::Binary(bytes) => {
-                    // Gone only if what takes it failed, which is told there.
+                    // The receiver is gone only if it failed, which is reported there.
                     let _ = heard.while_busy(typed.send(bytes)).await;
                     Ok(())
                 }
@@ -233,11 +232,15 @@ impl Input<'_> {
                 let size = TerminalSize { rows, columns };
                 self.app.engine.resize_process(self.caller, self.sandbox, &self.of, size).await
             }
-            Ok(TerminalWord::Resize(_)) => Err(wrong("a terminal has rows and columns".to_owned())),
-            Ok(TerminalWord::Process(_) | TerminalWord::Exit(_) | TerminalWord::Error(_)) => {
-                Err(wrong("this is for the server to say".to_owned()))
+            Ok(TerminalWord::Resize(_)) => {
+                Err(wrong("rows and columns of a terminal must be above 0".to_owned()))
             }
-            Err(error) => Err(wrong(format!("a text on a terminal is a word about it: {error}"))),
+            Ok(TerminalWord::Process(_) | TerminalWord::Exit(_) | TerminalWord::Error(_)) => {
+                Err(wrong("only the server may send this message".to_owned()))
+            }
+            Err(error) => {
+                Err(wrong(format!("the text message is not a terminal message: {error}")))
+            }
         }
     }
 }

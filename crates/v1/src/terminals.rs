@@ -1,5 +1,5 @@
-//! Terminals over web sockets: a new one, or one that is there already. Refusals come as problems
-//! before anything is agreed on.
+//! Terminals over WebSockets: opens a new one, or attaches to a process. Refusals are problems
+//! before the upgrade.
 
 use axum::extract::State;
 use axum::extract::ws::WebSocketUpgrade;
@@ -43,10 +43,9 @@ pub(super) fn routes() -> Vec<Route> {
     };
     let open = spoken(
         "open_terminal",
-        "A terminal with a shell or another program in it, which ends with the WebSocket unless it is kept",
+        "Open a terminal with a shell or another program, which ends with the WebSocket unless `keep` is set",
     );
-    let attach =
-        spoken("attach_process", "The input and output of a process that is there already");
+    let attach = spoken("attach_process", "Attach to the input and output of a process");
     let using = |operation: Operation| operation.refuses(USING).refuses(SANDBOX_REFUSES);
     vec![
         Route::new(
@@ -55,16 +54,20 @@ pub(super) fn routes() -> Vec<Route> {
             Needs::Use,
             self::open,
             using(open.query([
-                Param::new("rows", Kind::Number(1, 65535), "24 if not given"),
-                Param::new("columns", Kind::Number(1, 65535), "80 if not given"),
+                Param::new("rows", Kind::Number(1, 65535), "Rows of the terminal; 24 if not given"),
+                Param::new(
+                    "columns",
+                    Kind::Number(1, 65535),
+                    "Columns of the terminal; 80 if not given",
+                ),
                 Param::new(
                     "command",
                     Kind::Text,
-                    "A line for the shell; a shell itself if not given",
+                    "A command line for the shell; an interactive shell if not given",
                 ),
-                Param::new("cwd", Kind::Text, "Where it starts; `/workspace` if not given"),
-                Param::new("name", Kind::Text, "What the process is called"),
-                Param::new("keep", Kind::Flag, "The process runs on when the WebSocket is over"),
+                Param::new("cwd", Kind::Text, "The working directory; `/workspace` if not given"),
+                Param::new("name", Kind::Text, "The name of the process"),
+                Param::new("keep", Kind::Flag, "The process continues after the WebSocket closes"),
             ]))
             .refuses(&[ErrorCode::ProcessNameTaken, ErrorCode::UpgradeRequired]),
         ),
@@ -76,7 +79,7 @@ pub(super) fn routes() -> Vec<Route> {
             using(attach.query([Param::new(
                 "offset",
                 Kind::Number(0, AFTER_MAX),
-                "Where in its log to begin; with the last 64 KiB if not given",
+                "The offset in its log to begin at; the last 64 KiB if not given",
             )]))
             .refuses(&[ErrorCode::UpgradeRequired]),
         ),
@@ -91,7 +94,7 @@ pub(super) fn agreed(
     message_bytes_max: usize,
 ) -> Result<WebSocketUpgrade, Refused> {
     let wrong = |rejection: WebSocketUpgradeRejection| {
-        Refused::upgrade(format!("this is for WebSockets: {}", rejection.body_text()))
+        Refused::upgrade(format!("the route requires a WebSocket: {}", rejection.body_text()))
     };
     let upgrade = asked.map_err(wrong)?;
     Ok(upgrade

@@ -1,5 +1,5 @@
-//! A turn on its way to a client: as a stream, piece by piece as it happens, or collected until its
-//! end. A client that goes away drops it here, and the engine decides what that means.
+//! The answer to a turn: a stream of its pieces, or everything at its end. If the client
+//! disconnects, the engine decides what happens to the turn.
 
 use bytes::Bytes;
 use engine::{Caller, TurnFollow};
@@ -46,9 +46,9 @@ impl BodySource for Followed {
                 Some(Format::event_of_json(piece.seq, &piece.name, &piece.data))
             }
             Ok(Ok(None)) => None,
-            // The client comes back with the last number it read.
+            // The client reconnects with the last number it read.
             Ok(Err(refusal)) => {
-                tracing::warn!(cause = %refusal, "the stream of a turn ends");
+                tracing::warn!(cause = %refusal, "the stream of a turn failed");
                 None
             }
         }
@@ -68,7 +68,10 @@ pub(crate) async fn collected(
             "message" => kept.message(&piece.data),
             TurnEnded::NAME => {
                 let end: TurnEnded = serde_json::from_str(&piece.data).map_err(|error| {
-                    Refused::new(ErrorCode::Internal, format!("the end of a turn: {error}"))
+                    Refused::new(
+                        ErrorCode::Internal,
+                        format!("the end of the turn cannot be decoded: {error}"),
+                    )
                 })?;
                 let CollectedTurn { output, errors, messages, truncated, .. } = kept;
                 let TurnEnded { outcome, result, error, .. } = end;
@@ -87,7 +90,7 @@ pub(crate) async fn collected(
             _ => {}
         }
     }
-    let cause = "the server stops; the turn can be followed again when it is back";
+    let cause = "the server is stopping; the turn can be followed again when the server is back";
     Err(Refused::new(ErrorCode::ShuttingDown, cause))
 }
 
@@ -130,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_is_bounded_and_cut_between_characters() {
+    fn collected_turn_output_is_bounded_and_cut_between_characters() {
         let mut kept = CollectedTurn::default();
         kept.output(&written("stdout", "a"));
         kept.output(&written("stderr", "b"));

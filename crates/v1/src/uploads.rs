@@ -1,5 +1,5 @@
-//! Several files at once, as a form of a browser sends them. Each has its name once all of it
-//! arrived; what came before a failure is there.
+//! Uploads of several files as a multipart form. Each file appears under its name once it has
+//! arrived completely; files before a failure stay.
 
 use axum::extract::{Request, State};
 use axum::response::Response;
@@ -36,9 +36,9 @@ pub(super) fn routes() -> Vec<Route> {
 fn route(target: &TargetSpec) -> Route {
     let upload = Operation::new(
         target.routes.multipart.id,
-        "Write several files beneath a directory: each part of the form that has a file name is one",
+        "Write several files beneath a directory: each part of the form with a file name is one",
     )
-    .answers(201, "What was written", [json("Uploaded")])
+    .answers(201, "The files that were written", [json("Uploaded")])
     .query([
         PATH,
         Param::new(
@@ -65,7 +65,7 @@ async fn upload(
     query.done()?;
     let given = request.headers().get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
     let Ok(boundary) = multer::parse_boundary(given.unwrap_or_default()) else {
-        let cause = format!("the body is to be {FORM} with a boundary");
+        let cause = format!("the body must be {FORM} with a boundary");
         let mut refused = Refused::new(ErrorCode::UnsupportedMediaType, cause);
         refused.field = Some("Content-Type".into());
         return Err(refused);
@@ -120,7 +120,7 @@ fn checked_name(name: &str) -> Result<&str, Refused> {
     if !name.contains('\0') && name.split('/').all(fits) {
         return Ok(name);
     }
-    let cause = format!("filename: {name:?} is no path beneath a directory");
+    let cause = format!("filename: {name:?} is not a relative path without `.` and `..`");
     Err(Refused::invalid("filename", cause))
 }
 
@@ -129,7 +129,7 @@ fn unreadable(error: &multer::Error) -> Refused {
 }
 
 fn paused() -> Refused {
-    Refused::new(ErrorCode::RequestTimeout, "nothing of the form arrived for too long")
+    Refused::new(ErrorCode::RequestTimeout, "no bytes of the form arrived for too long")
 }
 
 #[cfg(test)]
@@ -137,7 +137,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_lead_nowhere_else() {
+    fn uploaded_file_names_stay_beneath_the_directory() {
         for (name, fits) in [
             ("a.txt", true),
             ("dir/a.txt", true),

@@ -1,16 +1,16 @@
-//! Where the routes of a use are: programs, files, archives and ports are the same for a sandbox by
-//! its own id and for the sandbox that a session has, under two paths.
+//! The paths of all routes that use a sandbox: programs, files, archives and ports have the same
+//! routes for a sandbox by its own id and for the sandbox that a session has.
 
 use model::ErrorCode;
 
-/// A path, and how what is done there is called in clients.
+/// A path, and the name of the operation in generated clients.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct RouteSpec {
     pub(super) path: &'static str,
     pub(super) id: &'static str,
 }
 
-/// All routes of a use.
+/// The routes of one target of a use.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct TargetRoutes {
     pub(super) exec: RouteSpec,
@@ -92,7 +92,7 @@ macro_rules! target_routes {
     };
 }
 
-/// What the use of a session may be refused for.
+/// Error codes of the use of a session.
 pub(super) const SESSION_REFUSES: &[ErrorCode] = &[
     ErrorCode::SessionUnknown,
     ErrorCode::SessionEnded,
@@ -110,7 +110,7 @@ pub(super) const SESSION_REFUSES: &[ErrorCode] = &[
     ErrorCode::PersistFailed,
 ];
 
-/// That of a sandbox, which may be a session's.
+/// Error codes of the use of a sandbox, which may belong to a session.
 pub(super) const SANDBOX_REFUSES: &[ErrorCode] = &[
     ErrorCode::SandboxUnknown,
     ErrorCode::NotLeased,
@@ -129,14 +129,14 @@ pub(super) const SANDBOX_REFUSES: &[ErrorCode] = &[
     ErrorCode::PersistFailed,
 ];
 
-/// The routes of one kind of thing that is used.
+/// One kind of target.
 pub(super) struct TargetSpec {
     pub(super) routes: TargetRoutes,
-    /// What only this kind refuses.
+    /// Error codes that only this kind has.
     pub(super) refuses: &'static [ErrorCode],
 }
 
-/// Both kinds.
+/// Both kinds of targets.
 pub(super) const TARGETS: [TargetSpec; 2] = [
     TargetSpec { routes: target_routes!("/v1/sandboxes/{id}", ""), refuses: SANDBOX_REFUSES },
     TargetSpec {

@@ -1,4 +1,4 @@
-//! What the engine says, in the words of the API.
+//! Turns values of the engine into values of the API.
 
 use std::collections::BTreeMap;
 

@@ -1,5 +1,5 @@
-//! Watching a directory: as events, as lines or on a web socket. Whoever watches uses the sandbox,
-//! so that it stays awake to tell.
+//! Watching a directory: as events, as JSON lines or on a WebSocket. A watch is a use, so the
+//! sandbox is not frozen meanwhile.
 
 use axum::extract::State;
 use axum::extract::ws::WebSocketUpgrade;
@@ -31,17 +31,21 @@ pub(super) fn routes() -> Vec<Route> {
 fn route(target: &TargetSpec) -> Route {
     let watch = Operation::new(
         target.routes.watch.id,
-        "What changes in a directory, as it happens: a stream, or a WebSocket with the same as texts",
+        "Watch the changes in a directory, as a stream or on a WebSocket",
     )
     .answers(101, "A WebSocket of `FileEvent`s", [])
     .answers(
         200,
-        "A stream of `FileEvent`s of which the first is `armed`",
+        "A stream of `FileEvent`s; the first is `armed`",
         [Content(SSE, Some("FileEvent")), Content(NDJSON, Some("FileEvent"))],
     )
     .query([
         PATH,
-        Param::new("recursive", Kind::Flag, "Everything beneath it too, also what comes later"),
+        Param::new(
+            "recursive",
+            Kind::Flag,
+            "Also watch everything beneath it, including directories created later",
+        ),
     ])
     .refuses(USING)
     .refuses(target.refuses)

@@ -1,6 +1,6 @@
-//! The request log: one line and one metric per request. The line has the error code of a refusal and,
-//! for failures of the server itself, the cause. It must never have bodies, environments, keys or
-//! causes that quote the client.
+//! The request log: one line and one metric per request. The line has the error code of a refusal
+//! and, for failures of the server itself, the cause. It must never have bodies, environments, keys
+//! or causes that quote the client.
 
 use std::any::Any;
 use std::borrow::Cow;
@@ -17,8 +17,8 @@ use crate::front::{OfInside, RouteName};
 use crate::refused::Refused;
 use crate::request_id::X_REQUEST_ID;
 
-/// What the log shows of a refusal. A dialect that writes its own errors puts it into the extensions of
-/// the answer.
+/// What the log shows of a refusal. A dialect that writes its own errors puts it into the
+/// extensions of the answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LoggedRefusal {
     /// The error code.
@@ -60,7 +60,8 @@ impl From<&Refusal> for LoggedRefusal {
     }
 }
 
-/// A request in the log and the metrics. If it is dropped without an answer, the client disconnected.
+/// A request in the log and the metrics. If it is dropped without an answer, the client
+/// disconnected.
 pub(crate) struct RequestRecord {
     pub(crate) app: App,
     pub(crate) route: &'static str,

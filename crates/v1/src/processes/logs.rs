@@ -1,5 +1,5 @@
-//! What a process wrote: a part of it as JSON, all of it as bytes, or followed. Only who follows
-//! one that runs holds a use; the rest is read from disk and wakes nothing.
+//! The output of a process: a page as JSON, all of it as bytes, or followed. Only following a
+//! running process is a use; the rest is read from disk and thaws nothing.
 
 use axum::extract::State;
 use axum::response::Response;
@@ -55,7 +55,9 @@ fn wanted(query: &mut Query) -> Result<LogWanted, Refused> {
         None | Some("both") => Ok(LogWanted::Both),
         Some("stdout") => Ok(LogWanted::Stdout),
         Some("stderr") => Ok(LogWanted::Stderr),
-        Some(other) => Err(Refused::bad("stream", format!("there is no stream {other:?}"))),
+        Some(other) => {
+            Err(Refused::bad("stream", format!("`stream`: {other:?} is not one of the streams")))
+        }
     }
 }
 
@@ -105,7 +107,7 @@ pub(super) async fn logs(
     }
 }
 
-/// A use for as long as somebody looks at a process that runs.
+/// A use while a client follows a running process.
 async fn watching(
     app: &App,
     caller: Caller,
@@ -147,13 +149,13 @@ fn bytes_of(kind: &'static str, pieces: impl BodySource) -> Response {
     let mut response = Response::new(stream::body(pieces));
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static(kind));
-    // What programs wrote is never to be taken for a page.
+    // A browser must never render output of a sandbox as a page.
     let no_sniffing = HeaderName::from_static("x-content-type-options");
     headers.insert(no_sniffing, HeaderValue::from_static("nosniff"));
     response
 }
 
-/// All that is written down, read as fast as it is taken.
+/// The whole stored log, read as fast as the client takes it.
 struct Part {
     app: App,
     caller: Caller,
@@ -199,7 +201,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_form_is_as_it_is_accepted() {
+    fn log_format_follows_the_accept_header() {
         let mut headers = HeaderMap::new();
         assert_eq!(form(&headers), Form::Page);
         for (accept, expected) in [

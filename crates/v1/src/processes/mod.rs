@@ -1,5 +1,5 @@
-//! Processes: programs that outlive the request that started them. They are known by their id, by
-//! their process id inside or by their name. What only reads what is written down wakes nothing.
+//! Processes: programs that outlive the request that started them. A path names one by its id, its
+//! process id inside or its name. Reading stored data thaws nothing.
 
 mod logs;
 mod operations;
@@ -23,7 +23,7 @@ const ONE: &str = "/v1/sandboxes/{id}/processes/{process}";
 const BYTES: &str = "application/octet-stream";
 const TEXT: &str = "text/plain; charset=utf-8";
 
-/// What reading may be refused for.
+/// Error codes of reading.
 const READING: &[ErrorCode] = &[
     ErrorCode::SandboxUnknown,
     ErrorCode::SandboxGone,
@@ -33,7 +33,7 @@ const READING: &[ErrorCode] = &[
     ErrorCode::ShuttingDown,
 ];
 
-/// What only running processes refuse.
+/// Error codes that only running processes have.
 const CHANGING: &[ErrorCode] = &[ErrorCode::ProcessOver, ErrorCode::StdinClosed];
 
 const STARTING: &[ErrorCode] =
@@ -51,23 +51,20 @@ fn the_process(id: &'static str, about: &'static str) -> Operation {
 fn lives() -> Vec<Route> {
     let new = Operation::new(
         "start_process",
-        "Start a program that runs on when this request is over; its end, or its ports, may be waited for",
+        "Start a program that outlives this request; the answer may wait for its end or its ports",
     )
-    .answers(201, "The process; still `running` if the wait was over first", [json("Process")]);
-    let list = Operation::new("list_processes", "The processes of a sandbox, over or not").answers(
-        200,
-        "A page of them, the latest first",
-        [json("ProcessList")],
-    );
-    let get = the_process("get_process", "A process as it is now, or how it ended");
+    .answers(201, "The process; still `running` if the wait ended first", [json("Process")]);
+    let list =
+        Operation::new("list_processes", "List the processes of a sandbox, running or ended")
+            .answers(200, "A page of processes, the latest first", [json("ProcessList")]);
+    let get = the_process("get_process", "Get a process");
     let stop = the_process(
         "stop_process",
-        "Ask a process and all its descendants to end, and kill them if they have not in time",
+        "Ask a process and all its descendants to end, and kill them after a grace time",
     );
     let kill = the_process("kill_process", "Kill a process and all its descendants");
     let signal = the_process("signal_process", "Send a signal to a process");
-    let wait =
-        the_process("wait_process", "Wait until a process is over, or until it has taken long");
+    let wait = the_process("wait_process", "Wait until a process has ended, or until a timeout");
     let using = |operation: Operation| operation.refuses(USING).refuses(SANDBOX_REFUSES);
     vec![
         Route::new(
@@ -86,14 +83,14 @@ fn lives() -> Vec<Route> {
                 Param::new(
                     "before",
                     Kind::Number(0, AFTER_MAX),
-                    "Only those with a lower number: `next` of the page before",
+                    "Only processes with a lower number: `next` of the previous page",
                 ),
                 Param::new(
                     "limit",
                     Kind::Number(1, operations::PAGE_MAX),
-                    "At most so many; 100 if not given",
+                    "The most processes in a page; 100 if not given",
                 ),
-                Param::new("running", Kind::Flag, "Only those that run"),
+                Param::new("running", Kind::Flag, "Only running processes"),
             ])
             .refuses(READING),
         ),
@@ -106,7 +103,7 @@ fn lives() -> Vec<Route> {
             using(stop.query([Param::new(
                 "grace_ms",
                 Kind::Number(0, operations::GRACE_MS_MAX),
-                "How long it may take; ten seconds if not given",
+                "The grace time before the kill; ten seconds if not given",
             )]))
             .refuses(CHANGING),
         ),
@@ -132,7 +129,7 @@ fn lives() -> Vec<Route> {
             using(wait.query([Param::new(
                 "timeout_ms",
                 Kind::Number(1, ProcessRequest::WAIT_MS_MAX),
-                "How long; ten minutes if not given",
+                "How long to wait; ten minutes if not given",
             )])),
         ),
     ]
@@ -140,15 +137,21 @@ fn lives() -> Vec<Route> {
 
 /// What is given to a process.
 fn input() -> Vec<Route> {
-    let write = Operation::new("write_stdin", "Write to the input of a process").answers(
+    let write = Operation::new("write_stdin", "Write to the standard input of a process").answers(
         204,
-        "All of it is written",
+        "All bytes were written",
         [],
     );
-    let close =
-        Operation::new("close_stdin", "End the input of a process").answers(204, "It is ended", []);
-    let resize = Operation::new("resize_process", "Give the terminal of a process another size")
-        .answers(204, "It has it", []);
+    let close = Operation::new("close_stdin", "Close the standard input of a process").answers(
+        204,
+        "The standard input is closed",
+        [],
+    );
+    let resize = Operation::new("resize_process", "Resize the terminal of a process").answers(
+        204,
+        "The terminal was resized",
+        [],
+    );
     let stdin = "/v1/sandboxes/{id}/processes/{process}/stdin";
     let using =
         |operation: Operation| operation.refuses(USING).refuses(SANDBOX_REFUSES).refuses(CHANGING);
@@ -175,7 +178,7 @@ fn input() -> Vec<Route> {
 fn output() -> Vec<Route> {
     let logs = Operation::new(
         "process_logs",
-        "What a process wrote: a part as JSON, all of it as bytes, or followed as a stream",
+        "Read the output of a process: a page as JSON, all of it as bytes, or a stream that follows it",
     )
     .answers(
         200,
@@ -198,19 +201,19 @@ fn output() -> Vec<Route> {
             Param::new(
                 "stream",
                 Kind::OneOf(&["stdout", "stderr", "both"]),
-                "Which output; both if not given",
+                "Which stream; both if not given",
             ),
             Param::new(
                 "offset",
                 Kind::Number(0, AFTER_MAX),
-                "From here on. Without it JSON has the end of the log, anything else all of it",
+                "The first byte. Not given: JSON has the end of the log, other formats all of it",
             ),
             Param::new(
                 "max_bytes",
                 Kind::Number(1, logs::PAGE_BYTES_MAX),
-                "At most so much; as JSON 1 MiB if not given, as bytes everything",
+                "The most bytes; not given: 1 MiB as JSON, everything as bytes",
             ),
-            Param::new("follow", Kind::Flag, "As bytes: go on until the process is over"),
+            Param::new("follow", Kind::Flag, "As bytes: follow until the process has ended"),
         ])
         .headers([RESUME])
         .refuses(READING)

@@ -1,5 +1,5 @@
-//! What is done to a process once it is there. Whatever needs the inside wakes a frozen sandbox;
-//! what is written down is read without.
+//! Operations on a process that exists. Those that need the sandbox thaw it; stored data is read
+//! without.
 
 use std::time::Duration;
 
@@ -86,7 +86,7 @@ pub(super) async fn signal(
 ) -> Result<Response, Refused> {
     let SignalRequest { signal, tree } = request.value;
     let Some(number) = model::signals::number(&signal) else {
-        let cause = format!("signal: there is no signal {signal:?}");
+        let cause = format!("signal: {signal:?} is not a signal");
         return Err(Refused::invalid("signal", cause));
     };
     let record = app.engine.signal_process(caller, id, &of, number, tree).await?;
@@ -104,7 +104,7 @@ pub(super) async fn wait(
     let wait = Duration::from_millis(timeout_ms.unwrap_or(ProcessRequest::WAIT_MS));
     let deadline = Instant::now() + wait;
     let record = app.engine.process(caller, id, &of).await?;
-    // One that is over is not waited for, and its sandbox may be gone.
+    // An ended process needs no wait, and its sandbox may have ended.
     let used = match record.end {
         Some(_) => None,
         None => Some(UseTarget::from(id).begin(&app, caller, UseKind::Exec).await?),
@@ -123,11 +123,11 @@ pub(super) async fn write_stdin(
     NamedOf(id, of): ProcessPath,
     request: Request,
 ) -> Result<Response, Refused> {
-    // Who may not write to it has no business sending anything.
+    // A caller that may not write to it must not make the server read a body.
     app.engine.process(caller, id, &of).await?;
     let (bytes, _share) = whole_body(request, &app, STDIN_BYTES_MAX as u64).await?;
     if bytes.is_empty() {
-        let cause = "body: is empty; what ends the input is DELETE";
+        let cause = "body: is empty; use DELETE to close the standard input";
         return Err(Refused::invalid("body", cause));
     }
     app.engine.write_stdin(caller, id, &of, bytes).await?;

@@ -1,5 +1,4 @@
-//! Starting a process, and waiting for its end or for its ports. Nothing that happens to the wait
-//! happens to the process.
+//! Starts a process, and waits for its end or its ports. If the wait fails, the process continues.
 
 use std::time::Duration;
 
@@ -33,7 +32,7 @@ pub(super) async fn start(
     Named(id): Named<SandboxId>,
     request: Request,
 ) -> Result<Response, Refused> {
-    // Who may not use the sandbox has no business sending the input of a program.
+    // A caller that may not use the sandbox must not make the server read a large body.
     UseTarget::from(id).check(&app, caller)?;
     let headers = request.headers().clone();
     let Json { value, bytes, share } =
@@ -47,7 +46,7 @@ pub(super) async fn start(
         drop(claim);
         let waiting = Waiting { app: &app, caller, sandbox: id, process };
         let record = app.engine.process(caller, id, &ProcessRef::Id(process)).await?;
-        // One that is over is not waited for, and its sandbox may be gone.
+        // An ended process needs no wait, and its sandbox may have ended.
         let used = match record.end {
             None if wait != Wait::Nothing => {
                 Some(UseTarget::from(id).begin(&app, caller, UseKind::Exec).await?)

@@ -1,4 +1,4 @@
-//! A process that could be started, from one that was asked for.
+//! Checks the request to start a process.
 
 use engine::{ProcessInput, TerminalSize};
 use model::process::RestartPolicy;
@@ -36,7 +36,7 @@ impl StartRequest {
             (None, true) => ProcessInput::Open,
             (Some(bytes), false) => ProcessInput::Bytes(bytes),
             (Some(_), true) => {
-                let cause = "stdin_open: an input that is given is ended after it";
+                let cause = "stdin_open: cannot be combined with stdin or stdin_base64, after which the input is closed";
                 return Err(Refused::invalid("stdin_open", cause));
             }
         };
@@ -44,7 +44,7 @@ impl StartRequest {
             (true, max_restarts) => Some(RestartPolicy { max_restarts }),
             (false, None) => None,
             (false, Some(_)) => {
-                let cause = "max_restarts: means nothing without restart_on_failure";
+                let cause = "max_restarts: requires restart_on_failure";
                 return Err(Refused::invalid("max_restarts", cause));
             }
         };
@@ -69,16 +69,16 @@ fn wait(request: &ProcessRequest) -> Result<Wait, Refused> {
     let wrong =
         |cause: String| Refused::invalid("wait_for_ports", format!("wait_for_ports: {cause}"));
     if ports.len() > ProcessRequest::PORTS_MAX {
-        return Err(wrong(format!("at most {} are waited for", ProcessRequest::PORTS_MAX)));
+        return Err(wrong(format!("at most {} ports may be given", ProcessRequest::PORTS_MAX)));
     }
     if ports.contains(&0) {
-        return Err(wrong("there is no port 0".to_owned()));
+        return Err(wrong("port 0 does not exist".to_owned()));
     }
     match (request.wait, ports.is_empty()) {
         (false, true) => Ok(Wait::Nothing),
         (true, true) => Ok(Wait::End),
         (false, false) => Ok(Wait::Ports(ports.clone())),
-        (true, false) => Err(wrong("only one of this and wait may be given".to_owned())),
+        (true, false) => Err(wrong("only one of wait_for_ports and wait may be given".to_owned())),
     }
 }
 
@@ -96,7 +96,10 @@ pub(crate) fn checked_size(
 ) -> Result<TerminalSize, Refused> {
     let wire::TerminalSize { rows, columns } = size;
     if rows == 0 || columns == 0 {
-        return Err(Refused::invalid(field, format!("{field}: a terminal has rows and columns")));
+        return Err(Refused::invalid(
+            field,
+            format!("{field}: rows and columns of a terminal must be above 0"),
+        ));
     }
     Ok(TerminalSize { rows, columns })
 }
@@ -106,7 +109,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_could_not_be_started_is_refused_by_field() {
+    fn process_requests_are_refused_by_field() {
         let base = || ProcessRequest::shell("true");
         let size = |rows, columns| Some(wire::TerminalSize { rows, columns });
         for (request, field) in [
@@ -141,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn times_and_waits_are_passed_on() {
+    fn process_request_has_its_timeout_and_wait() {
         let request = ProcessRequest {
             timeout_s: Some(3),
             wait_for_ports: vec![80, 81],
