@@ -51,7 +51,7 @@ pub(super) async fn keep(app: &App, caller: Caller, files: Files) -> Result<Seed
     Ok(app.engine.put_seed(caller, files.into_values().collect()).await?)
 }
 
-/// What a deploy asks for.
+/// A request to deploy an agent.
 struct AgentRequest {
     name: String,
     env: Option<BTreeMap<String, String>>,
@@ -89,7 +89,7 @@ impl AgentRequest {
     }
 }
 
-/// Directories of this machine are nobody's by their key, and whoever deploys one reads it.
+/// Directories of this machine belong to no key, and a deploy reads them: only administrators may.
 fn refuse_strangers(caller: Caller) -> Result<(), AshError> {
     match caller.role {
         Role::Admin => Ok(()),

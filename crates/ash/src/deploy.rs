@@ -17,7 +17,7 @@ use serde_json::{Map, Value, json};
 use super::errors::AshError;
 use super::fields::Fields;
 
-/// What is said to the agent, as a file.
+/// The file with the prompt of the agent.
 pub(super) const PROMPT: &str = "CLAUDE.md";
 const SERVERS: &str = ".mcp.json";
 const PATH_CHARS_MAX: usize = 4096;
@@ -121,7 +121,7 @@ pub(super) fn from_directory(roots: &[PathBuf], given: &str) -> Result<(PathBuf,
         Some((root, path, beneath))
     });
     let (root, path, beneath) = found.ok_or_else(outside)?;
-    // Between that look and this one somebody may have changed it: the kernel keeps it beneath.
+    // The path may have changed since that check: the kernel still keeps it beneath the root.
     let beneath = if beneath.as_os_str().is_empty() { PathBuf::from(".") } else { beneath };
     let root = File::open(root).map_err(|_| outside())?;
     let top = open(&root.into(), &beneath, OFlags::DIRECTORY).map_err(|_| outside())?;
@@ -224,7 +224,11 @@ pub(super) async fn from_directory_elsewhere(
 ) -> Result<(PathBuf, Files), AshError> {
     let reading = tasks::spawn_blocking(move || from_directory(&roots, &given));
     reading.await.unwrap_or_else(|error| {
-        Err(Refusal::new(ErrorCode::Internal, format!("on another thread: {error}")).into())
+        Err(Refusal::new(
+            ErrorCode::Internal,
+            format!("the thread that reads the agent's files failed: {error}"),
+        )
+        .into())
     })
 }
 
@@ -240,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn paths_stay_where_they_are() {
+    fn agent_paths_stay_beneath_the_agent() {
         for (path, inner) in [
             ("a", Some("a")),
             ("./a//b/", Some("a/b")),
@@ -280,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn servers_are_merged_by_name() {
+    fn mcp_servers_are_merged_by_name() {
         let mut files = Files::new();
         put_text(&mut files, SERVERS, r#"{"mcpServers":{"a":{"url":"1"},"b":{"url":"2"}},"x":1}"#);
         let more = json!({"b": {"url": "3"}, "c": {"command": "d"}});
@@ -297,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_is_read_beneath_its_root_and_never_out_of_it() {
+    fn agent_directory_is_read_only_beneath_its_root() {
         let scratch = std::env::temp_dir().join(format!("shoal-deploy-{}", std::process::id()));
         let _ = fs::remove_dir_all(&scratch);
         let root = scratch.join("root");

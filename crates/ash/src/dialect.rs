@@ -1,4 +1,4 @@
-//! How the clients of Ash show their key, and how they read a refusal.
+//! How clients of Ash send their key, and how refusals look to them.
 
 use axum::extract::Request;
 use axum::response::Response;
@@ -11,7 +11,7 @@ use crate::access::authenticate;
 use crate::app::App;
 use crate::errors::AshError;
 
-/// The words of Ash.
+/// The dialect of Ash.
 pub(crate) struct AshDialect(pub(crate) App);
 
 impl Dialect for AshDialect {

@@ -1,5 +1,5 @@
-//! Refusals in the words and shapes of Ash. Clients compare some of these texts, so they stay as
-//! they are; what we know besides goes behind them.
+//! Refusals with the texts and shapes of Ash. Clients compare some of these texts, so they must not
+//! change; our own cause is appended.
 
 use std::borrow::Cow;
 
@@ -15,7 +15,7 @@ use web::request_log::LoggedRefusal;
 
 pub(super) const JSON: HeaderValue = HeaderValue::from_static("application/json; charset=utf-8");
 
-/// Why something was not done.
+/// Why a request was refused.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct AshError {
     status: u16,
@@ -65,8 +65,7 @@ impl AshError {
         Self { shape, ..Self::new(404, format!("Route {method}:{path} not found")) }
     }
 
-    /// The same refusal, said to be about something that was tried: what is not the caller's fault
-    /// is told with what failed.
+    /// The same refusal with the operation that failed, if the server is at fault.
     pub(super) fn during(mut self, what: &str) -> Self {
         if self.status == 500 && self.shape == Shape::Handler {
             self.text = format!("Failed to {what}: {}", self.text).into();
@@ -113,7 +112,7 @@ impl From<Refused> for AshError {
         let field = refused.field.clone();
         let told = Self::from(refused.refusal);
         match (field, told.shape) {
-            // Of texts that the framework made, the field is a part.
+            // Texts of the framework contain the field.
             (Some(field), Shape::Framework { .. }) if !told.text.contains(&*field) => {
                 Self { text: format!("{field}: {}", told.text).into(), ..told }
             }
@@ -225,7 +224,7 @@ mod tests {
 
     /// The texts that clients of Ash look for, and those that they are shown.
     #[test]
-    fn the_twenty_texts_of_ash() {
+    fn refusals_have_the_texts_of_ash() {
         use ErrorCode as Code;
         let of = |code, cause: &'static str| AshError::from(Refusal::new(code, cause));
         let handler = |text: &str, status: u16| json!({"error": text, "statusCode": status});
@@ -269,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_framework_would_say_has_its_shape() {
+    fn refusals_of_the_framework_have_its_shape() {
         let invalid = AshError::invalid("params/id must match format \"uuid\"");
         let expected = json!({
             "statusCode": 400, "code": "FST_ERR_VALIDATION", "error": "Bad Request",
@@ -289,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn every_refusal_has_an_error_and_a_status_and_says_when_to_come_back() {
+    fn every_refusal_has_an_error_a_status_and_retry_after() {
         for &code in ErrorCode::ALL {
             let mut response = Response::new(Body::empty());
             let error = AshError::from(Refusal::new(code, "why"));

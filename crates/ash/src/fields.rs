@@ -1,5 +1,5 @@
-//! Fields of a request. What is not of its kind is refused in the way of the framework that Ash is
-//! made with; fields that nobody knows are ignored, as there.
+//! Fields of a request. A field of the wrong type is refused with the text of the framework that
+//! Ash uses; unknown fields are ignored, as there.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ use super::errors::AshError;
 /// The object in the body of a request.
 pub(super) struct Fields {
     map: Map<String, Value>,
-    /// Where it is, for those who are told what is wrong.
+    /// Its path, for error messages.
     at: &'static str,
 }
 
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named() {
+    fn wrong_fields_are_named() {
         let bad = || {
             fields(
                 json!({"a": "xx", "n": -1, "o": {"k": 1}, "l": [1], "e": "?", "u": -1, "z": null}),
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn an_id_is_a_uuid_with_its_dashes() {
+    fn session_id_is_a_uuid_with_dashes() {
         assert!(session_id("00000000-0000-0000-0000-000000000007").is_ok());
         for bad in
             ["", "7", "00000000000000000000000000000007", "{00000000-0000-0000-0000-000000000007}"]

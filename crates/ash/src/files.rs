@@ -46,7 +46,7 @@ pub(super) fn routes(routes: &mut Routes) {
     routes.add(MethodFilter::DELETE, one, one_name, Needs::Use, remove);
 }
 
-/// Whether a file is to be told as JSON; none if the request does not say.
+/// Whether a file is sent as JSON; none if the request does not say.
 pub(super) fn format_of(query: &mut Query) -> Result<Option<bool>, AshError> {
     match query.text("format")?.as_deref() {
         None => Ok(None),
@@ -184,7 +184,7 @@ async fn read(
     Ok(answer::ok(&told))
 }
 
-/// A file as bytes, which nobody is to take for a page.
+/// A file as bytes, which a browser must not render as a page.
 pub(super) fn as_download(path: &str, body: Body, size: Option<u64>) -> Response {
     let mut response = Response::new(body);
     let headers = response.headers_mut();
@@ -304,7 +304,7 @@ impl Upload {
         Ok(Self { path, content })
     }
 
-    /// What is wrong with one file is told about that one, and the others are written.
+    /// An error of one file is reported for that file, and the others are written.
     async fn write(&self, used: &Use, target: &str) -> Result<u64, String> {
         let inner = inner_path(&self.path).ok_or("Invalid file path")?;
         let bytes = self.content.as_deref().map_err(|why| (*why).to_owned())?;
@@ -340,7 +340,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_download_has_its_type_and_a_name_that_cannot_break_a_header() {
+    fn download_has_its_type_and_a_safe_file_name() {
         let response = as_download("a/b\"ü\r\n.TXT", Body::empty(), Some(3));
         let header = |name: &str| response.headers()[name].to_str().unwrap().to_owned();
         assert_eq!(header("content-type"), "text/plain; charset=utf-8");

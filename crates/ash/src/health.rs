@@ -1,4 +1,4 @@
-//! Whether the server works, in the form of Ash. Reading it never counts as use.
+//! The health of the server, in the form of Ash. Reading it never counts as activity.
 
 use axum::extract::State;
 use axum::response::Response;

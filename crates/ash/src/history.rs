@@ -1,4 +1,4 @@
-//! Messages, events and logs of the past, in pages.
+//! Pages of earlier messages, events and logs.
 
 use axum::extract::State;
 use axum::response::Response;

@@ -1,6 +1,5 @@
-//! Sessions as the routes meet them: those that live, and those that ended, which Ash shows for
-//! ever. What is shown of one is given to the engine before it ends; the engine decides how long
-//! that is kept.
+//! Looks up sessions, live and ended: Ash shows ended sessions for ever. The engine stores the view
+//! of a session before it ends, and decides how long to keep it.
 
 use engine::{Caller, SessionView};
 use model::{ErrorCode, KeyId, Refusal, SessionId, SessionStatus};
@@ -10,7 +9,7 @@ use super::answer;
 use super::errors::AshError;
 use crate::app::App;
 
-/// What sessions of Ash that ended are called among what is kept.
+/// The kind of the stored views of ended sessions.
 const KIND: &str = "ash.session";
 
 /// A session of Ash that the caller may see.
@@ -42,7 +41,7 @@ pub(super) async fn known(
     }
 }
 
-/// What of a session is neither there nor written down is not found.
+/// A session that is neither live nor stored is answered as not found.
 fn gone(refusal: &Refusal) -> AshError {
     let is_gone = [ErrorCode::SessionEnded, ErrorCode::SessionUnknown].contains(&refusal.code);
     if is_gone { AshError::no_session() } else { refusal.clone().into() }
@@ -57,7 +56,7 @@ async fn ended(app: &App, caller: Caller, id: SessionId) -> Result<Option<KnownS
     }))
 }
 
-/// Keeps what will be shown of a session that is about to end.
+/// Stores the view of a session that is about to end.
 pub(super) async fn remember(app: &App, view: &SessionView) -> Result<(), AshError> {
     let mut shown = answer::session(view);
     shown["status"] = "ended".into();

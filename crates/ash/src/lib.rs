@@ -1,7 +1,7 @@
 //! The dialect of Ash: its routes, objects, texts and streams, so that its own clients work against
 //! Shoal. A session of Ash is a session of ours that has the name of an agent on it; an agent is a
-//! set of files, an environment and a configuration, kept per key. What Ash has and this has not is
-//! answered like a route that does not exist.
+//! set of files, an environment and a configuration, stored per key. Features of Ash that are
+//! missing here are answered like a route that does not exist.
 //!
 //! Mounted beneath [`PREFIX`], and at the root of a listener of its own. It is no part of the
 //! OpenAPI document, which is about our own API.
@@ -109,7 +109,7 @@ impl Routes {
     }
 }
 
-/// What Ash does not have, and what of Ash is not here.
+/// The answer for routes that do not exist, in Ash or here.
 async fn no_route(method: Method, uri: Uri) -> AshError {
     // Without the prefix, so that the path is what Ash would see.
     AshError::no_route(&method, uri.path())

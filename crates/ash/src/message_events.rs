@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn each_kind_of_message_has_its_events() {
+    fn message_of_each_type_has_its_events() {
         let streamed = |delta: Value| {
             let event = json!({"type": "content_block_delta", "index": 0, "delta": delta});
             json!({"type": "stream_event", "event": event})
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn words_from_inside_cannot_break_the_stream() {
+    fn message_types_from_the_sandbox_cannot_break_the_stream() {
         for name in ["done", "error", "message", "session_start", "", "a\nevent: done", "a b", "ä"]
         {
             let message = json!({"type": "assistant", "message": {"content": [{"type": name}]}});

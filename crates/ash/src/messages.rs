@@ -1,5 +1,5 @@
-//! Messages: a turn of ours, told as a stream of Ash. The turn goes on when its client leaves; by
-//! its id, in the first event and in a header, the rest of it is found again.
+//! Messages: one of our turns, as a stream of Ash. The turn continues when its client disconnects;
+//! a client finds the rest by the turn's id, which is in the first event and in a header.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -31,7 +31,7 @@ const BLOCKS_MAX: usize = 20;
 const BLOCKS: &[&str] = &["text", "image", "document"];
 const EFFORTS: &[&str] = &["low", "medium", "high", "max"];
 const MODEL_CHARS_MAX: usize = 100;
-/// A message, and what is asked for besides.
+/// A message and its options.
 const BODY_MAX: u64 = INPUT_BYTES_MAX as u64 + (1 << 20);
 const LAST_EVENT_ID: &str = "last-event-id";
 const TURN_ID: HeaderName = HeaderName::from_static("x-shoal-turn-id");
@@ -168,7 +168,7 @@ fn streamed(turn: TurnId, stream: Stream) -> Response {
     response
 }
 
-/// A turn that is being told.
+/// The stream of a turn.
 struct Stream {
     app: App,
     key: KeyWatch,
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn a_plain_message_stays_plain_and_options_go_beside_it() {
+    fn message_options_go_beside_its_text() {
         let blocks = json!([{"type": "text", "text": "hi"}]);
         for (body, expected) in [
             (json!({"content": "hi"}), json!("hi")),
@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_refused() {
+    fn malformed_messages_are_refused() {
         for body in [
             json!({}),
             json!({"content": null}),
@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn a_paused_session_goes_on_by_itself_unless_it_is_to_be_as_in_ash() {
+    fn message_resumes_a_paused_session_unless_strict() {
         use SessionStatus::{Active, Ended, Paused, Starting, Stopped};
         for (status, strict, refused) in [
             (Active, true, None),

@@ -1,5 +1,5 @@
-//! Bodies of requests, read within their bounds. A large one is taken apart on another thread,
-//! where nobody waits for it, and what that takes is counted before it begins.
+//! Reads request bodies within limits. A large one is parsed on another thread, where it blocks no
+//! other request, and its memory is counted before.
 
 use axum::extract::Request;
 use bytes::Bytes;
@@ -13,7 +13,7 @@ use crate::app::App;
 use web::body::json_bytes;
 use web::body_memory::Share;
 
-/// Above this a body is taken apart elsewhere.
+/// A larger body is parsed on another thread.
 const LARGE_BYTES: usize = 256 << 10;
 
 /// What was read takes memory for as long as this is held.
@@ -22,8 +22,8 @@ pub(super) struct Read<T> {
     pub(super) share: Share,
 }
 
-/// The size of the largest body that can be taken apart: it and its texts are there at once. One
-/// that could never be held is refused for its size, and not told to come back.
+/// The size of the largest body that can be parsed: the body and its texts are in memory at once. A
+/// body that can never fit is refused for its size, without a hint to retry.
 fn most(app: &App, bytes_max: u64) -> u64 {
     let parts = u64::from(PARTS_MAX) * PART_BYTES;
     let memory = app.settings.body_memory_bytes;
@@ -46,7 +46,7 @@ pub(super) async fn read<T: Send + 'static>(
     }
     let twice = length as u64 * 2;
     share.grow_to(&app.body_memory, twice + u64::from(PARTS_MAX) * PART_BYTES)?;
-    // The share goes along: this may go on when whoever asked is gone.
+    // The share moves along: parsing may continue after the client disconnected.
     let taking = spawn_blocking(move || {
         let taken = take();
         share.shrink_to(twice);

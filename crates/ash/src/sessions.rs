@@ -46,12 +46,12 @@ pub(super) fn routes(routes: &mut Routes) {
     routes.add(MethodFilter::PATCH, config, name, Needs::Use, configure);
 }
 
-/// A session as it is told.
+/// A session as clients see it.
 pub(super) fn told(view: &SessionView) -> Value {
     json!({"session": answer::session(view)})
 }
 
-/// What a request says about how the agent is to work; the bridge is told with each message.
+/// Options of a request for the agent; the bridge gets them with each message.
 fn config_of(body: &mut Fields) -> Result<Map<String, Value>, AshError> {
     let mut config = Map::new();
     let mut put = |name: &str, value: Option<Value>| {
@@ -78,7 +78,7 @@ fn servers_of(body: &mut Fields) -> Result<Option<Map<String, Value>>, AshError>
     }
 }
 
-/// What a session is asked for with.
+/// A request to create a session.
 struct SessionRequest {
     agent: String,
     extra_env: BTreeMap<String, String>,
@@ -92,7 +92,7 @@ impl SessionRequest {
     fn of(mut body: Fields) -> Result<Self, AshError> {
         let agent = body.required_text("agent", NAME_CHARS_MAX)?;
         if body.has("credentialId") {
-            return Err(AshError::new(400, "Credentials are not kept here: use extraEnv"));
+            return Err(AshError::new(400, "Credentials are not supported here: use extraEnv"));
         }
         Ok(Self {
             agent,
@@ -115,7 +115,7 @@ async fn create(
     let Some(agent) = registry::find(&app, caller.key, &name).await? else {
         return Err(AshError::new(404, format!("Agent \"{name}\" not found")));
     };
-    // What cannot be is told before files are kept for it.
+    // An invalid request is refused before its files are stored.
     let template = template(&app)?;
     app.engine.known_template(&template)?;
     let seed = seed_for(&app, caller, &agent, prompt, servers).await?;
@@ -148,7 +148,7 @@ async fn create(
 fn template(app: &App) -> Result<TemplateName, AshError> {
     let name = &app.options.template;
     TemplateName::new(name).map_err(|_| {
-        let cause = format!("ash.template: {name:?} is no name of a template");
+        let cause = format!("ash.template: {name:?} is not a valid template name");
         AshError::from(Refusal::new(ErrorCode::Internal, cause))
     })
 }
@@ -277,7 +277,7 @@ async fn configure(
     Ok(answer::ok(&told(&view)))
 }
 
-/// Ends a session. One that ended already is shown as it is.
+/// Ends a session. An ended one is shown as it is.
 async fn end(
     State(app): State<App>,
     By(caller): By,
@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_bridge_is_told_is_taken_from_the_request() {
+    fn bridge_options_are_taken_from_the_request() {
         let mut body = fields(json!({
             "agent": "a", "model": "m", "allowedTools": ["Bash"], "betas": null,
             "subagents": {"x": {}}, "initialAgent": "x", "other": 1,

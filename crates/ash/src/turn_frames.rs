@@ -1,7 +1,6 @@
 //! The stream of a message as Ash frames it, made from the pieces of a turn: `session_start` first,
-//! what is derived from a message before that message, `done` last whatever happened. The number of
-//! a piece is put on the last frame that was made of it, so that whoever comes back after it gets
-//! every frame.
+//! events derived from a message before that message, and `done` last in every case. The last frame
+//! of a piece has the number of the piece, so that a client that resumes after it gets every frame.
 
 use bytes::Bytes;
 use model::SessionId;
@@ -13,16 +12,16 @@ use serde_json::{Value, json};
 use super::VERSION;
 use super::message_events::granular;
 
-/// What was told of a turn.
+/// The state of the stream of a turn.
 #[derive(Debug)]
 pub(super) struct TurnFrames {
     session: SessionId,
-    /// A message of type `result` was told.
+    /// A message of type `result` was sent.
     result: bool,
     error: bool,
 }
 
-/// The end of a turn, as far as it is told.
+/// The end of a turn, as far as it is sent.
 #[derive(Debug, Deserialize)]
 struct Ended {
     outcome: TurnOutcome,
@@ -73,7 +72,7 @@ impl TurnFrames {
                 events.extend(self.end(&piece.data));
                 events.push(("done".to_owned(), json!({"sessionId": self.session}).to_string()));
             }
-            // Where the turn runs is told by our own API.
+            // Only our own API shows where the turn runs.
             _ => {}
         }
         let last = events.len().saturating_sub(1);
@@ -97,7 +96,7 @@ impl TurnFrames {
         Some(self.say_error(text_of(&error)?))
     }
 
-    /// An end that is not as it should be is told as an error, once.
+    /// A failed turn is reported as an error, once.
     fn end(&mut self, data: &str) -> Option<(String, String)> {
         let ended: Option<Ended> = serde_json::from_str(data).ok();
         let (outcome, error) = match ended {

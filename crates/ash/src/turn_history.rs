@@ -1,5 +1,5 @@
-//! What was said in a session, as Ash lists it: made from the turns that are written down, and the
-//! same each time it is asked for.
+//! The history of a session, as Ash lists it: derived from the stored turns, so it is the same each
+//! time.
 
 use std::borrow::Cow;
 
@@ -38,7 +38,7 @@ pub(super) struct PastMessage {
     pub(super) at: Wall,
 }
 
-/// What the user said, which is the first message of a turn.
+/// The message of the user, which is the first of a turn.
 pub(super) fn asked(turn: &TurnRecord) -> PastMessage {
     let mut said: Value = serde_json::from_str(&turn.input).unwrap_or_default();
     if let Some(prompt) = said.get_mut("prompt") {
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn places_grow_and_lead_back() {
+    fn history_sequences_grow_and_lead_back() {
         assert_eq!(place(0), (0, None));
         for (number, seq) in [(0, 0), (0, 1), (1, 0), (7, 123), (900_000_000, SPAN - 1)] {
             let at = sequence(number, seq);
@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn events_have_their_places_by_time() {
+    fn history_events_are_ordered_by_time() {
         let event = |at, number| PastEvent {
             at: Wall(at),
             kind: "lifecycle",

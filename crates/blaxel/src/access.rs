@@ -12,7 +12,7 @@ use super::routes::Route;
 use crate::app::App;
 use web::refused::Refused;
 
-/// The sandbox of the listener of its own belongs to this one, whoever calls there.
+/// The key that owns the sandbox of the separate listener, whichever key the caller has.
 pub const OF_LISTENER: KeyId = KeyId::from_u128(0x0062_6c61_7800_8000_8000_0000_0000_0001);
 
 const X_BLAXEL_AUTHORIZATION: &str = "x-blaxel-authorization";
@@ -30,14 +30,14 @@ pub(crate) fn authenticate(
     let given = given.into_iter().find_map(|name| headers.get(name));
     if mounted == Mounted::Listener && app.options.keyless {
         if is_of_page(path, headers) {
-            let cause = "web pages may not call a server that asks for no key";
+            let cause = "web pages may not call a server that requires no key";
             return Err(Refused::new(ErrorCode::Forbidden, cause));
         }
         return Ok(Caller { key: OF_LISTENER, role: Role::Use });
     }
     let refused = |cause: &'static str| Refused::new(ErrorCode::Unauthorized, cause);
     let Some(given) = given else {
-        return Err(refused("there is no Authorization or X-Blaxel-Authorization header"));
+        return Err(refused("the Authorization and X-Blaxel-Authorization headers are missing"));
     };
     let Some(secret) = secret(given) else {
         return Err(refused("the Authorization header is not of the form `Bearer KEY`"));
@@ -68,8 +68,8 @@ fn secret(given: &HeaderValue) -> Option<&str> {
     scheme.eq_ignore_ascii_case("bearer").then(|| secret.trim())
 }
 
-/// What a server inside may get as `Authorization`: what was not needed for us, and is no key of
-/// ours that somebody sent in both headers.
+/// The `Authorization` header for a server inside: one that this server did not need, and that is
+/// not one of its keys sent in both headers.
 pub(super) fn for_inside(app: &App, needs_key: bool, headers: &HeaderMap) -> Option<HeaderValue> {
     if needs_key && !headers.contains_key(X_BLAXEL_AUTHORIZATION) {
         return None;
@@ -118,7 +118,7 @@ mod tests {
 
     /// What authenticates, against what arrives inside.
     #[tokio::test]
-    async fn no_key_of_ours_gets_inside_and_what_is_the_apps_own_does() {
+    async fn proxy_forwards_authorization_of_the_app_but_no_key_of_the_server() {
         let (app, _stop) = App::for_tests().await;
         let key = app.engine.create_key("k", Role::Use, None).await.unwrap();
         let ours = format!("Bearer {}", key.secret);

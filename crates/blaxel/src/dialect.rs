@@ -1,4 +1,5 @@
-//! How the clients of Blaxel show their key, how they read a refusal, and what every answer has.
+//! How clients of Blaxel send their key, how refusals look to them, and the headers of every
+//! answer.
 
 use std::sync::Arc;
 
@@ -14,7 +15,7 @@ use crate::access::authenticate;
 use crate::answer::add_default_headers;
 use crate::app::App;
 
-/// The words of Blaxel, where a request came in.
+/// The dialect of Blaxel, where a request came in.
 pub(crate) struct BlaxelDialect {
     pub(crate) app: App,
     pub(crate) mounted: Mounted,

@@ -1,5 +1,5 @@
 //! Refusals in the form of Blaxel: a text under `error`, with the status that its clients look at.
-//! The code that we know it by is in a header, so that nothing is lost.
+//! Our own error code is in a header.
 
 use std::borrow::Cow;
 
@@ -17,14 +17,14 @@ use web::request_log::LoggedRefusal;
 const CODE: HeaderName = HeaderName::from_static("x-shoal-error");
 const REASON: HeaderName = HeaderName::from_static("x-shoal-reason");
 
-/// Why something was not done.
+/// Why a request was refused.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct BlaxelError {
     pub(super) status: u16,
     pub(super) text: Cow<'static, str>,
     shape: Shape,
     code: Option<ErrorCode>,
-    /// Why a sandbox is gone.
+    /// Why a sandbox ended.
     reason: Option<TerminatedReason>,
     retry_after_ms: Option<u64>,
 }
@@ -55,7 +55,7 @@ impl BlaxelError {
         Self { shape: Shape::NoRoute, ..Self::new(404, "404 page not found") }
     }
 
-    /// What Blaxel has and this has not.
+    /// A feature of Blaxel that is missing here.
     pub(super) fn not_here(what: &'static str) -> Self {
         let code = Some(ErrorCode::Unsupported);
         Self { code, ..Self::new(ErrorCode::Unsupported.status(), what) }
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_refusal_has_the_form_of_its_place() {
+    async fn refusal_has_the_form_of_its_route() {
         let json = |text: &str| format!("{{\"error\":\"{text}\"}}");
         let of = |code, cause: &'static str| BlaxelError::from(Refusal::new(code, cause));
         for (error, status, text) in [
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn every_refusal_keeps_its_code_and_says_when_to_come_back() {
+    fn every_refusal_has_its_code_and_retry_after() {
         for &code in ErrorCode::ALL {
             let response = BlaxelError::from(Refusal::new(code, "why")).into_response();
             assert_eq!(response.headers()[CODE], code.as_str());

@@ -1,6 +1,6 @@
-//! A process that is watched from its start: one JSON text in each line, the last of them the
-//! process itself. The process does not end with its watcher, and nothing that it writes is lost by
-//! a slow one: it is read from its log.
+//! The streamed output of a process from its start: one JSON text per line, the last one the
+//! process itself. The process outlives the stream, and a slow client loses no output: the stream
+//! reads the log.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -22,7 +22,7 @@ use super::target::Target;
 use web::key_watch::KeyWatch;
 use web::stream::{BodySource, NDJSON, body};
 
-/// How often a stream on which nothing happens says that it is still there.
+/// How often a silent stream sends a heartbeat.
 const KEEPALIVE: Duration = Duration::from_secs(5);
 
 #[derive(Serialize)]
@@ -40,7 +40,7 @@ fn line(kind: &'static str, data: Option<&str>) -> Bytes {
     text.into()
 }
 
-/// A process and what was told of it.
+/// The stream of a process.
 pub(super) struct ExecStream {
     lines: VecDeque<Bytes>,
     watched: Option<Watched>,
@@ -55,13 +55,13 @@ struct Watched {
     patience: Patience,
     until: Instant,
     key: KeyWatch,
-    /// Last: whoever watches holds the sandbox.
+    /// Last: the stream is a use of the sandbox.
     _used: Use,
 }
 
 enum Next {
     Line(Bytes),
-    /// Nothing that could be told yet.
+    /// Nothing to send yet.
     Nothing,
     Over(Result<ProcessRecord, BlaxelError>),
 }
@@ -192,7 +192,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_are_as_clients_read_them() {
+    fn exec_stream_lines_have_the_format_of_blaxel() {
         assert_eq!(line("stdout", Some("a\nb")), "{\"type\":\"stdout\",\"data\":\"a\\nb\"}\n");
         assert_eq!(line("keepalive", None), "{\"type\":\"keepalive\"}\n");
     }

@@ -1,5 +1,5 @@
-//! Files and directories, made, written and removed. A file has its name once all of it arrived;
-//! directories above it are made.
+//! Creates, writes and removes files and directories. A file appears under its name once it has
+//! arrived completely; missing parents are created.
 
 use std::collections::BTreeMap;
 

@@ -1,5 +1,5 @@
-//! Looking for files by their names, and for texts in them. All of it has limits, and none waits
-//! for whoever takes the results: what is found is found by the guest, within them.
+//! Finds files by name, and texts in files. The guest searches, within limits, and does not wait
+//! for the client to read the results.
 
 use axum::extract::Request;
 use axum::response::Response;
@@ -13,7 +13,7 @@ use super::target::Target;
 use super::{answer, request_body};
 use web::query::Query;
 
-/// Directories that nobody looks in unless they say so.
+/// Directories that are skipped unless the client names others.
 const EXCLUDED: [&str; 10] = [
     "node_modules",
     "vendor",
@@ -190,7 +190,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn letters_must_come_in_order_and_better_together() {
+    fn fuzzy_score_needs_letters_in_order_and_prefers_them_together() {
         assert_eq!(score("src/main.rs", "xyz"), None);
         assert_eq!(score("src/main.rs", ""), Some(0));
         assert!(score("src/Main.rs", "main") > score("src/m/a/i/n.rs", "main"));

@@ -1,5 +1,5 @@
-//! Changes of files, one JSON text in each line, for as long as somebody reads them. The head of
-//! the answer is sent when the watch is armed, so whoever has it misses nothing.
+//! A stream of file changes, one JSON text per line. The headers of the answer are sent when the
+//! watch is active, so a client that has them misses nothing.
 
 use axum::extract::Request;
 use axum::response::Response;
@@ -24,7 +24,7 @@ struct WatchStream {
     ignore: Vec<String>,
     key: KeyWatch,
     over: bool,
-    /// Last: whoever watches holds the sandbox.
+    /// Last: the watch is a use of the sandbox.
     used: Use,
 }
 
@@ -56,7 +56,7 @@ pub(super) async fn response(
     Ok(response)
 }
 
-/// The word that Blaxel has for a change.
+/// The name of a change in Blaxel.
 const fn word(kind: ChangeKind) -> &'static str {
     match kind {
         ChangeKind::Created => "CREATE",
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn a_change_is_a_line() {
+    fn file_change_is_one_line() {
         let line = "{\"error\":null,\"name\":\"b\",\"op\":\"WRITE\",\"path\":\"/a\"}\n";
         assert_eq!(told(ChangeKind::Written, "/a/b", &[]).as_deref(), Some(line));
         let line = "{\"error\":null,\"name\":\"b\",\"op\":\"REMOVE\",\"path\":\"/\"}\n";

@@ -1,4 +1,4 @@
-//! Files and directories, looked at and read. Everything goes through the guest, so no link leads
+//! Reads files and directories. Everything goes through the guest, so no link leads
 //! to a file of the host.
 
 use axum::extract::Request;
@@ -22,7 +22,7 @@ use web::body_memory::Share;
 use web::contents::contents;
 use web::range::{Part, part};
 
-/// The largest file that is told as JSON.
+/// The largest file that is sent as JSON.
 const JSON_BYTES_MAX: u64 = 16 << 20;
 const READ_BYTES: usize = 64 << 10;
 const PAGE: u32 = 1_000;
@@ -31,7 +31,7 @@ const X_FILE_TYPE: HeaderName = HeaderName::from_static("x-file-type");
 const X_FILE_PERMISSIONS: HeaderName = HeaderName::from_static("x-file-permissions");
 const BYTES: &str = "application/octet-stream";
 
-/// A file, as it is told.
+/// A file as clients see it.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct FileView {
@@ -181,7 +181,7 @@ pub(super) async fn get(
 }
 
 fn too_large() -> BlaxelError {
-    let text = format!("the file has more than {JSON_BYTES_MAX} bytes: download it");
+    let text = format!("the file has more than {JSON_BYTES_MAX} bytes; download it instead");
     BlaxelError::new(422, text)
 }
 
@@ -319,7 +319,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_client_gets_bytes_where_it_names_no_json() {
+    fn file_is_sent_as_bytes_unless_json_is_accepted() {
         for (accept, bytes) in [
             ("", false),
             ("*/*", false),
@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn permissions_are_those_of_go() {
+    fn file_permissions_have_the_format_of_go() {
         let entry = |kind, mode| Entry {
             name: b"x".to_vec(),
             kind,

@@ -1,5 +1,5 @@
-//! What a sandbox's API tells about itself. All of its keys are there, since clients fail without
-//! them; those that mean nothing here say so.
+//! The health of a sandbox's API. It has all keys of Blaxel, since clients fail without them; those
+//! without a meaning here say so.
 
 use std::time::Duration;
 
@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn all_keys_are_there() {
+    fn health_has_all_keys_of_blaxel() {
         let told = told(Wall(0), Wall(3_661_500));
         for key in ["status", "version", "gitCommit", "buildTime", "goVersion", "os", "arch"] {
             assert!(told[key].is_string(), "{key}");

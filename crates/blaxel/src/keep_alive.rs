@@ -1,5 +1,5 @@
-//! What keeps a sandbox awake, and letting it rest: nothing is killed by that. Looking counts as
-//! nothing and wakes nothing; one that has no sandbox at the moment rests already.
+//! The keep-alive status of a sandbox, and ending its keep-alive, which kills nothing. Reading does
+//! not count as activity and thaws nothing. A session without a sandbox has no keep-alive.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use super::errors::BlaxelError;
 use super::target::Target;
 use super::{answer, request_body};
 
-/// Longer than anybody plans.
+/// A year: the longest delay.
 const TIMEOUT_S_MAX: f64 = 31_536_000.0;
 
 #[derive(Debug, Default, Deserialize)]
@@ -24,7 +24,7 @@ struct StopRequest {
 }
 
 impl StopRequest {
-    /// What cannot be read is at once, as in Blaxel.
+    /// An unreadable delay means at once, as in Blaxel.
     fn after_ms(bytes: &[u8]) -> u64 {
         let asked: Self = serde_json::from_slice(bytes).unwrap_or_default();
         let seconds = asked.timeout.unwrap_or(0.0);
@@ -63,7 +63,7 @@ struct Status<'a> {
     keep_alive_processes: Vec<KeepAliveProcess<'a>>,
 }
 
-/// A process that keeps its sandbox awake.
+/// A process that keeps its sandbox alive.
 #[derive(Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct KeepAliveProcess<'a> {
@@ -117,7 +117,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_stop_is_at_once_unless_it_says_when() {
+    fn keep_alive_stop_is_at_once_unless_delayed() {
         for (text, ms) in [
             ("", 0),
             ("{}", 0),
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn a_status_has_all_its_fields_in_their_order() {
+    fn keep_alive_status_has_all_fields_in_order() {
         let text = |status: &Status<'_>| serde_json::to_string(status).unwrap();
         let at = Some(Wall(1_136_214_245_678));
         let expected = concat!(

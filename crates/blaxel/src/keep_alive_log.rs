@@ -1,5 +1,4 @@
-//! What keeps sandboxes awake, in the log and in the words of Blaxel: its users look for them
-//! there.
+//! Log lines about keep-alive, with the texts of Blaxel: its users look for them.
 
 use engine::Observed;
 
@@ -106,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_are_in_the_words_of_blaxel() {
+    fn keep_alive_log_lines_have_the_texts_of_blaxel() {
         let sandbox = SandboxId::from_u128(2);
         let released = |processes, after_ms| Observed::Released { sandbox, processes, after_ms };
         let started = "[KeepAlive] Started process 7 (name: dev, command: npm run\\ndev) with";
@@ -134,13 +133,13 @@ mod tests {
     }
 
     #[test]
-    fn a_command_does_not_make_lines_of_its_own() {
+    fn keep_alive_log_escapes_line_breaks_of_commands() {
         assert_eq!(on_one_line("echo 'a b' \u{e9}"), "echo 'a b' \u{e9}");
         assert_eq!(on_one_line("a\nb\u{1b}[m"), "a\\nb\\u{1b}[m");
     }
 
     #[test]
-    fn seconds_are_told_without_what_is_not_needed() {
+    fn keep_alive_log_shows_whole_seconds_without_fraction() {
         for (ms, expected) in [(600_000, "600"), (1_500, "1.500"), (1, "0.001")] {
             assert_eq!(seconds(ms), expected);
         }

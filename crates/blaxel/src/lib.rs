@@ -1,6 +1,7 @@
 //! The dialect of Blaxel: the API of a sandbox as its own clients and `curl` know it, and the few
 //! routes that make one. A sandbox of Blaxel is a session of ours that has a name; one of our
-//! sandboxes is reached by its id, too. What Blaxel has and this has not is refused in its form.
+//! sandboxes is reached by its id, too. Features of Blaxel that are missing here are refused in its
+//! form.
 //!
 //! Mounted beneath [`PREFIX`], and for one sandbox at the root of a listener of its own. It is no
 //! part of the OpenAPI document, which is about our own API. Paths are taken apart by hand: Blaxel
@@ -290,7 +291,7 @@ async fn at(
         }
         (Route::TerminalSocket, "GET") => terminal::open(&target, request).await,
         (Route::Mcp, "POST") => tools(&target, request).await,
-        (Route::Mcp, _) => Err(BlaxelError::new(405, "only POST is understood here")),
+        (Route::Mcp, _) => Err(BlaxelError::new(405, "the route accepts only POST")),
         (Route::Sockets(pid), "GET") => network::sockets(&target, &pid).await,
         _ => wrong(),
     }

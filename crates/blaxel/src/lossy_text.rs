@@ -1,14 +1,14 @@
-//! Output of a program as text, however it is cut: a character that is split between two pieces
-//! waits for its other half. What is no text at all becomes the character that stands for it.
+//! Output of a program as text: a character that is split between two pieces waits for its other
+//! half. Bytes that are not UTF-8 become replacement characters.
 
-/// What of one output was read and not passed on.
+/// The incomplete character at the end of the last read.
 #[derive(Debug, Default)]
 pub(super) struct LossyText {
     tail: Vec<u8>,
 }
 
 impl LossyText {
-    /// What can be passed on once these bytes came.
+    /// The text that is complete with these bytes.
     pub(super) fn push(&mut self, bytes: &[u8]) -> String {
         let mut all = std::mem::take(&mut self.tail);
         all.extend_from_slice(bytes);
@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_text_does_not_wait() {
+    fn lossy_text_does_not_wait_for_invalid_bytes() {
         let mut pieces = LossyText::default();
         assert_eq!(pieces.push(b"a\xff"), "a\u{fffd}");
         assert_eq!(pieces.push(b"\xe2\x82"), "");

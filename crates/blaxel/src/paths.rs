@@ -21,7 +21,7 @@ pub(super) struct RequestPath<'a> {
 pub(super) struct FilePath {
     /// The whole path.
     pub(super) whole: String,
-    /// As it is told: relative if it was asked for so.
+    /// As clients see it: relative if the request was.
     pub(super) shown: String,
 }
 
@@ -30,7 +30,7 @@ impl<'a> RequestPath<'a> {
         let decoded = percent_decode_str(raw).decode_utf8();
         let decoded = decoded.map_err(|_| BlaxelError::bad("the path is not UTF-8"))?.into_owned();
         if decoded.contains('\0') || decoded.len() > PATH_BYTES_MAX {
-            let cause = "the path has a zero byte in it, or is longer than 4096 bytes";
+            let cause = "the path contains a zero byte, or is longer than 4096 bytes";
             return Err(BlaxelError::bad(cause));
         }
         Ok(Self { raw, decoded })
@@ -57,7 +57,7 @@ impl<'a> RequestPath<'a> {
 }
 
 impl FilePath {
-    /// A path as somebody writes it.
+    /// A path as a client writes it.
     pub(super) fn new(text: &str) -> Self {
         if text.starts_with('/') {
             return Self::from_root(text);
@@ -79,7 +79,7 @@ impl FilePath {
         Self { shown: whole.clone(), whole }
     }
 
-    /// A file beneath it, as it is told.
+    /// A file beneath it, as clients see it.
     pub(super) fn shown_beneath(&self, name: &str) -> String {
         format!("{}/{name}", self.shown.trim_end_matches('/'))
     }
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn the_paths_that_clients_send() {
+    fn file_paths_that_clients_send_are_understood() {
         for (raw, whole, shown) in [
             ("/filesystem", "/workspace", "/workspace"),
             ("/filesystem/", "/workspace", "/workspace"),
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn names_and_ends() {
+    fn file_path_has_a_name_and_an_optional_suffix() {
         assert_eq!(FilePath::new("/").name(), "/");
         assert_eq!(FilePath::new("a/b").name(), "b");
         for (path, without) in [("/a/**", "/a"), ("/**", "/"), ("**", WORKSPACE)] {

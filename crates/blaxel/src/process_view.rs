@@ -1,4 +1,4 @@
-//! Processes as Blaxel tells of them, with the end of what they wrote.
+//! Processes as Blaxel shows them, with the end of their output.
 
 use engine::{Caller, LogQuery, LogWanted, ProcessRef};
 use model::process::ProcessEnd;
@@ -8,11 +8,11 @@ use serde::Serialize;
 use super::answer::http_date;
 use crate::app::App;
 
-/// How much of each output is told with a process.
+/// How much of each output is shown with a process.
 pub(super) const INLINE_BYTES: u64 = 64 << 10;
-/// What stands before an output of which only the end is told.
+/// The prefix of an output of which only the end is shown.
 const CUT: &str = "[... truncated, see the logs of the process for more ...]\n";
-/// What Blaxel says of a process that did not end by itself.
+/// The exit code in Blaxel of a process that did not end by itself.
 const NO_CODE: i32 = -1;
 
 /// A process.
@@ -52,7 +52,7 @@ impl ProcessText {
     }
 }
 
-/// Where a process is told of.
+/// Where a process is shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Where {
     /// By itself.
@@ -180,7 +180,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_process_that_runs_is_told_as_clients_expect_it() {
+    fn running_process_has_the_fields_of_blaxel() {
         let running = record(None);
         let told = |written, told| serde_json::to_value(shown(&running, written, told)).unwrap();
         let expected = json!({
@@ -200,7 +200,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn an_end_has_a_code_or_none() {
+    fn ended_process_has_an_exit_code_or_none() {
         for (code, signal, told) in [(Some(0), None, 0), (Some(7), None, 7), (None, Some(9), -1)] {
             let mut over = record(Some(ended(code, signal)));
             over.restart = Some(RestartPolicy { max_restarts: None });
@@ -216,7 +216,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn what_is_cut_says_so_and_begins_with_a_whole_character() {
+    fn truncated_output_says_so_and_begins_with_a_whole_character() {
         assert_eq!(text("ü".as_bytes(), false), "ü");
         assert_eq!(text(&"üx".as_bytes()[1..], true), format!("{CUT}x"));
         assert_eq!(text(b"\xff", false), "\u{fffd}");

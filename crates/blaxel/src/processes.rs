@@ -1,6 +1,6 @@
-//! Processes: started, waited for, listed, looked at, stopped, killed, fed. Whoever waits holds a
-//! use of the sandbox; whoever looks holds none. A `timeout` ends the wait alone, unless the
-//! process is to keep its sandbox awake: then it is killed.
+//! Starts, waits for, lists, shows, stops and kills processes, and writes their input. A wait is a
+//! use of the sandbox; reading is not. A `timeout` ends only the wait; with keepAlive it kills the
+//! process.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -35,12 +35,12 @@ const STOP_GRACE_MS: u64 = 10_000;
 const PORTS_MAX: usize = 64;
 const PAGE: u32 = 1_000;
 const LISTED_MAX: usize = 10_000;
-/// Of so many in a list, the latest, it is told what they wrote.
+/// A list shows the output of this many processes, the latest ones.
 const WRITTEN_MAX: usize = 20;
-/// How much of each output is told where logs are asked for.
+/// How much of each output the logs show.
 const LOGS_BYTES: u64 = 4 << 20;
 
-/// What is asked for. Unknown fields are ignored.
+/// A request to start a process. Unknown fields are ignored.
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct StartRequest {
@@ -114,14 +114,14 @@ impl StartRequest {
     }
 }
 
-/// How long somebody waits.
+/// How long a request waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Patience {
     pub(super) wait: Duration,
 }
 
 impl Patience {
-    /// What is told when it is over. The process runs on.
+    /// The refusal when the wait is at its end. The process continues.
     pub(super) fn over(self) -> BlaxelError {
         let text = format!("process timed out after {} seconds", self.wait.as_secs());
         BlaxelError::new(422, text)
@@ -186,7 +186,7 @@ async fn begin(
                 ErrorCode::LimitReached,
             ];
             let is_of_process = is_of_process.contains(&refusal.code);
-            // A sandbox that is gone or busy cannot be listed either, and is to be told as that.
+            // An ended or busy sandbox cannot be listed either; report that instead.
             let is_missing = match &cwd {
                 Some(cwd) if is_of_process => is_missing(used, cwd).await,
                 Some(_) | None => false,
@@ -228,7 +228,7 @@ async fn wait(
     }
 }
 
-/// What whoever waits is told when the server stops.
+/// The refusal of a wait when the server stops.
 pub(super) fn stopping() -> BlaxelError {
     let cause = "the server stopped during the wait for the process";
     model::Refusal::new(ErrorCode::ShuttingDown, cause).into()
@@ -318,7 +318,7 @@ pub(super) async fn kill(target: &Target, id: &str) -> Result<Response, BlaxelEr
     answer::ok(&json!({"message": "Process killed successfully"}))
 }
 
-/// A process that is to be ended; one that is over cannot be.
+/// A process to end; an ended one is refused.
 async fn running(
     target: &Target,
     id: &str,
@@ -360,7 +360,7 @@ pub(super) async fn close_stdin(target: &Target, id: &str) -> Result<Response, B
     answer::done("", "Input closed successfully")
 }
 
-/// What a stream of logs tells.
+/// The outputs in a stream of logs.
 pub(super) const BOTH: LogWanted = LogWanted::Both;
 
 #[cfg(test)]
@@ -372,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn a_timeout_kills_only_what_keeps_its_sandbox_awake() {
+    fn process_timeout_kills_only_with_keep_alive() {
         for (text, killed_ms, wait_s) in [
             (r#"{"command":"a"}"#, Some(0), WAIT_MAX.as_secs()),
             (r#"{"command":"a","timeout":5}"#, Some(0), 5),
@@ -389,7 +389,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_are_read_leniently_but_need_a_command() {
+    fn process_request_is_read_leniently_but_needs_a_command() {
         let full = asked(
             r#"{"command":"a","cwd":"ignored","workingDir":"~/x","env":{"A":"1"},"stdin":true,
                 "restartOnFailure":true,"maxRestarts":-1,"name":null,"waitForPorts":null}"#,

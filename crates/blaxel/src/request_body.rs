@@ -1,5 +1,5 @@
-//! Bodies of requests. They are JSON whatever their type says, and may be missing where every field
-//! may; fields that nobody knows are ignored.
+//! Reads request bodies. They are JSON whatever their media type is, and may be missing if every
+//! field may; unknown fields are ignored.
 
 use axum::extract::{FromRequestParts as _, Request};
 use bytes::Bytes;

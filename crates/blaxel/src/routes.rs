@@ -29,7 +29,7 @@ pub(super) enum Route {
     Port(u16, String),
     TerminalSocket,
     Mcp,
-    /// What Blaxel has and this has not, and why.
+    /// A feature of Blaxel that is missing here, and why.
     NotHere(&'static str),
     Unknown,
 }
@@ -53,14 +53,15 @@ pub(super) enum OfUpload {
     Abort,
 }
 
-const MONITOR: &str = "ports are not told to a URL here: ask GET /network/process/{pid}/ports";
+const MONITOR: &str = "port monitors are not offered here: poll GET /network/process/{pid}/ports";
 const TUNNEL: &str = "tunnels are not offered here: sandboxes are reached through the server";
 const DRIVES: &str = "drives are not offered here: use files, or the directories of a template";
 const CODEGEN: &str = "codegen tools are not configured, and are not offered here";
 const UPGRADE: &str = "sandboxes have nothing to upgrade: the server is upgraded as a whole";
 const ARCHIVE: &str = "archives are not offered here: sessions keep their files by themselves";
 const ENVIRONMENT: &str = "the environment of a sandbox is given when it is made";
-const TERMINAL: &str = "there is no page: connect to /terminal/ws, or use `shoal exec -it`";
+const TERMINAL: &str =
+    "the terminal page is not offered here: connect to /terminal/ws, or use `shoal exec -it`";
 
 impl Route {
     pub(super) fn of(asked: &RequestPath<'_>) -> Self {
@@ -132,7 +133,7 @@ impl Route {
         }
     }
 
-    /// Whether it needs a sandbox to be there, and is no mere look at what was.
+    /// Whether it is a use, which needs a live sandbox.
     pub(super) fn is_use(&self, method: &Method) -> bool {
         match self {
             Self::Root
@@ -287,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn who_only_looks_needs_less() {
+    fn reading_routes_need_a_lower_role() {
         assert_eq!(route("/process").needs(&Method::GET), Needs::Read);
         assert_eq!(route("/process").needs(&Method::POST), Needs::Use);
         assert_eq!(route("/filesystem/a").needs(&Method::HEAD), Needs::Read);

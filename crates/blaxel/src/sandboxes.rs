@@ -1,6 +1,6 @@
-//! The few routes of Blaxel's control plane that its clients need to make a sandbox, find it again
-//! and end it. What is asked for is told back; what of it means something here is the name, the
-//! image, if a template has its name, the environment and the labels.
+//! The few routes of Blaxel's control plane that its clients need to create, find and end a
+//! sandbox. The answer repeats the whole request; only the name, the image (if a template has its
+//! name), the environment and the labels have an effect.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -45,7 +45,7 @@ impl Here {
     }
 }
 
-/// As it is told.
+/// A sandbox as clients see it.
 fn shown(named: &NamedSession, status: &str, here: &Here) -> Value {
     let mut object = named.object.clone();
     if !object["metadata"].is_object() {
@@ -54,8 +54,7 @@ fn shown(named: &NamedSession, status: &str, here: &Here) -> Value {
     if !object["spec"].is_object() {
         object["spec"] = json!({});
     }
-    // Clients that are told a region send what they ask, and their keys, to Blaxel's own server
-    // there.
+    // Without a region: clients that get one send their requests and keys to Blaxel's own server.
     if let Some(spec) = object["spec"].as_object_mut() {
         spec.remove("region");
     }
@@ -120,7 +119,7 @@ fn env(object: &Value) -> BTreeMap<String, String> {
     envs.into_iter().flatten().filter_map(pair).collect()
 }
 
-/// Makes the session of one, or gives the one that is there if another request was quicker.
+/// Creates the session of a sandbox, or returns the one that another request created first.
 async fn make(
     app: &App,
     caller: Caller,
@@ -138,8 +137,10 @@ async fn make(
 /// The sandbox of the listener.
 pub(super) async fn make_own(app: &App, caller: Caller) -> Result<Arc<NamedSession>, BlaxelError> {
     if !Needs::Use.allow(caller.role) {
-        let cause =
-            format!("there is no sandbox yet, and a key with the role {} makes none", caller.role);
+        let cause = format!(
+            "the sandbox does not exist yet, and a key with the role {} cannot create it",
+            caller.role
+        );
         return Err(Refusal::new(ErrorCode::Forbidden, cause).into());
     }
     let (name, template) = (OF_ITS_OWN.to_owned(), default_template(app)?);
@@ -252,7 +253,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_such_that_they_can_be_in_a_path() {
+    fn sandbox_names_are_valid_in_a_path() {
         for (name, fits) in [
             ("my-app", true),
             ("a.b_C9", true),
@@ -270,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_asked_for_is_told_back_with_an_address() {
+    fn sandbox_view_repeats_the_request_with_its_url() {
         let named = NamedSession {
             name: "my-app".to_owned(),
             session: SessionId::from_u128(1),
@@ -294,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn environments_are_read_from_where_clients_put_them() {
+    fn sandbox_environment_is_read_from_where_clients_put_it() {
         let object = json!({"spec": {"runtime": {"envs": [
             {"name": "A", "value": "1"}, {"name": "B"}, "nonsense",
         ]}}});

@@ -1,5 +1,5 @@
-//! Whose API a request is about: a sandbox of Blaxel by its name, which is one of our sessions, or
-//! one of our sandboxes by its id. Whoever only looks begins no use, and wakes nothing.
+//! The target of a request: a sandbox of Blaxel by its name, which is one of our sessions, or one
+//! of our sandboxes by its id. Read-only requests neither thaw the sandbox nor count as activity.
 
 use std::sync::Arc;
 
@@ -15,11 +15,11 @@ use web::use_target::UseTarget;
 /// What a sandbox of the listener of its own is called.
 pub(super) const OF_ITS_OWN: &str = "default";
 
-/// A sandbox, and who asks for it.
+/// A sandbox and the caller.
 #[derive(Clone)]
 pub(super) struct Target {
     pub(super) app: App,
-    /// As whom the engine is asked.
+    /// The caller for the engine.
     pub(super) caller: Caller,
     /// The key that was given.
     pub(super) key: KeyId,
@@ -30,13 +30,13 @@ pub(super) struct Target {
 enum TargetKind {
     Sandbox(SandboxId),
     Named(Arc<NamedSession>),
-    /// The one of the listener, which nobody has used yet.
+    /// The one of the listener, which was not used yet.
     NotYet,
 }
 
 impl Target {
-    /// The sandbox of the listener. It is made where somebody first uses it, and again where it
-    /// ended for good; whoever only looks makes none.
+    /// The sandbox of the listener. The first use creates it, and again after it ended for good;
+    /// read-only requests create none.
     pub(super) async fn of_listener(
         app: &App,
         by: Caller,
@@ -67,7 +67,7 @@ impl Target {
         Ok(Self { app: app.clone(), caller: by, key: by.key, of })
     }
 
-    /// Begins to use it, which wakes it.
+    /// Begins a use, which thaws or restores it.
     pub(super) async fn begin(&self, kind: UseKind) -> Result<Use, BlaxelError> {
         let engine = &self.app.engine;
         match &self.of {
@@ -89,9 +89,9 @@ impl Target {
         }
     }
 
-    /// When the server is told to stop.
+    /// Done when the server stops.
     pub(super) async fn server_stops(&self) {
-        // That nobody will say so any more is a stop too.
+        // A dropped sender means a stop, too.
         let _ = self.app.stopping.clone().wait_for(|stop| *stop).await;
     }
 
@@ -107,7 +107,7 @@ impl Target {
         }
     }
 
-    /// The same, for who asks nobody else whether it is the caller's.
+    /// The same, with a check that it belongs to the caller.
     pub(super) fn own_now(&self) -> Result<Option<SandboxId>, BlaxelError> {
         let now = self.now();
         if let Some(id) = now {
@@ -134,12 +134,12 @@ impl Target {
                 Err(refusal) => return Err(refusal.into()),
             }
         }
-        Err(Refusal::new(ErrorCode::ProcessUnknown, "no such process").into())
+        Err(Refusal::new(ErrorCode::ProcessUnknown, "the process does not exist").into())
     }
 }
 
 fn not_yet() -> BlaxelError {
-    Refusal::new(ErrorCode::SandboxUnknown, "nobody has used the sandbox yet").into()
+    Refusal::new(ErrorCode::SandboxUnknown, "the sandbox was not used yet").into()
 }
 
 /// Whether something is only not there.

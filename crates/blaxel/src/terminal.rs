@@ -1,6 +1,6 @@
-//! Terminals over web sockets in the words of Blaxel: texts of JSON both ways. A terminal is a
-//! process that is known by the id of its session: whoever comes back finds it as it is, others may
-//! look at it too, and it ends when nobody did for a while.
+//! Terminals over WebSockets as Blaxel has them: JSON texts both ways. A terminal is a process that
+//! is found by the id of its session: a client that reconnects finds it as it was, other clients
+//! may view it too, and it ends when it had no viewer for a while.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
@@ -29,19 +29,19 @@ use web::key_watch::KeyWatch;
 const COLUMNS: u32 = 80;
 const ROWS: u32 = 24;
 const MESSAGE_BYTES_MAX: usize = 1 << 20;
-/// How much of what was written before is shown to whoever comes back.
+/// How much earlier output a client gets when it reconnects.
 const REPLAYED_BYTES: u64 = 100 << 10;
 const PLAIN: &str = "\u{1b}[0m";
-/// How long a terminal that nobody looks at is kept.
+/// How long a terminal without viewers is kept.
 const FORGOTTEN: Duration = Duration::from_mins(10);
 /// How long a client may take nothing.
 const STALL: Duration = Duration::from_mins(1);
-/// How often it is looked whether the key still works.
+/// How often the key is checked.
 const LOOK: Duration = Duration::from_secs(15);
 const STOP_GRACE_MS: u64 = 2_000;
 const SHELL: &str = "if command -v bash >/dev/null 2>&1; then exec bash; else exec sh; fi";
 
-/// How many look at each terminal, and how often that changed.
+/// How many viewers each terminal has, and how often that changed.
 #[derive(Default)]
 pub(super) struct Terminals(Mutex<BTreeMap<ProcessId, (u32, u64)>>);
 
@@ -54,7 +54,7 @@ impl Terminals {
         (*count, *times)
     }
 
-    /// Whether nobody came since; then it is forgotten.
+    /// Whether no viewer came since; then it is removed from the table.
     fn is_forgotten(&self, process: ProcessId, since: u64) -> bool {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let is_so = all.get(&process).is_some_and(|(count, times)| *count == 0 && *times == since);
@@ -65,7 +65,7 @@ impl Terminals {
     }
 }
 
-/// Somebody who looks at a terminal. Dropped, he is gone.
+/// A viewer of a terminal. Dropped, it no longer counts.
 struct Viewer {
     target: Target,
     record: ProcessRecord,
@@ -92,14 +92,14 @@ impl Drop for Viewer {
             }
             if target.app.blaxel.terminals.is_forgotten(id, since) {
                 let (engine, of) = (&target.app.engine, ProcessRef::Id(id));
-                // One that is over meanwhile needs no end.
+                // A process that has ended needs no kill.
                 let _ = engine.stop_process(target.caller, sandbox, &of, STOP_GRACE_MS).await;
             }
         });
     }
 }
 
-/// What the client says.
+/// A message of the client.
 #[derive(Debug, Deserialize)]
 #[serde(tag = "type", rename_all = "lowercase")]
 enum ClientMessage {
@@ -167,18 +167,18 @@ async fn speak(looking: Viewer, mut follow: LogFollow, used: Use, socket: WebSoc
         failed = hear(&looking, &mut from) => failed,
         () = revoked => Some(Refusal::new(ErrorCode::Unauthorized, "the key is no longer valid")),
         () = target.server_stops() => {
-            Some(Refusal::new(ErrorCode::ShuttingDown, "the server stops"))
+            Some(Refusal::new(ErrorCode::ShuttingDown, "the server is stopping"))
         }
     };
     if let Some(refusal) = failed {
         let _ = say(&mut to, "error", &refusal.cause).await;
     }
     let _ = timeout(STALL, to.close()).await;
-    // Held to the end, since whoever looks counts as activity.
+    // Held to the end, since a viewer counts as activity.
     drop(used);
 }
 
-/// Says something; whether it was taken.
+/// Sends a message; false if the client does not take it.
 async fn say(to: &mut SplitSink<WebSocket, Message>, kind: &'static str, data: &str) -> bool {
     let Ok(text) = serde_json::to_string(&ServerMessage { r#type: kind, data }) else {
         return false;
@@ -186,7 +186,7 @@ async fn say(to: &mut SplitSink<WebSocket, Message>, kind: &'static str, data: &
     matches!(timeout(STALL, to.send(Message::Text(text.into()))).await, Ok(Ok(())))
 }
 
-/// Shows what is written until the end of the process, or of whoever looks.
+/// Sends the output until the process ends or the client leaves.
 async fn show(follow: &mut LogFollow, to: &mut SplitSink<WebSocket, Message>) -> Option<Refusal> {
     let mut text = LossyText::default();
     if !say(to, "output", PLAIN).await {
@@ -204,7 +204,7 @@ async fn show(follow: &mut LogFollow, to: &mut SplitSink<WebSocket, Message>) ->
     }
 }
 
-/// Does what is said until nothing more is.
+/// Carries out messages of the client until it leaves.
 async fn hear(looking: &Viewer, from: &mut SplitStream<WebSocket>) -> Option<Refusal> {
     let (target, record) = (&looking.target, &looking.record);
     let (engine, caller) = (&target.app.engine, target.caller);
@@ -224,12 +224,12 @@ async fn hear(looking: &Viewer, from: &mut SplitStream<WebSocket>) -> Option<Ref
                 let size = TerminalSize { rows, columns: cols };
                 engine.resize_process(caller, record.sandbox, &of, size).await
             }
-            // What nobody understands is passed over, as in Blaxel.
+            // Unknown messages are ignored, as in Blaxel.
             Some(ClientMessage::Resize { .. }) | None => Ok(()),
         };
         match done {
             Ok(()) => {}
-            // Its end is told by what it wrote last.
+            // The other direction reports the end, after the last output.
             Err(refusal) if refusal.code == ErrorCode::ProcessOver => {}
             Err(refusal) => return Some(refusal),
         }
@@ -242,21 +242,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_terminal_is_forgotten_when_nobody_came_back() {
+    fn terminal_without_viewers_is_forgotten() {
         let (terminals, id) = (Terminals::default(), ProcessId::from_u128(1));
         assert_eq!(terminals.change(id, 1).0, 1);
         let (left, since) = terminals.change(id, -1);
         assert_eq!(left, 0);
         terminals.change(id, 1);
-        assert!(!terminals.is_forgotten(id, since), "somebody looks");
+        assert!(!terminals.is_forgotten(id, since), "it has a viewer");
         let (_, later) = terminals.change(id, -1);
-        assert!(!terminals.is_forgotten(id, since), "somebody did since");
+        assert!(!terminals.is_forgotten(id, since), "a viewer came since");
         assert!(terminals.is_forgotten(id, later));
         assert!(!terminals.is_forgotten(id, later), "once");
     }
 
     #[test]
-    fn what_clients_say_is_understood() {
+    fn terminal_messages_of_clients_are_read() {
         let said = |text| serde_json::from_str::<ClientMessage>(text).ok();
         assert!(matches!(
             said(r#"{"type":"input","data":"ls\r"}"#),

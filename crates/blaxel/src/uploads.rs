@@ -1,5 +1,5 @@
-//! Large files in parts, which may come in any order and at once: requests and answers in the words
-//! of Blaxel. The engine keeps the parts, and decides how many uploads there may be.
+//! Multipart uploads as Blaxel has them: parts may come in any order and at once. The engine stores
+//! the parts, and limits the number of uploads.
 
 use std::collections::BTreeMap;
 
@@ -33,7 +33,7 @@ fn refused(id: &str, error: UploadError) -> BlaxelError {
         UploadError::NoParts => BlaxelError::bad("no parts given"),
         UploadError::Missing(number) => BlaxelError::new(500, format!("part {number} is missing")),
         UploadError::OtherEtag(number) => {
-            BlaxelError::new(500, format!("part {number} has another etag"))
+            BlaxelError::new(500, format!("part {number} has a different etag"))
         }
         UploadError::Refused(refusal) => unwritten(refusal),
     }

@@ -266,7 +266,7 @@ impl EventStream {
         let query = self.of.query(self.after, STREAM_PAGE);
         let page = self.app.engine.events(self.caller, query).await?;
         self.begun = true;
-        // Numbers that are not given out yet are those of another history, which ended.
+        // Numbers above the last one belong to another history, which is gone.
         let is_of_another = std::mem::take(&mut self.resumed) && self.after > page.last;
         if is_of_another || self.looks_back && page.forgot_since(self.after) {
             let reset = EventsReset { oldest: page.oldest };
