@@ -1,6 +1,6 @@
-//! What a tool made for its caller: a sandbox under a lease, or a session. It is the caller's once
-//! the answer is taken for writing; an answer that is dropped before takes it back, as with the
-//! routes that make such things.
+//! Leases and sessions that a tool created. The caller owns them as soon as the answer is taken for
+//! writing; if the answer is dropped before, they are taken back, as on the routes that create
+//! them.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -10,7 +10,7 @@ use model::{LeaseId, SessionId};
 use web::app::App;
 use web::handed_out::HandoverGuard;
 
-/// What was made while one message was answered.
+/// What was created while one message was answered.
 #[derive(Clone, Default)]
 pub(super) struct Created(Arc<Mutex<Vec<Unconfirmed>>>);
 
@@ -42,7 +42,7 @@ enum Kind {
     Session(SessionId),
 }
 
-/// Something that its caller does not know of yet. Dropped before they do, it is taken back.
+/// A lease or session whose caller has no answer yet. Dropped, it is taken back.
 struct Unconfirmed {
     app: App,
     caller: Caller,
@@ -59,7 +59,7 @@ impl Drop for Unconfirmed {
                 Kind::Session(session) => app.engine.end_session(caller, session).await.map(drop),
             };
             if let Err(error) = taken_back {
-                tracing::warn!(%error, "something that nobody knows of stays");
+                tracing::warn!(%error, "taking back a lease or session whose client disconnected failed; it stays");
             }
         });
     }

@@ -1,7 +1,7 @@
 //! The Model Context Protocol: the server as tools for models, and each sandbox as tools of its
 //! own. The tools of the server are the routes of `/v1`, described by the same list; those of a
-//! sandbox have the names that clients of such sandboxes know. Nothing is decided here, and nothing
-//! can be done here that the same key could not do by a route.
+//! sandbox have the names that clients of such sandboxes know. This crate must decide nothing, and
+//! must allow a key nothing that the routes do not.
 
 mod created;
 mod edit;

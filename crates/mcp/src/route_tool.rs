@@ -23,7 +23,7 @@ use web::front::Admitted;
 use web::operation::{Route, Verb};
 use web::refused::Refused;
 
-/// What a route makes, which is taken back if nobody learns of it.
+/// What a route creates, which is taken back if its client disconnects before the answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Makes {
     Nothing,
@@ -183,7 +183,7 @@ impl Plan {
             let given = arguments.remove(name).as_ref().and_then(plain);
             let given = given.filter(|text| !text.is_empty());
             let Some(given) = given else {
-                return Err(Refused::bad(name.clone(), format!("{name}: must be given as text")));
+                return Err(Refused::bad(name.clone(), format!("{name}: must be a text")));
             };
             uri = uri.replace(place, &utf8_percent_encode(&given, NON_ALPHANUMERIC).to_string());
         }
@@ -196,7 +196,7 @@ impl Plan {
             };
             for value in values {
                 let Some(text) = plain(&value) else {
-                    let cause = format!("{name}: must be a text, a number or true or false");
+                    let cause = format!("{name}: must be a text, a number or a boolean");
                     return Err(Refused::bad(name.clone(), cause));
                 };
                 // Writing to a string cannot fail.
@@ -207,7 +207,7 @@ impl Plan {
         }
         let known = self.body.as_deref().unwrap_or_default();
         if let Some(name) = arguments.keys().find(|name| !known.contains(name)) {
-            let cause = format!("{name}: there is no such argument");
+            let cause = format!("{name}: is not an argument of this tool");
             return Err(Refused::bad(name.clone(), cause));
         }
         let body = match self.body {
@@ -220,8 +220,8 @@ impl Plan {
     }
 }
 
-/// How the argument for a place in a path is called, and what is told of it. `id` says nothing
-/// where there are ids of many things.
+/// The name and description of the argument for a placeholder in a path. `id` alone would be
+/// ambiguous.
 fn argument_for<'a>(path: &str, place: &'a str) -> (&'a str, &'static str) {
     let of = path.strip_prefix("/v1/").and_then(|rest| rest.split('/').next()).unwrap_or_default();
     match (of, place) {

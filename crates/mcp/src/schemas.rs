@@ -1,5 +1,5 @@
-//! What arguments and results look like, as JSON schemas: of types of our own, and of the words
-//! that the OpenAPI document describes. Arguments that nobody knows are forbidden everywhere.
+//! JSON schemas of arguments and results: of our own types, and of the types in the OpenAPI
+//! document. Unknown arguments are forbidden everywhere.
 
 use std::collections::BTreeSet;
 
@@ -41,7 +41,7 @@ fn object(value: Value) -> JsonObject {
     }
 }
 
-/// Formats of numbers are words of Rust, which some clients take for mistakes.
+/// Removes number formats: they are type names of Rust, which some clients reject.
 fn drop_number_formats(schema: &mut Value) {
     match schema {
         Value::Object(fields) => {
@@ -65,7 +65,7 @@ impl ApiDocument {
         Self(serde_json::from_str(document).unwrap_or_default())
     }
 
-    /// What is told about a route.
+    /// The description of a route.
     pub(super) fn operation(&self, path: &str, method: &str) -> &Value {
         &self.0["paths"][path][method]
     }

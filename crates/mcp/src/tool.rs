@@ -1,5 +1,5 @@
-//! A tool: what is told of it, what a key must allow for it, and what it does. Arguments that do
-//! not fit are refused by field, in words that a model can act on.
+//! A tool: its description, the role it requires, and its function. Invalid arguments are refused
+//! by field, with a cause that a model can act on.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ pub(super) struct Call<W> {
     pub(super) caller: Caller,
     pub(super) request_id: HeaderValue,
     pub(super) made: Created,
-    /// What the tools are of.
+    /// What the tools work on.
     pub(super) of: W,
 }
 
@@ -37,7 +37,7 @@ impl Call<()> {
     }
 }
 
-/// What a tool does to the world.
+/// The side effects of a tool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Effect {
     /// Nothing.
@@ -68,7 +68,7 @@ pub(super) struct Tool<W> {
     run: Box<dyn Fn(Call<W>, JsonObject) -> Running + Send + Sync>,
 }
 
-/// What is told of a tool.
+/// The description of a tool.
 pub(super) struct About {
     pub(super) name: &'static str,
     pub(super) text: String,

@@ -24,7 +24,7 @@ use web::handed_out::Handover;
 use web::refused::Refused;
 
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
-/// The library wants one; whether it is right was checked before.
+/// The library requires a host; it was checked before.
 const ANY_HOST: HeaderValue = HeaderValue::from_static("localhost");
 const BOTH: HeaderValue = HeaderValue::from_static("application/json, text/event-stream");
 
@@ -80,7 +80,7 @@ fn handed_over(bytes: Bytes, made: Created) -> Body {
     if bytes.is_empty() { Body::empty() } else { Body::new(Handover::new(bytes, made, None)) }
 }
 
-/// Whoever speaks the protocol takes JSON, whether they say so or not.
+/// A client of the protocol accepts JSON, whether its headers say so or not.
 fn read_headers(given: &HeaderMap) -> HeaderMap {
     let mut headers = HeaderMap::new();
     for name in READ {

@@ -1,5 +1,4 @@
-//! Finding one's way in the code that is in the sandbox: files by name, lines by what is in them,
-//! and the lines around them.
+//! Tools for code in the sandbox: find files by name, find lines by text, and read ranges of lines.
 
 use engine::{EntryKind, FindQuery, SearchQuery, UseKind};
 use rmcp::schemars::{self, JsonSchema};
@@ -15,9 +14,9 @@ use web::refused::Refused;
 
 /// Files that are looked at for one name.
 const FILES_MAX: u32 = 50_000;
-/// Names that are told.
+/// The most names in an answer.
 const MATCHES_MAX: usize = 10;
-/// Lines that are told.
+/// The most lines in an answer.
 const LINES_MAX: u32 = 200;
 /// Directories that hold what others made.
 const SKIPPED: [&str; 10] = [
@@ -47,13 +46,16 @@ pub(super) fn tools() -> Vec<Tool<UseTarget>> {
         Tool::new(
             reads(
                 "codegenGrepSearch",
-                "Find lines with a text in them, as it is and not as a pattern, beneath the working directory: at most 200.",
+                "Find lines that contain a text, taken literally and not as a pattern, beneath the working directory: at most 200.",
             ),
             grep_search,
         ),
         Tool::new(reads("codegenReadFileRange", "Read some lines of a file."), read_range),
         Tool::new(
-            reads("codegenListDir", "The files and directories in a directory of the workspace."),
+            reads(
+                "codegenListDir",
+                "List the files and directories in a directory of the workspace.",
+            ),
             list_dir,
         ),
     ]
@@ -138,13 +140,13 @@ fn rank(name: &str, query: &str) -> Option<(u8, usize)> {
 struct GrepSearch {
     /// The text.
     query: String,
-    /// Whether A and a differ; they do not if not given.
+    /// Whether upper and lower case differ; false if not given.
     #[serde(default)]
     case_sensitive: Option<bool>,
-    /// Only in files whose names are like this, such as `*.rs`; several are separated by commas.
+    /// Only files whose names match this pattern, such as `*.rs`; several are separated by commas.
     #[serde(default)]
     include_pattern: Option<String>,
-    /// Not in directories of these names; several are separated by commas.
+    /// Skip directories with this name; several are separated by commas.
     #[serde(default)]
     exclude_pattern: Option<String>,
 }
@@ -155,7 +157,7 @@ struct LinesFound {
     success: bool,
     /// The lines.
     results: Vec<Line>,
-    /// Whether there are more than are told.
+    /// Whether there are more lines.
     truncated: bool,
 }
 
@@ -245,7 +247,7 @@ async fn read_range(call: Call<UseTarget>, asked: ReadRange) -> Result<Range, Re
 fn lines(text: &str, first: u64, last: u64) -> Result<(String, u64), Refused> {
     let total = text.split_inclusive('\n').count() as u64;
     if first == 0 || last < first {
-        let cause = "startLineOneIndexed: must be at least 1 and not after the last line wanted";
+        let cause = "startLineOneIndexed: must be at least 1 and not after the last requested line";
         return Err(Refused::invalid("startLineOneIndexed", cause));
     }
     if first > total.max(1) {
@@ -286,7 +288,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_that_fit_better_come_first() {
+    fn file_search_ranks_better_matches_first() {
         let mut names = ["domain.rs", "main.rs", "m_a_i_n.txt", "other.rs", "mainframe.rs"];
         names.sort_by_key(|name| rank(name, "main.rs").unwrap_or((9, 0)));
         assert_eq!(names[0], "main.rs");
@@ -295,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_are_taken_as_they_are() {
+    fn read_range_returns_lines_unchanged() {
         let text = "one\ntwo\r\n\nfour";
         for (first, last, content) in [
             (1, 1, Some("one\n")),
@@ -314,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn patterns_are_names() {
+    fn search_patterns_are_file_names() {
         let names = |text| listed_names(Some(text)).collect::<Vec<_>>();
         assert_eq!(names("*.rs, **/*.py,,target/**,x/"), ["*.rs", "*.py", "target", "x"]);
         assert_eq!(listed_names(None).count(), 0);

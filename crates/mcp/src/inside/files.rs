@@ -23,11 +23,17 @@ pub(super) fn tools() -> Vec<Tool<UseTarget>> {
     let changes = |name, text| About::new(name, text, Needs::Use, Effect::Changes);
     vec![
         Tool::new(
-            reads("fsGetWorkingDirectory", "Where programs start and relative paths begin."),
+            reads(
+                "fsGetWorkingDirectory",
+                "Get the working directory: programs start and relative paths begin there.",
+            ),
             working_directory,
         ),
         Tool::new(
-            reads("fsListDirectory", "The files and directories in a directory, one level deep."),
+            reads(
+                "fsListDirectory",
+                "List the files and directories in a directory, one level deep.",
+            ),
             list_directory,
         ),
         Tool::new(
@@ -48,14 +54,14 @@ pub(super) fn tools() -> Vec<Tool<UseTarget>> {
         Tool::new(
             changes(
                 "fsEditFile",
-                "Replace a text in a file. It must be there exactly once, unless replaceAll is given.",
+                "Replace a text in a file. It must occur exactly once, unless replaceAll is set.",
             ),
             edit_file,
         ),
         Tool::new(
             changes(
                 "fsDeleteFileOrDirectory",
-                "Remove a file, or a directory, if it is empty or recursive is given.",
+                "Remove a file, or a directory if it is empty or recursive is set.",
             ),
             delete,
         ),
@@ -78,7 +84,7 @@ async fn working_directory(
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct PathArgument {
-    /// Where it is.
+    /// Its path.
     path: String,
 }
 
@@ -91,23 +97,23 @@ struct Listed {
 /// A directory.
 #[derive(Serialize, JsonSchema)]
 pub(super) struct Directory {
-    /// Where it is.
+    /// Its path.
     path: String,
-    /// Its last name.
+    /// Its file name.
     name: String,
     /// Files in it, and links.
     files: Vec<File>,
     /// Directories in it.
     subdirectories: Vec<Subdirectory>,
-    /// Whether there is more than is told.
+    /// Whether the directory has more entries.
     truncated: bool,
 }
 
 #[derive(Serialize, JsonSchema)]
 struct Subdirectory {
-    /// Where it is.
+    /// Its path.
     path: String,
-    /// Its last name.
+    /// Its file name.
     name: String,
 }
 
@@ -115,9 +121,9 @@ struct Subdirectory {
 #[derive(Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 struct File {
-    /// Where it is.
+    /// Its path.
     path: String,
-    /// Its last name.
+    /// Its file name.
     name: String,
     /// Its permissions in octal.
     permissions: String,
@@ -182,7 +188,7 @@ async fn list_directory(call: Call<UseTarget>, asked: PathArgument) -> Result<Li
 struct FileContent {
     #[serde(flatten)]
     file: File,
-    /// What is in it.
+    /// Its contents.
     content: String,
     /// `utf-8`, or `base64` where it is not text.
     encoding: &'static str,
@@ -211,22 +217,22 @@ async fn read_file(call: Call<UseTarget>, asked: PathArgument) -> Result<FileCon
 #[derive(Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct WriteFile {
-    /// Where it is to be.
+    /// Its path.
     path: String,
-    /// What is to be in it.
+    /// Its contents.
     #[serde(default)]
     content: Option<String>,
     /// Its permissions in octal, such as 0755.
     #[serde(default)]
     permissions: Option<String>,
-    /// Make a directory.
+    /// Create a directory instead of a file.
     #[serde(default)]
     is_directory: Option<bool>,
 }
 
 #[derive(Serialize, JsonSchema)]
 struct Done {
-    /// Where it is, or was.
+    /// Its path.
     path: String,
     /// What was done.
     message: &'static str,
@@ -258,13 +264,13 @@ fn permissions(text: &str) -> Result<u32, Refused> {
 #[derive(Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct EditFile {
-    /// Where it is.
+    /// Its path.
     path: String,
-    /// What is to be replaced, exactly as it is in the file.
+    /// The text to replace, exactly as it is in the file.
     old_string: String,
-    /// What is to be there instead.
+    /// The new text.
     new_string: String,
-    /// Replace every place where it is.
+    /// Replace every occurrence.
     #[serde(default)]
     replace_all: Option<bool>,
 }
@@ -272,9 +278,9 @@ struct EditFile {
 #[derive(Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 struct Edited {
-    /// Where it is.
+    /// Its path.
     path: String,
-    /// How many places were replaced.
+    /// How many occurrences were replaced.
     occurrences_replaced: u64,
 }
 
@@ -293,12 +299,12 @@ async fn edit_file(call: Call<UseTarget>, asked: EditFile) -> Result<Edited, Ref
 #[derive(Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct Delete {
-    /// Where it is.
+    /// Its path.
     path: String,
-    /// Whether a directory is expected there; what is there counts if not given.
+    /// Whether the path must be a directory; either is accepted if not given.
     #[serde(default)]
     is_directory: Option<bool>,
-    /// A directory with everything in it.
+    /// Remove a directory with all its contents.
     #[serde(default)]
     recursive: Option<bool>,
 }
@@ -309,10 +315,13 @@ async fn delete(call: Call<UseTarget>, asked: Delete) -> Result<Done, Refused> {
     let is_directory = used.stat(&path).await?.kind == EntryKind::Directory;
     match (asked.is_directory, is_directory) {
         (Some(true), false) => {
-            return Err(Refused::invalid("isDirectory", "isDirectory: it is no directory"));
+            return Err(Refused::invalid(
+                "isDirectory",
+                "isDirectory: the path is not a directory",
+            ));
         }
         (Some(false), true) => {
-            return Err(Refused::invalid("isDirectory", "isDirectory: it is a directory"));
+            return Err(Refused::invalid("isDirectory", "isDirectory: the path is a directory"));
         }
         (Some(_) | None, _) => {}
     }

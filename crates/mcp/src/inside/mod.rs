@@ -1,5 +1,5 @@
-//! The tools of one sandbox: no tool takes its id. Their names are those that clients of Blaxel's
-//! sandboxes know; where those would lie, cut short or kill too early, these do not.
+//! The tools of one sandbox: no tool takes its id. They have the names that clients of Blaxel's
+//! sandboxes know, but report errors and truncation and never kill a process early.
 
 mod code;
 mod files;
@@ -25,8 +25,8 @@ const WORKSPACE: &str = "/workspace";
 impl ToolScope for UseTarget {
     const NAME: &'static str = "shoal-sandbox";
     const INSTRUCTIONS: &'static str = "One sandbox, with its programs and files. Programs start, and relative \
-        paths begin, in /workspace. A process with keepAlive keeps the sandbox awake until it ends, \
-        its timeout is over, or `stop` is called; otherwise the sandbox may be frozen between calls, and wakes by itself.";
+        paths begin, in /workspace. A process with keepAlive keeps the sandbox from being frozen until it ends, \
+        reaches its timeout, or `stop` is called; otherwise the sandbox may be frozen between calls, and the next call thaws it.";
 
     fn tools(&self) -> &[Tool<Self>] {
         static TOOLS: OnceLock<Vec<Tool<UseTarget>>> = OnceLock::new();
@@ -65,7 +65,10 @@ impl Call<UseTarget> {
     /// The sandbox whose processes are meant.
     fn sandbox(&self) -> Result<SandboxId, Refused> {
         now(self.of, &self.app, self.caller)?.ok_or_else(|| {
-            Refused::new(ErrorCode::ProcessUnknown, "the session has no sandbox, and no processes")
+            Refused::new(
+                ErrorCode::ProcessUnknown,
+                "the session has no sandbox and so no processes",
+            )
         })
     }
 }

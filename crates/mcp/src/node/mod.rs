@@ -24,7 +24,7 @@ struct Parts {
 }
 
 impl Node {
-    /// Handlers without the front, which every message has passed already. `document` describes
+    /// Handlers without the front, which every message has already passed. `document` describes
     /// them.
     pub(super) fn new(app: &App, routes: Vec<Route>, document: &str) -> Self {
         let all = [route_tools::tools(&routes, document), sandbox_tools::tools(), files::tools()];

@@ -1,4 +1,4 @@
-//! Which routes are tools of the server, and what a model is told of each.
+//! The routes that are tools of the server, and the description of each for models.
 
 use super::Node;
 use crate::route_tool;
@@ -7,14 +7,14 @@ use crate::tool::Effect::{Adds, Changes, Reads};
 use crate::tool::{Effect, Tool};
 use web::operation::Route;
 
-/// Routes that are tools: the name of the tool, that of the route, what it does to the world, and
-/// what a model is told.
+/// Routes that are tools: the name of the tool, the name of the route, its side effects, and the
+/// description for models.
 const ROUTED: &[(&str, &str, Effect, &str)] = &[
     (
         "checkout",
         "create_checkout",
         Adds,
-        "Check out a sandbox of a template for exclusive use: a warm one if there is one. Answers with the lease (`id`) and \
+        "Check out a sandbox of a template for exclusive use: a warm one if possible. Answers with the lease (`id`) and \
          its `sandbox`, whose `id` every other tool takes.",
     ),
     (
@@ -23,65 +23,60 @@ const ROUTED: &[(&str, &str, Effect, &str)] = &[
         Adds,
         "Like checkout, but answers with the sandbox alone.",
     ),
-    ("list_sandboxes", "list_sandboxes", Reads, "Your sandboxes; for admins all."),
-    ("get_sandbox", "get_sandbox", Reads, "A sandbox as it is now."),
-    (
-        "renew_sandbox",
-        "renew_sandbox",
-        Changes,
-        "Give the lease of a sandbox more time, from now on.",
-    ),
+    ("list_sandboxes", "list_sandboxes", Reads, "List your sandboxes; for admins all."),
+    ("get_sandbox", "get_sandbox", Reads, "Get a sandbox."),
+    ("renew_sandbox", "renew_sandbox", Changes, "Renew the lease of a sandbox, from now on."),
     (
         "delete_sandbox",
         "delete_sandbox",
         Changes,
-        "End a sandbox, whatever it is doing. Its files are gone.",
+        "End a sandbox at once, even if it is in use. Its files are deleted.",
     ),
     (
         "why_sandbox",
         "why_sandbox",
         Reads,
-        "Why a sandbox is as it is, or why and how it ended: the facts, and a sentence about them.",
+        "Explain why a sandbox is in its state, or why it ended: the facts, and a summary in a sentence.",
     ),
     (
         "exec",
         "exec",
         Changes,
-        "Run a program to its end and get its exit code and output. One of `command` (a line for the shell) and `argv` must \
-         be given. It is killed at its timeout; what is to run on is started with start_process.",
+        "Run a program to its end and get its exit code and output. Exactly one of `command` (a shell command line) and `argv` must \
+         be given. It is killed at its timeout; use start_process for a program that must outlive this call.",
     ),
     (
         "list_files",
         "list_files",
         Reads,
-        "The files in a directory of a sandbox, in the order of their names.",
+        "List the files in a directory of a sandbox, in the order of their names.",
     ),
     (
         "stat_file",
         "stat_file",
         Reads,
-        "Describe a file of a sandbox, without following a last link.",
+        "Describe a file of a sandbox; a link itself is described, not its target.",
     ),
     (
         "find_files",
         "find_files",
         Reads,
-        "Files beneath a directory of a sandbox, by their names (as in a shell: `*.rs`) and kinds.",
+        "Find files beneath a directory of a sandbox by name (shell patterns such as `*.rs`) and kind.",
     ),
     (
         "search_files",
         "search_files",
         Reads,
-        "The lines in which a text is, in the files beneath a directory of a sandbox or in one file. The text is taken as it \
-         is, not as a pattern.",
+        "Search for a text in the files beneath a directory of a sandbox, or in one file, and get the matching lines. The text is taken \
+         literally, not as a pattern.",
     ),
     (
         "make_directory",
         "make_directory",
         Adds,
-        "Make a directory in a sandbox, with those above it.",
+        "Create a directory in a sandbox, with its parents.",
     ),
-    ("move_file", "move_file", Changes, "Give a file or directory of a sandbox another name."),
+    ("move_file", "move_file", Changes, "Rename a file or directory of a sandbox."),
     (
         "delete_file",
         "delete_file",
@@ -92,103 +87,98 @@ const ROUTED: &[(&str, &str, Effect, &str)] = &[
         "start_process",
         "start_process",
         Changes,
-        "Start a program that runs on when this call is over. With `wait` its end is waited for, with `wait_for_ports` \
-         until it listens; a wait that is over kills nothing. With `keep_alive` it keeps its sandbox awake.",
+        "Start a program that outlives this call. With `wait` the answer comes at its end, with `wait_for_ports` when it \
+         listens on the ports; the end of the wait does not kill it. With `keep_alive` its sandbox is not frozen.",
     ),
     (
         "list_processes",
         "list_processes",
         Reads,
-        "The processes of a sandbox, over or not, the latest first.",
+        "List the processes of a sandbox, running or ended, the latest first.",
     ),
     (
         "get_process",
         "get_process",
         Reads,
-        "A process of a sandbox as it is now, or how and why it ended.",
+        "Get a process of a sandbox: its status, or how and why it ended.",
     ),
     (
         "wait_process",
         "wait_process",
         Reads,
-        "Wait until a process is over, or until `timeout_ms` is.",
+        "Wait until a process has ended, at most `timeout_ms`.",
     ),
     (
         "process_logs",
         "process_logs",
         Reads,
-        "What a process wrote: the end of it, or from `offset` on. Both outputs in the order in which they came.",
+        "Read the output of a process: the end of it, or from `offset` on. Both streams in the order in which they came.",
     ),
-    ("close_stdin", "close_stdin", Changes, "End the input of a process."),
+    ("close_stdin", "close_stdin", Changes, "Close the standard input of a process."),
     (
         "stop_process",
         "stop_process",
         Changes,
-        "Ask a process and all its descendants to end, and kill them if they have not in time.",
+        "Ask a process and all its descendants to end, and kill them after a grace time.",
     ),
     ("kill_process", "kill_process", Changes, "Kill a process and all its descendants."),
     (
         "list_ports",
         "list_ports",
         Reads,
-        "The ports on which something listens in a sandbox; with `wait_for` as soon as something listens on these too.",
+        "List the open ports of a sandbox; with `wait_for` as soon as these ports are open, too.",
     ),
     (
         "sandbox_status",
         "sandbox_status",
         Reads,
-        "What keeps a sandbox awake, whether it is frozen, and when it will rest. It does not wake it.",
+        "Show what keeps a sandbox from being frozen, whether it is frozen, and when it will be. This does not thaw it.",
     ),
     (
         "stop_keeping_awake",
         "stop_keeping_awake",
         Changes,
-        "Let the processes that keep a sandbox awake now do so no longer, at once or in a while. Nothing is killed, and the \
+        "End the keep-alive of the processes that have it now, at once or after a delay. No process is killed, and the \
          latest call counts.",
     ),
-    ("list_templates", "list_templates", Reads, "The templates that sandboxes are made from."),
-    ("get_template", "get_template", Reads, "One template."),
+    ("list_templates", "list_templates", Reads, "List the templates that sandboxes are made from."),
+    ("get_template", "get_template", Reads, "Get a template."),
     (
         "list_pools",
         "list_pools",
         Reads,
-        "The pools: how many sandboxes each template has ready and in use.",
+        "List the pools: how many sandboxes each template has ready and in use.",
     ),
-    ("get_pool", "get_pool", Reads, "The pool of one template."),
-    ("get_stats", "get_stats", Reads, "Counts of the server and of each pool."),
+    ("get_pool", "get_pool", Reads, "Get the pool of a template."),
+    ("get_stats", "get_stats", Reads, "Get the statistics of the server and of each pool."),
     (
         "create_session",
         "create_session",
         Adds,
-        "Begin a session: a conversation with files that survive its sandbox. Its sandbox is used by its `sandbox_id`.",
+        "Create a session: a conversation with files that survive its sandbox. Use its sandbox by its `sandbox_id`.",
     ),
-    ("list_sessions", "list_sessions", Reads, "Your sessions, newest first; for admins all."),
-    ("get_session", "get_session", Reads, "A session as it is now."),
+    ("list_sessions", "list_sessions", Reads, "List your sessions, newest first; for admins all."),
+    ("get_session", "get_session", Reads, "Get a session."),
     (
         "send_turn",
         "send_turn",
         Changes,
-        "Say something to a session and wait for what its harness makes of it. To the shell it is a command line.",
-    ),
-    ("list_turns", "list_turns", Reads, "What was said to a session, and what came of it."),
-    ("get_turn", "get_turn", Reads, "One turn of a session."),
-    (
-        "pause_session",
-        "pause_session",
-        Changes,
-        "Set a session aside; the next message resumes it.",
+        "Send a message to a session and wait for the answer of its harness. The shell takes it as a command line.",
     ),
     (
-        "resume_session",
-        "resume_session",
-        Changes,
-        "Let a session that was set aside or stopped go on.",
+        "list_turns",
+        "list_turns",
+        Reads,
+        "List the turns of a session: its messages and their results.",
     ),
+    ("get_turn", "get_turn", Reads, "Get a turn of a session."),
+    ("pause_session", "pause_session", Changes, "Pause a session; the next message resumes it."),
+    ("resume_session", "resume_session", Changes, "Resume a paused or stopped session."),
     (
         "end_session",
         "end_session",
         Changes,
-        "End a session, whatever it is doing. Its files are gone.",
+        "End a session at once, even if it is in use. Its files are deleted.",
     ),
 ];
 

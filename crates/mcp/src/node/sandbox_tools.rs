@@ -1,4 +1,5 @@
-//! What is held and fed: a sandbox is given back by its own id, a process gets its input as text.
+//! Tools that no single route provides: returning a sandbox by its own id, and writing text to a
+//! process.
 
 use engine::ProcessRef;
 use model::record::Owner;
@@ -19,7 +20,7 @@ pub(super) fn tools() -> Vec<Tool<Node>> {
         Tool::new(
             About::new(
                 "return_sandbox",
-                "Give back a sandbox that was checked out. Its files and programs are gone.",
+                "Return a sandbox that was checked out. Its processes end and its files are deleted.",
                 Needs::Use,
                 Changes,
             ),
@@ -28,7 +29,7 @@ pub(super) fn tools() -> Vec<Tool<Node>> {
         Tool::new(
             About::new(
                 "write_stdin",
-                "Write to the input of a process that was started with `stdin_open` or a terminal.",
+                "Write to the standard input of a process that was started with `stdin_open` or a terminal.",
                 Needs::Use,
                 Changes,
             ),
@@ -55,7 +56,7 @@ async fn return_sandbox(call: Call<Node>, asked: ReturnSandbox) -> Result<Done, 
     match call.app.engine.sandbox(call.caller, id)?.owner {
         Owner::Lease(lease) => call.app.engine.return_lease(call.caller, lease).await?,
         Owner::Nobody | Owner::Session(_) => {
-            let cause = "only a sandbox that is checked out can be given back";
+            let cause = "the sandbox is not checked out, so it cannot be returned";
             return Err(Refused::new(ErrorCode::NotLeased, cause));
         }
     }
