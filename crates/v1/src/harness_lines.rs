@@ -61,7 +61,7 @@ impl HarnessConnection {
         let cut = |number, code, cause| End::Cut(number, Refusal::new(code, cause));
         let end = tokio::select! {
             end = show(&mut held.says, &mut to, &mut keepalive) => end,
-            end = listen(&mut held.activity, &mut from, &heard) => end,
+            end = listen(&mut held.hears, &mut from, &heard) => end,
             refusal = used.broken() => End::Gone(refusal),
             // A dropped sender means a stop, too.
             _ = stops.wait_for(|stops| *stops) => {
@@ -111,7 +111,7 @@ async fn show(
 
 /// Forwards lines of the client. The next one is read when the harness has taken the last one.
 async fn listen(
-    activity: &mut HeldInput,
+    input: &mut HeldInput,
     from: &mut SplitStream<WebSocket>,
     heard: &PeerActivity,
 ) -> End {
@@ -119,7 +119,7 @@ async fn listen(
         heard.note();
         match message {
             Ok(Message::Text(text)) => match line(&text) {
-                Ok(line) => heard.while_busy(activity.line(line)).await,
+                Ok(line) => heard.while_busy(input.line(line)).await,
                 Err(end) => return end,
             },
             Ok(Message::Binary(_)) => {

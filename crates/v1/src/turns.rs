@@ -65,7 +65,7 @@ pub(super) fn routes() -> Vec<Route> {
         "A page of turns, oldest first",
         [json("TurnList")],
     );
-    let get = Operation::new("get_turn", "One turn").answers(200, "The turn", [json("Turn")]);
+    let get = Operation::new("get_turn", "Get a turn").answers(200, "The turn", [json("Turn")]);
     let follow = Operation::new(
         "follow_turn",
         "Read or follow the pieces of a turn, during the turn and afterwards",

@@ -81,7 +81,7 @@ async def test_who_stops_waiting_in_line_leaves_the_line(pool: Pool, admin: http
         for task in waiting:
             task.cancel()
         await asyncio.gather(*waiting, return_exceptions=True)
-        await eventually("nobody waits", lambda: leased(admin) == 1)
+        await eventually("no checkout waits", lambda: leased(admin) == 1)
     async with pool.checkout("scarce", wait=10):
         pass
 

@@ -1,4 +1,4 @@
-"""Leases, with a server that does as it is told: they go back whatever happens, and stay what they are."""
+"""Leases with a scripted server: they are always returned, and keep their ids."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ async def test_who_waits_in_line_keeps_nobody_from_a_connection(
         await asyncio.wait_for(box.exec(["true"]), PATIENCE_S)
         await box.release()
         assert pools.count("return") == 1
-        # Whoever gives up leaves room, at the server too.
+        # A cancelled checkout frees its place, at the server too.
         for task in waiting[:3]:
             task.cancel()
         await asyncio.gather(*waiting[:3], return_exceptions=True)
@@ -297,7 +297,7 @@ def test_pools_that_are_closed_at_any_moment_leave_nothing(pools: FakePools) -> 
             time.sleep(0.002 * n)
             pool.close()
             for task in running:
-                # Whoever was late is told so, and that is all that goes wrong.
+                # A late caller gets an error, and nothing else fails.
                 error = task.exception(PATIENCE_S)
                 assert error is None or "the pool" in str(error)
         assert pools.leased == {}

@@ -1,4 +1,4 @@
-"""Lines to and from a harness that does as it is told, for coroutines and for threads."""
+"""Lines to and from a scripted harness, for coroutines and for threads."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ async def test_a_line_whose_writer_gave_up_is_sent_all_the_same() -> None:
 
 
 class Talker:
-    """Says much that nobody asked for, and asks whether it is heard."""
+    """Writes many unread lines, and checks whether pings are answered."""
 
     def __init__(self, count: int) -> None:
         self._count = count
@@ -181,10 +181,10 @@ FAREWELL = 25
 
 
 def farewell(socket: ServerConnection) -> None:
-    """Says a lot, and is over."""
+    """Writes many lines, and ends."""
     for n in range(FAREWELL):
         socket.send(f"{n} ".ljust(LONG))
-    socket.close(4000, "harness_died: it is over")
+    socket.close(4000, "harness_died: the program exited")
 
 
 async def test_what_was_said_before_the_end_is_read_also_by_who_knows_of_it() -> None:
@@ -200,7 +200,7 @@ async def test_what_was_said_before_the_end_is_read_also_by_who_knows_of_it() ->
             for _ in range(2):
                 with pytest.raises(HarnessEnded) as told:
                     await stdout.readline(PATIENCE_S)
-                assert told.value.cause == "it is over"
+                assert told.value.cause == "the program exited"
 
 
 def test_what_was_said_before_the_end_is_read_by_threads() -> None:
@@ -215,7 +215,7 @@ def test_what_was_said_before_the_end_is_read_by_threads() -> None:
         for _ in range(2):
             with pytest.raises(HarnessEnded) as told:
                 stdout.readline(PATIENCE_S)
-            assert told.value.cause == "it is over"
+            assert told.value.cause == "the program exited"
 
 
 def test_a_harness_that_starts_slowly_is_not_waited_for_any_longer() -> None:

@@ -72,7 +72,7 @@ async def test_a_program_that_ends_badly_is_a_result(pool: Pool) -> None:
         assert late.timed_out
         assert late.signal == "SIGKILL"
         assert late.stdout == "begun\n"
-        with pytest.raises(RuntimeError, match="time was over"):
+        with pytest.raises(RuntimeError, match="killed at its timeout"):
             late.check()
         assert (await box.run("print(2)")).check().stdout == "2\n"
 
@@ -179,7 +179,7 @@ async def test_leases_are_renewed_while_somebody_has_them(pool: Pool, admin: htt
             await box.run("print(1)")
         with pytest.raises(LeaseLost):
             await box.renew()
-    # One that nobody has any more is not kept.
+    # A box without references is not kept.
     box = await pool.checkout(ttl=1)
     del box
     gc.collect()

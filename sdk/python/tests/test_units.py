@@ -82,10 +82,10 @@ def test_what_is_no_address_is_refused(nowhere: Path, url: str) -> None:
         ("ftp://ada:hush@h/hush", "'ftp://h'"),
         # Where it cannot be told what is a secret nothing is shown.
         ("http://ada:hush", "'http://ada'"),
-        ("http://ada:hush#more@h", "what was given"),
-        ("http://ada:hush/more@h", "what was given"),
-        ("http://ada:hush@[h", "what was given"),
-        ("//", "what was given"),
+        ("http://ada:hush#more@h", "the given text"),
+        ("http://ada:hush/more@h", "the given text"),
+        ("http://ada:hush@[h", "the given text"),
+        ("//", "the given text"),
     ],
 )
 def test_an_address_that_is_refused_is_shown_without_secrets(nowhere: Path, url: str, shown: str) -> None:
@@ -157,7 +157,7 @@ def test_closes_of_a_harness() -> None:
         (4004, "harness_protocol: no text", HarnessEnded, "harness_protocol"),
         (1001, "shutting_down: the server stops", ShoalError, "shutting_down"),
         (1007, "invalid_argument: a line", InvalidArgument, "invalid_argument"),
-        # It is over, and no reason to wait once more.
+        # The attempts are used up: no further wait.
         (1008, "deadline_exceeded: the client took nothing", HarnessEnded, "deadline_exceeded"),
         (1006, "", ConnectionFailed, "cut"),
         (None, "", ConnectionFailed, "cut"),

@@ -1,4 +1,4 @@
-//! A client that sends exactly what it is told to, and reads what comes back byte by byte. Tests
+//! A client that sends exactly the given bytes, and reads the answer byte by byte. Tests
 //! must be able to say what no proper client would.
 
 use std::collections::BTreeMap;

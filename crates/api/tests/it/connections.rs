@@ -219,7 +219,7 @@ async fn a_socket_in_the_file_system_serves_too() {
         answer
     };
     let answer = tokio::select! {
-        _ = serving => unreachable!("nobody stops it"),
+        _ = serving => unreachable!("the server is not stopped"),
         answer = asking => answer,
     };
     std::fs::remove_file(&path).unwrap();

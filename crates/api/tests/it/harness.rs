@@ -176,7 +176,7 @@ async fn a_turn_and_a_speaker_keep_each_other_out() {
         stage.call("POST", &turns, turn).await.problem("harness_busy");
     }
     drop(lines);
-    stage.until("nobody speaks", |stage| stage.runtime.alive().tasks == 0).await;
+    stage.until("no client uses the harness", |stage| stage.runtime.alive().tasks == 0).await;
     let waiting = stage.connect().await;
     let body = json!({ "input": "hang" }).to_string();
     let kind = "content-type: application/json\r\naccept: text/event-stream\r\n";

@@ -88,7 +88,7 @@ async fn abandon(stage: &Stage, mark: &str) -> Answer {
 async fn a_checkout_whose_answer_nobody_took_leaves_nothing() {
     let stage = Stage::start().await;
     let body = json!({"template": "default"});
-    // It was answered, and nobody read the answer.
+    // The request was answered, and the client did not read the answer.
     let lease = text(&send(&stage, "/v1/checkouts", "read", &body).await.expect(201)["id"]);
     assert_eq!(stage.leased(), 1);
     for _ in 0..2 {

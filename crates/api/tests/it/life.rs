@@ -174,7 +174,7 @@ async fn what_failed_is_told_to_admins_only() {
     };
     let cause = reasons(&stage.admin).await;
     assert!(cause.starts_with("store: ") && cause.len() > "store: ".len(), "{cause}");
-    for key in [other.as_str(), "nobody"] {
+    for key in [other.as_str(), "unknown"] {
         assert_eq!(reasons(key).await, "store");
     }
 }

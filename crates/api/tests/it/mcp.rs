@@ -101,7 +101,7 @@ async fn it_says_who_it_is_and_which_tools_there_are() {
                 assert!(is_told, "{name}: {field} has no description: {schema}");
             }
         }
-        // Nobody waits for messages of the server: there are none.
+        // The server sends no messages of its own.
         let get = request(&client.key, "GET", &client.path, "accept: text/event-stream\r\n", b"");
         stage.raw(&get).await.problem("method_not_allowed");
     }
@@ -278,8 +278,8 @@ async fn a_key_sees_and_calls_only_what_it_may() {
     let other = Client { key: stage.key(Role::Use).await, ..Client::of_sandbox(&stage, &id) };
     let list = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/list"});
     other.send("", &list).await.problem("sandbox_unknown");
-    let nobody = Client { key: "no".to_owned(), ..Client::of_server(&stage) };
-    nobody.send("", &list).await.problem("unauthorized");
+    let unknown = Client { key: "no".to_owned(), ..Client::of_server(&stage) };
+    unknown.send("", &list).await.problem("unauthorized");
 }
 
 #[tokio::test]
@@ -326,7 +326,7 @@ async fn what_was_made_for_a_client_that_went_away_is_taken_back() {
         connection.send(request(&stage.admin, "POST", "/mcp", "", body.as_bytes())).await;
         drop(connection);
     }
-    // A program ends with whoever called for it.
+    // A program ends with the client that started it.
     let (_, id) = stage.checkout().await;
     stage.until("only one is checked out", |stage| stage.leased() == 1).await;
     let mut connection = stage.connect().await;
@@ -340,7 +340,7 @@ async fn what_was_made_for_a_client_that_went_away_is_taken_back() {
     let is_running = |stage: &Stage| stage.engine.stats().running == 1;
     stage.until("it runs", is_running).await;
     drop(connection);
-    stage.until("it is over", |stage| !is_running(stage)).await;
+    stage.until("the program has ended", |stage| !is_running(stage)).await;
 }
 
 #[tokio::test]
@@ -352,7 +352,7 @@ async fn processes_of_a_sandbox_by_the_names_that_its_clients_know() {
     let ran = client.done("processExecute", ran).await;
     assert_eq!((&ran["status"], &ran["exitCode"]), (&json!("failed"), &json!(3)));
     assert_eq!((&ran["logs"], &ran["pollRequired"]), (&json!("hi\n"), &Value::Null));
-    // The wait is over after a second, and the process is not.
+    // The wait ends after a second, and the process continues.
     let slow = json!({
         "command": "sleep 30", "name": "slow", "waitForCompletion": true, "timeout": 1,
     });

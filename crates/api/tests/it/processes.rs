@@ -42,7 +42,7 @@ async fn a_process_is_started_found_and_ended() {
         .await
         .problem("process_name_taken");
     let waited = stage.get(&format!("{}/wait?timeout_ms=20", one(&id, &made))).await.expect(200);
-    assert_eq!(waited["status"], "running", "that the wait is over ends nothing");
+    assert_eq!(waited["status"], "running", "the end of the wait does not end the process");
     let killed =
         stage.call("POST", &format!("{}/kill", one(&id, &made)), Value::Null).await.expect(200);
     assert_eq!((&killed["status"], &killed["reason"]), (&"killed".into(), &"killed".into()));

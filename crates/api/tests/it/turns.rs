@@ -32,7 +32,7 @@ async fn a_turn_is_told_as_it_goes_and_told_again_from_anywhere() {
     let seen = stage
         .raw(&request(&stage.admin, "GET", &events, &format!("last-event-id: {last}\r\n"), b""))
         .await;
-    assert_eq!(seen.status, 204, "whoever has seen the end need not come back");
+    assert_eq!(seen.status, 204, "a client that has seen the end need not reconnect");
     let json = "accept: application/json\r\n";
     let page = stage
         .raw(&request(&stage.admin, "GET", &format!("{events}?after=1&limit=2"), json, b""))

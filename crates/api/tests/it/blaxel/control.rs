@@ -12,7 +12,7 @@ async fn a_sandbox_is_made_found_listed_changed_and_ended() {
     let stage = Stage::start().await;
     let made = make(&stage, "my-app").await;
     assert_eq!(made["status"], "DEPLOYED");
-    assert_eq!(made["spec"]["runtime"]["image"], "base", "what was asked for is told back");
+    assert_eq!(made["spec"]["runtime"]["image"], "base", "the answer repeats the request");
     assert_eq!(made["metadata"]["url"], "http://localhost/compat/blaxel/my-app");
     let of = "/compat/blaxel/sandboxes/my-app";
     assert_eq!(stage.get(of).await.expect(200), made);
