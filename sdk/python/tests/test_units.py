@@ -91,7 +91,7 @@ def test_what_is_no_address_is_refused(nowhere: Path, url: str) -> None:
 def test_an_address_that_is_refused_is_shown_without_secrets(nowhere: Path, url: str, shown: str) -> None:
     with pytest.raises(InvalidArgument) as told:
         find(url)
-    assert told.value.cause == f"{shown} is no address of a server"
+    assert told.value.cause == f"{shown} is not the address of a server"
     assert "hush" not in f"{told.value} {told.value!r}"
 
 

@@ -10,8 +10,8 @@ use runtime::fake::{Fault, Operation};
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
+use crate::conversation_client::{active, outcome, output, rest, until};
 use crate::stage::{Plan, Stage, request, template, text};
-use crate::talk::{active, outcome, output, rest, until};
 
 fn plan(change: impl FnOnce(&mut NodeConfig)) -> Plan {
     let mut node = NodeConfig::default();

@@ -4,7 +4,7 @@
 use model::Role;
 use serde_json::{Value, json};
 
-use crate::answer::Answer;
+use crate::raw_client::Answer;
 use crate::stage::{Stage, request, text};
 
 /// A client of one place where the protocol is spoken.
@@ -72,7 +72,7 @@ impl<'a> Client<'a> {
 }
 
 #[tokio::test]
-async fn it_says_who_it_is_and_which_tools_there_are() {
+async fn mcp_server_lists_its_tools() {
     let stage = Stage::start().await;
     let (_, id) = stage.checkout().await;
     for (client, name) in
@@ -283,7 +283,7 @@ async fn a_key_sees_and_calls_only_what_it_may() {
 }
 
 #[tokio::test]
-async fn pages_from_elsewhere_are_not_let_in() {
+async fn mcp_refuses_pages_of_other_origins() {
     let stage = Stage::start().await;
     let client = Client::of_server(&stage);
     let ping = json!({"jsonrpc": "2.0", "id": 1, "method": "ping"});
@@ -301,7 +301,7 @@ async fn pages_from_elsewhere_are_not_let_in() {
 }
 
 #[tokio::test]
-async fn what_is_no_message_is_refused() {
+async fn mcp_refuses_malformed_messages() {
     let stage = Stage::start().await;
     for body in [&b""[..], b"{", b"[]", b"{}", b"null", b"{\"jsonrpc\":\"2.0\"}", b"\xff"] {
         let headers = "content-type: application/json\r\n";
@@ -314,7 +314,7 @@ async fn what_is_no_message_is_refused() {
 }
 
 #[tokio::test]
-async fn what_was_made_for_a_client_that_went_away_is_taken_back() {
+async fn mcp_takes_back_what_was_created_for_a_disconnected_client() {
     let stage = Stage::start().await;
     let message = json!({
         "jsonrpc": "2.0", "id": 1, "method": "tools/call",

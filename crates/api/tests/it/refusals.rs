@@ -7,7 +7,7 @@ use crate::stage::{Plan, Stage, request, text};
 const UNKNOWN_ID: &str = "00000000-0000-0000-0000-000000000001";
 
 #[tokio::test]
-async fn what_cannot_be_read_is_refused_by_field() {
+async fn malformed_requests_are_refused_by_field() {
     let stage = Stage::start().await;
     let (_, id) = stage.checkout().await;
     let sandbox = |rest: &str| format!("/v1/sandboxes/{id}{rest}");
@@ -197,7 +197,7 @@ async fn bodies_are_refused_where_none_is_taken() {
 }
 
 #[tokio::test]
-async fn what_does_not_exist_is_said_so() {
+async fn unknown_ids_and_routes_are_refused_by_code() {
     let stage = Stage::start().await;
     for (method, path, code) in [
         ("GET", "/".to_owned(), "not_found"),
@@ -311,7 +311,7 @@ async fn bodies_take_no_more_memory_than_there_is() {
 }
 
 #[tokio::test]
-async fn who_may_not_use_a_sandbox_is_told_before_its_body_is_read() {
+async fn caller_without_access_is_refused_before_the_body_is_read() {
     let stage = Stage::start().await;
     let (_, id) = stage.checkout().await;
     let other = stage.key(model::Role::Use).await;
@@ -354,7 +354,7 @@ async fn hosts_and_origins_are_checked() {
 }
 
 #[tokio::test]
-async fn a_key_that_calls_too_often_is_told_when_to_come_back() {
+async fn rate_limited_key_gets_retry_after() {
     let mut plan = Plan::default();
     plan.settings.web.rate_limit_per_s = Some(2);
     let stage = Stage::with(plan).await;
@@ -372,7 +372,7 @@ async fn a_key_that_calls_too_often_is_told_when_to_come_back() {
 }
 
 #[tokio::test]
-async fn requests_have_ids() {
+async fn every_answer_has_a_request_id() {
     let stage = Stage::start().await;
     let with = |id: &str| {
         let headers = format!("x-request-id: {id}\r\n");
@@ -385,7 +385,7 @@ async fn requests_have_ids() {
 }
 
 #[tokio::test]
-async fn a_full_pool_says_when_to_come_back() {
+async fn full_pool_answers_with_retry_after() {
     let mut plan = Plan::default();
     plan.engine.templates[0].pool.pool_size = 1;
     plan.engine.templates[0].pool.max_overflow = 0;

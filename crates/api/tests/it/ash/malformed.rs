@@ -151,7 +151,7 @@ async fn bodies_that_are_no_json_or_of_another_kind_are_refused_in_the_shape_of_
 }
 
 #[tokio::test]
-async fn who_may_not_is_told_in_the_words_of_ash() {
+async fn unauthorized_requests_have_the_texts_of_ash() {
     let stage = stage().await;
     let read = stage.key(model::Role::Read).await;
     let path = "/compat/ash/api/agents";

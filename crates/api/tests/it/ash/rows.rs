@@ -12,7 +12,7 @@ use runtime::fake::{FakeProgram, Inside};
 use serde_json::{Value, json};
 
 use super::{begin, call, completed, deploy, get, names, said, send, session, stage, stage_with};
-use crate::answer::Connection;
+use crate::raw_client::Connection;
 use crate::stage::{Stage, request, text};
 
 /// The most that may be alive.

@@ -1,8 +1,8 @@
-//! Looking around among files, watching them, and what is said about them.
+//! Finding, searching and watching files, and their metadata.
 
 use serde_json::{Value, json};
 
-use crate::answer::Connection;
+use crate::raw_client::Connection;
 use crate::stage::{Stage, request, text};
 
 async fn put(stage: &Stage, id: &str, path: &str, body: &str) {
@@ -80,7 +80,7 @@ async fn watching(stage: &Stage, id: &str, accept: &str) -> Connection {
 }
 
 #[tokio::test]
-async fn what_changes_is_told_from_when_the_watch_is_armed() {
+async fn watch_reports_changes_from_when_it_is_armed() {
     let stage = Stage::start().await;
     let id = furnished(&stage).await;
     let mut events = watching(&stage, &id, "text/event-stream").await;

@@ -1,8 +1,8 @@
-//! What people do all day: check out, use, return; look at pools, templates, keys, the server.
+//! The common routes: check out, use and return sandboxes; pools, templates, keys, the server.
 
 use serde_json::{Value, json};
 
-use crate::answer::Connection;
+use crate::raw_client::Connection;
 use crate::stage::{Plan, Stage, request, template, text};
 
 #[tokio::test]
@@ -159,7 +159,7 @@ async fn keys_are_made_listed_and_revoked() {
 }
 
 #[tokio::test]
-async fn what_failed_is_told_to_admins_only() {
+async fn health_causes_are_shown_to_admins_only() {
     let stage = Stage::start().await;
     let other = stage.key(model::Role::Use).await;
     stage.store.fail_commits(1_000_000, store::StoreErrorCode::DiskFull);
@@ -180,7 +180,7 @@ async fn what_failed_is_told_to_admins_only() {
 }
 
 #[tokio::test]
-async fn the_server_says_how_it_is() {
+async fn health_and_statistics_are_shown() {
     let mut plan = Plan::default();
     plan.engine.templates[0].pool.pool_size = 1;
     let stage = Stage::with(plan).await;

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::answer::{Answer, Connection};
+use crate::raw_client::{Answer, Connection};
 use crate::stage::{Stage, request, text};
 
 pub(crate) const STREAM: &str = "text/event-stream";
