@@ -114,8 +114,8 @@ mod tests {
             zeros(3 * PARTS_MAX).replace(']', ""),
             format!("[{}", r#"{"":{}},"#.repeat(PARTS_MAX as usize / 2)),
         ] {
-            let told = parse(over.as_bytes()).unwrap_err().to_string();
-            assert!(told.starts_with("the JSON has more than 100000 parts"), "{told}");
+            let error_text = parse(over.as_bytes()).unwrap_err().to_string();
+            assert!(error_text.starts_with("the JSON has more than 100000 parts"), "{error_text}");
         }
         assert!(parse("[".repeat(1000).as_bytes()).unwrap_err().to_string().contains("recursion"));
     }

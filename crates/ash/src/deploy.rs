@@ -239,7 +239,7 @@ mod tests {
 
     use super::*;
 
-    fn told<T>(result: Result<T, AshError>) -> String {
+    fn error_text<T>(result: Result<T, AshError>) -> String {
         format!("{:?}", result.err().expect("refused"))
     }
 
@@ -274,11 +274,11 @@ mod tests {
             (json!({"path": "/etc/passwd", "content": ""}), "Invalid file path"),
             (json!({"path": "a", "content": "?"}), "Invalid base64 content: a"),
         ] {
-            let refused = told(from_request(vec![item.clone()]));
+            let refused = error_text(from_request(vec![item.clone()]));
             assert!(refused.contains(part), "{item}: {refused}");
         }
         let both = ["a/b/c", "a/b"].map(|path| json!({"path": path, "content": ""}));
-        assert!(told(from_request(both.to_vec())).contains("a/b is a file and a directory"));
+        assert!(error_text(from_request(both.to_vec())).contains("a/b is a file and a directory"));
         let apart = ["a/b", "a-b", "a.b/c"].map(|path| json!({"path": path, "content": ""}));
         assert_eq!(from_request(apart.to_vec()).unwrap().len(), 3);
     }
@@ -313,7 +313,7 @@ mod tests {
         fs::write(agent.join("sub/deep/a"), "a").unwrap();
         let roots = [scratch.join("missing"), root.clone()];
         let read = |path: &str| from_directory(&roots, path);
-        assert!(told(read("agent")).contains("Agent directory must contain CLAUDE.md"));
+        assert!(error_text(read("agent")).contains("Agent directory must contain CLAUDE.md"));
         fs::write(agent.join(PROMPT), "# hi").unwrap();
         symlink("sub/deep/a", agent.join("link")).unwrap();
 
@@ -326,16 +326,16 @@ mod tests {
         assert!(read(agent.to_str().unwrap()).is_ok(), "absolute paths are taken too");
 
         for outside in ["..", "../secret", "/etc", "/", "nowhere", scratch.to_str().unwrap()] {
-            let refused = told(read(outside));
+            let refused = error_text(read(outside));
             assert!(refused.contains("ash.agent_roots"), "{outside}: {refused}");
         }
         symlink("../../secret", agent.join("out")).unwrap();
-        assert!(told(read("agent")).contains("out: leads out of the agent's directory"));
+        assert!(error_text(read("agent")).contains("out: leads out of the agent's directory"));
         fs::remove_file(agent.join("out")).unwrap();
         symlink(&scratch, root.join("hop")).unwrap();
-        assert!(told(read("hop")).contains("ash.agent_roots"), "a link out of the root");
+        assert!(error_text(read("hop")).contains("ash.agent_roots"), "a link out of the root");
         symlink("sub", agent.join("loop")).unwrap();
-        assert!(told(read("agent")).contains("loop: only files"), "links to directories");
+        assert!(error_text(read("agent")).contains("loop: only files"), "links to directories");
         fs::remove_dir_all(&scratch).unwrap();
     }
 }

@@ -110,13 +110,13 @@ impl AshError {
 impl From<Refused> for AshError {
     fn from(refused: Refused) -> Self {
         let field = refused.field.clone();
-        let told = Self::from(refused.refusal);
-        match (field, told.shape) {
+        let ash_error = Self::from(refused.refusal);
+        match (field, ash_error.shape) {
             // Texts of the framework contain the field.
-            (Some(field), Shape::Framework { .. }) if !told.text.contains(&*field) => {
-                Self { text: format!("{field}: {}", told.text).into(), ..told }
+            (Some(field), Shape::Framework { .. }) if !ash_error.text.contains(&*field) => {
+                Self { text: format!("{field}: {}", ash_error.text).into(), ..ash_error }
             }
-            _ => told,
+            _ => ash_error,
         }
     }
 }
@@ -129,7 +129,7 @@ impl From<Refusal> for AshError {
             shape: Shape::Framework { word, code },
             ..Self::new(refusal.code.status(), text)
         };
-        let told = match refusal.code {
+        let ash_error = match refusal.code {
             Code::SessionUnknown => Self::no_session(),
             Code::SessionEnded => Self::ended(),
             Code::SessionStopped => Self::new(400, "Session is stopped"),
@@ -202,7 +202,7 @@ impl From<Refusal> for AshError {
             | Code::IdempotencyConflict
             | Code::Internal => Self::new(500, cause),
         };
-        Self { code: Some(refusal.code), retry_after_ms: refusal.retry_after_ms, ..told }
+        Self { code: Some(refusal.code), retry_after_ms: refusal.retry_after_ms, ..ash_error }
     }
 }
 
@@ -218,7 +218,7 @@ impl IntoResponse for AshError {
 mod tests {
     use super::*;
 
-    fn told(error: &AshError) -> (u16, Value) {
+    fn ash_error(error: &AshError) -> (u16, Value) {
         (error.status, error.body())
     }
 
@@ -263,7 +263,7 @@ mod tests {
             (of(Code::Internal, "it broke"), 500, "it broke"),
         ];
         for (error, status, text) in table {
-            assert_eq!(told(&error), (status, handler(text, status)), "{text}");
+            assert_eq!(ash_error(&error), (status, handler(text, status)), "{text}");
         }
     }
 
@@ -274,15 +274,15 @@ mod tests {
             "statusCode": 400, "code": "FST_ERR_VALIDATION", "error": "Bad Request",
             "message": "params/id must match format \"uuid\"",
         });
-        assert_eq!(told(&invalid), (400, expected));
+        assert_eq!(ash_error(&invalid), (400, expected));
         let nowhere = AshError::no_route(&Method::GET, "/x");
         let expected =
             json!({"message": "Route GET:/x not found", "error": "Not Found", "statusCode": 404});
-        assert_eq!(told(&nowhere), (404, expected));
+        assert_eq!(ash_error(&nowhere), (404, expected));
         let limited = AshError::from(Refusal::new(ErrorCode::RateLimited, "slow down"));
         let expected =
             json!({"statusCode": 429, "error": "Too Many Requests", "message": "slow down"});
-        assert_eq!(told(&limited), (429, expected));
+        assert_eq!(ash_error(&limited), (429, expected));
         let refused = AshError::from(Refused::bad("limit", "must be a number"));
         assert_eq!(refused.body()["message"], "limit: must be a number");
     }

@@ -45,10 +45,10 @@ async fn exec(
     let output_bytes = used.limits().exec_output_bytes;
     let limits = RunLimits { output_bytes, timeout: Duration::from_millis(timeout_ms) };
     let ran = used.run(ExecSpec::shell(command), limits).await?;
-    Ok(answer::ok(&told(&ran)))
+    Ok(answer::ok(&result_view(&ran)))
 }
 
-fn told(ran: &Collected) -> Value {
+fn result_view(ran: &Collected) -> Value {
     let exit_code = match ran.exit.status {
         ExitStatus::Code(code) => i64::from(code),
         ExitStatus::Signal(_) => CUT_SHORT.into(),

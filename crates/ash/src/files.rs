@@ -86,11 +86,11 @@ async fn list(
     known(&app, caller, id).await?;
     let used = app.engine.use_session(caller, id, UseKind::Read).await?;
     let (files, truncated) = all_files(&used, hidden).await?;
-    let mut told = json!({"files": files, "source": "sandbox"});
+    let mut listing = json!({"files": files, "source": "sandbox"});
     if truncated {
-        told["truncated"] = true.into();
+        listing["truncated"] = true.into();
     }
-    Ok(answer::ok(&told))
+    Ok(answer::ok(&listing))
 }
 
 /// All files beneath the workspace; whether there are more than are listed.
@@ -180,8 +180,8 @@ async fn read(
         return Err(used.explain(error).await.into());
     }
     let content = String::from_utf8_lossy(&bytes);
-    let told = json!({"path": inner, "content": content, "size": size, "source": "sandbox"});
-    Ok(answer::ok(&told))
+    let file_json = json!({"path": inner, "content": content, "size": size, "source": "sandbox"});
+    Ok(answer::ok(&file_json))
 }
 
 /// A file as bytes, which a browser must not render as a page.
@@ -237,16 +237,16 @@ async fn write(
     let read = request_body::read(request, &app, BODY_MAX, Uploads::of).await?;
     let Uploads { target, files } = read.taken;
     let used = app.engine.use_session(caller, id, UseKind::Files).await?;
-    let mut told = Vec::new();
+    let mut results = Vec::new();
     for file in files {
         let written = file.write(&used, &target).await;
-        told.push(match written {
+        results.push(match written {
             Ok(size) => json!({"path": file.path, "written": true, "size": size}),
             Err(why) => json!({"path": file.path, "written": false, "error": why}),
         });
     }
     drop(read.share);
-    Ok(answer::ok(&json!({"files": told})))
+    Ok(answer::ok(&json!({"files": results})))
 }
 
 /// Files that are sent.

@@ -10,7 +10,7 @@ use serde_json::json;
 use super::errors::AshError;
 use super::fields::{At, session_id};
 use super::known_sessions::known;
-use super::sessions::told;
+use super::sessions::session_view;
 use super::{Routes, answer};
 use crate::app::App;
 use web::front::{By, Needs};
@@ -43,7 +43,7 @@ async fn pause(
         return Err(cannot("pause", status));
     }
     let view = app.engine.pause_session(caller, id).await?;
-    Ok(answer::ok(&told(&view)))
+    Ok(answer::ok(&session_view(&view)))
 }
 
 async fn stop(
@@ -60,7 +60,7 @@ async fn stop(
         }
     }
     let view = app.engine.stop_session(caller, id).await?;
-    Ok(answer::ok(&told(&view)))
+    Ok(answer::ok(&session_view(&view)))
 }
 
 async fn resume(
@@ -76,7 +76,7 @@ async fn resume(
         SessionStatus::Starting | SessionStatus::Paused | SessionStatus::Stopped => {
             let resumed = app.engine.resume_session(caller, id).await;
             let failed = |refusal| AshError::from(refusal).during("resume session");
-            Ok(answer::ok(&told(&resumed.map_err(failed)?)))
+            Ok(answer::ok(&session_view(&resumed.map_err(failed)?)))
         }
     }
 }
@@ -90,5 +90,5 @@ async fn fork(
     known(&app, caller, id).await?;
     let forked = app.engine.fork_session(caller, id).await;
     let view = forked.map_err(|refusal| AshError::from(refusal).during("fork session"))?;
-    Ok(answer::created(&told(&view)))
+    Ok(answer::created(&session_view(&view)))
 }

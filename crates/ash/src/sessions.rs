@@ -47,7 +47,7 @@ pub(super) fn routes(routes: &mut Routes) {
 }
 
 /// A session as clients see it.
-pub(super) fn told(view: &SessionView) -> Value {
+pub(super) fn session_view(view: &SessionView) -> Value {
     json!({"session": answer::session(view)})
 }
 
@@ -142,7 +142,7 @@ async fn create(
     drop(read.share);
     let made = app.engine.create_session(caller, asked).await;
     let view = made.map_err(|refusal| AshError::from(refusal).during("create session"))?;
-    Ok(answer::created(&told(&view)))
+    Ok(answer::created(&session_view(&view)))
 }
 
 fn template(app: &App) -> Result<TemplateName, AshError> {
@@ -213,11 +213,11 @@ async fn list(
     found.sort_by_cached_key(age);
     let total = found.len();
     let page: Vec<_> = found.into_iter().skip(offset).take(limit).collect();
-    let mut told = json!({"sessions": page});
+    let mut page_view = json!({"sessions": page});
     if with_total {
-        told["total"] = total.into();
+        page_view["total"] = total.into();
     }
-    Ok(answer::ok(&told))
+    Ok(answer::ok(&page_view))
 }
 
 fn status_word(given: &str) -> Result<&'static str, AshError> {
@@ -274,7 +274,7 @@ async fn configure(
     let config = Value::Object(config).to_string();
     let update = SessionUpdate { metadata: None, config: Some(config.into()) };
     let view = app.engine.update_session(caller, id, update).await?;
-    Ok(answer::ok(&told(&view)))
+    Ok(answer::ok(&session_view(&view)))
 }
 
 /// Ends a session. An ended one is shown as it is.
@@ -291,7 +291,7 @@ async fn end(
     remember(&app, &view).await?;
     let ended = app.engine.end_session(caller, id).await?;
     let view = ended.unwrap_or(SessionView { status: SessionStatus::Ended, ..view });
-    Ok(answer::ok(&told(&view)))
+    Ok(answer::ok(&session_view(&view)))
 }
 
 #[cfg(test)]

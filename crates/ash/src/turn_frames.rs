@@ -59,7 +59,7 @@ impl TurnFrames {
                 let data = json!({"delta": output["text"]});
                 events.push(("text_delta".to_owned(), data.to_string()));
             }
-            // A harness that speaks to us in SDK messages has told it as one already.
+            // A harness that sends SDK messages has already sent it as one.
             "result" if self.result => {}
             "result" => {
                 let result: Value = serde_json::from_str(&piece.data).unwrap_or_default();
@@ -174,7 +174,7 @@ mod tests {
         TurnPiece { seq, at: Wall(1), name: Arc::from(name), data }
     }
 
-    fn told(pieces: &[(&str, Value)]) -> String {
+    fn stream_text(pieces: &[(&str, Value)]) -> String {
         let mut turn_frames = TurnFrames::new(SESSION);
         let mut text = turn_frames.start(TurnId::from_u128(9)).to_vec();
         for (seq, (name, data)) in (1..).zip(pieces) {
@@ -207,7 +207,7 @@ mod tests {
             "duration_ms": 100, "duration_api_ms": 50, "is_error": false, "num_turns": 1,
             "result": "Hi",
         });
-        let text = told(&[
+        let text = stream_text(&[
             ("sandbox_active", json!({"sandbox_id": "x"})),
             ("turn_started", json!({})),
             ("message", answer.clone()),
@@ -233,7 +233,7 @@ mod tests {
     #[test]
     fn done_is_last_whatever_happened_and_an_error_is_told_once() {
         let error = ("error", json!({"code": "harness_failed", "message": "no key"}));
-        let text = told(&[error, ended("failed")]);
+        let text = stream_text(&[error, ended("failed")]);
         assert_eq!(names(&text), ["session_start", "error", "done"]);
         assert!(text.contains("data: {\"error\":\"no key\"}\n"), "{text}");
         for outcome in [
@@ -246,19 +246,19 @@ mod tests {
             "interrupted",
             "not_started",
         ] {
-            let text = told(&[ended(outcome)]);
+            let text = stream_text(&[ended(outcome)]);
             assert_eq!(names(&text), ["session_start", "error", "done"], "{outcome}");
         }
         let said = json!({"outcome": "oom", "error": "it took 3 GB"});
-        assert!(told(&[("turn_ended", said)]).contains("it took 3 GB"));
+        assert!(stream_text(&[("turn_ended", said)]).contains("it took 3 GB"));
         let said = json!({"outcome": "oom", "error": {"code": "oom", "message": "3 GB"}});
-        assert!(told(&[("turn_ended", said)]).contains("{\"error\":\"3 GB\"}"));
-        assert_eq!(names(&told(&[ended("completed")])), ["session_start", "done"]);
+        assert!(stream_text(&[("turn_ended", said)]).contains("{\"error\":\"3 GB\"}"));
+        assert_eq!(names(&stream_text(&[ended("completed")])), ["session_start", "done"]);
     }
 
     #[test]
     fn other_harnesses_are_told_in_the_same_words() {
-        let text = told(&[
+        let text = stream_text(&[
             ("output", json!({"stream": "stdout", "text": "hi\n"})),
             ("result", json!({"exit_code": 0})),
             ended("completed"),

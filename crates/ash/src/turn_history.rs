@@ -292,8 +292,8 @@ mod tests {
                 ("tool_start", json!({"toolName": "Bash", "toolId": "t", "input": {}})),
             ]
         );
-        let told = json!({"toolName": null, "toolId": "t", "stdout": "o", "stderr": "e"});
-        assert_eq!(kinds("message", &tool), [("tool_result", told)]);
+        let expected_event = json!({"toolName": null, "toolId": "t", "stdout": "o", "stderr": "e"});
+        assert_eq!(kinds("message", &tool), [("tool_result", expected_event)]);
         let complete = json!({"numTurns": 1, "result": "hi"});
         assert_eq!(kinds("message", &result), [("turn_complete", complete)]);
         let error = json!({"code": "x", "message": "no"});
@@ -304,8 +304,11 @@ mod tests {
             change: SessionChange::Paused,
         };
         let stored = StoredEvent { number: 4, at: Wall(1), tenant: KeyId::NIL, event };
-        let told = lifecycle_of(&stored).unwrap();
-        assert_eq!((told.kind, told.data), ("lifecycle", json!({"action": "paused"})));
+        let expected_event = lifecycle_of(&stored).unwrap();
+        assert_eq!(
+            (expected_event.kind, expected_event.data),
+            ("lifecycle", json!({"action": "paused"}))
+        );
     }
 
     #[test]

@@ -217,7 +217,7 @@ mod tests {
 
     use super::*;
 
-    async fn told(error: BlaxelError) -> (u16, String) {
+    async fn answered(error: BlaxelError) -> (u16, String) {
         let response = error.into_response();
         let status = response.status().as_u16();
         let bytes = response.into_body().collect().await.unwrap().to_bytes();
@@ -240,7 +240,7 @@ mod tests {
                 r#"{"code":404,"error":"none","message":"none"}"#.to_owned(),
             ),
         ] {
-            assert_eq!(told(error).await, (status, text));
+            assert_eq!(answered(error).await, (status, text));
         }
     }
 

@@ -102,14 +102,14 @@ impl ExecStream {
                 self.lines.push_back(line(kind, Some(&rest)));
             }
         }
-        let told = async {
+        let last_line = async {
             let record = ended?;
             let target = &watched.target;
             let written = written(&target.app, target.caller, &record, INLINE_BYTES).await?;
             let shown = shown(&record, written, Where::Alone);
             serde_json::to_string(&shown).map_err(|error| BlaxelError::new(500, error.to_string()))
         };
-        self.lines.push_back(match told.await {
+        self.lines.push_back(match last_line.await {
             Ok(text) => line("result", Some(&text)),
             Err(error) => line("error", Some(&error.text)),
         });

@@ -122,7 +122,7 @@ impl BodySource for WatchStream {
 mod tests {
     use super::*;
 
-    fn told(kind: ChangeKind, path: &str, ignore: &[&str]) -> Option<String> {
+    fn line_of(kind: ChangeKind, path: &str, ignore: &[&str]) -> Option<String> {
         let change = FileChange { kind, path: path.as_bytes().to_vec(), is_directory: false };
         let ignore: Vec<_> = ignore.iter().map(|part| (*part).to_owned()).collect();
         line(&change, &ignore).map(|line| String::from_utf8(line.to_vec()).unwrap())
@@ -131,11 +131,11 @@ mod tests {
     #[test]
     fn file_change_is_one_line() {
         let line = "{\"error\":null,\"name\":\"b\",\"op\":\"WRITE\",\"path\":\"/a\"}\n";
-        assert_eq!(told(ChangeKind::Written, "/a/b", &[]).as_deref(), Some(line));
+        assert_eq!(line_of(ChangeKind::Written, "/a/b", &[]).as_deref(), Some(line));
         let line = "{\"error\":null,\"name\":\"b\",\"op\":\"REMOVE\",\"path\":\"/\"}\n";
-        assert_eq!(told(ChangeKind::Removed, "/b", &[]).as_deref(), Some(line));
-        assert_eq!(told(ChangeKind::Created, "/a/node_modules/x", &["node_modules"]), None);
-        assert_eq!(told(ChangeKind::Created, "/a/.shoal-7-9.part", &[]), None);
-        assert!(told(ChangeKind::Lost, "/a", &[]).unwrap().contains("some are missing"));
+        assert_eq!(line_of(ChangeKind::Removed, "/b", &[]).as_deref(), Some(line));
+        assert_eq!(line_of(ChangeKind::Created, "/a/node_modules/x", &["node_modules"]), None);
+        assert_eq!(line_of(ChangeKind::Created, "/a/.shoal-7-9.part", &[]), None);
+        assert!(line_of(ChangeKind::Lost, "/a", &[]).unwrap().contains("some are missing"));
     }
 }

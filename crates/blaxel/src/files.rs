@@ -251,9 +251,9 @@ fn sent(
         headers.insert(CONTENT_LENGTH, HeaderValue::from(count));
     }
     if range.is_some() {
-        let told = format!("bytes {offset}-{}/{}", offset + count.max(1) - 1, entry.size);
-        if let Ok(told) = HeaderValue::try_from(told) {
-            headers.insert(CONTENT_RANGE, told);
+        let content_range = format!("bytes {offset}-{}/{}", offset + count.max(1) - 1, entry.size);
+        if let Ok(content_range) = HeaderValue::try_from(content_range) {
+            headers.insert(CONTENT_RANGE, content_range);
         }
         *response.status_mut() = StatusCode::PARTIAL_CONTENT;
     }
@@ -344,13 +344,13 @@ mod tests {
             target: None,
             shared: None,
         };
-        for (kind, mode, told) in [
+        for (kind, mode, content_range) in [
             (EntryKind::File, 0o644, "644"),
             (EntryKind::Link, 0o777, "1000000777"),
             (EntryKind::File, 0o4755, "40000755"),
             (EntryKind::Directory, 0o755, "20000000755"),
         ] {
-            assert_eq!(permissions(&entry(kind, mode)), told);
+            assert_eq!(permissions(&entry(kind, mode)), content_range);
         }
     }
 }

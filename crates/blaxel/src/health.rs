@@ -12,10 +12,10 @@ use super::errors::BlaxelError;
 use crate::app::App;
 
 pub(super) fn health(app: &App) -> Result<Response, BlaxelError> {
-    answer::ok(&told(app.blaxel.began, app.engine.now().wall))
+    answer::ok(&health_view(app.blaxel.began, app.engine.now().wall))
 }
 
-fn told(began: Wall, now: Wall) -> Value {
+fn health_view(began: Wall, now: Wall) -> Value {
     let up_ms = now.0.saturating_sub(began.0);
     let seconds = up_ms / 1000;
     let uptime = format!("{}h{}m{}s", seconds / 3600, seconds / 60 % 60, seconds % 60);
@@ -58,12 +58,15 @@ mod tests {
 
     #[test]
     fn health_has_all_keys_of_blaxel() {
-        let told = told(Wall(0), Wall(3_661_500));
+        let health_view = health_view(Wall(0), Wall(3_661_500));
         for key in ["status", "version", "gitCommit", "buildTime", "goVersion", "os", "arch"] {
-            assert!(told[key].is_string(), "{key}");
+            assert!(health_view[key].is_string(), "{key}");
         }
-        assert_eq!((&told["uptime"], &told["uptimeSeconds"]), (&json!("1h1m1s"), &json!(3661.5)));
-        assert_eq!(told["lastUpgrade"]["status"], "idle");
-        assert_eq!(told["startedAt"], "1970-01-01T00:00:00.000Z");
+        assert_eq!(
+            (&health_view["uptime"], &health_view["uptimeSeconds"]),
+            (&json!("1h1m1s"), &json!(3661.5))
+        );
+        assert_eq!(health_view["lastUpgrade"]["status"], "idle");
+        assert_eq!(health_view["startedAt"], "1970-01-01T00:00:00.000Z");
     }
 }

@@ -36,7 +36,7 @@ impl StopRequest {
 pub(super) async fn status(target: &Target) -> Result<Response, BlaxelError> {
     let Some(sandbox) = target.now() else { return answer::ok(&resting()) };
     match target.app.engine.sandbox_status(target.caller, sandbox).await {
-        Ok(report) => answer::ok(&told(&report)),
+        Ok(report) => answer::ok(&status_view(&report)),
         Err(refusal) if refusal.code == ErrorCode::SandboxGone => answer::ok(&resting()),
         Err(refusal) => Err(refusal.into()),
     }
@@ -48,7 +48,7 @@ pub(super) async fn stop(target: &Target, request: Request) -> Result<Response, 
     let after_ms = StopRequest::after_ms(&bytes);
     let Some(sandbox) = target.now() else { return answer::ok(&resting()) };
     match app.engine.stop_keeping_awake(target.caller, sandbox, after_ms).await {
-        Ok(report) => answer::ok(&told(&report)),
+        Ok(report) => answer::ok(&status_view(&report)),
         Err(refusal) if refusal.code == ErrorCode::SandboxGone => answer::ok(&resting()),
         Err(refusal) => Err(refusal.into()),
     }
@@ -90,7 +90,7 @@ fn resting() -> Status<'static> {
     status_of(Wakefulness::Auto, None, &[])
 }
 
-fn told(report: &SandboxStatusReport) -> Status<'_> {
+fn status_view(report: &SandboxStatusReport) -> Status<'_> {
     let wake = &report.wake;
     status_of(wake.wakefulness, wake.scheduled_stop_at, &report.keep_alive)
 }

@@ -141,7 +141,7 @@ impl BodySource for LogStream {
 mod tests {
     use super::*;
 
-    fn told(pieces: &[(bool, &'static str)]) -> String {
+    fn stream_text(pieces: &[(bool, &'static str)]) -> String {
         let (mut lines, mut text, mut offset) = (Lines::default(), Vec::new(), 0);
         for (stderr, bytes) in pieces {
             let bytes = Bytes::from_static(bytes.as_bytes());
@@ -165,7 +165,7 @@ mod tests {
             (vec![out("\n\n")], "stdout:\nstdout:\n"),
             (vec![], ""),
         ] {
-            assert_eq!(told(&pieces), expected);
+            assert_eq!(stream_text(&pieces), expected);
         }
     }
 

@@ -63,8 +63,12 @@ pub(super) enum Where {
     Listed,
 }
 
-pub(super) fn shown(record: &ProcessRecord, written: ProcessText, told: Where) -> ProcessView<'_> {
-    let completed_at = match (&record.end, told) {
+pub(super) fn shown(
+    record: &ProcessRecord,
+    written: ProcessText,
+    place_shown: Where,
+) -> ProcessView<'_> {
+    let completed_at = match (&record.end, place_shown) {
         (Some(end), _) => Some(http_date(end.at)),
         (None, Where::Listed) => None,
         (None, Where::Alone | Where::Started) => Some(String::new()),
@@ -83,7 +87,7 @@ pub(super) fn shown(record: &ProcessRecord, written: ProcessText, told: Where) -
         completed_at,
         exit_code: record.end.as_ref().map_or(0, exit_code),
         working_dir: record.cwd.as_deref().unwrap_or_default(),
-        logs: (told != Where::Started || !both.is_empty()).then_some(both),
+        logs: (place_shown != Where::Started || !both.is_empty()).then_some(both),
         stdout: written.stdout,
         stderr: written.stderr,
         restart_on_failure: record.restart.is_some(),
@@ -182,7 +186,9 @@ pub(super) mod tests {
     #[test]
     fn running_process_has_the_fields_of_blaxel() {
         let running = record(None);
-        let told = |written, told| serde_json::to_value(shown(&running, written, told)).unwrap();
+        let place_shown = |written, place_shown| {
+            serde_json::to_value(shown(&running, written, place_shown)).unwrap()
+        };
         let expected = json!({
             "pid": "42", "name": "my-app", "command": "npm run dev", "status": "running",
             "startedAt": "Mon, 02 Jan 2006 15:04:05 GMT", "completedAt": "", "exitCode": 0,
@@ -190,23 +196,25 @@ pub(super) mod tests {
             "restartOnFailure": false, "maxRestarts": 0, "restartCount": 0, "keepAlive": true,
             "stdin": false,
         });
-        assert_eq!(told(ProcessText::default(), Where::Started), expected);
-        let alone = told(ProcessText::default(), Where::Alone);
+        assert_eq!(place_shown(ProcessText::default(), Where::Started), expected);
+        let alone = place_shown(ProcessText::default(), Where::Alone);
         assert_eq!((&alone["logs"], &alone["completedAt"]), (&json!(""), &json!("")));
-        let listed = told(ProcessText::default(), Where::Listed);
+        let listed = place_shown(ProcessText::default(), Where::Listed);
         assert_eq!((&listed["logs"], &listed["completedAt"]), (&json!(""), &json!(null)));
         let written = ProcessText { stdout: "out\n".to_owned(), stderr: "err\n".to_owned() };
-        assert_eq!(told(written, Where::Started)["logs"], "out\nerr\n");
+        assert_eq!(place_shown(written, Where::Started)["logs"], "out\nerr\n");
     }
 
     #[test]
     fn ended_process_has_an_exit_code_or_none() {
-        for (code, signal, told) in [(Some(0), None, 0), (Some(7), None, 7), (None, Some(9), -1)] {
+        for (code, signal, place_shown) in
+            [(Some(0), None, 0), (Some(7), None, 7), (None, Some(9), -1)]
+        {
             let mut over = record(Some(ended(code, signal)));
             over.restart = Some(RestartPolicy { max_restarts: None });
             let over =
                 serde_json::to_value(shown(&over, ProcessText::default(), Where::Alone)).unwrap();
-            assert_eq!(over["exitCode"], told);
+            assert_eq!(over["exitCode"], place_shown);
             assert_eq!(over["completedAt"], "Mon, 02 Jan 2006 15:04:06 GMT");
             assert_eq!(
                 (&over["restartOnFailure"], &over["maxRestarts"]),

@@ -151,13 +151,13 @@ pub(super) async fn start(target: &Target, request: Request) -> Result<Response,
     } else {
         opened(target, &used, record, &ports, patience).await?
     };
-    let told = if waits || !ports.is_empty() { Where::Alone } else { Where::Started };
-    let written = match told {
+    let shown_where = if waits || !ports.is_empty() { Where::Alone } else { Where::Started };
+    let written = match shown_where {
         // It was only just started: what it may have written already is for those who ask.
         Where::Started => ProcessText::default(),
         Where::Alone | Where::Listed => written(app, target.caller, &record, INLINE_BYTES).await?,
     };
-    answer::ok(&shown(&record, written, told))
+    answer::ok(&shown(&record, written, shown_where))
 }
 
 async fn begin(
@@ -299,8 +299,8 @@ pub(super) async fn logs(target: &Target, id: &str) -> Result<Response, BlaxelEr
     let record = target.process(&ProcessRef::parse(id)).await?;
     let written = written(&target.app, target.caller, &record, LOGS_BYTES).await?;
     let both = written.both();
-    let told = json!({"stdout": written.stdout, "stderr": written.stderr, "logs": both});
-    answer::counted(&target.app, Share::default(), &told)
+    let logs_view = json!({"stdout": written.stdout, "stderr": written.stderr, "logs": both});
+    answer::counted(&target.app, Share::default(), &logs_view)
 }
 
 pub(super) async fn stop(target: &Target, id: &str) -> Result<Response, BlaxelError> {

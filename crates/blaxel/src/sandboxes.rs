@@ -285,13 +285,16 @@ mod tests {
         };
         let mut headers = HeaderMap::new();
         headers.insert(HOST, "localhost:7600".parse().unwrap());
-        let told = shown(&named, "DEPLOYED", &Here::of(&headers, &Uri::default()));
-        assert_eq!(told["metadata"]["url"], "http://localhost:7600/compat/blaxel/my-app");
-        assert_eq!(told["metadata"]["labels"], json!({"a": "b"}));
-        assert_eq!((&told["status"], &told["spec"]), (&json!("DEPLOYED"), &json!({})));
+        let sandbox_view = shown(&named, "DEPLOYED", &Here::of(&headers, &Uri::default()));
+        assert_eq!(sandbox_view["metadata"]["url"], "http://localhost:7600/compat/blaxel/my-app");
+        assert_eq!(sandbox_view["metadata"]["labels"], json!({"a": "b"}));
+        assert_eq!(
+            (&sandbox_view["status"], &sandbox_view["spec"]),
+            (&json!("DEPLOYED"), &json!({}))
+        );
         headers.insert("x-forwarded-proto", "https".parse().unwrap());
-        let told = shown(&named, "DEPLOYED", &Here::of(&headers, &Uri::default()));
-        assert_eq!(told["metadata"]["url"], "https://localhost:7600/compat/blaxel/my-app");
+        let sandbox_view = shown(&named, "DEPLOYED", &Here::of(&headers, &Uri::default()));
+        assert_eq!(sandbox_view["metadata"]["url"], "https://localhost:7600/compat/blaxel/my-app");
     }
 
     #[test]

@@ -16,7 +16,7 @@ use super::paths::FilePath;
 use super::target::Target;
 use super::{answer, request_body};
 
-fn told(number: u32, part: &UploadPart) -> Value {
+fn part_view(number: u32, part: &UploadPart) -> Value {
     json!({
         "partNumber": number, "etag": part.etag, "size": part.size,
         "uploadedAt": answer::moment(part.at),
@@ -108,14 +108,15 @@ pub(super) fn parts(target: &Target, id: &str) -> Result<Response, BlaxelError> 
     let now = target.own_now()?;
     let upload = now.and_then(|sandbox| target.app.engine.upload(sandbox, id));
     let Some(upload) = upload else { return Err(no_upload(id)) };
-    let parts: Vec<_> = upload.parts.iter().map(|(number, part)| told(*number, part)).collect();
+    let parts: Vec<_> =
+        upload.parts.iter().map(|(number, part)| part_view(*number, part)).collect();
     answer::ok(&json!({"uploadId": id, "parts": parts}))
 }
 
 fn shown(id: &str, upload: &Upload) -> Value {
     let parts = upload.parts.iter();
     let parts: BTreeMap<_, _> =
-        parts.map(|(number, part)| (number.to_string(), told(*number, part))).collect();
+        parts.map(|(number, part)| (number.to_string(), part_view(*number, part))).collect();
     json!({
         "uploadId": id, "path": upload.path, "permissions": upload.mode.unwrap_or(0o644),
         "initiatedAt": answer::moment(upload.began), "parts": parts,

@@ -52,7 +52,7 @@ pub(super) fn tool(
     text: &str,
 ) -> Option<Tool<Node>> {
     let method = method(route.method)?;
-    let told = words.operation(route.path, &method.as_str().to_ascii_lowercase());
+    let operation_doc = words.operation(route.path, &method.as_str().to_ascii_lowercase());
     let mut plan = Plan {
         method,
         path: route.path,
@@ -66,8 +66,8 @@ pub(super) fn tool(
             _ => Makes::Nothing,
         },
     };
-    let input = plan.arguments(words, told);
-    let output = result(words, told);
+    let input = plan.arguments(words, operation_doc);
+    let output = result(words, operation_doc);
     let about = About { name, text: text.to_owned(), needs: route.needs, effect };
     let plan = Arc::new(plan);
     Some(Tool::described(about, input, Some(output), move |call, arguments| {
@@ -88,8 +88,8 @@ const fn method(verb: Verb) -> Option<Method> {
 }
 
 /// What it answers when all is well.
-fn result(words: &ApiDocument, told: &Value) -> JsonObject {
-    let answers = [&told["responses"]["200"], &told["responses"]["201"]];
+fn result(words: &ApiDocument, operation_doc: &Value) -> JsonObject {
+    let answers = [&operation_doc["responses"]["200"], &operation_doc["responses"]["201"]];
     let schema = answers.iter().find_map(|answer| {
         let schema = &answer["content"]["application/json"]["schema"];
         (!schema.is_null()).then(|| words.whole(schema)).flatten()
@@ -99,9 +99,9 @@ fn result(words: &ApiDocument, told: &Value) -> JsonObject {
 
 impl Plan {
     /// The schema of the arguments.
-    fn arguments(&mut self, words: &ApiDocument, told: &Value) -> JsonObject {
+    fn arguments(&mut self, words: &ApiDocument, operation_doc: &Value) -> JsonObject {
         let (mut properties, mut required) = (JsonObject::new(), Vec::new());
-        for parameter in told["parameters"].as_array().into_iter().flatten() {
+        for parameter in operation_doc["parameters"].as_array().into_iter().flatten() {
             let name = parameter["name"].as_str().unwrap_or_default();
             let mut schema = parameter["schema"].clone();
             let (argument, text) = match parameter["in"].as_str() {
@@ -124,7 +124,7 @@ impl Plan {
             }
             properties.insert(argument, schema);
         }
-        let body = &told["requestBody"]["content"]["application/json"]["schema"];
+        let body = &operation_doc["requestBody"]["content"]["application/json"]["schema"];
         if !body.is_null() {
             let body = words.followed(body);
             let fields = body["properties"].as_object();

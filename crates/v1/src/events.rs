@@ -54,13 +54,13 @@ const TOLD: &str = "A stream of `Event`s; a page of them if only `application/js
     `sandbox_state`, a change of the state of a sandbox, as it happens";
 
 pub(super) fn routes() -> Vec<Route> {
-    let told = |id, about| {
+    let operation = |id, about| {
         let content = [json("EventList"), Content(SSE, Some("Event"))];
         Operation::new(id, about).answers(200, TOLD, content)
     };
-    let all = told("list_events", "List events, or stream them");
-    let of_one = told("list_sandbox_events", "List or stream the events of one sandbox");
-    let of_session = told(
+    let all = operation("list_events", "List events, or stream them");
+    let of_one = operation("list_sandbox_events", "List or stream the events of one sandbox");
+    let of_session = operation(
         "list_session_events",
         "List or stream the events of one session; of an ended one as long as they are stored",
     );
@@ -168,7 +168,7 @@ async fn tell(
     }
     let slot = app.long_lived.begin(caller.key)?;
     let (watch, states) = (app.engine.watch(), app.engine.watch_states());
-    let told = EventStream {
+    let events = EventStream {
         _slot: slot,
         app: app.clone(),
         caller,
@@ -189,7 +189,7 @@ async fn tell(
         ready: VecDeque::new(),
         over: false,
     };
-    Ok(stream::response(Format::Sse, told))
+    Ok(stream::response(Format::Sse, events))
 }
 
 /// The last event that a client says it has read.
@@ -298,7 +298,7 @@ impl EventStream {
     fn tell_states(&mut self, states: &mut StatesFound, before: u64) {
         while let Some((place, stored)) = states.changes.pop_front_if(|(_, s)| s.number < before) {
             self.place = place;
-            // One whose decision was written with later ones comes after what those told: numbers
+            // One whose decision was written with later ones comes after the events of those: numbers
             // never go back, so that a client that comes again misses nothing.
             self.tell(StoredEvent { number: stored.number.max(self.after), ..stored });
         }
@@ -376,9 +376,9 @@ mod tests {
     use super::*;
 
     async fn stream(app: &App, caller: Caller) -> Body {
-        let told =
+        let answered =
             tell(app, caller, Query::default(), &HeaderMap::new(), EventFilter::default()).await;
-        told.unwrap_or_else(|refused| panic!("{refused:?}")).into_body()
+        answered.unwrap_or_else(|refused| panic!("{refused:?}")).into_body()
     }
 
     #[tokio::test(start_paused = true)]

@@ -74,7 +74,7 @@ impl WatchedFiles {
 
     fn event(&mut self, changed: Result<Option<FileChange>, Refusal>) -> FileEvent {
         match changed {
-            Ok(Some(change)) => told(&change),
+            Ok(Some(change)) => to_event(&change),
             Ok(None) => {
                 self.over = true;
                 FileEvent::Gone
@@ -113,7 +113,7 @@ impl WatchedFiles {
     }
 }
 
-fn told(change: &FileChange) -> FileEvent {
+fn to_event(change: &FileChange) -> FileEvent {
     let file = || ChangedFile::new(&change.path, change.is_directory);
     match change.kind {
         ChangeKind::Created => FileEvent::Created(file()),

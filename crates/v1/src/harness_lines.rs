@@ -155,12 +155,12 @@ fn line(text: &str) -> Result<&str, End> {
 
 /// The close message for the client; none if the client is gone.
 async fn closed(end: End, used: &Use) -> Option<HarnessClosed> {
-    let told = |number, refusal: &Refusal| {
+    let closed_with = |number, refusal: &Refusal| {
         Some(HarnessClosed::new(number, refusal.code.as_str(), &refusal.cause))
     };
     let gone = |refusal: &Refusal| {
         let oom = refusal.code == ErrorCode::Oom;
-        told(if oom { CLOSE_OUT_OF_MEMORY } else { CLOSE_SANDBOX_GONE }, refusal)
+        closed_with(if oom { CLOSE_OUT_OF_MEMORY } else { CLOSE_SANDBOX_GONE }, refusal)
     };
     let error = match end {
         End::Left => return None,
@@ -168,9 +168,11 @@ async fn closed(end: End, used: &Use) -> Option<HarnessClosed> {
         End::Deaf => {
             let cause = "the client read nothing, or did not answer pings, for a minute";
             let refusal = Refusal::new(ErrorCode::DeadlineExceeded, cause);
-            return told(close_code::POLICY, &refusal);
+            return closed_with(close_code::POLICY, &refusal);
         }
-        End::NoLine(number, refusal) | End::Cut(number, refusal) => return told(number, &refusal),
+        End::NoLine(number, refusal) | End::Cut(number, refusal) => {
+            return closed_with(number, &refusal);
+        }
         End::Gone(refusal) => return gone(&refusal),
         End::Silent(error) => error,
     };

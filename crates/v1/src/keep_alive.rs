@@ -32,14 +32,14 @@ const REFUSES: &[ErrorCode] = &[
 ];
 
 pub(super) fn routes() -> Vec<Route> {
-    let told = |id, about| {
+    let status_view = |id, about| {
         Operation::new(id, about).answers(200, "The status now", [json("StatusReport")])
     };
-    let status = told(
+    let status = status_view(
         "sandbox_status",
         "Show what keeps a sandbox from being frozen, and when it will be frozen",
     );
-    let stop = told(
+    let stop = status_view(
         "stop_keeping_awake",
         "Let the processes that keep a sandbox awake now do so no longer, at once or in a while. Nothing \
          is killed, and the latest call counts",
@@ -62,7 +62,7 @@ pub(super) fn routes() -> Vec<Route> {
     ]
 }
 
-fn told(report: &SandboxStatusReport) -> StatusReport {
+fn status_view(report: &SandboxStatusReport) -> StatusReport {
     let wake = &report.wake;
     StatusReport {
         state: wake.wakefulness,
@@ -83,7 +83,7 @@ async fn status(
     Named(id): Named<SandboxId>,
 ) -> Result<Response, Refused> {
     match app.engine.sandbox_status(caller, id).await {
-        Ok(report) => answer::ok(&told(&report)),
+        Ok(report) => answer::ok(&status_view(&report)),
         Err(refusal) => Err(with_replacement(&app, caller, id, refusal.into()).await),
     }
 }
@@ -101,7 +101,7 @@ async fn stop(
         return Err(Refused::invalid("after_s", cause));
     }
     match app.engine.stop_keeping_awake(caller, id, after_s * 1000).await {
-        Ok(report) => answer::ok(&told(&report)),
+        Ok(report) => answer::ok(&status_view(&report)),
         Err(refusal) => Err(with_replacement(&app, caller, id, refusal.into()).await),
     }
 }

@@ -130,8 +130,8 @@ impl FollowedLog {
     async fn step(&mut self) {
         match self.following.next().await {
             Next::Piece(piece) => {
-                for told in self.text.push(piece) {
-                    self.tell(told);
+                for text_piece in self.text.push(piece) {
+                    self.tell(text_piece);
                 }
             }
             Next::Quiet => self.ready.extend(self.format.heartbeat()),

@@ -32,7 +32,7 @@ impl LogText {
                 let now = self.split(LogPiece { bytes: bytes.into(), at: piece.at, ..held }, end);
                 return before.into_iter().chain(now);
             }
-            before = Some(told(held, None));
+            before = Some(to_wire(held, None));
         }
         let now = self.split(piece, end);
         before.into_iter().chain(now)
@@ -47,9 +47,9 @@ impl LogText {
             let offset = end - tail.len() as u64;
             self.held = Some(LogPiece { offset, bytes: tail, ..piece });
             let next = self.held.as_ref().map(|held| held.offset);
-            return (!piece.bytes.is_empty()).then(|| told(piece, next));
+            return (!piece.bytes.is_empty()).then(|| to_wire(piece, next));
         }
-        (!piece.bytes.is_empty()).then(|| told(piece, Some(end)))
+        (!piece.bytes.is_empty()).then(|| to_wire(piece, Some(end)))
     }
 
     /// Where what is held begins.
@@ -59,11 +59,11 @@ impl LogText {
 
     /// What is left at the end: the start of a character that never came.
     pub(crate) fn finish(&mut self) -> Option<wire::LogPiece> {
-        self.held.take().map(|held| told(held, None))
+        self.held.take().map(|held| to_wire(held, None))
     }
 }
 
-fn told(piece: LogPiece, next: Option<u64>) -> wire::LogPiece {
+fn to_wire(piece: LogPiece, next: Option<u64>) -> wire::LogPiece {
     let next_offset = next.unwrap_or(piece.offset + piece.bytes.len() as u64);
     wire::LogPiece {
         offset: piece.offset,
@@ -103,8 +103,8 @@ mod tests {
     fn log_text_of_the_other_output_ends_the_wait() {
         let mut text = LogText::new(false);
         assert_eq!(shown(text.push(piece(0, false, b"\xe2\x82"))), []);
-        let told = shown(text.push(piece(2, true, b"err")));
-        assert_eq!(told, [(0, 2, None), (2, 5, Some("err".into()))]);
+        let to_wire = shown(text.push(piece(2, true, b"err")));
+        assert_eq!(to_wire, [(0, 2, None), (2, 5, Some("err".into()))]);
         assert_eq!(shown(text.push(piece(5, false, b"\xac"))), [(5, 6, None)]);
     }
 
@@ -123,18 +123,18 @@ mod tests {
             cuts in vec((any::<bool>(), vec(any::<u8>(), 0..6)), 0..20),
         ) {
             let mut text = LogText::new(false);
-            let (mut offset, mut told) = (0, Vec::new());
+            let (mut offset, mut to_wire) = (0, Vec::new());
             for (stderr, bytes) in &cuts {
-                told.extend(text.push(piece(offset, *stderr, bytes)));
+                to_wire.extend(text.push(piece(offset, *stderr, bytes)));
                 offset += bytes.len() as u64;
                 if let Some(held) = text.held_from() {
-                    prop_assert!(told.last().is_none_or(|one| one.next_offset == held));
+                    prop_assert!(to_wire.last().is_none_or(|one| one.next_offset == held));
                 }
             }
-            told.extend(text.finish());
+            to_wire.extend(text.finish());
             let all: Vec<u8> = cuts.iter().flat_map(|(_, bytes)| bytes.clone()).collect();
             let mut seen = Vec::new();
-            for one in told {
+            for one in to_wire {
                 prop_assert_eq!(one.offset, seen.len() as u64);
                 seen.extend(one.output.bytes().unwrap());
                 prop_assert_eq!(one.next_offset, seen.len() as u64);

@@ -46,7 +46,7 @@ async fn health(
     // Causes name paths and programs of the machine, so only administrators see them. A wrong key
     // must not make the health check fail.
     let is_admin = authenticate(&app, &headers).is_ok_and(|caller| caller.role == Role::Admin);
-    let told = |Degraded { what, cause }: Degraded| {
+    let reason_text = |Degraded { what, cause }: Degraded| {
         if is_admin { format!("{what}: {cause}") } else { what }
     };
     let (status, code) = match (health.stopping, health.degraded.is_empty()) {
@@ -56,7 +56,7 @@ async fn health(
     };
     let said = Health {
         status,
-        reasons: health.degraded.into_iter().map(told).collect(),
+        reasons: health.degraded.into_iter().map(reason_text).collect(),
         version: VERSION.to_owned(),
         uptime_s: health.uptime.as_secs(),
         lost_commits: app.engine.store_condition().lost_commits,

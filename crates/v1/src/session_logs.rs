@@ -66,9 +66,9 @@ async fn logs(
         let key = KeyWatch::new(caller.key);
         let ready = VecDeque::from([Format::retry()]);
         let said_at = Instant::now();
-        let told =
+        let follow_stream =
             LogFollow { _slot: slot, app, caller, id, after, generation, key, ready, said_at };
-        return Ok(stream::response(Format::Sse, told));
+        return Ok(stream::response(Format::Sse, follow_stream));
     }
     let logs = lines(&app, caller, id, after)?;
     let next = logs.last().map(|line| line.id).or(after);

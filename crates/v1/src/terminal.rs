@@ -199,7 +199,7 @@ impl Input<'_> {
             };
             match done {
                 Ok(()) => {}
-                // Its end, and what it wrote last, are still to be told.
+                // Its end and its last output must still be sent.
                 Err(refusal) if is_over(&refusal) => {}
                 Err(refusal) => return End::Failed(refusal),
             }

@@ -355,7 +355,7 @@ mod tests {
             let refused = claim(&table, name, "1").await.err().unwrap();
             assert_eq!(refused.refusal.code, ErrorCode::IdempotencyConflict);
         }
-        // In the middle of it: told when it is certain.
+        // During the request: answered when it is certain.
         let first = claim(&table, "a", "1").await.unwrap().unwrap();
         let lease = first.lease();
         let abandoned = abandon("a");

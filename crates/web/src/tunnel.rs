@@ -108,7 +108,7 @@ async fn one_way<R: AsyncRead, W: AsyncWrite>(
             break;
         }
     }
-    // Who is gone need not be told.
+    // A peer that is gone needs no shutdown.
     let _ = to.shutdown().await;
     ended.send_replace(true);
 }

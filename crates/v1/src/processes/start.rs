@@ -78,7 +78,7 @@ async fn waited(
     record: ProcessRecord,
     used: Option<&Use>,
 ) -> Result<Response, Refused> {
-    let told = match (wait, used) {
+    let process_view = match (wait, used) {
         (Wait::Nothing, _) => view::process(&record),
         (Wait::End, used) => {
             let record = waiting.end(deadline, record).await?;
@@ -95,5 +95,5 @@ async fn waited(
             wire::Process { ports_open: Some(false), ..view::process(&record) }
         }
     };
-    answer::json(StatusCode::CREATED, &told)
+    answer::json(StatusCode::CREATED, &process_view)
 }
