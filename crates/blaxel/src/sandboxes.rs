@@ -82,8 +82,8 @@ fn check_name(name: &str) -> Result<(), BlaxelError> {
         return Ok(());
     }
     let cause = format!(
-        "metadata.name: {name:?} is no name: at most {NAME_CHARS_MAX} letters, digits, dots, \
-         dashes and underscores, and no id of a sandbox"
+        "metadata.name: {name:?} is not a valid name: at most {NAME_CHARS_MAX} letters, digits, dots, \
+         dashes and underscores, and not the id of a sandbox"
     );
     Err(BlaxelError::bad(cause))
 }

@@ -79,8 +79,8 @@ pub(super) fn routes() -> Vec<Route> {
         .answers(204, "The sandbox was returned", []);
     let abandon = Operation::new(
         "abandon_checkout",
-        "Give up a checkout whose answer was not taken: the lease that was handed out for this key is returned, \
-         and none will be handed out for it",
+        "Abandon a checkout whose answer did not arrive: the lease for this idempotency key is returned, \
+         and no other will be handed out for it",
     )
     .answers(204, "The request was abandoned", []);
     let one = "/v1/checkouts/{id}";

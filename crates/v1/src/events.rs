@@ -49,14 +49,14 @@ pub(super) const RESUME: Param = Param::new(
     Kind::Number(0, AFTER_MAX),
     "The last event that the client read: the stream continues after it",
 );
-const TOLD: &str = "A stream of `Event`s; a page of them if only `application/json` is accepted. A stream \
-    tells by a `reset` event that some are forgotten, or that the history is another one. Only streams have \
-    `sandbox_state`, a change of the state of a sandbox, as it happens";
+const STREAM_OR_PAGE: &str = "A stream of `Event`s; a page of them if only `application/json` is accepted. A stream \
+    has a `reset` event if events were deleted, or if the history is another one. Only streams have \
+    `sandbox_state`, a change of the state of a sandbox";
 
 pub(super) fn routes() -> Vec<Route> {
     let operation = |id, about| {
         let content = [json("EventList"), Content(SSE, Some("Event"))];
-        Operation::new(id, about).answers(200, TOLD, content)
+        Operation::new(id, about).answers(200, STREAM_OR_PAGE, content)
     };
     let all = operation("list_events", "List events, or stream them");
     let of_one = operation("list_sandbox_events", "List or stream the events of one sandbox");

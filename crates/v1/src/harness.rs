@@ -30,9 +30,9 @@ pub(super) fn routes() -> Vec<Route> {
     )
     .answers(
         101,
-        "A WebSocket: a text is a line without its end, at most 1 MiB to the harness and 4 MiB from it. Closed with \
-         4000 when the program ended, 4001 when it ran out of memory, 4002 when the sandbox is gone, 4003 and 4004 \
-         when the program said what cannot be passed on; the reason is a code and its cause",
+        "A WebSocket: each text message is one line, at most 1 MiB to the harness and 4 MiB from it. Closed with \
+         4000 when the program ended, 4001 when it ran out of memory, 4002 when the sandbox has ended, 4003 and 4004 \
+         when the program wrote a line that is too long or not UTF-8; the reason is an error code and its cause",
         [],
     );
     vec![Route::new(

@@ -41,7 +41,7 @@ pub(super) fn routes() -> Vec<Route> {
     );
     let stop = status_view(
         "stop_keeping_awake",
-        "Let the processes that keep a sandbox awake now do so no longer, at once or in a while. Nothing \
+        "End the keep-alive of the processes that have it now, at once or after a delay. No process \
          is killed, and the latest call counts",
     );
     vec![

@@ -45,7 +45,7 @@ fn routes_of(target: &TargetSpec) -> Vec<Route> {
             .answers(200, "The open ports, in ascending order", [json("PortList")]);
     let proxied = Operation::new(
         at.proxy.id,
-        "Speak with the server that listens on a port inside: HTTP with any method, or what it goes over to, \
+        "Proxy a request to the server on a port in the sandbox: HTTP with any method, or a protocol upgrade \
          such as a WebSocket",
     )
     .answers(101, "The server in the sandbox switched protocols", [])

@@ -36,7 +36,7 @@ pub(super) fn routes() -> Vec<Route> {
     let spoken = |id, about| {
         Operation::new(id, about).answers(
             101,
-            "A WebSocket: bytes both ways, and `TerminalWord`s as texts: `resize` from the client, `process` first \
+            "A WebSocket: bytes as binary messages both ways, and `TerminalWord`s as text messages: `resize` from the client, `process` first \
              and `exit` or `error` last from the server",
             [],
         )

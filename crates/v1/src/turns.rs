@@ -44,7 +44,7 @@ const SAYING: &[ErrorCode] = &[
     ErrorCode::TooLarge,
 ];
 
-const TOLD: &str = "A stream of what the turn gives, by name: `sandbox_active`, `turn_started`, \
+const STREAM: &str = "A stream of the pieces of the turn, by name: `sandbox_active`, `turn_started`, \
     `output`, `message`, `error`, `result`, `sandbox_terminated`, and last `turn_ended`";
 
 const READING: &[ErrorCode] = &[
@@ -59,7 +59,7 @@ pub(super) fn routes() -> Vec<Route> {
         "send_turn",
         "Send a message; the answer is a stream, or with `Accept: application/json` the result at the end",
     )
-    .answers(200, TOLD, [Content(SSE, None), json("TurnAnswer")]);
+    .answers(200, STREAM, [Content(SSE, None), json("TurnAnswer")]);
     let list = Operation::new("list_turns", "List the turns of a session").answers(
         200,
         "A page of turns, oldest first",

@@ -146,9 +146,9 @@ fn operation(route: &Route, id: &str) -> OperationBuilder {
 fn state_lost() -> Header {
     let mut header = Header::new(text());
     header.description = Some(
-        "Only if files of the session were lost since the last answer that said so: the reason. \
+        "Only if files of the session were lost and no earlier answer reported it: the reason. \
          An answer that is a JSON object then also has `state_lost` and `state_lost_reason`. \
-         Refusals say it in the same way."
+         Refusals report it in the same way."
             .to_owned(),
     );
     header

@@ -38,8 +38,8 @@ pub(super) fn tools() -> Vec<Tool<UseTarget>> {
         Tool::new(
             reads(
                 "codegenFileSearch",
-                "Find files by name: those that have the letters of the query in this order in their name, the best 10. \
-                 Directories such as node_modules and .git are passed over.",
+                "Find files by name: the 10 best whose names contain the letters of the query in order. \
+                 Directories such as node_modules and .git are skipped.",
             ),
             file_search,
         ),

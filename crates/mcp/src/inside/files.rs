@@ -46,7 +46,7 @@ pub(super) fn tools() -> Vec<Tool<UseTarget>> {
         Tool::new(
             changes(
                 "fsWriteFile",
-                "Write a whole file, or with isDirectory make a directory. Directories above it are made; what was there is \
+                "Write a whole file, or create a directory with isDirectory. Missing parents are created; an existing file is \
                  replaced.",
             ),
             write_file,

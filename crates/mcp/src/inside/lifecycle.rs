@@ -18,8 +18,8 @@ pub(super) fn tools() -> Vec<Tool<UseTarget>> {
         Tool::new(
             About::new(
                 "stop",
-                "Take keepAlive from the processes that have it now, at once or after `timeout` seconds, so that the sandbox \
-                 may rest. Nothing is killed. The latest call counts; an immediate one cancels one that is scheduled.",
+                "End the keepAlive of the processes that have it now, at once or after `timeout` seconds, so that the sandbox \
+                 may be frozen. No process is killed. The latest call counts; an immediate one cancels a scheduled one.",
                 Needs::Use,
                 Effect::Changes,
             ),

@@ -43,9 +43,9 @@ pub(super) fn tools() -> Vec<Tool<UseTarget>> {
         Tool::new(
             changes(
                 "processExecute",
-                "Start a process. With waitForCompletion its end is waited for, at most 58 seconds: past that pollRequired is \
-                 true, and the process runs on. Without keepAlive, timeout only ends the wait; with keepAlive the process \
-                 keeps the sandbox awake and is killed after timeout seconds (600 if not given, 0 is never).",
+                "Start a process. With waitForCompletion the call waits for its end, at most 58 seconds: after that pollRequired is \
+                 true, and the process continues. Without keepAlive, timeout only ends the wait; with keepAlive the process \
+                 keeps the sandbox from being frozen and is killed after timeout seconds (600 if not given, 0 is never).",
             ),
             execute,
         ),
@@ -264,7 +264,7 @@ async fn execute(call: Call<UseTarget>, asked: Execute) -> Result<Executed, Refu
     let message = (!is_done).then(|| {
         let what = if waits_for_end { "has not ended" } else { "does not listen on every port" };
         format!(
-            "The process {what} yet and runs on. Ask again with processGet, and its output is in processGetLogs; the \
+            "The process {what} yet and continues. Check it with processGet, and read its output with processGetLogs; the \
              identifier is {}.",
             record.name
         )

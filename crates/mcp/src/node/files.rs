@@ -23,7 +23,7 @@ pub(super) fn tools() -> Vec<Tool<Node>> {
             About::new(
                 "read_file",
                 "Read a file of a sandbox, or part of it: at most 1 MiB in one call. `content` is null and `content_base64` \
-                 is given where it is not UTF-8.",
+                 is set if the file is not UTF-8.",
                 Needs::Read,
                 Reads,
             ),

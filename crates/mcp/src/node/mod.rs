@@ -44,11 +44,11 @@ impl Node {
 
 impl ToolScope for Node {
     const NAME: &'static str = "shoal";
-    const INSTRUCTIONS: &'static str = "Sandboxes to run programs in. `checkout` gives you one \
-        of your own within milliseconds; `exec`, `write_file`, `read_file` and the others take its \
-        `sandbox_id`; `return_sandbox` gives it back. Relative paths are those of /workspace. \
-        Programs that are to run on are processes: `start_process`. A session is a conversation \
-        whose files survive its sandbox. `why_sandbox` says why a sandbox is as it is, or how it ended.";
+    const INSTRUCTIONS: &'static str = "Sandboxes to run programs in. `checkout` hands out one \
+        for your exclusive use within milliseconds; `exec`, `write_file`, `read_file` and the others take its \
+        `sandbox_id`; `return_sandbox` returns it. Relative paths begin in /workspace. \
+        Use `start_process` for programs that must outlive a call. A session is a conversation \
+        whose files survive its sandbox. `why_sandbox` explains why a sandbox is in its state, or how it ended.";
 
     fn tools(&self) -> &[Tool<Self>] {
         &self.0.tools

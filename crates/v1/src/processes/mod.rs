@@ -182,8 +182,8 @@ fn output() -> Vec<Route> {
     )
     .answers(
         200,
-        "A part; or everything from `offset` on as bytes; or a stream of `ProcessEvent`s that ends with \
-         `exit`, in which `id` is where to go on",
+        "A page; or everything from `offset` on as bytes; or a stream of `ProcessEvent`s that ends with \
+         `exit`, in which `id` is the offset to resume at",
         [
             json("ProcessLog"),
             Content(SSE, Some("ProcessEvent")),
