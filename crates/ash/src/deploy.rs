@@ -93,7 +93,7 @@ fn too_large() -> String {
 /// Adds servers to those that an agent has, each in place of one of the same name.
 pub(super) fn add_servers(files: &mut Files, servers: Map<String, Value>) {
     let present = files.get(SERVERS).and_then(|file| serde_json::from_slice(&file.bytes).ok());
-    // What is no object has no servers, and would be none to its reader either.
+    // A value that is not an object has no servers.
     let mut all = match present {
         Some(Value::Object(map)) => map,
         Some(_) | None => Map::new(),

@@ -25,7 +25,7 @@ const MESSAGES: u64 = 100;
 const EVENTS: u64 = 200;
 /// A page ends where it has become so large.
 const PAGE_BYTES: usize = 4 << 20;
-/// What clients can count to.
+/// The largest number that clients can represent.
 const AFTER_MAX: u64 = 1 << 53;
 const LIFECYCLE: &str = "lifecycle";
 /// Nothing here makes these.

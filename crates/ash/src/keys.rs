@@ -15,7 +15,7 @@ use web::front::{Needs, no_content};
 
 const LABEL_CHARS_MAX: usize = 100;
 const LABEL: &str = "ash";
-/// What every key begins with: nothing else of one is kept that could be shown.
+/// The prefix of every key: no other part of it is stored that could be shown.
 const KEY_PREFIX: &str = "shoal_";
 
 pub(super) fn routes(routes: &mut Routes) {

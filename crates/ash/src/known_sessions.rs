@@ -64,7 +64,7 @@ pub(super) async fn remember(app: &App, view: &SessionView) -> Result<(), AshErr
     Ok(app.engine.keep_past(KIND, view.tenant, view.id, shown.to_string()).await?)
 }
 
-/// What is shown of the sessions of a key that ended and of which nothing else is known.
+/// The stored views of a key's ended sessions.
 pub(super) async fn all_ended(app: &App, caller: Caller) -> Result<Vec<Value>, AshError> {
     let over = app.engine.all_past(KIND, caller).await?;
     Ok(over.iter().filter_map(|body| serde_json::from_str(body).ok()).collect())

@@ -10,7 +10,7 @@ const NAME_MAX: usize = 64;
 /// A name of an event and what it carries.
 pub(super) type Named = (String, Value);
 
-/// What is sent before a message.
+/// The events that are sent before a message.
 pub(super) fn granular(message: &Value) -> Vec<Named> {
     match message["type"].as_str() {
         Some("stream_event") => delta(&message["event"]).into_iter().collect(),

@@ -44,7 +44,7 @@ pub(super) fn routes(routes: &mut Routes) {
     routes.add(MethodFilter::GET, one, name, Needs::Read, follow);
 }
 
-/// What was sent, as the harness gets it: the text alone, or with what else was asked for.
+/// The message as the harness gets it: the text alone, or with its options.
 fn input_of(body: &mut Fields) -> Result<Value, AshError> {
     let content = body.required("content")?;
     match &content {
@@ -207,7 +207,7 @@ impl BodySource for Stream {
                 return None;
             }
             let piece = timeout(HEARTBEAT, self.follow.next()).await;
-            // What came while its key was revoked is not for it.
+            // Frames that came after the key was revoked are not sent.
             if !self.key.works(&self.app) {
                 self.end("Invalid API key");
                 continue;

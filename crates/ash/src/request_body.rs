@@ -16,7 +16,7 @@ use web::body_memory::Share;
 /// A larger body is parsed on another thread.
 const LARGE_BYTES: usize = 256 << 10;
 
-/// What was read takes memory for as long as this is held.
+/// A parsed value; its memory counts while this is held.
 pub(super) struct Read<T> {
     pub(super) taken: T,
     pub(super) share: Share,

@@ -79,7 +79,7 @@ fn servers_of(body: &mut Fields) -> Result<Option<Map<String, Value>>, AshError>
 }
 
 /// A request to create a session.
-struct SessionRequest {
+struct CreateRequest {
     agent: String,
     extra_env: BTreeMap<String, String>,
     servers: Option<Map<String, Value>>,
@@ -88,7 +88,7 @@ struct SessionRequest {
     config: Map<String, Value>,
 }
 
-impl SessionRequest {
+impl CreateRequest {
     fn of(mut body: Fields) -> Result<Self, AshError> {
         let agent = body.required_text("agent", NAME_CHARS_MAX)?;
         if body.has("credentialId") {
@@ -110,8 +110,8 @@ async fn create(
     By(caller): By,
     request: Request,
 ) -> Result<Response, AshError> {
-    let read = request_body::read(request, &app, BODY_MAX, SessionRequest::of).await?;
-    let SessionRequest { agent: name, extra_env, servers, prompt, mode, config } = read.taken;
+    let read = request_body::read(request, &app, BODY_MAX, CreateRequest::of).await?;
+    let CreateRequest { agent: name, extra_env, servers, prompt, mode, config } = read.taken;
     let Some(agent) = registry::find(&app, caller.key, &name).await? else {
         return Err(AshError::new(404, format!("Agent \"{name}\" not found")));
     };

@@ -60,7 +60,7 @@ pub(super) fn answered(piece: &TurnPiece) -> Option<PastMessage> {
     is_listed.then_some(PastMessage { seq, role: "assistant", content, at })
 }
 
-/// What a message says it is.
+/// The type of a message.
 #[derive(Deserialize)]
 struct Kind<'a> {
     #[serde(borrow, rename = "type")]
@@ -152,7 +152,7 @@ pub(super) fn failure_of(turn: &TurnRecord) -> Option<PastEvent> {
     Some(PastEvent { at: end.at, kind: "error", data: json!({"error": error}), from })
 }
 
-/// What happened to the session itself.
+/// An event of the session itself.
 pub(super) fn lifecycle_of(stored: &StoredEvent) -> Option<PastEvent> {
     let data = match &stored.event {
         LifecycleEvent::SessionChanged { change, .. } => json!({"action": change}),

@@ -1,5 +1,6 @@
-//! Who calls: a key of ours, in the header that `curl` is shown with or in the one that the clients
-//! of Blaxel send. A listener that takes requests without a key takes none from web pages.
+//! Authentication: by a key of the server, in the header that `curl` is shown with or in the one
+//! that the clients of Blaxel send. A listener that takes requests without a key takes none from
+//! web pages.
 
 use engine::Caller;
 use http::header::{AUTHORIZATION, HOST, ORIGIN};
@@ -16,7 +17,7 @@ use web::refused::Refused;
 pub const OF_LISTENER: KeyId = KeyId::from_u128(0x0062_6c61_7800_8000_8000_0000_0000_0001);
 
 const X_BLAXEL_AUTHORIZATION: &str = "x-blaxel-authorization";
-/// What browsers say about who calls, also where they send no origin.
+/// The header in which browsers name the calling site, even without an origin.
 const SEC_FETCH_SITE: &str = "sec-fetch-site";
 
 pub(crate) fn authenticate(
@@ -25,7 +26,7 @@ pub(crate) fn authenticate(
     path: &str,
     headers: &HeaderMap,
 ) -> Result<Caller, Refused> {
-    // What only we understand counts first: beside it, the other may be for a server inside.
+    // The header of Blaxel counts first: then `Authorization` may be for a server inside.
     let given = [X_BLAXEL_AUTHORIZATION, AUTHORIZATION.as_str()];
     let given = given.into_iter().find_map(|name| headers.get(name));
     if mounted == Mounted::Listener && app.options.keyless {

@@ -36,7 +36,7 @@ enum Shape {
     Sandbox,
     /// By the control plane: `code`, `error` and `message`.
     Control,
-    /// What is no route of a sandbox, in the words of its framework.
+    /// An unknown route of a sandbox, with the text of its framework.
     NoRoute,
 }
 

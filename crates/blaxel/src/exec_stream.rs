@@ -79,7 +79,7 @@ impl ExecStream {
         };
         let stream = match watched {
             Ok(watched) => Self { lines: VecDeque::new(), watched: Some(watched) },
-            // What went wrong is an event here, not a status.
+            // An error is an event here, not a status.
             Err(error) => {
                 Self { lines: VecDeque::from([line("error", Some(&error.text))]), watched: None }
             }

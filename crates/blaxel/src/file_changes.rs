@@ -42,7 +42,7 @@ pub(super) fn permissions(text: Option<&str>) -> Result<Option<u32>, BlaxelError
     Ok(Some(mode))
 }
 
-/// What cannot be written is not the request's form.
+/// A failed write is not an error of the request's form.
 pub(super) fn unwritten(refusal: Refusal) -> BlaxelError {
     let is_of_path = [ErrorCode::PathNotFound, ErrorCode::InvalidArgument].contains(&refusal.code);
     let error = BlaxelError::from(refusal);

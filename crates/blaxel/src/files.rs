@@ -90,7 +90,7 @@ fn permissions(entry: &Entry) -> String {
     format!("{:o}", kind | special | entry.mode & 0o777)
 }
 
-/// What is at a path, a last link followed.
+/// The kind of file at a path; a link is followed.
 pub(super) async fn kind_of(used: &Use, path: &FilePath) -> Result<EntryKind, Refusal> {
     let kind = used.stat(&path.whole).await?.kind;
     match kind {
@@ -289,7 +289,7 @@ fn media_type(name: &str) -> &'static str {
     }
 }
 
-/// What is at a path, as headers; what is not there is not found.
+/// The file at a path, as headers; a missing one is answered with 404.
 pub(super) async fn head(target: &Target, path: &FilePath) -> Result<Response, BlaxelError> {
     let used = target.begin(UseKind::Read).await?;
     let kind = kind_of(&used, path).await.map_err(|refusal| not_found(path, refusal))?;

@@ -40,7 +40,7 @@ enum At {
     Over,
 }
 
-/// What a part is.
+/// The header of a part.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Part {
     pub(super) name: String,
@@ -134,7 +134,7 @@ impl Form {
                 }
                 continue;
             }
-            // What could be the beginning of the end waits.
+            // Bytes that may begin the boundary wait.
             let safe = self.buffer.len().saturating_sub(self.end.len() - 1);
             if safe > 0 {
                 let chunk = self.buffer.split_to(safe).freeze();

@@ -117,7 +117,7 @@ fn router(app: &App, mounted: Mounted) -> Router {
         let done = call(mounted, &state.0, by.0, request).await;
         done.unwrap_or_else(|error| mounted.shaped(error).into_response())
     };
-    // What a page may ask before it calls is no secret.
+    // The answer to a CORS preflight is public.
     let asked_before = async || answer::empty(StatusCode::NO_CONTENT);
     let all = on(MethodFilter::OPTIONS, asked_before.layer(front(Needs::Public)))
         .fallback(call.layer(front(Needs::Read)));

@@ -21,7 +21,7 @@ impl LossyText {
         }
     }
 
-    /// What is left at the end: the start of a character that never came.
+    /// The rest at the end: the start of a character that never arrived.
     pub(super) fn finish(&mut self) -> String {
         let tail = std::mem::take(&mut self.tail);
         String::from_utf8_lossy(&tail).into_owned()

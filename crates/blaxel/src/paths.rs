@@ -1,4 +1,4 @@
-//! What a path of a request means. Blaxel routes on the decoded path, but looks at the encoded one
+//! Request paths. Blaxel routes on the decoded path, but looks at the encoded one
 //! to tell whether a file is meant from the root or from the working directory; its clients rely on
 //! both. Nothing is confined here: the guest does that, as the programs inside would see it.
 
@@ -42,7 +42,7 @@ impl<'a> RequestPath<'a> {
         (rest.is_empty() || rest.starts_with('/')).then_some(rest)
     }
 
-    /// What was sent behind so many parts, as it was sent.
+    /// The encoded path behind this many parts.
     pub(super) fn raw_behind(&self, parts: usize) -> String {
         let mut slashes = self.raw.match_indices('/');
         slashes.nth(parts).map_or_else(String::new, |(at, _)| self.raw[at..].to_owned())

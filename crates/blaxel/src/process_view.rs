@@ -38,7 +38,7 @@ pub(super) struct ProcessView<'a> {
     stdin: bool,
 }
 
-/// What a process wrote.
+/// The output of a process.
 #[derive(Debug, Default)]
 pub(super) struct ProcessText {
     pub(super) stdout: String,

@@ -62,7 +62,7 @@ impl StartRequest {
         flag.unwrap_or(false)
     }
 
-    /// What the engine is asked.
+    /// The request for the engine.
     fn request(&self) -> Result<ProcessRequest, BlaxelError> {
         let command = self.command.as_deref().filter(|command| !command.is_empty());
         let Some(command) = command else {

@@ -8,7 +8,7 @@ use super::terminal::Terminals;
 /// The kind of names that are sandboxes of Blaxel.
 pub(super) const KIND: &str = "blaxel.sandbox";
 
-/// What the dialect keeps.
+/// The state of the dialect.
 pub(crate) struct Registry {
     pub(super) began: Wall,
     pub(super) terminals: Terminals,

@@ -69,7 +69,7 @@ pub(super) fn number(
     Ok(query.text(name)?.and_then(|text| text.parse().ok()).unwrap_or(default))
 }
 
-/// What a client takes.
+/// The media types that a client accepts.
 pub(super) fn accept(headers: &HeaderMap) -> String {
     let all: Vec<_> = headers.get_all(ACCEPT).iter().filter_map(|it| it.to_str().ok()).collect();
     all.join(",").to_ascii_lowercase()

@@ -34,7 +34,7 @@ pub(super) enum Route {
     Unknown,
 }
 
-/// What of a process.
+/// A route beneath one process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum OfProcess {
     Itself,
@@ -44,7 +44,7 @@ pub(super) enum OfProcess {
     Stdin,
 }
 
-/// What of an upload.
+/// A route beneath one upload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum OfUpload {
     Part,
@@ -168,12 +168,12 @@ impl Route {
         }
     }
 
-    /// What a key must allow for it.
+    /// The role that it requires.
     pub(super) fn needs(&self, method: &Method) -> Needs {
         let looks = [Method::GET, Method::HEAD].contains(method);
         match self {
             Self::Port(..) | Self::TerminalSocket => Needs::Use,
-            // What a tool needs is checked when it is called.
+            // The role that a tool requires is checked when it is called.
             Self::Mcp => Needs::Read,
             Self::Root
             | Self::Health
@@ -202,7 +202,7 @@ impl Route {
         }
     }
 
-    /// What it is called in the log and the metrics.
+    /// Its name in the log and the metrics.
     pub(super) const fn name(&self) -> &'static str {
         match self {
             Self::Root => "/compat/blaxel/{sandbox}",

@@ -73,7 +73,7 @@ fn status(app: &App, caller: Caller, named: &NamedSession) -> &'static str {
     if app.engine.session_lives(caller, named.session) { "DEPLOYED" } else { "TERMINATED" }
 }
 
-/// What could be the name of one.
+/// Checks the name of a sandbox.
 fn check_name(name: &str) -> Result<(), BlaxelError> {
     let fits = |c: char| c.is_ascii_alphanumeric() || ['-', '_', '.'].contains(&c);
     let begins = name.chars().next().is_some_and(|c| c.is_ascii_alphanumeric());

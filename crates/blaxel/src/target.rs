@@ -12,7 +12,7 @@ use super::{OF_LISTENER, sandboxes};
 use crate::app::App;
 use web::use_target::UseTarget;
 
-/// What a sandbox of the listener of its own is called.
+/// The name of the sandbox of the separate listener.
 pub(super) const OF_ITS_OWN: &str = "default";
 
 /// A sandbox and the caller.

@@ -87,7 +87,7 @@ const fn method(verb: Verb) -> Option<Method> {
     })
 }
 
-/// What it answers when all is well.
+/// The schema of its successful answer.
 fn result(words: &ApiDocument, operation_doc: &Value) -> JsonObject {
     let answers = [&operation_doc["responses"]["200"], &operation_doc["responses"]["201"]];
     let schema = answers.iter().find_map(|answer| {

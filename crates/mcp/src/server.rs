@@ -22,7 +22,7 @@ use super::tool::{Call, Running, Tool};
 use web::app::App;
 use web::front::{Admitted, Needs};
 use web::refused::Refused;
-use web::state_loss::Fields;
+use web::state_loss::LossFields;
 
 /// What a set of tools works on: the node, or one sandbox.
 pub(super) trait ToolScope: Clone + Send + Sync + 'static {
@@ -81,7 +81,7 @@ impl Server {
         Self { app, by, made, of }
     }
 
-    /// What the key may not call is not shown to it.
+    /// Tools that the key may not call are not listed.
     fn shown(&self) -> impl Iterator<Item = &Shown> {
         let role = self.by.caller.role;
         let allowed = self.of.shown().into_iter().filter(move |(_, needs)| needs.allow(role));
@@ -114,7 +114,7 @@ impl Server {
             Ok((Ok(mut value), losses)) => {
                 // A model reads results, so the refusal is in the result.
                 if let (Value::Object(object), Some(loss)) = (&mut value, losses.last()) {
-                    Fields::SNAKE.add(object, *loss);
+                    LossFields::SNAKE.add(object, *loss);
                     self.app.engine.losses_reported(&losses);
                 }
                 Ok(value)

@@ -85,7 +85,7 @@ uuid_ids! {
     KeyId;
 }
 
-/// What belongs to no caller belongs to the server itself.
+/// [`KeyId::NIL`] stands for the server itself: the owner of what belongs to no caller.
 impl Default for KeyId {
     fn default() -> Self {
         Self::NIL

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::ids::KeyId;
 use crate::time::Wall;
 
-/// What the holder of a key may do.
+/// The role of a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
@@ -46,9 +46,9 @@ impl fmt::Display for Role {
 pub struct KeyRecord {
     /// Its id: the tenant of what is made with it.
     pub id: KeyId,
-    /// What people call it.
+    /// Its name, for people.
     pub name: String,
-    /// What it allows.
+    /// Its role.
     pub role: Role,
     /// The hash of the secret. The secret itself is stored nowhere.
     #[serde(with = "hex")]

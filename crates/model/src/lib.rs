@@ -23,6 +23,7 @@ pub mod signals;
 pub mod state;
 pub mod stats;
 pub mod template;
+mod template_validation;
 pub mod time;
 pub mod turn;
 pub mod why;

@@ -1,4 +1,4 @@
-//! What one sandbox may consume. Every field has a default that is safe on a laptop.
+//! Resource limits of one sandbox. Every field has a default that is safe on a laptop.
 
 use serde::{Deserialize, Serialize};
 
@@ -24,7 +24,7 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// What `/workspace` may hold.
+    /// The size of `/workspace` in bytes.
     pub const fn workspace_bytes(&self) -> u64 {
         (self.workspace_mb as u64) << 20
     }

@@ -51,7 +51,7 @@ const TAKEN: &[&str] = &[
 /// Where nothing may be mounted, but beneath it may.
 const TOPS: &[&str] = &["/", "/bin", "/etc", "/lib", "/lib64", "/run", "/sbin", "/usr", "/var"];
 
-/// What is wrong with these mounts, if anything is.
+/// The problem with these mounts, if there is one.
 pub(crate) fn problem(mounts: &[Mount]) -> Option<&'static str> {
     if mounts.len() > MOUNTS_MAX {
         return Some("at most 32 mounts are allowed");

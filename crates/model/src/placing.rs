@@ -19,7 +19,7 @@ pub enum HardLimits {
     None(String),
 }
 
-/// What the workspaces of a template are on a node.
+/// Where the workspaces of a template are on a node, and how their size is limited.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct Placed {

@@ -187,7 +187,7 @@ pub enum ProcessChange {
     Put {
         /// The process.
         record: Arc<ProcessRecord>,
-        /// What it wrote, in a form that only the writer knows.
+        /// Its output, in a format that only the writer knows.
         log: Option<Arc<[u8]>>,
     },
     /// The record of a process is deleted.

@@ -17,7 +17,7 @@ use crate::template::{RuntimeTraits, Template};
 use crate::time::Wall;
 use crate::why::Ended;
 
-/// Who has the exclusive use of a sandbox.
+/// The owner of a sandbox, who has its exclusive use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Owner {
@@ -42,9 +42,9 @@ pub struct SandboxRecord {
     pub generation: Generation,
     /// Its template.
     pub template: TemplateName,
-    /// What the runtime it was launched by can do.
+    /// The capabilities of the runtime that launched it.
     pub traits: RuntimeTraits,
-    /// Who uses it.
+    /// Its owner.
     pub owner: Owner,
     /// The key that its owner belongs to; nil where it has none.
     #[serde(default)]
@@ -101,7 +101,7 @@ pub struct SessionRecord {
     pub generation: Generation,
     /// Its sandbox, live or cold.
     pub sandbox: Option<SandboxId>,
-    /// What is bound to each of its sandboxes.
+    /// The settings that are bound to each of its sandboxes.
     pub claim: Option<Arc<ClaimSettings>>,
     /// How long it may be idle; its template's value if not given.
     pub idle_timeout_ms: Option<u64>,
@@ -158,7 +158,7 @@ pub enum OnDisconnect {
 pub struct PoolRecord {
     /// Its template, with the pool's settings.
     pub template: Arc<Template>,
-    /// What its runtime can do.
+    /// The capabilities of its runtime.
     pub traits: RuntimeTraits,
     /// Its phase.
     pub phase: PoolPhase,

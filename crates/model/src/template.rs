@@ -1,12 +1,11 @@
-//! A template: the named recipe of a sandbox, with the settings of its pool. Validation lives
-//! here, so that a bad template is refused by name of the field wherever it comes from.
+//! A template: the named recipe of a sandbox, with the settings of its pool.
 
 use serde::{Deserialize, Serialize};
 
 use crate::claim::NetworkPolicy;
 use crate::ids::TemplateName;
 use crate::limits::Limits;
-use crate::mount::{self, Mount};
+use crate::mount::Mount;
 pub use crate::runtime_kind::RuntimeKind;
 
 /// A named recipe: root filesystem, limits, network policy, harness, pool settings.
@@ -16,22 +15,22 @@ pub use crate::runtime_kind::RuntimeKind;
 pub struct Template {
     /// Its name.
     pub name: TemplateName,
-    /// What isolates its sandboxes.
+    /// The runtime that isolates its sandboxes.
     #[serde(default)]
     pub runtime: RuntimeKind,
-    /// What `/` is made of.
+    /// The root filesystem.
     #[serde(default)]
     pub root: RootFs,
-    /// What each sandbox may consume.
+    /// Resource limits of each sandbox.
     #[serde(default)]
     pub limits: Limits,
-    /// What `/workspace` is.
+    /// Settings of `/workspace`.
     #[serde(default)]
     pub workspace: WorkspaceSettings,
     /// Files and directories of the host to mount. Only beneath directories that the server allows.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub mounts: Vec<Mount>,
-    /// What each sandbox may reach unless its claim says otherwise.
+    /// The network that each sandbox may reach, unless its claim says otherwise.
     #[serde(default)]
     pub network: NetworkPolicy,
     /// The program that answers turns.
@@ -66,7 +65,7 @@ const fn default_turn_timeout_ms() -> u64 {
     3_600_000
 }
 
-/// What the root filesystem is made of.
+/// The source of the root filesystem.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
@@ -80,7 +79,7 @@ pub enum RootFs {
     Image(String),
 }
 
-/// What `/workspace` is; its size is `limits.workspace_mb`.
+/// Settings of `/workspace`; its size is `limits.workspace_mb`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
@@ -109,7 +108,7 @@ impl WorkspaceSettings {
     }
 
     /// The problem with the aliases, if there is one.
-    fn alias_problem(&self) -> Option<&'static str> {
+    pub(crate) fn alias_problem(&self) -> Option<&'static str> {
         let is_plain =
             |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
         if self.aliases.len() > ALIASES_MAX {
@@ -295,22 +294,14 @@ impl PoolSettings {
         self.pool_size.saturating_add(self.max_overflow)
     }
 
-    /// What must be left of a sandbox's life for it to be handed out: more than this.
+    /// A sandbox is handed out only if it has more lifetime left than this.
     pub fn acquire_margin_ms(&self) -> u64 {
         self.acquire_min_remaining_ttl_ms.unwrap_or_else(|| (self.idle_ttl_ms / 2).min(60_000))
     }
 }
 
-/// Slots of one pool, and those who wait for them.
-const SLOTS_MAX: u64 = 100_000;
-/// A year.
-const YEAR_MS: u64 = 365 * 86_400_000;
 /// A file system needs some room for itself.
 pub(crate) const WORKSPACE_MB_MIN: u32 = 4;
-/// A tebibyte.
-const WORKSPACE_MB_MAX: u64 = 1 << 20;
-/// What one exec may keep of its output in memory: 64 MiB.
-const OUTPUT_BYTES_MAX: u64 = 64 << 20;
 
 impl Template {
     /// A template with every default.
@@ -332,110 +323,6 @@ impl Template {
             max_lifetime_ms: None,
         }
     }
-
-    /// Refuses settings that could never work, naming the field.
-    pub fn validate(&self) -> Result<(), InvalidTemplate> {
-        let bad = |field, problem| Err(InvalidTemplate { field, problem });
-        let pool = &self.pool;
-        if pool.slots() == 0 {
-            return bad(
-                "pool.pool_size",
-                "pool_size and max_overflow are both 0: no sandbox could be handed out",
-            );
-        }
-        if pool.idle_ttl_ms == 0 {
-            return bad("pool.idle_ttl_ms", "must be above 0");
-        }
-        if pool.acquire_margin_ms() >= pool.idle_ttl_ms {
-            return bad(
-                "pool.acquire_min_remaining_ttl_ms",
-                "must be below idle_ttl_ms, or every idle sandbox would be discarded",
-            );
-        }
-        if self.max_lifetime_ms.is_some_and(|life_ms| life_ms <= pool.acquire_margin_ms()) {
-            return bad(
-                "max_lifetime_ms",
-                "must be above acquire_min_remaining_ttl_ms, or no sandbox could be handed out",
-            );
-        }
-        for (field, value) in [
-            ("pool.max_uses", u64::from(pool.max_uses)),
-            ("pool.lease_ttl_ms", pool.lease_ttl_ms),
-            ("pool.refill_per_s", u64::from(pool.refill_per_s)),
-            ("limits.memory_mb", u64::from(self.limits.memory_mb)),
-            ("limits.cpu_milli", u64::from(self.limits.cpu_milli)),
-            ("limits.pids", u64::from(self.limits.pids)),
-            ("ready_timeout_ms", self.ready_timeout_ms),
-            ("turn_timeout_ms", self.turn_timeout_ms),
-        ] {
-            if value == 0 {
-                return bad(field, "must be above 0");
-            }
-        }
-        match &self.root {
-            RootFs::Directory(path)
-                if path.contains('\0')
-                    || path.split('/').any(|part| matches!(part, "" | "." | "..")) =>
-            {
-                return bad(
-                    "root",
-                    "a directory must be a relative path without `.`, `..` or `//`",
-                );
-            }
-            RootFs::Host | RootFs::Directory(_) | RootFs::Image(_) => {}
-        }
-        if let Some(program) = self.harness.program() {
-            let nameless = program.command.first().is_none_or(String::is_empty);
-            if nameless || program.command.iter().any(|word| word.contains('\0')) {
-                return bad("harness.command", "must name a program, without zero bytes");
-            }
-        }
-        match &self.harness {
-            Harness::AshBridge(program) if program.prewarm => {
-                return bad(
-                    "harness.prewarm",
-                    "an ash_bridge harness cannot be prewarmed: it reads its settings when it starts",
-                );
-            }
-            Harness::Shell | Harness::Jsonl(_) | Harness::AshBridge(_) => {}
-        }
-        if let Some(problem) = self.workspace.alias_problem() {
-            return bad("workspace.aliases", problem);
-        }
-        if let Some(problem) = mount::problem(&self.mounts) {
-            return bad("mounts", problem);
-        }
-        match (self.workspace.kind, self.workspace.limit) {
-            (Some(WorkspaceKind::Disk), _) if self.limits.workspace_mb < WORKSPACE_MB_MIN => {
-                return bad(
-                    "limits.workspace_mb",
-                    "must be at least 4 if the workspace is on disk",
-                );
-            }
-            (Some(WorkspaceKind::Memory), Some(WorkspaceLimit::Soft)) => {
-                return bad("workspace.limit", "must be hard if the workspace is in memory");
-            }
-            (Some(WorkspaceKind::Memory), Some(WorkspaceLimit::Hard) | None)
-            | (Some(WorkspaceKind::Disk) | None, _) => {}
-        }
-        for (field, value, max) in [
-            ("pool.pool_size", pool.pool_size.into(), SLOTS_MAX),
-            ("pool.max_overflow", pool.max_overflow.into(), SLOTS_MAX),
-            ("pool.max_waiters", pool.max_waiters.into(), SLOTS_MAX),
-            ("pool.idle_ttl_ms", pool.idle_ttl_ms, YEAR_MS),
-            ("pool.lease_ttl_ms", pool.lease_ttl_ms, YEAR_MS),
-            ("ready_timeout_ms", self.ready_timeout_ms, YEAR_MS),
-            ("turn_timeout_ms", self.turn_timeout_ms, YEAR_MS),
-            ("limits.workspace_mb", self.limits.workspace_mb.into(), WORKSPACE_MB_MAX),
-            ("limits.exec_timeout_ms", self.limits.exec_timeout_ms, YEAR_MS),
-            ("limits.exec_output_bytes", self.limits.exec_output_bytes, OUTPUT_BYTES_MAX),
-        ] {
-            if value > max {
-                return bad(field, "is more than anyone could need");
-            }
-        }
-        Ok(())
-    }
 }
 
 /// A template that could never work.
@@ -448,7 +335,7 @@ pub struct InvalidTemplate {
     pub problem: &'static str,
 }
 
-/// What the runtime of a template can do, as far as decisions depend on it.
+/// The capabilities of a template's runtime, as far as decisions depend on them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RuntimeTraits {
     /// How a used sandbox is made ready for the next user.

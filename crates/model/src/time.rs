@@ -80,7 +80,7 @@ pub struct RunClock {
 }
 
 impl RunClock {
-    /// That of a run that begins now.
+    /// The clock of a run that begins now.
     pub const fn begun(now: MachineClocks) -> Self {
         Self { began: now }
     }

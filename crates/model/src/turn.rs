@@ -26,7 +26,7 @@ pub struct TurnRecord {
     pub session: SessionId,
     /// The key that the session belongs to.
     pub tenant: KeyId,
-    /// What was sent, as JSON.
+    /// The message, as JSON.
     pub input: Arc<str>,
     /// When it was sent.
     pub created_at: Wall,
@@ -56,7 +56,7 @@ pub struct TurnEnd {
     pub outcome: TurnOutcome,
     /// The number that its end has after those of its pieces.
     pub seq: u64,
-    /// What the harness gave as the result, as JSON.
+    /// The result from the harness, as JSON.
     pub result: Option<Arc<str>>,
     /// What went wrong, in words.
     pub error: Option<Arc<str>>,
@@ -69,9 +69,9 @@ pub struct TurnPiece {
     pub seq: u64,
     /// When it came.
     pub at: Wall,
-    /// What it is: the name of an event in the turn's stream.
+    /// Its kind: the name of an event in the turn's stream.
     pub name: Arc<str>,
-    /// What it says, as JSON.
+    /// Its contents, as JSON.
     pub data: Arc<str>,
 }
 
@@ -112,7 +112,7 @@ pub enum TurnChange {
 }
 
 impl fmt::Debug for TurnRecord {
-    /// What was sent may be secret: only its size shows.
+    /// The message may be secret: only its size is shown.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("TurnRecord")
             .field("id", &self.id)

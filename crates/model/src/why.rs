@@ -30,7 +30,7 @@ pub struct Alive {
     pub generation: Generation,
     /// Its template.
     pub template: TemplateName,
-    /// What isolates it, or will.
+    /// The runtime that isolates it.
     #[serde(default)]
     pub runtime: RuntimeKind,
     /// How often what was launched for it was handed out, this time included.
@@ -38,7 +38,7 @@ pub struct Alive {
     pub uses: u32,
     /// Its state.
     pub state: SandboxState,
-    /// Who uses it.
+    /// Its owner.
     pub owner: Owner,
     /// The key that its owner belongs to; nil where it has none.
     #[serde(default)]
@@ -51,12 +51,12 @@ pub struct Alive {
     pub uses_in_progress: u32,
     /// Processes that keep it awake.
     pub keep_alive_processes: u32,
-    /// What programs wrote to the scale file.
+    /// The counter in the scale file.
     pub scale: u32,
     /// How the size of its workspace is kept, where it is on disk.
     #[serde(default)]
     pub workspace_limit: Option<WorkspaceLimit>,
-    /// What its workspace took when it was last measured.
+    /// The size of its workspace when it was last measured.
     #[serde(default)]
     pub workspace_bytes: Option<u64>,
     /// Why it is being ended, if it is.
@@ -94,7 +94,7 @@ pub struct Ended {
     pub tenant: KeyId,
     /// Why.
     pub cause: EndCause,
-    /// What the runtime said of it.
+    /// The detail that the runtime reported.
     pub detail: Option<Arc<str>>,
     /// The decision, where it was an eviction.
     pub eviction: Option<Arc<Eviction>>,
@@ -109,7 +109,7 @@ pub struct Ended {
 pub struct Eviction {
     /// The tier of the victim.
     pub tier: Tier,
-    /// What was short.
+    /// The resource that ran out.
     pub shortage: Shortage,
     /// The next in line of each tier when it was decided, and how many stood behind each.
     pub candidates: Vec<Candidate>,
@@ -148,7 +148,7 @@ impl Tier {
     pub const ALL: [Self; 3] = [Self::Cold, Self::Warm, Self::Waiting];
 }
 
-/// What was short.
+/// The resource that ran out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]

@@ -8,7 +8,7 @@ use std::str::FromStr;
 
 use model::{SessionId, Wall};
 
-/// What one looks like.
+/// The pattern of a cursor.
 pub(crate) const PATTERN: &str = "^[0-9a-f]{48}$";
 
 /// After a session that was made then and has this id.

@@ -30,7 +30,7 @@ const PAGE: u64 = 100;
 const PAGE_MAX: u64 = 1000;
 /// How many a stream reads at once.
 const STREAM_PAGE: u32 = 250;
-/// What fits into the numbers of a store.
+/// The largest number of an event in a store.
 pub(super) const AFTER_MAX: u64 = i64::MAX as u64;
 /// How often a stream looks for transitions. Each exec of each key makes two of them: streams
 /// that woke up for every one would cost more than the execs.
@@ -211,7 +211,7 @@ async fn page(
     let page = app.engine.events(caller, of.query(after, limit as u32)).await?;
     let (oldest, last) = (page.oldest, page.last);
     let events: Vec<_> = page.events.into_iter().map(Event::from).collect();
-    // What comes later may belong to others: then the next page is the empty one.
+    // Later events may belong to other keys: then the next page is empty.
     let is_full = events.len() as u64 == limit;
     let next = events.last().filter(|event| is_full && event.id < last).map(|event| event.id);
     answer::ok(&EventList { events, next, oldest })
@@ -298,8 +298,8 @@ impl EventStream {
     fn tell_states(&mut self, states: &mut StatesFound, before: u64) {
         while let Some((place, stored)) = states.changes.pop_front_if(|(_, s)| s.number < before) {
             self.place = place;
-            // One whose decision was written with later ones comes after the events of those: numbers
-            // never go back, so that a client that comes again misses nothing.
+            // One whose decision was written with later ones comes after the events of those:
+            // numbers never go back, so that a client that comes again misses nothing.
             self.tell(StoredEvent { number: stored.number.max(self.after), ..stored });
         }
     }

@@ -108,7 +108,7 @@ impl Side {
         }
     }
 
-    /// What may be passed on of what was read.
+    /// The part of the read bytes that may be sent.
     fn take(&mut self) -> Option<wire::Output> {
         let mut read = self.buffer.split();
         if let Some(room) = &mut self.room {
@@ -130,7 +130,7 @@ pub(crate) struct StreamOptions<'a> {
     pub(crate) output_bytes: Option<u64>,
     pub(crate) format: Format,
     pub(crate) request_id: &'a str,
-    /// What the body of the request holds of the memory for them.
+    /// The share of the request body in the memory for bodies.
     pub(crate) share: Share,
 }
 
@@ -142,7 +142,7 @@ impl ExecStream {
     ) -> Result<Self, Refused> {
         let StreamOptions { app, caller, patience, output_bytes, format, request_id, share } =
             watching;
-        // That it cannot be started is an answer, not an event.
+        // A failed start is a refusal, not an event.
         spec.confirm_start = true;
         let began = Instant::now();
         let mut process = match used.exec(spec).await {
@@ -203,7 +203,7 @@ impl ExecStream {
     /// Waits for something to happen; false if nothing did for a while.
     async fn step(&mut self) -> bool {
         let ended = self.exit.is_some();
-        // Who looks long after the deadline finds the end that came meanwhile.
+        // A poll long after the deadline must see an end that came before it.
         let gone_by = self.deadline.gone_by.max(Instant::now() + KILL_GRACE);
         let happened = tokio::select! {
             read = self.stdout.read() => Happened::Out(read),

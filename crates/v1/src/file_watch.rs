@@ -108,7 +108,7 @@ impl WatchedFiles {
         }
         let code = if self.over { close_code::NORMAL } else { close_code::AWAY };
         let close = Message::Close(Some(CloseFrame { code, reason: "".into() }));
-        // Who is gone does not hear it.
+        // A client that is gone does not get it.
         let _ = timeout(HEARTBEAT, socket.send(close)).await;
     }
 }

@@ -37,6 +37,10 @@ pub(super) fn routes() -> Vec<Route> {
 }
 
 fn routes_of(target: &TargetSpec) -> Vec<Route> {
+    [file_routes(target), directory_routes(target)].into_iter().flatten().collect()
+}
+
+fn file_routes(target: &TargetSpec) -> Vec<Route> {
     let at = target.routes;
     let get = Operation::new(at.read.id, "Read a file, or a part of it with `Range`")
         .answers(200, "The file", [Content(BYTES, None)])
@@ -48,24 +52,6 @@ fn routes_of(target: &TargetSpec) -> Vec<Route> {
     .answers(200, "The file", [json("FileEntry")]);
     let delete =
         Operation::new(at.remove.id, "Remove a file").answers(204, "The file was removed", []);
-    let list = Operation::new(at.list.id, "List the files in a directory").answers(
-        200,
-        "A page of files, in the order of their names",
-        [json("FileList")],
-    );
-    let stat =
-        Operation::new(at.stat.id, "Describe a file; a link itself is described, not its target")
-            .answers(200, "The file", [json("FileEntry")]);
-    let rename = Operation::new(at.rename.id, "Rename a file or directory").answers(
-        204,
-        "It was renamed",
-        [],
-    );
-    let mkdir = Operation::new(at.mkdir.id, "Create a directory, with its parents").answers(
-        204,
-        "The directory was created",
-        [],
-    );
     vec![
         Route::new(
             Verb::Get,
@@ -108,6 +94,30 @@ fn routes_of(target: &TargetSpec) -> Vec<Route> {
                 .refuses(USING)
                 .refuses(target.refuses),
         ),
+    ]
+}
+
+fn directory_routes(target: &TargetSpec) -> Vec<Route> {
+    let at = target.routes;
+    let list = Operation::new(at.list.id, "List the files in a directory").answers(
+        200,
+        "A page of files, in the order of their names",
+        [json("FileList")],
+    );
+    let stat =
+        Operation::new(at.stat.id, "Describe a file; a link itself is described, not its target")
+            .answers(200, "The file", [json("FileEntry")]);
+    let rename = Operation::new(at.rename.id, "Rename a file or directory").answers(
+        204,
+        "It was renamed",
+        [],
+    );
+    let mkdir = Operation::new(at.mkdir.id, "Create a directory, with its parents").answers(
+        204,
+        "The directory was created",
+        [],
+    );
+    vec![
         Route::new(
             Verb::Get,
             at.list.path,

@@ -139,7 +139,7 @@ async fn listen(
     End::Left
 }
 
-/// What may be said to a harness.
+/// Checks a line for a harness.
 fn line(text: &str) -> Result<&str, End> {
     if text.len() > HARNESS_LINE_BYTES_MAX {
         let cause = format!("a line must have at most {HARNESS_LINE_BYTES_MAX} bytes");
@@ -176,7 +176,7 @@ async fn closed(end: End, used: &Use) -> Option<HarnessClosed> {
         End::Gone(refusal) => return gone(&refusal),
         End::Silent(error) => error,
     };
-    // That the sandbox is gone explains everything else.
+    // An ended sandbox explains every other error.
     let is_gone = error.code == HarnessErrorCode::SandboxGone;
     let reason = if is_gone { used.gone().await } else { used.broken().now_or_never() };
     if let Some(refusal) = reason {
@@ -205,7 +205,7 @@ async fn close(
 ) {
     let frame = CloseFrame { code: closed.number, reason: closed.reason().into() };
     let goodbye = async {
-        // Who is gone does not hear it.
+        // A client that is gone does not get it.
         if to.send(Message::Close(Some(frame))).await.is_err() {
             return;
         }

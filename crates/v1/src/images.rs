@@ -125,7 +125,7 @@ async fn import(
     let request = ImageRequest { name, reference, archive: Box::new(archive) };
     let importing = app.engine.import_image(request);
     let (fed, imported) = tokio::join!(feeding, importing);
-    // What is wrong with the request is the cause of what is wrong with the archive.
+    // An error of the request is also the cause of the archive's error.
     fed?;
     answer::json(StatusCode::CREATED, &wire::Image::from(imported?))
 }

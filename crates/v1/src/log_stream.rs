@@ -19,7 +19,7 @@ use web::long_lived::LongLivedSlot;
 use web::refused::Refused;
 use web::stream::{BodySource, Format, HEARTBEAT};
 
-/// What is common to both: what is followed, for whom, and until when.
+/// The common part of both formats: the followed log, its caller, and when it ends.
 struct Following {
     app: App,
     key: KeyWatch,

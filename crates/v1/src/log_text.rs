@@ -5,7 +5,7 @@
 use engine::LogPiece;
 use wire::{LogStream, Output};
 
-/// What was read of a log and not passed on yet.
+/// The part of a log that was read and not sent yet.
 #[derive(Debug)]
 pub(crate) struct LogText {
     /// Whether all of it is of one output, so that nothing can come between.
@@ -57,7 +57,7 @@ impl LogText {
         self.held.as_ref().map(|held| held.offset)
     }
 
-    /// What is left at the end: the start of a character that never came.
+    /// The rest at the end: the start of a character that never arrived.
     pub(crate) fn finish(&mut self) -> Option<wire::LogPiece> {
         self.held.take().map(|held| to_wire(held, None))
     }

@@ -1,4 +1,4 @@
-//! What the schemas that are derived from the types leave out, though the server keeps to it:
+//! Completes the schemas that are derived from types with rules that the server enforces:
 //! numbers end where their type does, and a variant with a value has no other key. Without it a
 //! client would accept a request as valid that the server refuses.
 

@@ -82,10 +82,20 @@ const FILTERS: [Param; 5] = [
 ];
 
 pub(super) fn routes() -> Vec<Route> {
-    let the_session =
-        |id, about| Operation::new(id, about).answers(200, "The session", [json("Session")]);
-    let made = |id, about| Operation::new(id, about).answers(201, "The session", [json("Session")]);
-    let new = made("create_session", "Create a session; it has a sandbox when the answer comes");
+    [basic_routes(), lifecycle_routes()].into_iter().flatten().collect()
+}
+
+fn the_session(id: &'static str, about: &'static str) -> Operation {
+    Operation::new(id, about).answers(200, "The session", [json("Session")])
+}
+
+fn new_session(id: &'static str, about: &'static str) -> Operation {
+    Operation::new(id, about).answers(201, "The session", [json("Session")])
+}
+
+fn basic_routes() -> Vec<Route> {
+    let new =
+        new_session("create_session", "Create a session; it has a sandbox when the answer comes");
     let list = Operation::new("list_sessions", "List your sessions; for admins all").answers(
         200,
         "A page of sessions, newest first",
@@ -101,19 +111,6 @@ pub(super) fn routes() -> Vec<Route> {
         "The session has ended, and none of its processes runs",
         [],
     );
-    let pause = the_session("pause_session", "Pause a session; the next message resumes it");
-    let resume = the_session("resume_session", "Resume a session");
-    let stop = the_session(
-        "stop_session",
-        "End the sandbox of a session, and keep its files until it is resumed",
-    );
-    let fork =
-        made("fork_session", "Fork a session: create another one with its files and history");
-    let abort = Operation::new(
-        "abort_session",
-        "Abort the turn in progress; the answer comes when it has ended",
-    )
-    .answers(200, "What was aborted", [json("Aborted")]);
     let known = &[ErrorCode::SessionUnknown, ErrorCode::SessionEnded];
     vec![
         Route::new(
@@ -137,6 +134,26 @@ pub(super) fn routes() -> Vec<Route> {
             update.takes(Takes::Json("SessionUpdate")).refuses(CHANGING),
         ),
         Route::new(Verb::Delete, ONE, Needs::Use, self::end, end.refuses(CHANGING)),
+    ]
+}
+
+fn lifecycle_routes() -> Vec<Route> {
+    let pause = the_session("pause_session", "Pause a session; the next message resumes it");
+    let resume = the_session("resume_session", "Resume a session");
+    let stop = the_session(
+        "stop_session",
+        "End the sandbox of a session, and keep its files until it is resumed",
+    );
+    let fork = new_session(
+        "fork_session",
+        "Fork a session: create another one with its files and history",
+    );
+    let abort = Operation::new(
+        "abort_session",
+        "Abort the turn in progress; the answer comes when it has ended",
+    )
+    .answers(200, "What was aborted", [json("Aborted")]);
+    vec![
         Route::new(
             Verb::Post,
             "/v1/sessions/{id}/pause",

@@ -26,7 +26,7 @@ const STALL: Duration = Duration::from_mins(1);
 /// How long a process that was started for a socket has to end after it.
 const GRACE_MS: u64 = 2_000;
 const SIGHUP: i32 = 1;
-/// What was typed and is not written yet, in messages.
+/// How many messages of input may wait to be written.
 const TYPED_MAX: usize = 16;
 
 /// A process with a client attached.
@@ -121,7 +121,7 @@ impl AttachedTerminal {
                 }
             }
         };
-        // Who is gone does not hear it.
+        // A client that is gone does not get it.
         let _ = say(to, &word).await;
         let close = Message::Close(Some(CloseFrame { code, reason: "".into() }));
         let _ = timeout(STALL, to.send(close)).await;

@@ -24,7 +24,7 @@ use web::use_target::UseTarget;
 
 const ROWS: u64 = 24;
 const COLUMNS: u64 = 80;
-/// What is said at once at most, either way.
+/// The largest message, either way.
 const MESSAGE_BYTES_MAX: usize = 256 << 10;
 /// How much of what was written before is shown first.
 const REPLAYED_BYTES: u64 = 64 << 10;

@@ -26,7 +26,7 @@ use web::stream::{self, Format, SSE};
 
 const PAGE: u64 = 100;
 const PAGE_MAX: u64 = 1000;
-/// What a page with events says at most; the rest is at the turns' own addresses.
+/// The most bytes of pieces in a page of turns; the rest is at the turns' own addresses.
 const PAGE_BYTES: usize = 4 << 20;
 /// A message, escaped as JSON may do it, and the rest of the request.
 const BODY_BYTES_MAX: u64 = 2 * INPUT_BYTES_MAX as u64 + 4096;

@@ -77,7 +77,7 @@ async fn upload(
     loop {
         let next = timeout(stall, form.next_field()).await.map_err(|_| paused())?;
         let Some(field) = next.map_err(|error| unreadable(&error))? else { break };
-        // What has no file name is another field of the form.
+        // A part without a file name is another field of the form.
         let Some(name) = field.file_name().map(str::to_owned) else { continue };
         if files.len() == FILES_MAX {
             let cause = format!("the form has more than {FILES_MAX} files");

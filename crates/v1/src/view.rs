@@ -101,7 +101,7 @@ pub(crate) fn turn_event(piece: &TurnPiece) -> TurnEvent {
     }
 }
 
-/// What is kept as JSON was JSON when it came.
+/// Stored JSON, which was valid when it came.
 fn read_json<T: DeserializeOwned>(text: Option<&str>) -> Option<T> {
     text.and_then(|text| serde_json::from_str(text).ok())
 }

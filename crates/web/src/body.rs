@@ -81,7 +81,7 @@ pub async fn whole_body(
     read(&parts.headers, body, within).await
 }
 
-/// What a body that is read whole may take.
+/// The limits of a body that is read whole.
 #[derive(Clone, Copy)]
 struct Within<'a> {
     bytes_max: u64,
@@ -157,7 +157,7 @@ async fn collect(
             continue;
         }
         if !first.is_empty() {
-            // What is set aside but not written to takes no memory; growing step by step would.
+            // Reserved but unwritten memory costs nothing; growing step by step would.
             all.reserve(announced.unwrap_or(length) as usize);
             all.extend_from_slice(&std::mem::take(&mut first));
         }

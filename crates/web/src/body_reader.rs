@@ -16,7 +16,7 @@ use crate::settings::Settings;
 /// Pieces on their way.
 const PIECES: usize = 4;
 
-/// What is on its way.
+/// One message to the reader.
 enum Piece {
     Bytes(Bytes),
     /// It came to its end; without this it was cut off.

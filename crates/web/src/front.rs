@@ -82,7 +82,7 @@ pub struct Front {
     pub app: App,
     /// Its path with names in place of ids, for the log and the metrics.
     pub route: &'static str,
-    /// What a key must allow.
+    /// The role that it requires.
     pub needs: Needs,
     /// Whether the route reads the body. If not, the body must be empty.
     pub takes_body: bool,

@@ -71,7 +71,7 @@ struct Slot {
     answer: Option<Answer>,
 }
 
-/// What was answered.
+/// An answer.
 #[derive(Debug, Clone)]
 pub enum Answer {
     /// A lease: the answer is how it is now.
@@ -98,7 +98,7 @@ pub struct Claim {
 }
 
 impl Claim {
-    /// What was answered before.
+    /// The earlier answer.
     pub fn answer(&self) -> Option<Answer> {
         self.slot.answer.clone()
     }

@@ -20,7 +20,7 @@ pub struct Route {
     pub needs: Needs,
     /// Its description.
     pub operation: Operation,
-    /// What answers it.
+    /// Its handler.
     pub handler: MethodRouter<App>,
 }
 
@@ -98,7 +98,7 @@ impl Verb {
 pub struct Operation {
     /// A name for generated clients.
     pub id: &'static str,
-    /// What it does, in a sentence.
+    /// Its description, in a sentence.
     pub about: &'static str,
     /// The body that it takes.
     pub takes: Takes,
@@ -175,9 +175,9 @@ pub enum Takes {
 
 /// A parameter of the query, or a header.
 pub struct Param {
-    /// What it is called.
+    /// Its name.
     pub name: &'static str,
-    /// What it means.
+    /// Its description.
     pub about: &'static str,
     /// Its values.
     pub kind: Kind,
@@ -225,7 +225,7 @@ pub enum Kind {
 pub struct Answers {
     /// Its status.
     pub status: u16,
-    /// What it means.
+    /// Its description.
     pub about: &'static str,
     /// Its bodies.
     pub content: Vec<Content>,

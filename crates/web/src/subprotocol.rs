@@ -5,7 +5,7 @@
 use http::header::{SEC_WEBSOCKET_KEY, SEC_WEBSOCKET_PROTOCOL};
 use http::{HeaderMap, HeaderValue};
 
-/// What is spoken.
+/// The subprotocol of this server.
 pub const NAME: &str = "shoal";
 const KEY: &str = "shoal.key.";
 

@@ -29,7 +29,7 @@ const READ_BYTES: usize = 64 * 1024;
 pub struct Tunnel {
     /// The shared state.
     pub app: App,
-    /// Who asks.
+    /// The caller.
     pub caller: Caller,
     /// The use that lasts as long as the tunnel.
     pub used: Use,

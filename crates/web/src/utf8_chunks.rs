@@ -27,7 +27,7 @@ impl Utf8Chunks {
         (!bytes.is_empty()).then(|| Output::new(bytes))
     }
 
-    /// What is left at the end: the start of a character that never came.
+    /// The rest at the end: the start of a character that never arrived.
     pub fn finish(&mut self) -> Option<Output> {
         let tail = std::mem::take(&mut self.tail);
         (!tail.is_empty()).then(|| Output::new(tail))

@@ -14,7 +14,7 @@ pub struct FileEntry {
     /// Its file name as base64, if that is not UTF-8.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name_base64: Option<String>,
-    /// What it is.
+    /// Its kind.
     pub kind: FileKind,
     /// Its size in bytes.
     pub size: u64,
@@ -67,7 +67,7 @@ pub(crate) fn shown(name: &[u8]) -> (String, Option<String>) {
     (text.into_owned(), exact)
 }
 
-/// What a file is.
+/// The kind of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]

@@ -16,7 +16,7 @@ pub struct FoundFile {
     /// The same path as base64, if it is not UTF-8.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub path_base64: Option<String>,
-    /// What it is.
+    /// Its kind.
     pub kind: FileKind,
     /// Its size in bytes.
     pub size: u64,
@@ -46,7 +46,7 @@ pub struct FoundList {
     pub unreadable: u64,
 }
 
-/// What is beneath a directory.
+/// The files beneath a directory.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct FileTree {
@@ -67,7 +67,7 @@ pub struct TreeEntry {
     /// Its file name as base64, if that is not UTF-8.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name_base64: Option<String>,
-    /// What it is.
+    /// Its kind.
     pub kind: FileKind,
     /// Its size in bytes.
     pub size: u64,
@@ -92,7 +92,7 @@ impl FileTree {
             let mut into = Some(&mut tree.entries);
             for name in names {
                 let (name, name_base64) = shown(name);
-                // What is in a directory comes right after it.
+                // The entries of a directory come right after it.
                 into = into.and_then(|entries| entries.last_mut()).and_then(|entry| {
                     let is_it = entry.name == name && entry.name_base64 == name_base64;
                     is_it.then_some(&mut entry.entries)

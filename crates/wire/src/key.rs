@@ -15,7 +15,7 @@ pub struct KeyRequest {
     /// Its name, for people.
     #[cfg_attr(feature = "schema", schema(min_length = 1, max_length = 100))]
     pub name: String,
-    /// What it allows.
+    /// Its role.
     pub role: Role,
     /// Its lifetime in seconds; without a limit if not given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -38,7 +38,7 @@ pub struct Key {
     pub id: KeyId,
     /// Its name, for people.
     pub name: String,
-    /// What it allows.
+    /// Its role.
     pub role: Role,
     /// When it was made.
     pub created_at: Time,
@@ -79,7 +79,7 @@ pub struct NewKey {
     pub id: KeyId,
     /// Its name, for people.
     pub name: String,
-    /// What it allows.
+    /// Its role.
     pub role: Role,
     /// When it was made.
     pub created_at: Time,

@@ -26,7 +26,7 @@ pub struct Problem {
     pub code: Cow<'static, str>,
     /// What happened.
     pub detail: String,
-    /// What can be done about it.
+    /// How to fix it.
     #[cfg_attr(feature = "schema", schema(value_type = String))]
     pub remedy: Cow<'static, str>,
     /// Whether the same request may work later.

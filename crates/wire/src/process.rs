@@ -99,7 +99,7 @@ impl ProcessRequest {
     }
 }
 
-/// What is run, its environment and its input may be secret: only names show.
+/// The command, its environment and its input may be secret: only names are shown.
 impl fmt::Debug for ProcessRequest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ProcessRequest")

@@ -45,7 +45,7 @@ impl TurnRequest {
     }
 }
 
-/// What is said may be secret.
+/// The message may be secret.
 impl fmt::Debug for TurnRequest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("TurnRequest")
@@ -55,7 +55,7 @@ impl fmt::Debug for TurnRequest {
     }
 }
 
-/// What a turn does when another is in progress.
+/// What to do with a new turn while another is in progress.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
@@ -83,7 +83,7 @@ pub struct Turn {
     pub outcome: Option<TurnOutcome>,
     /// The result from the harness.
     pub result: Option<Value>,
-    /// What went wrong.
+    /// The error, if it failed.
     pub error: Option<TurnError>,
     /// The sandbox in which it ran.
     pub sandbox_id: Option<SandboxId>,
@@ -114,11 +114,11 @@ impl fmt::Debug for Turn {
     }
 }
 
-/// What went wrong with a turn.
+/// The error of a turn.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct TurnError {
-    /// What to branch on. Harnesses may have codes of their own.
+    /// The error code. Harnesses may have their own codes.
     #[serde(default)]
     pub code: String,
     /// In words.
@@ -157,7 +157,7 @@ impl fmt::Debug for TurnEvent {
 pub struct TurnOutput {
     /// `stdout` or `stderr`.
     pub stream: String,
-    /// What was written.
+    /// The output.
     pub text: String,
 }
 
@@ -173,7 +173,7 @@ pub struct TurnEnded {
     pub outcome: TurnOutcome,
     /// The result from the harness.
     pub result: Option<Value>,
-    /// What went wrong.
+    /// The error, if it failed.
     pub error: Option<TurnError>,
 }
 
@@ -204,11 +204,11 @@ pub struct TurnAnswer {
     pub outcome: TurnOutcome,
     /// The result from the harness.
     pub result: Option<Value>,
-    /// What went wrong.
+    /// The error, if it failed.
     pub error: Option<TurnError>,
-    /// What was written to `stdout`.
+    /// The output on `stdout`.
     pub output: String,
-    /// What was written to `stderr`.
+    /// The output on `stderr`.
     pub errors: String,
     /// Messages of the harness, in order.
     pub messages: Vec<Value>,

@@ -136,7 +136,7 @@ pub struct WhyEnded {
 pub struct Eviction {
     /// The tier of the evicted sandbox.
     pub tier: Tier,
-    /// What was short.
+    /// The resource that ran out.
     pub shortage: Shortage,
     /// The next in line of each tier when it was decided.
     pub candidates: Vec<Candidate>,

@@ -1,4 +1,5 @@
-//! The harness of a sandbox over a web socket: lines both ways, one speaker, and an end that says why.
+//! The harness of a sandbox over a web socket: lines both ways, one speaker, and an end that says
+//! why.
 
 use std::sync::Arc;
 

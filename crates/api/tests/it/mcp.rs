@@ -1,5 +1,5 @@
-//! The Model Context Protocol as a client meets it that sends plain messages: the server's tools, those
-//! of a sandbox, and who is let in.
+//! The Model Context Protocol as a client meets it that sends plain messages: the server's tools,
+//! those of a sandbox, and who is let in.
 
 use model::Role;
 use serde_json::{Value, json};

@@ -256,7 +256,8 @@ async fn bodies_of_the_wrong_form_are_refused() {
     }
     let untyped = stage.raw(&post("", b"{\"template\":\"default\"}")).await;
     untyped.expect(201);
-    // Without a size, and larger than allowed: the answer must arrive though the server stops reading.
+    // Without a size, and larger than allowed: the answer must arrive though the server stops
+    // reading.
     let chunked = format!(
         "POST /v1/checkouts HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {}\r\n\
          transfer-encoding: chunked\r\n\r\n",

@@ -73,11 +73,11 @@ struct FileSearch {
 
 #[derive(Serialize, JsonSchema)]
 struct FilesFound {
-    /// It was looked for.
+    /// Whether the search was carried out.
     success: bool,
     /// The paths, the best first.
     matches: Vec<String>,
-    /// What was looked for.
+    /// The query.
     query: String,
 }
 
@@ -153,7 +153,7 @@ struct GrepSearch {
 
 #[derive(Serialize, JsonSchema)]
 struct LinesFound {
-    /// It was looked for.
+    /// Whether the search was carried out.
     success: bool,
     /// The lines.
     results: Vec<Line>,
@@ -270,7 +270,7 @@ struct ListDir {
 struct Listed {
     /// It was read.
     success: bool,
-    /// What is in it.
+    /// Its entries.
     directory: Directory,
 }
 

@@ -37,8 +37,8 @@ impl ToolScope for UseTarget {
     }
 }
 
-/// What belongs to another key does not exist. What is gone is still known: its processes and their
-/// logs can be read.
+/// Refuses a target of another key, as if it did not exist. An ended sandbox is accepted: its
+/// processes and their logs can be read.
 pub(crate) async fn check(used: UseTarget, app: &App, caller: Caller) -> Result<(), Refused> {
     match used {
         UseTarget::Sandbox(id) => match app.engine.check_sandbox(caller, id) {

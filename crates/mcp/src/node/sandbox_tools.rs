@@ -70,10 +70,10 @@ struct WriteStdin {
     sandbox_id: String,
     /// The process: its id, its process id or its name.
     process: String,
-    /// What to write, as text. One of this and `stdin_base64` must be given.
+    /// The input, as text. Exactly one of `stdin` and `stdin_base64` must be given.
     #[serde(default)]
     stdin: Option<String>,
-    /// What to write, as base64.
+    /// The input, as base64.
     #[serde(default)]
     stdin_base64: Option<String>,
 }

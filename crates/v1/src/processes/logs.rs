@@ -175,7 +175,7 @@ impl BodySource for Part {
             }
             let asked = LogQuery { wanted: self.wanted, offset: Some(self.at), max_bytes };
             let page = self.app.engine.process_log(self.caller, self.id, &self.of, asked).await;
-            // What is cut off is seen to be: a log that can be read has an end.
+            // A cut-off body is noticed by the client: a complete log has a regular end.
             let page = page.ok()?;
             let went_on = page.next_offset > self.at;
             self.at = page.next_offset;

@@ -40,15 +40,19 @@ const STARTING: &[ErrorCode] =
     &[ErrorCode::ProcessNameTaken, ErrorCode::PortTaken, ErrorCode::IdempotencyConflict];
 
 pub(super) fn routes() -> Vec<Route> {
-    [lives(), input(), output()].into_iter().flatten().collect()
+    [start_and_read(), end(), input(), output()].into_iter().flatten().collect()
 }
 
 fn the_process(id: &'static str, about: &'static str) -> Operation {
     Operation::new(id, about).answers(200, "The process", [json("Process")])
 }
 
-/// Starting, looking, ending.
-fn lives() -> Vec<Route> {
+fn using(operation: Operation) -> Operation {
+    operation.refuses(USING).refuses(SANDBOX_REFUSES)
+}
+
+/// Starting and reading processes.
+fn start_and_read() -> Vec<Route> {
     let new = Operation::new(
         "start_process",
         "Start a program that outlives this request; the answer may wait for its end or its ports",
@@ -58,14 +62,6 @@ fn lives() -> Vec<Route> {
         Operation::new("list_processes", "List the processes of a sandbox, running or ended")
             .answers(200, "A page of processes, the latest first", [json("ProcessList")]);
     let get = the_process("get_process", "Get a process");
-    let stop = the_process(
-        "stop_process",
-        "Ask a process and all its descendants to end, and kill them after a grace time",
-    );
-    let kill = the_process("kill_process", "Kill a process and all its descendants");
-    let signal = the_process("signal_process", "Send a signal to a process");
-    let wait = the_process("wait_process", "Wait until a process has ended, or until a timeout");
-    let using = |operation: Operation| operation.refuses(USING).refuses(SANDBOX_REFUSES);
     vec![
         Route::new(
             Verb::Post,
@@ -95,6 +91,19 @@ fn lives() -> Vec<Route> {
             .refuses(READING),
         ),
         Route::new(Verb::Get, ONE, Needs::Read, operations::read, get.refuses(READING)),
+    ]
+}
+
+/// Ending, signalling and waiting for processes.
+fn end() -> Vec<Route> {
+    let stop = the_process(
+        "stop_process",
+        "Ask a process and all its descendants to end, and kill them after a grace time",
+    );
+    let kill = the_process("kill_process", "Kill a process and all its descendants");
+    let signal = the_process("signal_process", "Send a signal to a process");
+    let wait = the_process("wait_process", "Wait until a process has ended, or until a timeout");
+    vec![
         Route::new(
             Verb::Delete,
             ONE,
@@ -135,7 +144,7 @@ fn lives() -> Vec<Route> {
     ]
 }
 
-/// What is given to a process.
+/// Input of processes.
 fn input() -> Vec<Route> {
     let write = Operation::new("write_stdin", "Write to the standard input of a process").answers(
         204,
@@ -153,28 +162,27 @@ fn input() -> Vec<Route> {
         [],
     );
     let stdin = "/v1/sandboxes/{id}/processes/{process}/stdin";
-    let using =
-        |operation: Operation| operation.refuses(USING).refuses(SANDBOX_REFUSES).refuses(CHANGING);
+    let changing = |operation: Operation| using(operation).refuses(CHANGING);
     vec![
         Route::new(
             Verb::Post,
             stdin,
             Needs::Use,
             operations::write_stdin,
-            using(write.takes(Takes::Bytes(&[BYTES]))),
+            changing(write.takes(Takes::Bytes(&[BYTES]))),
         ),
-        Route::new(Verb::Delete, stdin, Needs::Use, operations::close_stdin, using(close)),
+        Route::new(Verb::Delete, stdin, Needs::Use, operations::close_stdin, changing(close)),
         Route::new(
             Verb::Post,
             "/v1/sandboxes/{id}/processes/{process}/resize",
             Needs::Use,
             operations::resize,
-            using(resize.takes(Takes::Json("TerminalSize"))),
+            changing(resize.takes(Takes::Json("TerminalSize"))),
         ),
     ]
 }
 
-/// What a process wrote.
+/// Output of processes.
 fn output() -> Vec<Route> {
     let logs = Operation::new(
         "process_logs",

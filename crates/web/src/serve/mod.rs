@@ -37,7 +37,7 @@ const KEEPALIVE_PROBES: u32 = 3;
 /// How long what was sent may stay without an answer of the client's machine.
 const USER_TIMEOUT_MS: u32 = 60_000;
 
-/// What connections may cost.
+/// Limits of connections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ConnectionLimits {
     /// How many there may be.

@@ -58,7 +58,7 @@ impl Activity {
         }
     }
 
-    /// What is said from here on is no HTTP, and may pause for as long as it likes.
+    /// From here on the bytes are not HTTP, and may pause without a limit.
     pub(super) fn hand_over(&self) {
         self.phase.store(HANDED_OVER, Ordering::Relaxed);
     }

@@ -1,5 +1,5 @@
-//! The dialect of Ash as its clients meet it: through sockets, with a bridge that does what a message
-//! tells it to.
+//! The dialect of Ash as its clients meet it: through sockets, with a bridge that does what a
+//! message tells it to.
 
 mod agents;
 mod keys;

@@ -1,4 +1,5 @@
-//! Servers and terminals inside, reached through the API of their sandbox; ports that are waited for.
+//! Servers and terminals inside, reached through the API of their sandbox; ports that are waited
+//! for.
 
 use serde_json::{Value, json};
 

@@ -1,5 +1,5 @@
-//! Processes as clients of Blaxel start, follow, feed and end them; and some of what Blaxel was seen
-//! to do wrong with them, by its number there.
+//! Processes as clients of Blaxel start, follow, feed and end them; and some of what Blaxel was
+//! seen to do wrong with them, by its number there.
 
 use serde_json::{Value, json};
 
