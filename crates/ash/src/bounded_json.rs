@@ -140,7 +140,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_within_the_bound_is_read_as_elsewhere(value in any_json()) {
+        fn json_within_the_limit_is_read_unchanged(value in any_json()) {
             let text = value.to_string();
             let expected: Value = serde_json::from_str(&text).unwrap();
             prop_assert_eq!(parse(text.as_bytes()).unwrap(), expected);

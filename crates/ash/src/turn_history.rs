@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_sent_is_listed_as_it_was_sent() {
+    fn history_lists_messages_as_they_were_sent() {
         for (input, said) in [
             (json!("hi"), json!("hi")),
             (json!({"prompt": "hi", "model": "m"}), json!("hi")),
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn only_answers_and_results_are_messages() {
+    fn history_messages_are_answers_and_results_only() {
         for (name, data, listed) in [
             ("message", json!({"type": "assistant"}), true),
             ("message", json!({"type": "result"}), true),

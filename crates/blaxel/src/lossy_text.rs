@@ -63,7 +63,7 @@ mod tests {
         }
 
         #[test]
-        fn no_more_than_a_character_waits(bytes: Vec<u8>) {
+        fn lossy_text_holds_back_at_most_one_character(bytes: Vec<u8>) {
             let mut pieces = LossyText::default();
             let _ = pieces.push(&bytes);
             prop_assert!(pieces.tail.len() < 4);

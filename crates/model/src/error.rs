@@ -311,7 +311,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_code_has_a_status_that_fits_its_retry() {
+    fn every_error_code_has_a_status_that_fits_its_retry() {
         for &code in ErrorCode::ALL {
             assert!((400..=599).contains(&code.status()), "{code}");
             assert!(!code.remedy().is_empty(), "{code}");

@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_reads_back_and_its_hash_is_never_printed() {
+    fn key_record_is_read_back_and_its_hash_is_never_printed() {
         let text = serde_json::to_string(&record()).unwrap();
         assert!(text.contains(&format!("\"00{}1f\"", "ab".repeat(30))), "{text}");
         assert_eq!(serde_json::from_str::<KeyRecord>(&text).unwrap(), record());
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_a_hash_is_refused() {
+    fn key_record_refuses_an_invalid_hash() {
         let good = serde_json::to_string(&record()).unwrap();
         let digits = format!("00{}1f", "ab".repeat(30));
         for bad in ["", "ab", &digits[1..], &format!("{digits}00"), &digits.replace("1f", "1g")] {

@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn only_plain_paths_to_free_places_are_taken() {
+    fn mounts_need_plain_paths_that_are_not_reserved() {
         for (host_path, path, fine) in [
             ("/srv/data", "/data", true),
             ("/srv/data", "/usr/share/data", true),
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn beneath_is_by_whole_names() {
+    fn mount_path_is_beneath_by_whole_names() {
         for (path, above, expected) in [
             ("/data", "/data", true),
             ("/data/x", "/data", true),

@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_given_is_on_disk_with_the_limit_that_the_file_system_keeps_by_itself() {
+    fn workspace_defaults_to_disk_with_the_limit_that_the_file_system_enforces() {
         let [quota, image, none] = grounds();
         for kind in [None, Some(Disk)] {
             gives((kind, None), &quota, (Disk, Hard)).unwrap();
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_given_holds_or_is_refused_and_has_no_reason() {
+    fn workspace_settings_that_are_given_apply_or_are_refused() {
         let [quota, image, none] = grounds();
         for ground in [&quota, &image] {
             assert_eq!(gives((Some(Disk), Some(Hard)), ground, (Disk, Hard)), None);
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn where_there_is_no_disk_what_is_not_given_is_in_memory_and_says_why() {
+    fn workspace_defaults_to_memory_without_a_disk_and_says_why() {
         let disk = Err("containers have none");
         let found = placed(&template(None, None), disk).unwrap();
         assert_eq!((found.kind, found.disk()), (Memory, None));

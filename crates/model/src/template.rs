@@ -461,7 +461,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_template_leaves_open_stays_open_and_what_it_says_is_kept() {
+    fn template_keeps_open_settings_open_and_given_ones_unchanged() {
         let read = |text: &str| serde_json::from_str::<Template>(text).unwrap();
         let plain = read(r#"{"name":"t"}"#);
         assert_eq!((plain.workspace.kind, plain.workspace.limit), (None, None));

@@ -107,7 +107,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_run_goes_by_the_time_since_the_machine_was_started() {
+    fn run_clock_follows_the_time_since_boot() {
         let at = |boot_ms, wall| MachineClocks { boot_ms, wall: Wall(wall) };
         let run = RunClock::begun(at(500, 10_000));
         assert_eq!(run.wall(at(500, 10_000)), Wall(10_000));

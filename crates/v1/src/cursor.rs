@@ -72,7 +72,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn one_is_read_as_it_was_written(made_at: u64, id: u128) {
+        fn cursor_is_read_as_it_was_written(made_at: u64, id: u128) {
             let cursor = Cursor(Wall(made_at), SessionId::from_u128(id));
             prop_assert_eq!(cursor.to_string().parse(), Ok(cursor));
         }

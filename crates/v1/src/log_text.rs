@@ -119,7 +119,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_byte_is_lost_and_none_is_told_twice(
+        fn log_text_loses_no_byte_and_repeats_none(
             cuts in vec((any::<bool>(), vec(any::<u8>(), 0..6)), 0..20),
         ) {
             let mut text = LogText::new(false);
