@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use engine::Caller;
 use model::{LeaseId, SessionId};
+use tracing::field::display;
 
 use web::app::App;
 use web::handed_out::HandoverGuard;
@@ -59,7 +60,11 @@ impl Drop for Unconfirmed {
                 Kind::Session(session) => app.engine.end_session(caller, session).await.map(drop),
             };
             if let Err(error) = taken_back {
-                tracing::warn!(%error, "taking back a lease or session whose client disconnected failed; it stays");
+                let (lease, session) = match thing {
+                    Kind::Lease(lease) => (Some(display(lease)), None),
+                    Kind::Session(session) => (None, Some(display(session))),
+                };
+                tracing::warn!(lease, session, %error, "taking back an undelivered creation failed");
             }
         });
     }

@@ -3,7 +3,7 @@
 
 use std::any::Any;
 use std::panic::AssertUnwindSafe;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use engine::with_losses;
 use futures_util::FutureExt as _;
@@ -22,6 +22,7 @@ use super::tool::{Call, Running, Tool};
 use web::app::App;
 use web::front::{Admitted, Needs};
 use web::refused::Refused;
+use web::request_log::LoggedRefusal;
 use web::state_loss::LossFields;
 
 /// What a set of tools works on: the node, or one sandbox.
@@ -74,11 +75,18 @@ pub(super) struct Server {
     by: Admitted,
     made: Created,
     of: Arc<dyn Toolbox>,
+    /// The refusal of the called tool, for the request log: the answer itself has status 200.
+    refusal: Arc<Mutex<Option<LoggedRefusal>>>,
 }
 
 impl Server {
     pub(super) fn new(app: App, by: Admitted, made: Created, of: Arc<dyn Toolbox>) -> Self {
-        Self { app, by, made, of }
+        Self { app, by, made, of, refusal: Arc::default() }
+    }
+
+    /// The refusal of the called tool, if it refused.
+    pub(super) fn refusal(&self) -> Option<LoggedRefusal> {
+        self.refusal.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Tools that the key may not call are not listed.
@@ -112,7 +120,7 @@ impl Server {
         };
         match AssertUnwindSafe(with_losses(running)).catch_unwind().await {
             Ok((Ok(mut value), losses)) => {
-                // A model reads results, so the refusal is in the result.
+                // A model reads results, so the loss is reported in the result.
                 if let (Value::Object(object), Some(loss)) = (&mut value, losses.last()) {
                     LossFields::SNAKE.add(object, *loss);
                     self.app.engine.losses_reported(&losses);
@@ -128,6 +136,8 @@ impl Server {
         match done {
             Ok(value) => CallToolResult::structured(value),
             Err(refused) => {
+                let logged = LoggedRefusal::from(&refused.refusal);
+                *self.refusal.lock().unwrap_or_else(PoisonError::into_inner) = Some(logged);
                 let problem = refused.problem(self.by.request_id.to_str().unwrap_or_default());
                 let again = if problem.retryable {
                     "The same call may work later."

@@ -57,8 +57,12 @@ pub(super) async fn serve(
         .with_legacy_session_mode(false)
         .with_json_response(true)
         .with_max_request_body_bytes(usize::try_from(bytes_max).unwrap_or(usize::MAX));
-    let speaking =
-        StreamableHttpService::new(move || Ok(server.clone()), Arc::clone(&NO_SESSIONS), config);
+    let of_message = server.clone();
+    let speaking = StreamableHttpService::new(
+        move || Ok(of_message.clone()),
+        Arc::clone(&NO_SESSIONS),
+        config,
+    );
     let mut asked = http::Request::new(Full::new(bytes));
     *asked.method_mut() = Method::POST;
     *asked.headers_mut() = headers;
@@ -70,6 +74,9 @@ pub(super) async fn serve(
     };
     let mut response = Response::new(handed_over(bytes, made));
     *response.status_mut() = parts.status;
+    if let Some(refusal) = server.refusal() {
+        response.extensions_mut().insert(refusal);
+    }
     if let Some(kind) = parts.headers.get(CONTENT_TYPE) {
         response.headers_mut().insert(CONTENT_TYPE, kind.clone());
     }

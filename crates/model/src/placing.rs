@@ -61,8 +61,8 @@ pub fn placed(template: &Template, disk: Result<&HardLimits, &str>) -> Result<Pl
         }
         (None, Ok(_)) if template.limits.workspace_mb < WORKSPACE_MB_MIN => {
             let why = format!(
-                "workspace.kind is not given, and disk is not possible: limits.workspace_mb is below \
-                 {WORKSPACE_MB_MIN}"
+                "workspace.kind is not given, and disk is not possible: limits.workspace_mb is \
+                 below {WORKSPACE_MB_MIN}"
             );
             return Ok(Placed::in_memory(Some(why)));
         }

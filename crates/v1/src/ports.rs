@@ -49,7 +49,7 @@ fn routes_of(target: &TargetSpec) -> Vec<Route> {
          such as a WebSocket",
     )
     .answers(101, "The server in the sandbox switched protocols", [])
-    .answers(200, "The answer of the server in the sandbox, with any status", [Content("*/*", None)]);
+    .answers(200, "The answer of the server inside, with any status", [Content("*/*", None)]);
     let forward = Operation::new(
         at.forward.id,
         "Open a raw connection to a port in the sandbox, after `Upgrade: shoal-tcp`",
@@ -117,7 +117,8 @@ async fn list(
         open = timeout(Duration::from_millis(timeout_ms), until_open(&used, &wanted)) => open,
         // A dropped sender means a stop, too.
         _ = stops.wait_for(|stops| *stops) => {
-            return Err(Refused::new(ErrorCode::ShuttingDown, "the server stopped during the wait for a port"));
+            let cause = "the server stopped during the wait for a port";
+            return Err(Refused::new(ErrorCode::ShuttingDown, cause));
         }
     };
     let Ok(listening) = open else {

@@ -267,7 +267,7 @@ impl Drop for Unknown {
         let (app, caller) = (self.app.clone(), self.caller);
         tasks::spawn(async move {
             if let Err(error) = app.engine.end_session(caller, id).await {
-                tracing::warn!(session = %id, %error, "ending a session whose client disconnected failed; the session stays");
+                tracing::warn!(session = %id, %error, "ending an undelivered session failed");
             }
         });
     }

@@ -97,7 +97,10 @@ impl AttachedTerminal {
             refusal = input.write(types) => End::Failed(refusal),
             // A dropped sender means a stop, too.
             _ = stops.wait_for(|stops| *stops) => End::Stopping,
-            () = revoked(&app, caller) => End::Failed(Refusal::new(ErrorCode::Unauthorized, "the key is no longer valid")),
+            () = revoked(&app, caller) => {
+                let cause = "the key is no longer valid";
+                End::Failed(Refusal::new(ErrorCode::Unauthorized, cause))
+            }
         };
         self.finish(&mut to, end).await;
         drop((ending, used));

@@ -144,7 +144,7 @@ impl Gauges {
             ConstCounter::new(times).encode(moves.encode_family(&by)?)?;
         }
         let rest = self.0.resting();
-        let help = "Sandboxes that are frozen, and sandboxes that are kept alive by a process or the scale file";
+        let help = "Sandboxes that are frozen, and those that a keep-alive holds awake";
         let mut by_rest =
             encoder.encode_descriptor("shoal_sandboxes_rest", help, None, MetricType::Gauge)?;
         for (rest, count) in [("frozen", rest.frozen), ("awake", rest.awake)] {

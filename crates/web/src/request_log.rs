@@ -108,6 +108,10 @@ impl RequestRecord {
         let code = self.refusal.as_ref().map(|refusal| refusal.code.as_str());
         let cause = self.refusal.as_ref().and_then(|refusal| refusal.cause.as_deref());
         match status {
+            // A tool of MCP that failed is answered with status 200.
+            _ if cause.is_some() => {
+                tracing::warn!(method, route, status, us, id, %key, code, cause, "request");
+            }
             500.. => tracing::warn!(method, route, status, us, id, %key, code, cause, "request"),
             400.. => tracing::info!(method, route, status, us, id, %key, code, cause, "request"),
             _ => tracing::debug!(method, route, status, us, id, %key, code, cause, "request"),

@@ -1,7 +1,6 @@
 //! Reports state loss in answers. The next answer about a session whose files were lost has the
-//! header
-//! `Shoal-State-Lost`, and a field if it is a JSON object. The loss counts as reported when the answer
-//! is taken for writing, and not before: a client that disconnected has seen nothing.
+//! header `Shoal-State-Lost`, and a field if it is a JSON object. The loss counts as reported when
+//! the answer is taken for writing, and not before: a client that disconnected has seen nothing.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};

@@ -63,7 +63,9 @@ impl Tunnel {
         tokio::select! {
             // Both ends know how it ended, so it is not logged.
             () = both_ways(client, inside) => {}
-            refusal = self.used.broken() => tracing::debug!(cause = %refusal, "a tunnel was closed because its sandbox ended"),
+            refusal = self.used.broken() => {
+                tracing::debug!(cause = %refusal, "a tunnel was closed because its sandbox ended");
+            }
             // A dropped sender means a stop, too.
             _ = stops.wait_for(|stops| *stops) => {}
             () = revoked(&self.app, self.caller) => {}

@@ -155,8 +155,7 @@ impl TextMatch {
 }
 
 /// One event of a watch, in an event stream, as a JSON line or as a WebSocket text. The first one
-/// is
-/// `armed`, the last one is `gone` or `error`; a stream that ends without either was cut off.
+/// is `armed`, the last one is `gone` or `error`; a stream that ends without either was cut off.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]

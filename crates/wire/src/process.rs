@@ -11,8 +11,7 @@ use crate::bytes;
 use crate::time::Time;
 
 /// A process to start. Exactly one of `command` and `argv`; at most one of `stdin`, `stdin_base64`
-/// and
-/// `stdin_open`; at most one of `wait` and `wait_for_ports`.
+/// and `stdin_open`; at most one of `wait` and `wait_for_ports`.
 #[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]

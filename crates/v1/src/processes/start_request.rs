@@ -36,7 +36,7 @@ impl StartRequest {
             (None, true) => ProcessInput::Open,
             (Some(bytes), false) => ProcessInput::Bytes(bytes),
             (Some(_), true) => {
-                let cause = "stdin_open: cannot be combined with stdin or stdin_base64, after which the input is closed";
+                let cause = "stdin_open: cannot be combined with stdin or stdin_base64";
                 return Err(Refused::invalid("stdin_open", cause));
             }
         };
