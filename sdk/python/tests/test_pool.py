@@ -100,7 +100,7 @@ async def test_files(pool: Pool) -> None:
         assert told.value.status == 404
 
 
-async def test_what_one_leaves_the_next_does_not_find(pool: Pool) -> None:
+async def test_files_of_one_lease_are_gone_in_the_next(pool: Pool) -> None:
     async with pool.checkout("scarce") as box:
         await box.files.write("secret", "mine")
         first = box.sandbox_id
@@ -169,7 +169,7 @@ async def test_a_sandbox_that_is_killed_in_the_middle(pool: Pool, admin: httpx.C
             await box.run("print(1)")
 
 
-async def test_leases_are_renewed_while_somebody_has_them(pool: Pool, admin: httpx.Client) -> None:
+async def test_leases_are_renewed_while_they_are_held(pool: Pool, admin: httpx.Client) -> None:
     async with pool.checkout(ttl=1) as box:
         await asyncio.sleep(2.5)
         assert (await box.run("print(1)")).ok

@@ -35,7 +35,7 @@ def nowhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_what_is_said_comes_before_what_is_found(nowhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_arguments_take_precedence_over_discovery(nowhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert (find().url, find().key) == (DEFAULT_URL, None)
     (nowhere / "admin.key").write_text("found\n")
     assert (find().url, find().key) == (DEFAULT_URL, "found")
@@ -65,7 +65,7 @@ def test_the_key_of_this_machine_stays_on_it(nowhere: Path) -> None:
 
 
 @pytest.mark.parametrize("url", ["ftp://h", "http://", "http://u@h", "http://h?q", "http://h:99999", "//"])
-def test_what_is_no_address_is_refused(nowhere: Path, url: str) -> None:
+def test_invalid_server_address_is_refused(nowhere: Path, url: str) -> None:
     with pytest.raises(InvalidArgument):
         find(url)
 
@@ -95,7 +95,7 @@ def test_an_address_that_is_refused_is_shown_without_secrets(nowhere: Path, url:
     assert "hush" not in f"{told.value} {told.value!r}"
 
 
-def test_what_is_asked_is_shown_without_secrets() -> None:
+def test_requests_are_shown_without_secrets() -> None:
     wanted = Wanted("default", {"TOKEN": "hush"}, {}, None, None, None)
     program = execute("box", ["true"], timeout=None, env={"TOKEN": "hush"}, cwd=None, stdin="hush")
     marked = Call("GET", "/", headers={"Authorization": "hush"})
@@ -186,7 +186,7 @@ def test_lines_are_whole_lines() -> None:
     assert len(out.lines) == 5
 
 
-def test_only_what_does_no_harm_is_tried_again() -> None:
+def test_only_safe_requests_are_retried() -> None:
     cut = ConnectionFailed("cut", "it")
     busy = errors.of_code("overloaded", "it", retry_after=2.0)
     exhausted = errors.of_code("pool_empty", "it", retryable=True)
@@ -223,7 +223,7 @@ def test_checkouts_are_marked_and_each_by_its_own() -> None:
             Wanted("default", {}, {}, None, wait, None).checkout()
 
 
-def test_small_things() -> None:
+def test_values_of_answers() -> None:
     assert [inside("a"), inside("/a")] == ["/workspace/a", "/a"]
     assert pause_s(600) == 200
     assert 0 < pause_s(0.1) < 1
