@@ -40,7 +40,7 @@ pub(super) fn routes(routes: &mut Routes) {
 }
 
 /// Finds an agent of the caller.
-pub(super) async fn known(app: &App, caller: Caller, name: &str) -> Result<Agent, AshError> {
+pub(super) async fn find_agent(app: &App, caller: Caller, name: &str) -> Result<Agent, AshError> {
     let found = registry::find(app, caller.key, name).await?;
     found.ok_or_else(AshError::no_agent)
 }
@@ -169,7 +169,7 @@ async fn get(
     By(caller): By,
     At(name): At<String>,
 ) -> Result<Response, AshError> {
-    let agent = known(&app, caller, &name).await?;
+    let agent = find_agent(&app, caller, &name).await?;
     Ok(answer::ok(&json!({"agent": agent.shown(caller.key)})))
 }
 
@@ -179,12 +179,12 @@ async fn patch(
     At(name): At<String>,
     request: Request,
 ) -> Result<Response, AshError> {
-    known(&app, caller, &name).await?;
+    find_agent(&app, caller, &name).await?;
     let mut body = request_body::fields(request, &app, app.settings.json_bytes_max).await?;
     let env = body.map_of_texts("env")?;
     let config = body.object("config")?;
     let change = registry::change(&app, caller).await?;
-    let mut agent = known(&app, caller, &name).await?;
+    let mut agent = find_agent(&app, caller, &name).await?;
     agent.env = env.unwrap_or(agent.env);
     merge(&mut agent, config.unwrap_or_default())?;
     agent.updated_at = app.engine.now().wall;
@@ -218,7 +218,7 @@ async fn get_config(
     By(caller): By,
     At(name): At<String>,
 ) -> Result<Response, AshError> {
-    let agent = known(&app, caller, &name).await?;
+    let agent = find_agent(&app, caller, &name).await?;
     Ok(answer::ok(&json!({"config": agent.config})))
 }
 
@@ -228,10 +228,10 @@ async fn patch_config(
     At(name): At<String>,
     request: Request,
 ) -> Result<Response, AshError> {
-    known(&app, caller, &name).await?;
+    find_agent(&app, caller, &name).await?;
     let body = request_body::fields(request, &app, app.settings.json_bytes_max).await?;
     let change = registry::change(&app, caller).await?;
-    let mut agent = known(&app, caller, &name).await?;
+    let mut agent = find_agent(&app, caller, &name).await?;
     merge(&mut agent, body.rest())?;
     agent.updated_at = app.engine.now().wall;
     registry::put(&app, change, &agent).await?;

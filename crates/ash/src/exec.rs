@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::errors::AshError;
 use super::fields::{At, session_id};
-use super::known_sessions::known;
+use super::known_sessions::find_session;
 use super::messages::refuse_unless_active;
 use super::{Routes, answer, request_body};
 use crate::app::App;
@@ -40,7 +40,7 @@ async fn exec(
     if command.is_empty() || command.contains('\0') {
         return Err(AshError::invalid("body/command must be a line for the shell"));
     }
-    refuse_unless_active(known(&app, caller, id).await?.status, app.options.strict)?;
+    refuse_unless_active(find_session(&app, caller, id).await?.status, app.options.strict)?;
     let used = app.engine.use_session(caller, id, UseKind::Exec).await?;
     let output_bytes = used.limits().exec_output_bytes;
     let limits = RunLimits { output_bytes, timeout: Duration::from_millis(timeout_ms) };

@@ -16,7 +16,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use super::deploy::inner_path;
 use super::errors::AshError;
 use super::fields::{At, Fields, session_id};
-use super::known_sessions::known;
+use super::known_sessions::find_session;
 use super::{Routes, answer, request_body};
 use crate::app::App;
 use web::contents::contents;
@@ -83,7 +83,7 @@ async fn list(
             return Err(AshError::invalid("querystring/includeHidden must be one of true, false"));
         }
     };
-    known(&app, caller, id).await?;
+    find_session(&app, caller, id).await?;
     let used = app.engine.use_session(caller, id, UseKind::Read).await?;
     let (files, truncated) = all_files(&used, hidden).await?;
     let mut listing = json!({"files": files, "source": "sandbox"});
@@ -156,7 +156,7 @@ async fn read(
     let id = session_id(&id)?;
     let is_json = format_of(&mut query)?.unwrap_or(false);
     let (inner, whole) = path_in(&path)?;
-    known(&app, caller, id).await?;
+    find_session(&app, caller, id).await?;
     let used = app.engine.use_session(caller, id, UseKind::Read).await?;
     let opened = used.read_file(&whole, 0, None).await;
     let mut reader = opened.map_err(no_file)?;
@@ -233,7 +233,7 @@ async fn write(
     request: Request,
 ) -> Result<Response, AshError> {
     let id = session_id(&id)?;
-    known(&app, caller, id).await?;
+    find_session(&app, caller, id).await?;
     let read = request_body::read(request, &app, BODY_MAX, Uploads::of).await?;
     let Uploads { target, files } = read.taken;
     let used = app.engine.use_session(caller, id, UseKind::Files).await?;
@@ -329,7 +329,7 @@ async fn remove(
 ) -> Result<Response, AshError> {
     let id = session_id(&id)?;
     let (inner, whole) = path_in(&path)?;
-    known(&app, caller, id).await?;
+    find_session(&app, caller, id).await?;
     let used = app.engine.use_session(caller, id, UseKind::Files).await?;
     used.remove(&whole, false).await.map_err(no_file)?;
     Ok(answer::ok(&json!({"path": inner, "deleted": true})))

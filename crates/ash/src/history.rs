@@ -11,7 +11,7 @@ use sha2::{Digest as _, Sha256};
 
 use super::errors::AshError;
 use super::fields::{At, session_id};
-use super::known_sessions::known;
+use super::known_sessions::find_session;
 use super::turn_history::{self, Origin, PastEvent, PastMessage};
 use super::{Routes, answer};
 use crate::app::App;
@@ -78,7 +78,7 @@ async fn messages(
     let session = session_id(&id)?;
     let limit = query.number("limit", 1..=PAGE_MAX)?.unwrap_or(MESSAGES) as usize;
     let after = query.number("after", 0..=AFTER_MAX)?.unwrap_or(0);
-    let tenant = known(&app, caller, session).await?.tenant;
+    let tenant = find_session(&app, caller, session).await?.tenant;
     let found = past_messages(&Reader { app: &app, caller, session }, after, limit).await?;
     let shown: Vec<_> = found
         .into_iter()
@@ -120,7 +120,7 @@ async fn past_messages(
             let read = from.filter(|_| turn.number == first);
             let of = || Of { id: turn.id, number: turn.number };
             if read.is_none() {
-                found.push((of(), turn_history::asked(turn)));
+                found.push((of(), turn_history::user_message(turn)));
                 page.add(1, turn.input.len());
             }
             let mut seq = read.unwrap_or(0);
@@ -157,7 +157,7 @@ async fn events(
         let cause = format!("querystring/type must be one of {}", KINDS.join(", "));
         return Err(AshError::invalid(cause));
     }
-    let tenant = known(&app, caller, session).await?.tenant;
+    let tenant = find_session(&app, caller, session).await?.tenant;
     let wanted = HistoryQuery { after, limit, kind };
     let reader = Reader { app: &app, caller, session };
     let shown: Vec<_> = past_events(&reader, &wanted)
@@ -338,7 +338,7 @@ async fn logs(
             Some(u64::try_from(index).map_err(wrong)?)
         }
     };
-    known(&app, caller, session).await?;
+    find_session(&app, caller, session).await?;
     let lines = app.engine.session_logs(caller, session, after)?;
     let shown: Vec<_> = lines.iter().map(log_line).collect();
     Ok(answer::ok(&json!({"logs": shown, "source": "sandbox"})))

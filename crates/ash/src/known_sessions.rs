@@ -29,7 +29,7 @@ impl KnownSession {
 }
 
 /// Finds a session, also one that ended.
-pub(super) async fn known(
+pub(super) async fn find_session(
     app: &App,
     caller: Caller,
     id: SessionId,

@@ -17,7 +17,7 @@ use tokio::time::timeout;
 
 use super::errors::AshError;
 use super::fields::{At, Fields, session_id};
-use super::known_sessions::known;
+use super::known_sessions::find_session;
 use super::turn_frames::TurnFrames;
 use super::{Routes, answer, request_body};
 use crate::app::App;
@@ -110,7 +110,7 @@ async fn send(
     request: Request,
 ) -> Result<Response, AshError> {
     let id = session_id(&id)?;
-    refuse_unless_active(known(&app, caller, id).await?.status, app.options.strict)?;
+    refuse_unless_active(find_session(&app, caller, id).await?.status, app.options.strict)?;
     let input = |mut body: Fields| Ok(Arc::from(input_of(&mut body)?.to_string()));
     let read = request_body::read(request, &app, BODY_MAX, input).await?;
     let asked = TurnRequest { input: read.taken, when_busy: WhenBusy::Refuse, turn: None };
@@ -153,7 +153,7 @@ async fn follow(
             number.ok_or_else(|| AshError::invalid("headers/last-event-id must be integer"))?
         }
     };
-    known(&app, caller, id).await?;
+    find_session(&app, caller, id).await?;
     let follow = app.engine.follow_turn(caller, id, turn, after).await?;
     Ok(streamed(turn, Stream::new(app, caller, TurnFrames::new(id), turn, follow)))
 }

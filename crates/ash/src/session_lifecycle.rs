@@ -9,7 +9,7 @@ use serde_json::json;
 
 use super::errors::AshError;
 use super::fields::{At, session_id};
-use super::known_sessions::known;
+use super::known_sessions::find_session;
 use super::sessions::session_view;
 use super::{Routes, answer};
 use crate::app::App;
@@ -38,7 +38,7 @@ async fn pause(
     At(id): At<String>,
 ) -> Result<Response, AshError> {
     let id = session_id(&id)?;
-    let status = known(&app, caller, id).await?.status;
+    let status = find_session(&app, caller, id).await?.status;
     if status != SessionStatus::Active {
         return Err(cannot("pause", status));
     }
@@ -52,7 +52,7 @@ async fn stop(
     At(id): At<String>,
 ) -> Result<Response, AshError> {
     let id = session_id(&id)?;
-    let status = known(&app, caller, id).await?.status;
+    let status = find_session(&app, caller, id).await?.status;
     match status {
         SessionStatus::Active | SessionStatus::Starting => {}
         SessionStatus::Paused | SessionStatus::Stopped | SessionStatus::Ended => {
@@ -69,7 +69,7 @@ async fn resume(
     At(id): At<String>,
 ) -> Result<Response, AshError> {
     let id = session_id(&id)?;
-    let known = known(&app, caller, id).await?;
+    let known = find_session(&app, caller, id).await?;
     match known.status {
         SessionStatus::Ended => Err(AshError::ended()),
         SessionStatus::Active => Ok(answer::ok(&json!({"session": known.shown}))),
@@ -87,7 +87,7 @@ async fn fork(
     At(id): At<String>,
 ) -> Result<Response, AshError> {
     let id = session_id(&id)?;
-    known(&app, caller, id).await?;
+    find_session(&app, caller, id).await?;
     let forked = app.engine.fork_session(caller, id).await;
     let view = forked.map_err(|refusal| AshError::from(refusal).during("fork session"))?;
     Ok(answer::created(&session_view(&view)))

@@ -17,7 +17,7 @@ use super::agents::{PROMPT_CHARS_MAX, keep};
 use super::deploy::{self, PROMPT};
 use super::errors::AshError;
 use super::fields::{At, Fields, session_id};
-use super::known_sessions::{all_ended, known, remember};
+use super::known_sessions::{all_ended, find_session, remember};
 use super::registry::{self, Agent};
 use super::{AGENT, Routes, answer, request_body};
 use crate::app::App;
@@ -252,7 +252,7 @@ async fn get(
     By(caller): By,
     At(id): At<String>,
 ) -> Result<Response, AshError> {
-    let known = known(&app, caller, session_id(&id)?).await?;
+    let known = find_session(&app, caller, session_id(&id)?).await?;
     Ok(answer::ok(&json!({"session": known.shown})))
 }
 
@@ -263,10 +263,12 @@ async fn configure(
     request: Request,
 ) -> Result<Response, AshError> {
     let id = session_id(&id)?;
-    known(&app, caller, id).await?;
+    find_session(&app, caller, id).await?;
     let changes = |mut body: Fields| config_of(&mut body);
     let changes = request_body::read(request, &app, BODY_MAX, changes).await?.taken;
-    let Some(view) = known(&app, caller, id).await?.view else { return Err(AshError::ended()) };
+    let Some(view) = find_session(&app, caller, id).await?.view else {
+        return Err(AshError::ended());
+    };
     let config = view.claim.as_ref().and_then(|claim| claim.config.as_deref());
     let config = config.and_then(|text| serde_json::from_str(text).ok());
     let mut config: Map<String, Value> = config.unwrap_or_default();
@@ -284,7 +286,7 @@ async fn end(
     At(id): At<String>,
 ) -> Result<Response, AshError> {
     let id = session_id(&id)?;
-    let known = known(&app, caller, id).await?;
+    let known = find_session(&app, caller, id).await?;
     let Some(view) = known.view.filter(|view| view.status != SessionStatus::Ended) else {
         return Ok(answer::ok(&json!({"session": known.shown})));
     };

@@ -39,7 +39,7 @@ pub(super) struct PastMessage {
 }
 
 /// The message of the user, which is the first of a turn.
-pub(super) fn asked(turn: &TurnRecord) -> PastMessage {
+pub(super) fn user_message(turn: &TurnRecord) -> PastMessage {
     let mut said: Value = serde_json::from_str(&turn.input).unwrap_or_default();
     if let Some(prompt) = said.get_mut("prompt") {
         said = prompt.take();
@@ -249,7 +249,7 @@ mod tests {
             (json!({"prompt": "hi", "model": "m"}), json!("hi")),
             (json!([{"type": "text"}]), json!([{"type": "text"}])),
         ] {
-            let message = asked(&turn(&input, None));
+            let message = user_message(&turn(&input, None));
             let content: Value = serde_json::from_str(&message.content).unwrap();
             assert_eq!(content, json!({"type": "user", "content": said}));
             assert_eq!((message.seq, message.role), (0, "user"));

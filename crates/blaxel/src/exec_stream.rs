@@ -145,7 +145,7 @@ impl Watched {
         }
         let piece = tokio::select! {
             biased;
-            () = sleep_until(self.until) => return Next::Over(Err(self.patience.over())),
+            () = sleep_until(self.until) => return Next::Over(Err(self.patience.timed_out())),
             piece = self.follow.next() => piece,
             () = self.target.server_stops() => return Next::Over(Err(stopping())),
             () = sleep(KEEPALIVE) => return Next::Line(line("keepalive", None)),

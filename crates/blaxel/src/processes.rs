@@ -122,7 +122,7 @@ pub(super) struct Patience {
 
 impl Patience {
     /// The refusal when the wait is at its end. The process continues.
-    pub(super) fn over(self) -> BlaxelError {
+    pub(super) fn timed_out(self) -> BlaxelError {
         let text = format!("process timed out after {} seconds", self.wait.as_secs());
         BlaxelError::new(422, text)
     }
@@ -222,7 +222,7 @@ async fn wait(
     tokio::select! {
         over = timeout(patience.wait, over) => match over {
             Ok(record) => Ok(record?),
-            Err(_) => Err(patience.over()),
+            Err(_) => Err(patience.timed_out()),
         },
         () = target.server_stops() => Err(stopping()),
     }
@@ -254,7 +254,7 @@ async fn opened(
         }
         Ok(Ok(Opened::Over(record))) => Ok(*record),
         Ok(Err(error)) => Err(error),
-        Err(_) => Err(patience.over()),
+        Err(_) => Err(patience.timed_out()),
     }
 }
 

@@ -148,14 +148,14 @@ pub(super) async fn open(target: &Target, request: Request) -> Result<Response, 
     engine.resize_process(target.caller, record.sandbox, &of, size).await?;
     let from = record.log.end.saturating_sub(REPLAYED_BYTES);
     let follow = engine.follow_log(target.caller, record.sandbox, &of, BOTH, from).await?;
-    let looking = Viewer::new(target, record);
+    let viewer = Viewer::new(target, record);
     let upgrade = upgrade.max_message_size(MESSAGE_BYTES_MAX).max_frame_size(MESSAGE_BYTES_MAX);
-    Ok(upgrade.on_upgrade(|socket| speak(looking, follow, used, socket)))
+    Ok(upgrade.on_upgrade(|socket| run(viewer, follow, used, socket)))
 }
 
-async fn speak(looking: Viewer, mut follow: LogFollow, used: Use, socket: WebSocket) {
+async fn run(viewer: Viewer, mut follow: LogFollow, used: Use, socket: WebSocket) {
     let (mut to, mut from) = socket.split();
-    let target = &looking.target;
+    let target = &viewer.target;
     let mut key = KeyWatch::new(target.key);
     let revoked = async {
         while key.works(&target.app) {
@@ -164,14 +164,14 @@ async fn speak(looking: Viewer, mut follow: LogFollow, used: Use, socket: WebSoc
     };
     let failed = tokio::select! {
         failed = show(&mut follow, &mut to) => failed,
-        failed = hear(&looking, &mut from) => failed,
+        failed = read_messages(&viewer, &mut from) => failed,
         () = revoked => Some(Refusal::new(ErrorCode::Unauthorized, "the key is no longer valid")),
         () = target.server_stops() => {
             Some(Refusal::new(ErrorCode::ShuttingDown, "the server is stopping"))
         }
     };
     if let Some(refusal) = failed {
-        let _ = say(&mut to, "error", &refusal.cause).await;
+        let _ = send(&mut to, "error", &refusal.cause).await;
     }
     let _ = timeout(STALL, to.close()).await;
     // Held to the end, since a viewer counts as activity.
@@ -179,7 +179,7 @@ async fn speak(looking: Viewer, mut follow: LogFollow, used: Use, socket: WebSoc
 }
 
 /// Sends a message; false if the client does not take it.
-async fn say(to: &mut SplitSink<WebSocket, Message>, kind: &'static str, data: &str) -> bool {
+async fn send(to: &mut SplitSink<WebSocket, Message>, kind: &'static str, data: &str) -> bool {
     let Ok(text) = serde_json::to_string(&ServerMessage { r#type: kind, data }) else {
         return false;
     };
@@ -189,7 +189,7 @@ async fn say(to: &mut SplitSink<WebSocket, Message>, kind: &'static str, data: &
 /// Sends the output until the process ends or the client leaves.
 async fn show(follow: &mut LogFollow, to: &mut SplitSink<WebSocket, Message>) -> Option<Refusal> {
     let mut text = LossyText::default();
-    if !say(to, "output", PLAIN).await {
+    if !send(to, "output", PLAIN).await {
         return None;
     }
     loop {
@@ -198,15 +198,15 @@ async fn show(follow: &mut LogFollow, to: &mut SplitSink<WebSocket, Message>) ->
             Ok(None) => return None,
             Err(refusal) => return Some(refusal),
         };
-        if !piece.is_empty() && !say(to, "output", &piece).await {
+        if !piece.is_empty() && !send(to, "output", &piece).await {
             return None;
         }
     }
 }
 
 /// Carries out messages of the client until it leaves.
-async fn hear(looking: &Viewer, from: &mut SplitStream<WebSocket>) -> Option<Refusal> {
-    let (target, record) = (&looking.target, &looking.record);
+async fn read_messages(viewer: &Viewer, from: &mut SplitStream<WebSocket>) -> Option<Refusal> {
+    let (target, record) = (&viewer.target, &viewer.record);
     let (engine, caller) = (&target.app.engine, target.caller);
     let of = ProcessRef::Id(record.id);
     while let Some(Ok(message)) = from.next().await {

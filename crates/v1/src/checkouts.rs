@@ -97,7 +97,7 @@ pub(super) fn routes() -> Vec<Route> {
                 ErrorCode::DeadlineExceeded,
             ]),
         ),
-        Route::new(Verb::Post, "/v1/checkouts", Needs::Use, create, getting(new)),
+        Route::new(Verb::Post, "/v1/checkouts", Needs::Use, create, hand_out_operation(new)),
         Route::new(
             Verb::Get,
             one,
@@ -118,7 +118,7 @@ pub(super) fn routes() -> Vec<Route> {
 
 /// Parameters and error codes of the routes that hand out a sandbox: a checkout, and a sandbox
 /// alone. Both answer with [`CheckoutCall::hand_out`].
-pub(super) fn getting(operation: Operation) -> Operation {
+pub(super) fn hand_out_operation(operation: Operation) -> Operation {
     operation.takes(Takes::Json("CheckoutRequest")).headers([ONCE]).refuses(GETTING)
 }
 

@@ -105,7 +105,7 @@ async fn all(
     query: Query,
     headers: HeaderMap,
 ) -> Result<Response, Refused> {
-    tell(&app, caller, query, &headers, EventFilter::default()).await
+    stream_or_page(&app, caller, query, &headers, EventFilter::default()).await
 }
 
 async fn one(
@@ -117,7 +117,8 @@ async fn one(
 ) -> Result<Response, Refused> {
     // Also of an ended one, as long as something is stored of it.
     app.engine.why(caller, id).await?;
-    tell(&app, caller, query, &headers, EventFilter { sandbox: Some(id), session: None }).await
+    stream_or_page(&app, caller, query, &headers, EventFilter { sandbox: Some(id), session: None })
+        .await
 }
 
 async fn session(
@@ -135,7 +136,7 @@ async fn session(
             return Err(unknown.into());
         }
     }
-    tell(&app, caller, query, &headers, of).await
+    stream_or_page(&app, caller, query, &headers, of).await
 }
 
 /// Which events; all that the caller may see if neither is named.
@@ -152,7 +153,7 @@ impl EventFilter {
     }
 }
 
-async fn tell(
+async fn stream_or_page(
     app: &App,
     caller: Caller,
     mut query: Query,
@@ -283,7 +284,7 @@ impl EventStream {
         for stored in page.events {
             self.tell_states(&mut states, stored.number);
             self.after = stored.number;
-            self.tell(stored);
+            self.push(stored);
         }
         if is_all {
             self.tell_states(&mut states, u64::MAX);
@@ -300,11 +301,11 @@ impl EventStream {
             self.place = place;
             // One whose decision was written with later ones comes after the events of those:
             // numbers never go back, so that a client that comes again misses nothing.
-            self.tell(StoredEvent { number: stored.number.max(self.after), ..stored });
+            self.push(StoredEvent { number: stored.number.max(self.after), ..stored });
         }
     }
 
-    fn tell(&mut self, stored: StoredEvent) {
+    fn push(&mut self, stored: StoredEvent) {
         let event = Event::from(stored);
         let name = event.body.name();
         self.ready.push_back(Format::Sse.event(Some(event.id), name, &event));
@@ -376,8 +377,14 @@ mod tests {
     use super::*;
 
     async fn stream(app: &App, caller: Caller) -> Body {
-        let answered =
-            tell(app, caller, Query::default(), &HeaderMap::new(), EventFilter::default()).await;
+        let answered = stream_or_page(
+            app,
+            caller,
+            Query::default(),
+            &HeaderMap::new(),
+            EventFilter::default(),
+        )
+        .await;
         answered.unwrap_or_else(|refused| panic!("{refused:?}")).into_body()
     }
 

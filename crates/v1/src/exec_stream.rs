@@ -56,7 +56,7 @@ struct Deadline {
 
 impl Deadline {
     /// Kills the program at its timeout.
-    fn keep(process: &Process, at: Instant) -> Self {
+    fn start(process: &Process, at: Instant) -> Self {
         let passed = Arc::new(AtomicBool::new(false));
         let (handle, seen) = (process.handle(), Arc::clone(&passed));
         let keeping = tasks::spawn(async move {
@@ -155,7 +155,7 @@ impl ExecStream {
         Ok(Self {
             stdout: Side::new(process.stdout.take(), output_bytes),
             stderr: Side::new(process.stderr.take(), output_bytes),
-            deadline: Deadline::keep(&process, began + patience),
+            deadline: Deadline::start(&process, began + patience),
             process,
             began,
             exit: None,

@@ -111,7 +111,7 @@ fn routes_of(target: &TargetSpec) -> Vec<Route> {
 }
 
 /// Names, of which there are not too many and none is too long.
-fn words(query: &mut Query, field: &'static str) -> Result<Vec<String>, Refused> {
+fn name_patterns(query: &mut Query, field: &'static str) -> Result<Vec<String>, Refused> {
     let words = query.all(field);
     if words.len() > WORDS_MAX {
         return Err(Refused::bad(field, format!("`{field}`: at most {WORDS_MAX} may be given")));
@@ -155,7 +155,7 @@ async fn tree(
 ) -> Result<Response, Refused> {
     let asked = FindQuery {
         path: path_of(&mut query)?,
-        exclude_directories: words(&mut query, "exclude")?,
+        exclude_directories: name_patterns(&mut query, "exclude")?,
         exclude_hidden: query.flag("exclude_hidden")?,
         max_depth: Some(query.number("depth", 1..=DEPTH_MAX)?.unwrap_or(TREE_DEPTH) as u32),
         max_results: limit(&mut query)?,
@@ -177,8 +177,8 @@ async fn find(
     let asked = FindQuery {
         path: path_of(&mut query)?,
         kinds: kinds(&mut query)?,
-        names: words(&mut query, "name")?,
-        exclude_directories: words(&mut query, "exclude")?,
+        names: name_patterns(&mut query, "name")?,
+        exclude_directories: name_patterns(&mut query, "exclude")?,
         exclude_hidden: query.flag("exclude_hidden")?,
         max_depth: query.number("depth", 1..=DEPTH_MAX)?.map(|depth| depth as u32),
         max_results: limit(&mut query)?,
@@ -208,8 +208,8 @@ async fn search(
         path,
         text,
         case_sensitive: !query.flag("ignore_case")?,
-        names: words(&mut query, "name")?,
-        exclude_directories: words(&mut query, "exclude")?,
+        names: name_patterns(&mut query, "name")?,
+        exclude_directories: name_patterns(&mut query, "exclude")?,
         exclude_hidden: query.flag("exclude_hidden")?,
         max_results: limit(&mut query)?,
     };

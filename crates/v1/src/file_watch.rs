@@ -88,7 +88,7 @@ impl WatchedFiles {
     }
 
     /// Sends it on a WebSocket, until the client leaves.
-    pub(crate) async fn tell(mut self, mut socket: WebSocket) {
+    pub(crate) async fn send_to(mut self, mut socket: WebSocket) {
         loop {
             let message = tokio::select! {
                 next = self.step() => match next {

@@ -9,7 +9,7 @@ use wire::harness::HARNESS_LINE_BYTES_MAX;
 
 use crate::exec::USING;
 use crate::harness_lines::HarnessConnection;
-use crate::terminals::{Upgrade, agreed};
+use crate::terminals::{Upgrade, checked_upgrade};
 use crate::use_routes::SANDBOX_REFUSES;
 use web::app::App;
 use web::front::{By, Needs};
@@ -55,10 +55,10 @@ async fn hold(
     Named(id): Named<SandboxId>,
     asked: Upgrade,
 ) -> Result<Response, Refused> {
-    let upgrade = agreed(asked, MESSAGE_BYTES_MAX)?;
+    let upgrade = checked_upgrade(asked, MESSAGE_BYTES_MAX)?;
     let slot = app.long_lived.begin(caller.key)?;
     let used = UseTarget::from(id).begin(&app, caller, UseKind::Harness).await?;
     let held = used.hold_harness().await?;
-    let spoken = HarnessConnection { app, caller, held, used, slot };
-    Ok(upgrade.on_upgrade(|socket| spoken.speak(socket)))
+    let connection = HarnessConnection { app, caller, held, used, slot };
+    Ok(upgrade.on_upgrade(|socket| connection.run(socket)))
 }

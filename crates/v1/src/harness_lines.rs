@@ -53,7 +53,7 @@ enum End {
 
 impl HarnessConnection {
     /// Exchanges lines until either side ends.
-    pub(crate) async fn speak(self, socket: WebSocket) {
+    pub(crate) async fn run(self, socket: WebSocket) {
         let Self { app, caller, mut held, used, slot } = self;
         let (mut to, mut from) = socket.split();
         let (mut keepalive, heard) = WsKeepalive::new();

@@ -111,7 +111,7 @@ impl FollowedLog {
         Ok(Self { following, caller, sandbox, process, text, format, request_id, ready, over })
     }
 
-    fn tell(&mut self, piece: wire::LogPiece) {
+    fn push(&mut self, piece: wire::LogPiece) {
         let id = Some(piece.next_offset);
         let event = ProcessEvent::Output(piece);
         self.ready.push_back(self.format.event(id, event.name(), &event));
@@ -131,13 +131,13 @@ impl FollowedLog {
         match self.following.next().await {
             Next::Piece(piece) => {
                 for text_piece in self.text.push(piece) {
-                    self.tell(text_piece);
+                    self.push(text_piece);
                 }
             }
             Next::Quiet => self.ready.extend(self.format.heartbeat()),
             Next::Over => {
                 if let Some(held) = self.text.finish() {
-                    self.tell(held);
+                    self.push(held);
                 }
                 let of = ProcessRef::Id(self.process);
                 let app = &self.following.app;

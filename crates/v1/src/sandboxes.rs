@@ -10,7 +10,7 @@ use model::record::Owner;
 use model::{ErrorCode, LeaseId, SandboxId, SandboxState, TemplateName};
 use wire::{RenewRequest, SandboxList, Why};
 
-use crate::checkouts::{CheckoutCall, getting, ttl_ms};
+use crate::checkouts::{CheckoutCall, hand_out_operation, ttl_ms};
 use crate::view;
 use web::answer;
 use web::app::App;
@@ -87,7 +87,7 @@ pub(super) fn routes() -> Vec<Route> {
             .answers(200, "The facts, and a summary in a sentence", [json("Why")]);
     let (all, one) = ("/v1/sandboxes", "/v1/sandboxes/{id}");
     vec![
-        Route::new(Verb::Post, all, Needs::Use, create, getting(new)),
+        Route::new(Verb::Post, all, Needs::Use, create, hand_out_operation(new)),
         Route::new(Verb::Get, all, Needs::Read, self::list, list.query(FILTERS)),
         Route::new(Verb::Get, one, Needs::Read, read, get.refuses(ONE)),
         Route::new(Verb::Delete, one, Needs::Use, end, delete.refuses(CHANGING)),

@@ -111,7 +111,7 @@ struct LogFollow {
 
 impl LogFollow {
     /// Looks for new lines; none if the session has ended.
-    fn look(&mut self) -> Option<()> {
+    fn poll_lines(&mut self) -> Option<()> {
         let generation = self.app.engine.session(self.caller, self.id).ok()?.generation;
         if std::mem::replace(&mut self.generation, generation) != generation {
             // Another sandbox counts its lines anew.
@@ -135,7 +135,7 @@ impl BodySource for LogFollow {
             if *self.app.stopping.borrow() || !self.key.works(&self.app) {
                 return None;
             }
-            self.look()?;
+            self.poll_lines()?;
             if !self.ready.is_empty() {
                 continue;
             }

@@ -77,12 +77,12 @@ enum End {
 
 impl AttachedTerminal {
     /// Forwards bytes until either side ends.
-    pub(crate) async fn speak(mut self, socket: WebSocket) {
+    pub(crate) async fn run(mut self, socket: WebSocket) {
         // Held to the end: the one counts as activity, the other ends what was started for this.
         let (used, ending) = (self.used.take(), self.ending.take());
         let (mut to, mut from) = socket.split();
         let first = TerminalWord::Process(Box::new(view::process(&self.record)));
-        if say(&mut to, &first).await.is_err() {
+        if send_word(&mut to, &first).await.is_err() {
             return;
         }
         let (app, caller) = (self.app.clone(), self.caller);
@@ -125,7 +125,7 @@ impl AttachedTerminal {
             }
         };
         // A client that is gone does not get it.
-        let _ = say(to, &word).await;
+        let _ = send_word(to, &word).await;
         let close = Message::Close(Some(CloseFrame { code, reason: "".into() }));
         let _ = timeout(STALL, to.send(close)).await;
         drop(self.slot);
@@ -136,7 +136,7 @@ impl AttachedTerminal {
     }
 }
 
-async fn say(to: &mut SplitSink<WebSocket, Message>, word: &TerminalWord) -> Result<(), ()> {
+async fn send_word(to: &mut SplitSink<WebSocket, Message>, word: &TerminalWord) -> Result<(), ()> {
     let text = serde_json::to_string(word).map_err(drop)?;
     send(to, Message::Text(text.into())).await
 }

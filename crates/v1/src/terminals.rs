@@ -89,7 +89,7 @@ pub(super) fn routes() -> Vec<Route> {
 pub(super) type Upgrade = Result<WebSocketUpgrade, WebSocketUpgradeRejection>;
 
 /// A WebSocket on which so much is said at once at most, either way.
-pub(super) fn agreed(
+pub(super) fn checked_upgrade(
     asked: Upgrade,
     message_bytes_max: usize,
 ) -> Result<WebSocketUpgrade, Refused> {
@@ -118,7 +118,7 @@ async fn open(
     let name = query.text("name")?;
     let keep = query.flag("keep")?;
     query.done()?;
-    let upgrade = agreed(asked, MESSAGE_BYTES_MAX)?;
+    let upgrade = checked_upgrade(asked, MESSAGE_BYTES_MAX)?;
     let slot = app.long_lived.begin(caller.key)?;
     let used = UseTarget::from(id).begin(&app, caller, UseKind::Stream).await?;
     let process = ProcessRequest {
@@ -146,7 +146,7 @@ async fn open(
         used,
         slot,
     };
-    Ok(upgrade.on_upgrade(|socket| attached.speak(socket)))
+    Ok(upgrade.on_upgrade(|socket| attached.run(socket)))
 }
 
 async fn attach(
@@ -158,7 +158,7 @@ async fn attach(
 ) -> Result<Response, Refused> {
     let offset = query.number("offset", 0..=AFTER_MAX)?;
     query.done()?;
-    let upgrade = agreed(asked, MESSAGE_BYTES_MAX)?;
+    let upgrade = checked_upgrade(asked, MESSAGE_BYTES_MAX)?;
     let slot = app.long_lived.begin(caller.key)?;
     let record = app.engine.process(caller, id, &of).await?;
     let used = match record.end {
@@ -180,5 +180,5 @@ async fn attach(
         used,
         slot,
     };
-    Ok(upgrade.on_upgrade(|socket| attached.speak(socket)))
+    Ok(upgrade.on_upgrade(|socket| attached.run(socket)))
 }

@@ -72,7 +72,7 @@ async fn watch(
     match asked {
         Ok(upgrade) => {
             let upgrade = upgrade.protocols([subprotocol::NAME]);
-            Ok(upgrade.on_upgrade(|socket| watched.tell(socket)))
+            Ok(upgrade.on_upgrade(|socket| watched.send_to(socket)))
         }
         Err(rejection) if headers.contains_key(SEC_WEBSOCKET_KEY) => {
             Err(Refused::upgrade(rejection.body_text()))

@@ -35,7 +35,7 @@ impl Waiting<'_> {
             return Ok(record);
         }
         tokio::select! {
-            over = self.over() => over,
+            ended = self.ended() => ended,
             () = sleep_until(deadline) => self.now().await,
             () = self.server_stops() => Err(stopping()),
         }
@@ -60,13 +60,13 @@ impl Waiting<'_> {
                 open?;
                 Ok((self.now().await?, true))
             }
-            over = self.over() => Ok((over?, false)),
+            ended = self.ended() => Ok((ended?, false)),
             () = sleep_until(deadline) => Ok((self.now().await?, false)),
             () = self.server_stops() => Err(stopping()),
         }
     }
 
-    async fn over(&self) -> Result<ProcessRecord, Refused> {
+    async fn ended(&self) -> Result<ProcessRecord, Refused> {
         let of = ProcessRef::Id(self.process);
         Ok(self.app.engine.wait_process(self.caller, self.sandbox, &of).await?)
     }

@@ -131,14 +131,16 @@ pub fn outward(headers: &mut HeaderMap, prefix: &str, port: u16) {
     for name in OF_THE_WHOLE_ORIGIN {
         headers.remove(name);
     }
-    if let Some(moved) = headers.get(LOCATION).and_then(|to| moved(to, prefix, port)) {
-        headers.insert(LOCATION, moved);
+    if let Some(rewritten) =
+        headers.get(LOCATION).and_then(|to| rewritten_location(to, prefix, port))
+    {
+        headers.insert(LOCATION, rewritten);
     }
     go_over(headers, to);
 }
 
 /// A location inside, rewritten for clients outside; none if it needs no change.
-fn moved(to: &HeaderValue, prefix: &str, port: u16) -> Option<HeaderValue> {
+fn rewritten_location(to: &HeaderValue, prefix: &str, port: u16) -> Option<HeaderValue> {
     let to = to.to_str().ok()?;
     let own = format!("http://localhost:{port}");
     let path = match to.strip_prefix(&own) {

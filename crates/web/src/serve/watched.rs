@@ -64,7 +64,7 @@ impl Activity {
     }
 
     /// Something was read.
-    fn hear(&self) {
+    fn on_read(&self) {
         if self.phase.load(Ordering::Relaxed) == IDLE {
             self.enter(HEAD);
         }
@@ -187,7 +187,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Watched<S> {
     ) -> Poll<io::Result<()>> {
         let read = Pin::new(&mut self.stream).poll_read(cx, buf);
         if read.is_ready() {
-            self.activity.hear();
+            self.activity.on_read();
             return read;
         }
         self.poll_overdue(cx).map(Err)
