@@ -6,7 +6,7 @@ use futures_util::future::BoxFuture;
 use web::app::App;
 use web::front::Admitted;
 use web::refused::Refused;
-use web::used::Used;
+use web::use_target::UseTarget;
 
 /// Tools as `mcp` has them.
 pub(crate) struct Mcp;
@@ -16,7 +16,7 @@ impl blaxel::SandboxTools for Mcp {
         &'a self,
         app: &'a App,
         by: Admitted,
-        used: Used,
+        used: UseTarget,
         request: Request,
     ) -> BoxFuture<'a, Result<Response, Refused>> {
         Box::pin(mcp::serve_inside(app, by, used, request))

@@ -1,5 +1,5 @@
-//! Who calls: a key of ours, or the one from the environment. The three refusals have the texts of
-//! Ash.
+//! Authentication: by a key of the server, or the one from the environment. The three refusals have
+//! the texts of Ash.
 
 use engine::Caller;
 use http::HeaderMap;
@@ -10,8 +10,8 @@ use sha2::{Digest as _, Sha256};
 use crate::app::App;
 use web::refused::Refused;
 
-/// What is made with the key from the environment belongs to this one, whatever that key is at the
-/// time: it may be changed between two starts.
+/// The owner of everything that is created with the key from the environment, whatever that key is
+/// at the time: it may be changed between two starts.
 pub const OF_ENVIRONMENT: KeyId = KeyId::from_u128(0x0061_7368_0000_8000_8000_0000_0000_0001);
 
 pub(crate) fn authenticate(app: &App, headers: &HeaderMap) -> Result<Caller, Refused> {

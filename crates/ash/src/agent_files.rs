@@ -8,13 +8,13 @@ use engine::Caller;
 use model::SeedId;
 use serde_json::json;
 
-use super::agents::{FILES_BODY_MAX, keep, known};
+use super::agents::{FILES_BODY_MAX, find_agent, keep};
 use super::deploy::{self, Files, inner_path};
 use super::errors::AshError;
 use super::fields::{At, Fields};
 use super::files::{JSON_FILE_MAX, as_download, format_of};
 use super::registry::{self, Loaded};
-use super::{Routes, answer, reading};
+use super::{Routes, answer, request_body};
 use crate::app::App;
 use web::front::{By, Needs};
 use web::query::Query;
@@ -40,7 +40,7 @@ async fn list(
     By(caller): By,
     At(name): At<String>,
 ) -> Result<Response, AshError> {
-    let agent = known(&app, caller, &name).await?;
+    let agent = find_agent(&app, caller, &name).await?;
     let loaded = of_seed(&app, agent.seed).await?;
     let modified = answer::time(agent.updated_at);
     let shown = loaded.files.iter().map(
@@ -60,7 +60,7 @@ async fn read(
     mut query: Query,
 ) -> Result<Response, AshError> {
     let is_json = format_of(&mut query)?.unwrap_or(true);
-    let agent = known(&app, caller, &name).await?;
+    let agent = find_agent(&app, caller, &name).await?;
     let path = checked(&path)?;
     let mut loaded = of_seed(&app, agent.seed).await?;
     let Some(file) = loaded.files.remove(&path) else {
@@ -84,12 +84,12 @@ async fn write(
     At(name): At<String>,
     request: Request,
 ) -> Result<Response, AshError> {
-    known(&app, caller, &name).await?;
+    find_agent(&app, caller, &name).await?;
     let files = |mut body: Fields| match body.list("files")? {
         Some(list) => deploy::from_request(list),
         None => Err(AshError::invalid("body must have required property 'files'")),
     };
-    let read = reading::read(request, &app, FILES_BODY_MAX, files).await?;
+    let read = request_body::read(request, &app, FILES_BODY_MAX, files).await?;
     let new = read.taken;
     let written = new.len();
     change(&app, caller, &name, |files| {
@@ -122,7 +122,7 @@ async fn change(
     edit: impl FnOnce(&mut Files) -> Result<(), AshError>,
 ) -> Result<(), AshError> {
     let change = registry::change(app, caller).await?;
-    let mut agent = known(app, caller, name).await?;
+    let mut agent = find_agent(app, caller, name).await?;
     let mut loaded = of_seed(app, agent.seed).await?;
     edit(&mut loaded.files)?;
     agent.seed = keep(app, caller, std::mem::take(&mut loaded.files)).await?;

@@ -14,7 +14,7 @@ use super::deploy::{self, Files, PROMPT};
 use super::errors::AshError;
 use super::fields::{At, Fields};
 use super::registry::{self, Agent};
-use super::{Routes, answer, reading};
+use super::{Routes, answer, request_body};
 use crate::app::App;
 use web::front::{By, Needs};
 
@@ -40,7 +40,7 @@ pub(super) fn routes(routes: &mut Routes) {
 }
 
 /// Finds an agent of the caller.
-pub(super) async fn known(app: &App, caller: Caller, name: &str) -> Result<Agent, AshError> {
+pub(super) async fn find_agent(app: &App, caller: Caller, name: &str) -> Result<Agent, AshError> {
     let found = registry::find(app, caller.key, name).await?;
     found.ok_or_else(AshError::no_agent)
 }
@@ -51,8 +51,8 @@ pub(super) async fn keep(app: &App, caller: Caller, files: Files) -> Result<Seed
     Ok(app.engine.put_seed(caller, files.into_values().collect()).await?)
 }
 
-/// What a deploy asks for.
-struct Asked {
+/// A request to deploy an agent.
+struct AgentRequest {
     name: String,
     env: Option<BTreeMap<String, String>>,
     from: Origin,
@@ -65,7 +65,7 @@ enum Origin {
     Request(Files),
 }
 
-impl Asked {
+impl AgentRequest {
     fn of(mut body: Fields) -> Result<Self, AshError> {
         let name = body.required_text("name", NAME_CHARS_MAX)?;
         let fits = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-';
@@ -89,7 +89,7 @@ impl Asked {
     }
 }
 
-/// Directories of this machine are nobody's by their key, and whoever deploys one reads it.
+/// Directories of this machine belong to no key, and a deploy reads them: only administrators may.
 fn refuse_strangers(caller: Caller) -> Result<(), AshError> {
     match caller.role {
         Role::Admin => Ok(()),
@@ -106,8 +106,8 @@ async fn deploy(
     By(caller): By,
     request: Request,
 ) -> Result<Response, AshError> {
-    let read = reading::read(request, &app, FILES_BODY_MAX, Asked::of).await?;
-    let Asked { name, env, from } = read.taken;
+    let read = request_body::read(request, &app, FILES_BODY_MAX, AgentRequest::of).await?;
+    let AgentRequest { name, env, from } = read.taken;
     if let Some(env) = &env {
         app.engine.check_env(env)?;
     }
@@ -169,7 +169,7 @@ async fn get(
     By(caller): By,
     At(name): At<String>,
 ) -> Result<Response, AshError> {
-    let agent = known(&app, caller, &name).await?;
+    let agent = find_agent(&app, caller, &name).await?;
     Ok(answer::ok(&json!({"agent": agent.shown(caller.key)})))
 }
 
@@ -179,12 +179,12 @@ async fn patch(
     At(name): At<String>,
     request: Request,
 ) -> Result<Response, AshError> {
-    known(&app, caller, &name).await?;
-    let mut body = reading::fields(request, &app, app.settings.json_bytes_max).await?;
+    find_agent(&app, caller, &name).await?;
+    let mut body = request_body::fields(request, &app, app.settings.json_bytes_max).await?;
     let env = body.map_of_texts("env")?;
     let config = body.object("config")?;
     let change = registry::change(&app, caller).await?;
-    let mut agent = known(&app, caller, &name).await?;
+    let mut agent = find_agent(&app, caller, &name).await?;
     agent.env = env.unwrap_or(agent.env);
     merge(&mut agent, config.unwrap_or_default())?;
     agent.updated_at = app.engine.now().wall;
@@ -218,7 +218,7 @@ async fn get_config(
     By(caller): By,
     At(name): At<String>,
 ) -> Result<Response, AshError> {
-    let agent = known(&app, caller, &name).await?;
+    let agent = find_agent(&app, caller, &name).await?;
     Ok(answer::ok(&json!({"config": agent.config})))
 }
 
@@ -228,10 +228,10 @@ async fn patch_config(
     At(name): At<String>,
     request: Request,
 ) -> Result<Response, AshError> {
-    known(&app, caller, &name).await?;
-    let body = reading::fields(request, &app, app.settings.json_bytes_max).await?;
+    find_agent(&app, caller, &name).await?;
+    let body = request_body::fields(request, &app, app.settings.json_bytes_max).await?;
     let change = registry::change(&app, caller).await?;
-    let mut agent = known(&app, caller, &name).await?;
+    let mut agent = find_agent(&app, caller, &name).await?;
     merge(&mut agent, body.rest())?;
     agent.updated_at = app.engine.now().wall;
     registry::put(&app, change, &agent).await?;

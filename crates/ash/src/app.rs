@@ -1,4 +1,4 @@
-//! What every handler of the dialect knows.
+//! The shared state of the handlers of the dialect.
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::registry::Registry;
 use crate::settings::AshSettings;
 
-/// What every handler of the dialect knows. Cheap to clone.
+/// The shared state of the handlers of the dialect. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct App(Arc<Parts>);
 

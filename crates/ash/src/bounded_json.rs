@@ -1,5 +1,5 @@
-//! JSON of a stranger as a value. A part of it takes many times the room of the byte or two that it
-//! was sent as, so their number is bounded; reading stops at the first that is too many.
+//! Parses untrusted JSON with a limit on its parts: a part takes much more memory than the bytes it
+//! was sent as. Parsing stops at the first part above the limit.
 
 use std::cell::Cell;
 use std::fmt;
@@ -29,8 +29,8 @@ struct Part<'a>(&'a Cell<u32>);
 impl Part<'_> {
     fn count<E: Error>(self) -> Result<(), E> {
         let left = self.0.get().checked_sub(1);
-        let left =
-            left.ok_or_else(|| E::custom(format_args!("there are more than {PARTS_MAX} parts")))?;
+        let left = left
+            .ok_or_else(|| E::custom(format_args!("the JSON has more than {PARTS_MAX} parts")))?;
         self.0.set(left);
         Ok(())
     }
@@ -105,7 +105,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reading_stops_at_what_is_too_much() {
+    fn json_with_too_many_parts_is_refused_early() {
         let zeros = |count: u32| format!("[0{}]", ",0".repeat(count as usize - 1));
         assert!(parse(zeros(PARTS_MAX - 1).as_bytes()).is_ok());
         for over in [
@@ -114,8 +114,8 @@ mod tests {
             zeros(3 * PARTS_MAX).replace(']', ""),
             format!("[{}", r#"{"":{}},"#.repeat(PARTS_MAX as usize / 2)),
         ] {
-            let told = parse(over.as_bytes()).unwrap_err().to_string();
-            assert!(told.starts_with("there are more than 100000 parts"), "{told}");
+            let error_text = parse(over.as_bytes()).unwrap_err().to_string();
+            assert!(error_text.starts_with("the JSON has more than 100000 parts"), "{error_text}");
         }
         assert!(parse("[".repeat(1000).as_bytes()).unwrap_err().to_string().contains("recursion"));
     }
@@ -140,7 +140,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_within_the_bound_is_read_as_elsewhere(value in any_json()) {
+        fn json_within_the_limit_is_read_unchanged(value in any_json()) {
             let text = value.to_string();
             let expected: Value = serde_json::from_str(&text).unwrap();
             prop_assert_eq!(parse(text.as_bytes()).unwrap(), expected);

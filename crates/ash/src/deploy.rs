@@ -17,7 +17,7 @@ use serde_json::{Map, Value, json};
 use super::errors::AshError;
 use super::fields::Fields;
 
-/// What is said to the agent, as a file.
+/// The file with the prompt of the agent.
 pub(super) const PROMPT: &str = "CLAUDE.md";
 const SERVERS: &str = ".mcp.json";
 const PATH_CHARS_MAX: usize = 4096;
@@ -93,7 +93,7 @@ fn too_large() -> String {
 /// Adds servers to those that an agent has, each in place of one of the same name.
 pub(super) fn add_servers(files: &mut Files, servers: Map<String, Value>) {
     let present = files.get(SERVERS).and_then(|file| serde_json::from_slice(&file.bytes).ok());
-    // What is no object has no servers, and would be none to its reader either.
+    // A value that is not an object has no servers.
     let mut all = match present {
         Some(Value::Object(map)) => map,
         Some(_) | None => Map::new(),
@@ -121,7 +121,7 @@ pub(super) fn from_directory(roots: &[PathBuf], given: &str) -> Result<(PathBuf,
         Some((root, path, beneath))
     });
     let (root, path, beneath) = found.ok_or_else(outside)?;
-    // Between that look and this one somebody may have changed it: the kernel keeps it beneath.
+    // The path may have changed since that check: the kernel still keeps it beneath the root.
     let beneath = if beneath.as_os_str().is_empty() { PathBuf::from(".") } else { beneath };
     let root = File::open(root).map_err(|_| outside())?;
     let top = open(&root.into(), &beneath, OFlags::DIRECTORY).map_err(|_| outside())?;
@@ -224,7 +224,11 @@ pub(super) async fn from_directory_elsewhere(
 ) -> Result<(PathBuf, Files), AshError> {
     let reading = tasks::spawn_blocking(move || from_directory(&roots, &given));
     reading.await.unwrap_or_else(|error| {
-        Err(Refusal::new(ErrorCode::Internal, format!("on another thread: {error}")).into())
+        Err(Refusal::new(
+            ErrorCode::Internal,
+            format!("the thread that reads the agent's files failed: {error}"),
+        )
+        .into())
     })
 }
 
@@ -235,12 +239,12 @@ mod tests {
 
     use super::*;
 
-    fn told<T>(result: Result<T, AshError>) -> String {
+    fn error_text<T>(result: Result<T, AshError>) -> String {
         format!("{:?}", result.err().expect("refused"))
     }
 
     #[test]
-    fn paths_stay_where_they_are() {
+    fn agent_paths_stay_beneath_the_agent() {
         for (path, inner) in [
             ("a", Some("a")),
             ("./a//b/", Some("a/b")),
@@ -270,17 +274,17 @@ mod tests {
             (json!({"path": "/etc/passwd", "content": ""}), "Invalid file path"),
             (json!({"path": "a", "content": "?"}), "Invalid base64 content: a"),
         ] {
-            let refused = told(from_request(vec![item.clone()]));
+            let refused = error_text(from_request(vec![item.clone()]));
             assert!(refused.contains(part), "{item}: {refused}");
         }
         let both = ["a/b/c", "a/b"].map(|path| json!({"path": path, "content": ""}));
-        assert!(told(from_request(both.to_vec())).contains("a/b is a file and a directory"));
+        assert!(error_text(from_request(both.to_vec())).contains("a/b is a file and a directory"));
         let apart = ["a/b", "a-b", "a.b/c"].map(|path| json!({"path": path, "content": ""}));
         assert_eq!(from_request(apart.to_vec()).unwrap().len(), 3);
     }
 
     #[test]
-    fn servers_are_merged_by_name() {
+    fn mcp_servers_are_merged_by_name() {
         let mut files = Files::new();
         put_text(&mut files, SERVERS, r#"{"mcpServers":{"a":{"url":"1"},"b":{"url":"2"}},"x":1}"#);
         let more = json!({"b": {"url": "3"}, "c": {"command": "d"}});
@@ -297,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_is_read_beneath_its_root_and_never_out_of_it() {
+    fn agent_directory_is_read_only_beneath_its_root() {
         let scratch = std::env::temp_dir().join(format!("shoal-deploy-{}", std::process::id()));
         let _ = fs::remove_dir_all(&scratch);
         let root = scratch.join("root");
@@ -309,7 +313,7 @@ mod tests {
         fs::write(agent.join("sub/deep/a"), "a").unwrap();
         let roots = [scratch.join("missing"), root.clone()];
         let read = |path: &str| from_directory(&roots, path);
-        assert!(told(read("agent")).contains("Agent directory must contain CLAUDE.md"));
+        assert!(error_text(read("agent")).contains("Agent directory must contain CLAUDE.md"));
         fs::write(agent.join(PROMPT), "# hi").unwrap();
         symlink("sub/deep/a", agent.join("link")).unwrap();
 
@@ -322,16 +326,16 @@ mod tests {
         assert!(read(agent.to_str().unwrap()).is_ok(), "absolute paths are taken too");
 
         for outside in ["..", "../secret", "/etc", "/", "nowhere", scratch.to_str().unwrap()] {
-            let refused = told(read(outside));
+            let refused = error_text(read(outside));
             assert!(refused.contains("ash.agent_roots"), "{outside}: {refused}");
         }
         symlink("../../secret", agent.join("out")).unwrap();
-        assert!(told(read("agent")).contains("out: leads out of the agent's directory"));
+        assert!(error_text(read("agent")).contains("out: leads out of the agent's directory"));
         fs::remove_file(agent.join("out")).unwrap();
         symlink(&scratch, root.join("hop")).unwrap();
-        assert!(told(read("hop")).contains("ash.agent_roots"), "a link out of the root");
+        assert!(error_text(read("hop")).contains("ash.agent_roots"), "a link out of the root");
         symlink("sub", agent.join("loop")).unwrap();
-        assert!(told(read("agent")).contains("loop: only files"), "links to directories");
+        assert!(error_text(read("agent")).contains("loop: only files"), "links to directories");
         fs::remove_dir_all(&scratch).unwrap();
     }
 }

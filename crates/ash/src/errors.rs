@@ -1,5 +1,5 @@
-//! Refusals in the words and shapes of Ash. Clients compare some of these texts, so they stay as
-//! they are; what we know besides goes behind them.
+//! Refusals with the texts and shapes of Ash. Clients compare some of these texts, so they must not
+//! change; our own cause is appended.
 
 use std::borrow::Cow;
 
@@ -11,15 +11,18 @@ use model::{ErrorCode, Refusal};
 use serde_json::{Value, json};
 
 use web::refused::{RETRY_AFTER_MS, Refused};
+use web::request_log::LoggedRefusal;
 
 pub(super) const JSON: HeaderValue = HeaderValue::from_static("application/json; charset=utf-8");
 
-/// Why something was not done.
+/// Why a request was refused.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct AshError {
     status: u16,
     shape: Shape,
     text: Cow<'static, str>,
+    /// For the request log: clients of Ash never see it.
+    code: Option<ErrorCode>,
     retry_after_ms: Option<u64>,
 }
 
@@ -34,7 +37,8 @@ enum Shape {
 
 impl AshError {
     pub(super) fn new(status: u16, text: impl Into<Cow<'static, str>>) -> Self {
-        Self { status, shape: Shape::Handler, text: text.into(), retry_after_ms: None }
+        let shape = Shape::Handler;
+        Self { status, shape, text: text.into(), code: None, retry_after_ms: None }
     }
 
     /// A request that does not fit what the route takes.
@@ -61,8 +65,7 @@ impl AshError {
         Self { shape, ..Self::new(404, format!("Route {method}:{path} not found")) }
     }
 
-    /// The same refusal, said to be about something that was tried: what is not the caller's fault
-    /// is told with what failed.
+    /// The same refusal with the operation that failed, if the server is at fault.
     pub(super) fn during(mut self, what: &str) -> Self {
         if self.status == 500 && self.shape == Shape::Handler {
             self.text = format!("Failed to {what}: {}", self.text).into();
@@ -94,19 +97,26 @@ impl AshError {
             headers.insert(RETRY_AFTER, HeaderValue::from(ms.div_ceil(1000).max(1)));
         }
         *response.body_mut() = Body::from(self.body().to_string());
+        let logged = match self.code {
+            Some(code) => Some(LoggedRefusal::new(code, &self.text)),
+            None => LoggedRefusal::of_status(self.status, &self.text),
+        };
+        if let Some(logged) = logged {
+            response.extensions_mut().insert(logged);
+        }
     }
 }
 
 impl From<Refused> for AshError {
     fn from(refused: Refused) -> Self {
         let field = refused.field.clone();
-        let told = Self::from(refused.refusal);
-        match (field, told.shape) {
-            // Of texts that the framework made, the field is a part.
-            (Some(field), Shape::Framework { .. }) if !told.text.contains(&*field) => {
-                Self { text: format!("{field}: {}", told.text).into(), ..told }
+        let ash_error = Self::from(refused.refusal);
+        match (field, ash_error.shape) {
+            // Texts of the framework contain the field.
+            (Some(field), Shape::Framework { .. }) if !ash_error.text.contains(&*field) => {
+                Self { text: format!("{field}: {}", ash_error.text).into(), ..ash_error }
             }
-            _ => told,
+            _ => ash_error,
         }
     }
 }
@@ -119,7 +129,7 @@ impl From<Refusal> for AshError {
             shape: Shape::Framework { word, code },
             ..Self::new(refusal.code.status(), text)
         };
-        let told = match refusal.code {
+        let ash_error = match refusal.code {
             Code::SessionUnknown => Self::no_session(),
             Code::SessionEnded => Self::ended(),
             Code::SessionStopped => Self::new(400, "Session is stopped"),
@@ -192,7 +202,7 @@ impl From<Refusal> for AshError {
             | Code::IdempotencyConflict
             | Code::Internal => Self::new(500, cause),
         };
-        Self { retry_after_ms: refusal.retry_after_ms, ..told }
+        Self { code: Some(refusal.code), retry_after_ms: refusal.retry_after_ms, ..ash_error }
     }
 }
 
@@ -208,13 +218,13 @@ impl IntoResponse for AshError {
 mod tests {
     use super::*;
 
-    fn told(error: &AshError) -> (u16, Value) {
+    fn ash_error(error: &AshError) -> (u16, Value) {
         (error.status, error.body())
     }
 
     /// The texts that clients of Ash look for, and those that they are shown.
     #[test]
-    fn the_twenty_texts_of_ash() {
+    fn refusals_have_the_texts_of_ash() {
         use ErrorCode as Code;
         let of = |code, cause: &'static str| AshError::from(Refusal::new(code, cause));
         let handler = |text: &str, status: u16| json!({"error": text, "statusCode": status});
@@ -253,32 +263,32 @@ mod tests {
             (of(Code::Internal, "it broke"), 500, "it broke"),
         ];
         for (error, status, text) in table {
-            assert_eq!(told(&error), (status, handler(text, status)), "{text}");
+            assert_eq!(ash_error(&error), (status, handler(text, status)), "{text}");
         }
     }
 
     #[test]
-    fn what_the_framework_would_say_has_its_shape() {
+    fn refusals_of_the_framework_have_its_shape() {
         let invalid = AshError::invalid("params/id must match format \"uuid\"");
         let expected = json!({
             "statusCode": 400, "code": "FST_ERR_VALIDATION", "error": "Bad Request",
             "message": "params/id must match format \"uuid\"",
         });
-        assert_eq!(told(&invalid), (400, expected));
+        assert_eq!(ash_error(&invalid), (400, expected));
         let nowhere = AshError::no_route(&Method::GET, "/x");
         let expected =
             json!({"message": "Route GET:/x not found", "error": "Not Found", "statusCode": 404});
-        assert_eq!(told(&nowhere), (404, expected));
+        assert_eq!(ash_error(&nowhere), (404, expected));
         let limited = AshError::from(Refusal::new(ErrorCode::RateLimited, "slow down"));
         let expected =
             json!({"statusCode": 429, "error": "Too Many Requests", "message": "slow down"});
-        assert_eq!(told(&limited), (429, expected));
+        assert_eq!(ash_error(&limited), (429, expected));
         let refused = AshError::from(Refused::bad("limit", "must be a number"));
         assert_eq!(refused.body()["message"], "limit: must be a number");
     }
 
     #[test]
-    fn every_refusal_has_an_error_and_a_status_and_says_when_to_come_back() {
+    fn every_refusal_has_an_error_a_status_and_retry_after() {
         for &code in ErrorCode::ALL {
             let mut response = Response::new(Body::empty());
             let error = AshError::from(Refusal::new(code, "why"));

@@ -10,9 +10,9 @@ use serde_json::{Value, json};
 
 use super::errors::AshError;
 use super::fields::{At, session_id};
+use super::known_sessions::find_session;
 use super::messages::refuse_unless_active;
-use super::remembered::known;
-use super::{Routes, answer, reading};
+use super::{Routes, answer, request_body};
 use crate::app::App;
 use web::front::{By, Needs};
 
@@ -34,21 +34,21 @@ async fn exec(
     request: Request,
 ) -> Result<Response, AshError> {
     let id = session_id(&id)?;
-    let mut body = reading::fields(request, &app, app.settings.json_bytes_max).await?;
+    let mut body = request_body::fields(request, &app, app.settings.json_bytes_max).await?;
     let command = body.required_text("command", COMMAND_CHARS_MAX)?;
     let timeout_ms = body.number("timeout", 1, TIMEOUT_MS_MAX)?.unwrap_or(TIMEOUT_MS);
     if command.is_empty() || command.contains('\0') {
         return Err(AshError::invalid("body/command must be a line for the shell"));
     }
-    refuse_unless_active(known(&app, caller, id).await?.status, app.options.strict)?;
+    refuse_unless_active(find_session(&app, caller, id).await?.status, app.options.strict)?;
     let used = app.engine.use_session(caller, id, UseKind::Exec).await?;
     let output_bytes = used.limits().exec_output_bytes;
     let limits = RunLimits { output_bytes, timeout: Duration::from_millis(timeout_ms) };
     let ran = used.run(ExecSpec::shell(command), limits).await?;
-    Ok(answer::ok(&told(&ran)))
+    Ok(answer::ok(&result_view(&ran)))
 }
 
-fn told(ran: &Collected) -> Value {
+fn result_view(ran: &Collected) -> Value {
     let exit_code = match ran.exit.status {
         ExitStatus::Code(code) => i64::from(code),
         ExitStatus::Signal(_) => CUT_SHORT.into(),

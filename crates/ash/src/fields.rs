@@ -1,5 +1,5 @@
-//! Fields of a request. What is not of its kind is refused in the way of the framework that Ash is
-//! made with; fields that nobody knows are ignored, as there.
+//! Fields of a request. A field of the wrong type is refused with the text of the framework that
+//! Ash uses; unknown fields are ignored, as there.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ use super::errors::AshError;
 /// The object in the body of a request.
 pub(super) struct Fields {
     map: Map<String, Value>,
-    /// Where it is, for those who are told what is wrong.
+    /// Its path, for error messages.
     at: &'static str,
 }
 
@@ -209,7 +209,7 @@ mod tests {
         Fields::inner(value, "body").unwrap_or_else(|error| panic!("{error:?}"))
     }
 
-    fn told<T: std::fmt::Debug>(result: Result<T, AshError>) -> String {
+    fn error_text<T: std::fmt::Debug>(result: Result<T, AshError>) -> String {
         format!("{:?}", result.unwrap_err())
     }
 
@@ -232,32 +232,38 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named() {
+    fn wrong_fields_are_named() {
         let bad = || {
             fields(
                 json!({"a": "xx", "n": -1, "o": {"k": 1}, "l": [1], "e": "?", "u": -1, "z": null}),
             )
         };
-        assert!(told(bad().text("a", 1)).contains("body/a must NOT have more than 1 characters"));
-        assert!(told(bad().text("n", 1)).contains("body/n must be string"));
-        assert!(told(bad().number("n", 0, 9)).contains("body/n must be an integer from 0 to 9"));
-        assert!(told(bad().flag("a")).contains("body/a must be boolean"));
-        assert!(told(bad().map_of_texts("o")).contains("body/o/k must be string"));
-        assert!(told(bad().texts("l")).contains("body/l must have only string items"));
-        assert!(told(bad().list("a")).contains("body/a must be array"));
-        assert!(told(bad().one_of("e", &["low"])).contains("body/e must be one of low"));
-        assert!(told(bad().amount("u")).contains("body/u must be number >= 0"));
-        assert!(told(bad().required_text("q", 1)).contains("must have required property 'q'"));
-        assert!(told(bad().required_text("z", 1)).contains("body/z must be string"));
+        assert!(
+            error_text(bad().text("a", 1)).contains("body/a must NOT have more than 1 characters")
+        );
+        assert!(error_text(bad().text("n", 1)).contains("body/n must be string"));
+        assert!(
+            error_text(bad().number("n", 0, 9)).contains("body/n must be an integer from 0 to 9")
+        );
+        assert!(error_text(bad().flag("a")).contains("body/a must be boolean"));
+        assert!(error_text(bad().map_of_texts("o")).contains("body/o/k must be string"));
+        assert!(error_text(bad().texts("l")).contains("body/l must have only string items"));
+        assert!(error_text(bad().list("a")).contains("body/a must be array"));
+        assert!(error_text(bad().one_of("e", &["low"])).contains("body/e must be one of low"));
+        assert!(error_text(bad().amount("u")).contains("body/u must be number >= 0"));
+        assert!(
+            error_text(bad().required_text("q", 1)).contains("must have required property 'q'")
+        );
+        assert!(error_text(bad().required_text("z", 1)).contains("body/z must be string"));
     }
 
     #[test]
-    fn an_id_is_a_uuid_with_its_dashes() {
+    fn session_id_is_a_uuid_with_dashes() {
         assert!(session_id("00000000-0000-0000-0000-000000000007").is_ok());
         for bad in
             ["", "7", "00000000000000000000000000000007", "{00000000-0000-0000-0000-000000000007}"]
         {
-            assert!(told(session_id(bad)).contains("uuid"), "{bad}");
+            assert!(error_text(session_id(bad)).contains("uuid"), "{bad}");
         }
     }
 }

@@ -16,8 +16,8 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use super::deploy::inner_path;
 use super::errors::AshError;
 use super::fields::{At, Fields, session_id};
-use super::remembered::known;
-use super::{Routes, answer, reading};
+use super::known_sessions::find_session;
+use super::{Routes, answer, request_body};
 use crate::app::App;
 use web::contents::contents;
 use web::front::{By, Needs};
@@ -46,7 +46,7 @@ pub(super) fn routes(routes: &mut Routes) {
     routes.add(MethodFilter::DELETE, one, one_name, Needs::Use, remove);
 }
 
-/// Whether a file is to be told as JSON; none if the request does not say.
+/// Whether a file is sent as JSON; none if the request does not say.
 pub(super) fn format_of(query: &mut Query) -> Result<Option<bool>, AshError> {
     match query.text("format")?.as_deref() {
         None => Ok(None),
@@ -83,14 +83,14 @@ async fn list(
             return Err(AshError::invalid("querystring/includeHidden must be one of true, false"));
         }
     };
-    known(&app, caller, id).await?;
+    find_session(&app, caller, id).await?;
     let used = app.engine.use_session(caller, id, UseKind::Read).await?;
     let (files, truncated) = all_files(&used, hidden).await?;
-    let mut told = json!({"files": files, "source": "sandbox"});
+    let mut listing = json!({"files": files, "source": "sandbox"});
     if truncated {
-        told["truncated"] = true.into();
+        listing["truncated"] = true.into();
     }
-    Ok(answer::ok(&told))
+    Ok(answer::ok(&listing))
 }
 
 /// All files beneath the workspace; whether there are more than are listed.
@@ -156,7 +156,7 @@ async fn read(
     let id = session_id(&id)?;
     let is_json = format_of(&mut query)?.unwrap_or(false);
     let (inner, whole) = path_in(&path)?;
-    known(&app, caller, id).await?;
+    find_session(&app, caller, id).await?;
     let used = app.engine.use_session(caller, id, UseKind::Read).await?;
     let opened = used.read_file(&whole, 0, None).await;
     let mut reader = opened.map_err(no_file)?;
@@ -180,11 +180,11 @@ async fn read(
         return Err(used.explain(error).await.into());
     }
     let content = String::from_utf8_lossy(&bytes);
-    let told = json!({"path": inner, "content": content, "size": size, "source": "sandbox"});
-    Ok(answer::ok(&told))
+    let file_json = json!({"path": inner, "content": content, "size": size, "source": "sandbox"});
+    Ok(answer::ok(&file_json))
 }
 
-/// A file as bytes, which nobody is to take for a page.
+/// A file as bytes, which a browser must not render as a page.
 pub(super) fn as_download(path: &str, body: Body, size: Option<u64>) -> Response {
     let mut response = Response::new(body);
     let headers = response.headers_mut();
@@ -233,20 +233,20 @@ async fn write(
     request: Request,
 ) -> Result<Response, AshError> {
     let id = session_id(&id)?;
-    known(&app, caller, id).await?;
-    let read = reading::read(request, &app, BODY_MAX, Uploads::of).await?;
+    find_session(&app, caller, id).await?;
+    let read = request_body::read(request, &app, BODY_MAX, Uploads::of).await?;
     let Uploads { target, files } = read.taken;
     let used = app.engine.use_session(caller, id, UseKind::Files).await?;
-    let mut told = Vec::new();
+    let mut results = Vec::new();
     for file in files {
         let written = file.write(&used, &target).await;
-        told.push(match written {
+        results.push(match written {
             Ok(size) => json!({"path": file.path, "written": true, "size": size}),
             Err(why) => json!({"path": file.path, "written": false, "error": why}),
         });
     }
     drop(read.share);
-    Ok(answer::ok(&json!({"files": told})))
+    Ok(answer::ok(&json!({"files": results})))
 }
 
 /// Files that are sent.
@@ -304,7 +304,7 @@ impl Upload {
         Ok(Self { path, content })
     }
 
-    /// What is wrong with one file is told about that one, and the others are written.
+    /// An error of one file is reported for that file, and the others are written.
     async fn write(&self, used: &Use, target: &str) -> Result<u64, String> {
         let inner = inner_path(&self.path).ok_or("Invalid file path")?;
         let bytes = self.content.as_deref().map_err(|why| (*why).to_owned())?;
@@ -329,7 +329,7 @@ async fn remove(
 ) -> Result<Response, AshError> {
     let id = session_id(&id)?;
     let (inner, whole) = path_in(&path)?;
-    known(&app, caller, id).await?;
+    find_session(&app, caller, id).await?;
     let used = app.engine.use_session(caller, id, UseKind::Files).await?;
     used.remove(&whole, false).await.map_err(no_file)?;
     Ok(answer::ok(&json!({"path": inner, "deleted": true})))
@@ -340,7 +340,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_download_has_its_type_and_a_name_that_cannot_break_a_header() {
+    fn download_has_its_type_and_a_safe_file_name() {
         let response = as_download("a/b\"ü\r\n.TXT", Body::empty(), Some(3));
         let header = |name: &str| response.headers()[name].to_str().unwrap().to_owned();
         assert_eq!(header("content-type"), "text/plain; charset=utf-8");

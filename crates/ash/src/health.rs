@@ -1,4 +1,4 @@
-//! Whether the server works, in the form of Ash. Reading it never counts as use.
+//! The health of the server, in the form of Ash. Reading it never counts as activity.
 
 use axum::extract::State;
 use axum::response::Response;
@@ -11,7 +11,7 @@ use crate::app::App;
 use web::front::Needs;
 
 pub(super) fn routes(routes: &mut Routes) {
-    routes.add(MethodFilter::GET, "/health", "/compat/ash/health", Needs::Nothing, health);
+    routes.add(MethodFilter::GET, "/health", "/compat/ash/health", Needs::Public, health);
 }
 
 async fn health(State(app): State<App>) -> Response {

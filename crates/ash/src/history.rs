@@ -1,4 +1,4 @@
-//! Messages, events and logs of the past, in pages.
+//! Pages of earlier messages, events and logs.
 
 use axum::extract::State;
 use axum::response::Response;
@@ -11,8 +11,8 @@ use sha2::{Digest as _, Sha256};
 
 use super::errors::AshError;
 use super::fields::{At, session_id};
-use super::past::{self, Origin, PastEvent, PastMessage};
-use super::remembered::known;
+use super::known_sessions::find_session;
+use super::turn_history::{self, Origin, PastEvent, PastMessage};
 use super::{Routes, answer};
 use crate::app::App;
 use web::front::{By, Needs};
@@ -25,7 +25,7 @@ const MESSAGES: u64 = 100;
 const EVENTS: u64 = 200;
 /// A page ends where it has become so large.
 const PAGE_BYTES: usize = 4 << 20;
-/// What clients can count to.
+/// The largest number that clients can represent.
 const AFTER_MAX: u64 = 1 << 53;
 const LIFECYCLE: &str = "lifecycle";
 /// Nothing here makes these.
@@ -78,7 +78,7 @@ async fn messages(
     let session = session_id(&id)?;
     let limit = query.number("limit", 1..=PAGE_MAX)?.unwrap_or(MESSAGES) as usize;
     let after = query.number("after", 0..=AFTER_MAX)?.unwrap_or(0);
-    let tenant = known(&app, caller, session).await?.tenant;
+    let tenant = find_session(&app, caller, session).await?.tenant;
     let found = past_messages(&Reader { app: &app, caller, session }, after, limit).await?;
     let shown: Vec<_> = found
         .into_iter()
@@ -89,7 +89,7 @@ async fn messages(
                 "sessionId": session,
                 "role": message.role,
                 "content": message.content,
-                "sequence": past::sequence(turn.number, message.seq),
+                "sequence": turn_history::sequence(turn.number, message.seq),
                 "createdAt": answer::time(message.at),
             })
         })
@@ -108,7 +108,7 @@ async fn past_messages(
     after: u64,
     limit: usize,
 ) -> Result<Vec<(Of, PastMessage)>, AshError> {
-    let (first, from) = past::place(after);
+    let (first, from) = turn_history::place(after);
     let (mut found, mut page) = (Vec::new(), Page::of(limit));
     let mut number = first.saturating_sub(1);
     loop {
@@ -120,7 +120,7 @@ async fn past_messages(
             let read = from.filter(|_| turn.number == first);
             let of = || Of { id: turn.id, number: turn.number };
             if read.is_none() {
-                found.push((of(), past::asked(turn)));
+                found.push((of(), turn_history::user_message(turn)));
                 page.add(1, turn.input.len());
             }
             let mut seq = read.unwrap_or(0);
@@ -128,7 +128,7 @@ async fn past_messages(
                 let pieces = reader.pieces(turn.id, seq).await?;
                 let Some(last) = pieces.last() else { break };
                 seq = last.seq;
-                for message in pieces.iter().filter_map(past::answered) {
+                for message in pieces.iter().filter_map(turn_history::answered) {
                     page.add(1, message.content.len());
                     found.push((of(), message));
                 }
@@ -157,8 +157,8 @@ async fn events(
         let cause = format!("querystring/type must be one of {}", KINDS.join(", "));
         return Err(AshError::invalid(cause));
     }
-    let tenant = known(&app, caller, session).await?.tenant;
-    let wanted = Wanted { after, limit, kind };
+    let tenant = find_session(&app, caller, session).await?.tenant;
+    let wanted = HistoryQuery { after, limit, kind };
     let reader = Reader { app: &app, caller, session };
     let shown: Vec<_> = past_events(&reader, &wanted)
         .await?
@@ -179,13 +179,13 @@ async fn events(
 }
 
 /// Which events.
-struct Wanted {
+struct HistoryQuery {
     after: u64,
     limit: usize,
     kind: Option<String>,
 }
 
-impl Wanted {
+impl HistoryQuery {
     fn takes(&self, event: &PastEvent) -> bool {
         self.is_any_or(event.kind)
     }
@@ -216,7 +216,7 @@ fn id_of(session: SessionId, from: Origin) -> String {
 
 async fn past_events(
     reader: &Reader<'_>,
-    wanted: &Wanted,
+    wanted: &HistoryQuery,
 ) -> Result<Vec<(u64, PastEvent)>, AshError> {
     let (mut found, until) =
         if wanted.is_of_turns() { turn_events(reader, wanted).await? } else { (Vec::new(), None) };
@@ -224,18 +224,18 @@ async fn past_events(
         // What comes after turns that were not read has its place in a later page.
         found.extend(lifecycle_events(reader, wanted, until).await?);
     }
-    let places = past::placed(found).into_iter();
+    let places = turn_history::placed(found).into_iter();
     let after = places.filter(|(place, _)| *place > wanted.after);
     Ok(after.take(wanted.limit).collect())
 }
 
-/// Events of turns that are wanted, enough of them for a page; and up to when they were read, if not
-/// to the end.
+/// Events of turns that are wanted, enough of them for a page; and up to when they were read, if
+/// not to the end.
 async fn turn_events(
     reader: &Reader<'_>,
-    wanted: &Wanted,
+    wanted: &HistoryQuery,
 ) -> Result<(Vec<PastEvent>, Option<Wall>), AshError> {
-    let begin = past::moment(wanted.after);
+    let begin = turn_history::moment(wanted.after);
     let (mut found, mut page) = (Vec::new(), Page::of(wanted.limit));
     let mut number = 0;
     loop {
@@ -251,11 +251,11 @@ async fn turn_events(
                 let Some(last) = pieces.last() else { break };
                 seq = last.seq;
                 for piece in &pieces {
-                    has_error |= past::is_error(piece);
+                    has_error |= turn_history::is_error(piece);
                     if piece.at < begin {
                         continue;
                     }
-                    let events = past::events_of(turn.id, piece).into_iter();
+                    let events = turn_history::events_of(turn.id, piece).into_iter();
                     let before = found.len();
                     found.extend(events.filter(|event| wanted.takes(event)));
                     // Those of the first moment may have been in the page before.
@@ -268,7 +268,7 @@ async fn turn_events(
                     return Ok((found, until));
                 }
             }
-            let failure = past::failure_of(turn).filter(|_| !has_error);
+            let failure = turn_history::failure_of(turn).filter(|_| !has_error);
             let failure = failure.filter(|event| event.at >= begin && wanted.takes(event));
             page.add(failure.iter().filter(|event| event.at > begin).count(), 0);
             found.extend(failure);
@@ -280,10 +280,10 @@ async fn turn_events(
 /// fit.
 async fn lifecycle_events(
     reader: &Reader<'_>,
-    wanted: &Wanted,
+    wanted: &HistoryQuery,
     until: Option<Wall>,
 ) -> Result<Vec<PastEvent>, AshError> {
-    let begin = past::moment(wanted.after);
+    let begin = turn_history::moment(wanted.after);
     let mut query = EventQuery::after(0, PIECES);
     query.session = Some(reader.session);
     let (mut found, mut page) = (Vec::new(), Page::of(wanted.limit));
@@ -293,7 +293,7 @@ async fn lifecycle_events(
         query.after = last.number;
         let fits =
             |event: &PastEvent| event.at >= begin && until.is_none_or(|until| event.at < until);
-        for event in events.iter().filter_map(past::lifecycle_of).filter(fits) {
+        for event in events.iter().filter_map(turn_history::lifecycle_of).filter(fits) {
             page.add(usize::from(event.at > begin), 0);
             found.push(event);
         }
@@ -338,7 +338,7 @@ async fn logs(
             Some(u64::try_from(index).map_err(wrong)?)
         }
     };
-    known(&app, caller, session).await?;
+    find_session(&app, caller, session).await?;
     let lines = app.engine.session_logs(caller, session, after)?;
     let shown: Vec<_> = lines.iter().map(log_line).collect();
     Ok(answer::ok(&json!({"logs": shown, "source": "sandbox"})))

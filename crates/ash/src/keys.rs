@@ -9,13 +9,13 @@ use serde_json::{Value, json};
 
 use super::errors::AshError;
 use super::fields::At;
-use super::{Routes, answer, reading};
+use super::{Routes, answer, request_body};
 use crate::app::App;
 use web::front::{Needs, no_content};
 
 const LABEL_CHARS_MAX: usize = 100;
 const LABEL: &str = "ash";
-/// What every key begins with: nothing else of one is kept that could be shown.
+/// The prefix of every key: no other part of it is stored that could be shown.
 const KEY_PREFIX: &str = "shoal_";
 
 pub(super) fn routes(routes: &mut Routes) {
@@ -43,7 +43,7 @@ async fn list(State(app): State<App>) -> Result<Response, AshError> {
 
 async fn create(State(app): State<App>, request: Request) -> Result<Response, AshError> {
     let most = app.settings.json_bytes_max;
-    let mut body = reading::optional(request, &app, most).await?;
+    let mut body = request_body::optional(request, &app, most).await?;
     let label = body.text("label", LABEL_CHARS_MAX)?.filter(|label| !label.is_empty());
     let label = label.as_deref().unwrap_or(LABEL);
     let made = app.engine.create_key(label, Role::Use, None).await?;

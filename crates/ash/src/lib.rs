@@ -1,7 +1,7 @@
 //! The dialect of Ash: its routes, objects, texts and streams, so that its own clients work against
 //! Shoal. A session of Ash is a session of ours that has the name of an agent on it; an agent is a
-//! set of files, an environment and a configuration, kept per key. What Ash has and this has not is
-//! answered like a route that does not exist.
+//! set of files, an environment and a configuration, stored per key. Features of Ash that are
+//! missing here are answered like a route that does not exist.
 //!
 //! Mounted beneath [`PREFIX`], and at the root of a listener of its own. It is no part of the
 //! OpenAPI document, which is about our own API.
@@ -13,26 +13,26 @@ mod answer;
 mod app;
 mod bounded_json;
 mod deploy;
+mod dialect;
 mod errors;
 mod exec;
 mod fields;
 mod files;
-mod granular;
 mod health;
 mod history;
 mod keys;
-mod life;
+mod known_sessions;
+mod message_events;
 mod messages;
 mod metrics;
-mod past;
-mod reading;
 mod registry;
-mod remembered;
+mod request_body;
+mod session_lifecycle;
 mod sessions;
 mod settings;
 mod startup;
-mod telling;
-mod words;
+mod turn_frames;
+mod turn_history;
 mod workspace;
 
 use std::sync::Arc;
@@ -44,10 +44,10 @@ use http::{Method, Uri};
 
 pub use self::access::OF_ENVIRONMENT;
 use self::app::App;
+use self::dialect::AshDialect;
 use self::errors::AshError;
 pub use self::settings::AshSettings;
 pub use self::startup::tell_of_recovery;
-use self::words::Words;
 use web::front::{Front, Needs};
 
 /// Where the dialect is on the main listener.
@@ -68,14 +68,14 @@ pub fn router(web: &web::app::App, settings: &AshSettings) -> Router {
     agents::routes(&mut routes);
     agent_files::routes(&mut routes);
     sessions::routes(&mut routes);
-    life::routes(&mut routes);
+    session_lifecycle::routes(&mut routes);
     messages::routes(&mut routes);
     history::routes(&mut routes);
     exec::routes(&mut routes);
     files::routes(&mut routes);
     workspace::routes(&mut routes);
     keys::routes(&mut routes);
-    let other = || routes.front("/compat/ash/other", Needs::Nothing);
+    let other = || routes.front("/compat/ash/other", Needs::Public);
     let (fallback, wrong_method) = (no_route.layer(other()), no_route.layer(other()));
     routes.router.fallback(fallback).method_not_allowed_fallback(wrong_method).with_state(app)
 }
@@ -88,7 +88,7 @@ struct Routes {
 
 impl Routes {
     fn front(&self, route: &'static str, needs: Needs) -> Front {
-        let (app, dialect) = (self.app.web.clone(), Arc::new(Words(self.app.clone())));
+        let (app, dialect) = (self.app.web.clone(), Arc::new(AshDialect(self.app.clone())));
         Front { app, route, needs, takes_body: true, dialect }
     }
 
@@ -109,7 +109,7 @@ impl Routes {
     }
 }
 
-/// What Ash does not have, and what of Ash is not here.
+/// The answer for routes that do not exist, in Ash or here.
 async fn no_route(method: Method, uri: Uri) -> AshError {
     // Without the prefix, so that the path is what Ash would see.
     AshError::no_route(&method, uri.path())

@@ -1,5 +1,5 @@
-//! Messages: a turn of ours, told as a stream of Ash. The turn goes on when its client leaves; by
-//! its id, in the first event and in a header, the rest of it is found again.
+//! Messages: one of our turns, as a stream of Ash. The turn continues when its client disconnects;
+//! a client finds the rest by the turn's id, which is in the first event and in a header.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -17,21 +17,21 @@ use tokio::time::timeout;
 
 use super::errors::AshError;
 use super::fields::{At, Fields, session_id};
-use super::remembered::known;
-use super::telling::Telling;
-use super::{Routes, answer, reading};
+use super::known_sessions::find_session;
+use super::turn_frames::TurnFrames;
+use super::{Routes, answer, request_body};
 use crate::app::App;
 use web::front::{By, Needs};
 use web::key_watch::KeyWatch;
 use web::query::Query;
-use web::stream::{self, Format, HEARTBEAT, Pieces};
+use web::stream::{self, BodySource, Format, HEARTBEAT};
 
 const TEXT_CHARS_MAX: usize = 500_000;
 const BLOCKS_MAX: usize = 20;
 const BLOCKS: &[&str] = &["text", "image", "document"];
 const EFFORTS: &[&str] = &["low", "medium", "high", "max"];
 const MODEL_CHARS_MAX: usize = 100;
-/// A message, and what is asked for besides.
+/// A message and its options.
 const BODY_MAX: u64 = INPUT_BYTES_MAX as u64 + (1 << 20);
 const LAST_EVENT_ID: &str = "last-event-id";
 const TURN_ID: HeaderName = HeaderName::from_static("x-shoal-turn-id");
@@ -44,7 +44,7 @@ pub(super) fn routes(routes: &mut Routes) {
     routes.add(MethodFilter::GET, one, name, Needs::Read, follow);
 }
 
-/// What was sent, as the harness gets it: the text alone, or with what else was asked for.
+/// The message as the harness gets it: the text alone, or with its options.
 fn input_of(body: &mut Fields) -> Result<Value, AshError> {
     let content = body.required("content")?;
     match &content {
@@ -110,18 +110,18 @@ async fn send(
     request: Request,
 ) -> Result<Response, AshError> {
     let id = session_id(&id)?;
-    refuse_unless_active(known(&app, caller, id).await?.status, app.options.strict)?;
+    refuse_unless_active(find_session(&app, caller, id).await?.status, app.options.strict)?;
     let input = |mut body: Fields| Ok(Arc::from(input_of(&mut body)?.to_string()));
-    let read = reading::read(request, &app, BODY_MAX, input).await?;
+    let read = request_body::read(request, &app, BODY_MAX, input).await?;
     let asked = TurnRequest { input: read.taken, when_busy: WhenBusy::Refuse, turn: None };
     let started = app.engine.start_turn(caller, id, asked).await?;
     drop(read.share);
-    let stream = Stream::new(app, caller, Telling::new(id), started.turn, started.follow);
+    let stream = Stream::new(app, caller, TurnFrames::new(id), started.turn, started.follow);
     Ok(streamed(started.turn, stream))
 }
 
-/// Whether a session takes messages and programs. A paused one goes on by itself, unless it is to be
-/// as in Ash.
+/// Whether a session takes messages and programs. A paused one goes on by itself, unless it is to
+/// be as in Ash.
 pub(super) fn refuse_unless_active(status: SessionStatus, strict: bool) -> Result<(), AshError> {
     let refused = match status {
         SessionStatus::Active => false,
@@ -153,9 +153,9 @@ async fn follow(
             number.ok_or_else(|| AshError::invalid("headers/last-event-id must be integer"))?
         }
     };
-    known(&app, caller, id).await?;
+    find_session(&app, caller, id).await?;
     let follow = app.engine.follow_turn(caller, id, turn, after).await?;
-    Ok(streamed(turn, Stream::new(app, caller, Telling::new(id), turn, follow)))
+    Ok(streamed(turn, Stream::new(app, caller, TurnFrames::new(id), turn, follow)))
 }
 
 fn streamed(turn: TurnId, stream: Stream) -> Response {
@@ -168,30 +168,36 @@ fn streamed(turn: TurnId, stream: Stream) -> Response {
     response
 }
 
-/// A turn that is being told.
+/// The stream of a turn.
 struct Stream {
     app: App,
     key: KeyWatch,
-    telling: Telling,
+    turn_frames: TurnFrames,
     follow: TurnFollow,
     ready: VecDeque<Bytes>,
     is_over: bool,
 }
 
 impl Stream {
-    fn new(app: App, caller: Caller, telling: Telling, turn: TurnId, follow: TurnFollow) -> Self {
-        let ready = VecDeque::from([telling.start(turn)]);
+    fn new(
+        app: App,
+        caller: Caller,
+        turn_frames: TurnFrames,
+        turn: TurnId,
+        follow: TurnFollow,
+    ) -> Self {
+        let ready = VecDeque::from([turn_frames.start(turn)]);
         let key = KeyWatch::new(caller.key);
-        Self { app, key, telling, follow, ready, is_over: false }
+        Self { app, key, turn_frames, follow, ready, is_over: false }
     }
 
     fn end(&mut self, error: &str) {
-        self.ready.extend(self.telling.end_early(Some(error)));
+        self.ready.extend(self.turn_frames.end_early(Some(error)));
         self.is_over = true;
     }
 }
 
-impl Pieces for Stream {
+impl BodySource for Stream {
     async fn next(&mut self) -> Option<Bytes> {
         loop {
             if let Some(frame) = self.ready.pop_front() {
@@ -201,7 +207,7 @@ impl Pieces for Stream {
                 return None;
             }
             let piece = timeout(HEARTBEAT, self.follow.next()).await;
-            // What came while its key was revoked is not for it.
+            // Frames that came after the key was revoked are not sent.
             if !self.key.works(&self.app) {
                 self.end("Invalid API key");
                 continue;
@@ -209,7 +215,7 @@ impl Pieces for Stream {
             let Ok(piece) = piece else { return Format::Sse.heartbeat() };
             match piece {
                 Ok(Some(piece)) => {
-                    let (frames, is_last) = self.telling.piece(&piece);
+                    let (frames, is_last) = self.turn_frames.piece(&piece);
                     self.ready.extend(frames);
                     self.is_over = is_last;
                 }
@@ -232,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn a_plain_message_stays_plain_and_options_go_beside_it() {
+    fn message_options_go_beside_its_text() {
         let blocks = json!([{"type": "text", "text": "hi"}]);
         for (body, expected) in [
             (json!({"content": "hi"}), json!("hi")),
@@ -256,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_refused() {
+    fn malformed_messages_are_refused() {
         for body in [
             json!({}),
             json!({"content": null}),
@@ -282,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn a_paused_session_goes_on_by_itself_unless_it_is_to_be_as_in_ash() {
+    fn message_resumes_a_paused_session_unless_strict() {
         use SessionStatus::{Active, Ended, Paused, Starting, Stopped};
         for (status, strict, refused) in [
             (Active, true, None),

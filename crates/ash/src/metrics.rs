@@ -19,7 +19,7 @@ const PROMETHEUS: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 pub(super) fn routes(routes: &mut Routes) {
     let is_public = routes.app.options.public_metrics;
-    let needs = if is_public { Needs::Nothing } else { Needs::Read };
+    let needs = if is_public { Needs::Public } else { Needs::Read };
     routes.add(MethodFilter::GET, "/metrics", "/compat/ash/metrics", needs, metrics);
 }
 
@@ -74,7 +74,7 @@ impl Numbers {
             by("path", "prewarm", self.pre_warm_hits),
         ];
         page.family("ash_resume_total", "counter", "Resumes by their path", paths);
-        // Files are on this machine, or given up and told so: there is no other source.
+        // Files are on this machine, or their loss was reported: there is no other source.
         let sources = [
             by("source", "local", stats.resume_cold_hits),
             by("source", "cloud", 0),
@@ -116,7 +116,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_name_and_label_of_ash_is_there() {
+    fn metrics_have_every_name_and_label_of_ash() {
         let stats =
             NodeStats { total: 9, cold: 2, warm: 3, resume_cold_hits: 4, ..Default::default() };
         let numbers = Numbers {

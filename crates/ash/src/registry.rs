@@ -1,5 +1,5 @@
-//! Agents, as the engine keeps them: per key, by name, each with its files as a seed. An agent and its
-//! version are one document, and the files are stored before it names them.
+//! Agents, as the engine keeps them: per key, by name, each with its files as a seed. An agent and
+//! its version are one document, and the files are stored before it names them.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use super::answer::time;
 use super::deploy::Files;
 use crate::app::App;
 
-/// What agents are called among what has a name.
+/// The kind of documents that are agents.
 const KIND: &str = "ash.agent";
 
 /// An agent.
@@ -57,12 +57,12 @@ impl Agent {
     }
 }
 
-/// How many have the files of an agent in memory at once.
+/// How many requests may hold the files of an agent in memory at once.
 const LOADED_MAX: usize = 2;
-/// How long one waits for others who have the files of agents.
+/// How long a request waits for others that hold files of agents.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Bounds what the files of agents take of the memory.
+/// Limits the memory for files of agents.
 #[derive(Debug)]
 pub(crate) struct Registry {
     loaded: Arc<Semaphore>,
@@ -92,15 +92,16 @@ impl Registry {
 }
 
 fn busy() -> Refusal {
-    Refusal::new(ErrorCode::Overloaded, "others are at work on agents").retry_after(1000)
+    Refusal::new(ErrorCode::Overloaded, "other requests are using the agents' files; retry")
+        .retry_after(1000)
 }
 
-/// Why an agent was not put or removed.
+/// Why an agent could not be stored or removed.
 fn refused(error: NamedError) -> Refusal {
     let too_much = |cause: String| Refusal::new(ErrorCode::LimitReached, cause);
     match error {
         NamedError::Busy => busy(),
-        NamedError::TooMany(most) => too_much(format!("There are {most} agents already")),
+        NamedError::TooMany(most) => too_much(format!("The key already has {most} agents")),
         NamedError::TooLarge(most) => too_much(format!(
             "Environments and configurations of all agents have more than {most} bytes"
         )),
@@ -121,8 +122,7 @@ pub(super) async fn all(app: &App, tenant: KeyId) -> Result<Vec<Agent>, Refusal>
 
 fn read(document: &Document) -> Result<Agent, Refusal> {
     serde_json::from_str(&document.body).map_err(|error| {
-        let cause =
-            format!("what is written down of agent {:?} fits no more: {error}", document.name);
+        let cause = format!("stored agent {:?} cannot be decoded: {error}", document.name);
         Refusal::new(ErrorCode::Internal, cause)
     })
 }
@@ -145,7 +145,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_agent_reads_back_and_its_environment_is_masked() {
+    fn agent_is_read_back_and_its_environment_is_masked() {
         let agent = Agent {
             id: "i".to_owned(),
             name: "a".to_owned(),

@@ -17,9 +17,9 @@ use super::agents::{PROMPT_CHARS_MAX, keep};
 use super::deploy::{self, PROMPT};
 use super::errors::AshError;
 use super::fields::{At, Fields, session_id};
+use super::known_sessions::{all_ended, find_session, remember};
 use super::registry::{self, Agent};
-use super::remembered::{all_ended, known, remember};
-use super::{AGENT, Routes, answer, reading};
+use super::{AGENT, Routes, answer, request_body};
 use crate::app::App;
 use web::front::{By, Needs};
 use web::query::Query;
@@ -46,12 +46,12 @@ pub(super) fn routes(routes: &mut Routes) {
     routes.add(MethodFilter::PATCH, config, name, Needs::Use, configure);
 }
 
-/// A session as it is told.
-pub(super) fn told(view: &SessionView) -> Value {
+/// A session as clients see it.
+pub(super) fn session_view(view: &SessionView) -> Value {
     json!({"session": answer::session(view)})
 }
 
-/// What a request says about how the agent is to work; the bridge is told with each message.
+/// Options of a request for the agent; the bridge gets them with each message.
 fn config_of(body: &mut Fields) -> Result<Map<String, Value>, AshError> {
     let mut config = Map::new();
     let mut put = |name: &str, value: Option<Value>| {
@@ -78,8 +78,8 @@ fn servers_of(body: &mut Fields) -> Result<Option<Map<String, Value>>, AshError>
     }
 }
 
-/// What a session is asked for with.
-struct Asked {
+/// A request to create a session.
+struct CreateRequest {
     agent: String,
     extra_env: BTreeMap<String, String>,
     servers: Option<Map<String, Value>>,
@@ -88,11 +88,11 @@ struct Asked {
     config: Map<String, Value>,
 }
 
-impl Asked {
+impl CreateRequest {
     fn of(mut body: Fields) -> Result<Self, AshError> {
         let agent = body.required_text("agent", NAME_CHARS_MAX)?;
         if body.has("credentialId") {
-            return Err(AshError::new(400, "Credentials are not kept here: use extraEnv"));
+            return Err(AshError::new(400, "Credentials are not supported here: use extraEnv"));
         }
         Ok(Self {
             agent,
@@ -110,12 +110,12 @@ async fn create(
     By(caller): By,
     request: Request,
 ) -> Result<Response, AshError> {
-    let read = reading::read(request, &app, BODY_MAX, Asked::of).await?;
-    let Asked { agent: name, extra_env, servers, prompt, mode, config } = read.taken;
+    let read = request_body::read(request, &app, BODY_MAX, CreateRequest::of).await?;
+    let CreateRequest { agent: name, extra_env, servers, prompt, mode, config } = read.taken;
     let Some(agent) = registry::find(&app, caller.key, &name).await? else {
         return Err(AshError::new(404, format!("Agent \"{name}\" not found")));
     };
-    // What cannot be is told before files are kept for it.
+    // An invalid request is refused before its files are stored.
     let template = template(&app)?;
     app.engine.known_template(&template)?;
     let seed = seed_for(&app, caller, &agent, prompt, servers).await?;
@@ -142,13 +142,13 @@ async fn create(
     drop(read.share);
     let made = app.engine.create_session(caller, asked).await;
     let view = made.map_err(|refusal| AshError::from(refusal).during("create session"))?;
-    Ok(answer::created(&told(&view)))
+    Ok(answer::created(&session_view(&view)))
 }
 
 fn template(app: &App) -> Result<TemplateName, AshError> {
     let name = &app.options.template;
     TemplateName::new(name).map_err(|_| {
-        let cause = format!("ash.template: {name:?} is no name of a template");
+        let cause = format!("ash.template: {name:?} is not a valid template name");
         AshError::from(Refusal::new(ErrorCode::Internal, cause))
     })
 }
@@ -162,7 +162,8 @@ async fn seed_for(
     servers: Option<Map<String, Value>>,
 ) -> Result<SeedId, AshError> {
     if prompt.is_none() && servers.is_none() {
-        // Another deploy of the agent may take its name off these files before the session has them.
+        // Another deploy of the agent may take its name off these files before the session has
+        // them.
         if app.engine.keep_seed(agent.seed) {
             return Ok(agent.seed);
         }
@@ -179,7 +180,7 @@ async fn seed_for(
 }
 
 /// Which sessions a list has.
-struct Wanted {
+struct ListQuery {
     agent: Option<String>,
     status: Option<&'static str>,
 }
@@ -190,7 +191,7 @@ async fn list(
     mut query: Query,
 ) -> Result<Response, AshError> {
     let status = query.text("status")?.filter(|word| !word.is_empty());
-    let wanted = Wanted {
+    let wanted = ListQuery {
         agent: query.text("agent")?.filter(|name| !name.is_empty()),
         status: status.as_deref().map(status_word).transpose()?,
     };
@@ -212,11 +213,11 @@ async fn list(
     found.sort_by_cached_key(age);
     let total = found.len();
     let page: Vec<_> = found.into_iter().skip(offset).take(limit).collect();
-    let mut told = json!({"sessions": page});
+    let mut page_view = json!({"sessions": page});
     if with_total {
-        told["total"] = total.into();
+        page_view["total"] = total.into();
     }
-    Ok(answer::ok(&told))
+    Ok(answer::ok(&page_view))
 }
 
 fn status_word(given: &str) -> Result<&'static str, AshError> {
@@ -228,7 +229,7 @@ fn status_word(given: &str) -> Result<&'static str, AshError> {
 }
 
 /// Sessions that the engine knows, newest first.
-fn matching(app: &App, caller: Caller, wanted: &Wanted) -> Vec<Value> {
+fn matching(app: &App, caller: Caller, wanted: &ListQuery) -> Vec<Value> {
     let agent = wanted.agent.iter().map(|name| (AGENT.to_owned(), name.clone()));
     let mut query = SessionQuery { metadata: agent.collect(), limit: PAGE, ..Default::default() };
     let mut found = Vec::new();
@@ -251,7 +252,7 @@ async fn get(
     By(caller): By,
     At(id): At<String>,
 ) -> Result<Response, AshError> {
-    let known = known(&app, caller, session_id(&id)?).await?;
+    let known = find_session(&app, caller, session_id(&id)?).await?;
     Ok(answer::ok(&json!({"session": known.shown})))
 }
 
@@ -262,10 +263,12 @@ async fn configure(
     request: Request,
 ) -> Result<Response, AshError> {
     let id = session_id(&id)?;
-    known(&app, caller, id).await?;
+    find_session(&app, caller, id).await?;
     let changes = |mut body: Fields| config_of(&mut body);
-    let changes = reading::read(request, &app, BODY_MAX, changes).await?.taken;
-    let Some(view) = known(&app, caller, id).await?.view else { return Err(AshError::ended()) };
+    let changes = request_body::read(request, &app, BODY_MAX, changes).await?.taken;
+    let Some(view) = find_session(&app, caller, id).await?.view else {
+        return Err(AshError::ended());
+    };
     let config = view.claim.as_ref().and_then(|claim| claim.config.as_deref());
     let config = config.and_then(|text| serde_json::from_str(text).ok());
     let mut config: Map<String, Value> = config.unwrap_or_default();
@@ -273,24 +276,24 @@ async fn configure(
     let config = Value::Object(config).to_string();
     let update = SessionUpdate { metadata: None, config: Some(config.into()) };
     let view = app.engine.update_session(caller, id, update).await?;
-    Ok(answer::ok(&told(&view)))
+    Ok(answer::ok(&session_view(&view)))
 }
 
-/// Ends a session. One that ended already is shown as it is.
+/// Ends a session. An ended one is shown as it is.
 async fn end(
     State(app): State<App>,
     By(caller): By,
     At(id): At<String>,
 ) -> Result<Response, AshError> {
     let id = session_id(&id)?;
-    let known = known(&app, caller, id).await?;
+    let known = find_session(&app, caller, id).await?;
     let Some(view) = known.view.filter(|view| view.status != SessionStatus::Ended) else {
         return Ok(answer::ok(&json!({"session": known.shown})));
     };
     remember(&app, &view).await?;
     let ended = app.engine.end_session(caller, id).await?;
     let view = ended.unwrap_or(SessionView { status: SessionStatus::Ended, ..view });
-    Ok(answer::ok(&told(&view)))
+    Ok(answer::ok(&session_view(&view)))
 }
 
 #[cfg(test)]
@@ -302,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_bridge_is_told_is_taken_from_the_request() {
+    fn bridge_options_are_taken_from_the_request() {
         let mut body = fields(json!({
             "agent": "a", "model": "m", "allowedTools": ["Bash"], "betas": null,
             "subagents": {"x": {}}, "initialAgent": "x", "other": 1,

@@ -17,7 +17,7 @@ pub struct AshSettings {
     pub public_metrics: bool,
     /// A key from the environment, which allows everything.
     pub api_key: Option<String>,
-    /// What every session finds in its environment, below what the agent and the session say.
+    /// The environment of every session; that of the agent and of the session take precedence.
     pub env: BTreeMap<String, String>,
 }
 

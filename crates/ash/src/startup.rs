@@ -1,4 +1,4 @@
-//! What a start found, in the log and in the words of Ash: its users look for them there.
+//! The log line about a start, with the text of Ash: its users look for it.
 
 use engine::Recovery;
 

@@ -14,8 +14,8 @@ use serde_json::json;
 use super::errors::AshError;
 use super::fields::{At, Fields, session_id};
 use super::files::WORKSPACE;
-use super::remembered::known;
-use super::{Routes, answer, reading};
+use super::known_sessions::find_session;
+use super::{Routes, answer, request_body};
 use crate::app::App;
 use web::archive::pack::Sending;
 use web::archive::source::Source;
@@ -37,7 +37,7 @@ async fn download(
     At(id): At<String>,
 ) -> Result<Response, AshError> {
     let id = session_id(&id)?;
-    known(&app, caller, id).await?;
+    find_session(&app, caller, id).await?;
     let used = app.engine.use_session(caller, id, UseKind::Read).await?;
     let packing = Packing::start(used, WORKSPACE, app.settings.archive_entries_max).await?;
     let pieces = stream::try_unfold(Sending::new(packing, true), |mut sending| async move {
@@ -71,8 +71,8 @@ async fn upload(
     request: Request,
 ) -> Result<Response, AshError> {
     let id = session_id(&id)?;
-    known(&app, caller, id).await?;
-    let read = reading::read(request, &app, BODY_MAX, bundle_of).await?;
+    find_session(&app, caller, id).await?;
+    let read = request_body::read(request, &app, BODY_MAX, bundle_of).await?;
     let bytes = read.taken;
     let used = app.engine.use_session(caller, id, UseKind::Files).await?;
     let source = Source::new(Body::from(bytes), true, app.settings.body_stall);

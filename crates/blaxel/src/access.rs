@@ -1,5 +1,6 @@
-//! Who calls: a key of ours, in the header that `curl` is shown with or in the one that the clients
-//! of Blaxel send. A listener that takes requests without a key takes none from web pages.
+//! Authentication: by a key of the server, in the header that `curl` is shown with or in the one
+//! that the clients of Blaxel send. A listener that takes requests without a key takes none from
+//! web pages.
 
 use engine::Caller;
 use http::header::{AUTHORIZATION, HOST, ORIGIN};
@@ -7,16 +8,16 @@ use http::{HeaderMap, HeaderValue};
 use model::{ErrorCode, KeyId, Role};
 
 use super::Mounted;
-use super::paths::Asked;
+use super::paths::RequestPath;
 use super::routes::Route;
 use crate::app::App;
 use web::refused::Refused;
 
-/// The sandbox of the listener of its own belongs to this one, whoever calls there.
+/// The key that owns the sandbox of the separate listener, whichever key the caller has.
 pub const OF_LISTENER: KeyId = KeyId::from_u128(0x0062_6c61_7800_8000_8000_0000_0000_0001);
 
 const X_BLAXEL_AUTHORIZATION: &str = "x-blaxel-authorization";
-/// What browsers say about who calls, also where they send no origin.
+/// The header in which browsers name the calling site, even without an origin.
 const SEC_FETCH_SITE: &str = "sec-fetch-site";
 
 pub(crate) fn authenticate(
@@ -25,36 +26,35 @@ pub(crate) fn authenticate(
     path: &str,
     headers: &HeaderMap,
 ) -> Result<Caller, Refused> {
-    // What only we understand counts first: beside it, the other may be for a server inside.
+    // The header of Blaxel counts first: then `Authorization` may be for a server inside.
     let given = [X_BLAXEL_AUTHORIZATION, AUTHORIZATION.as_str()];
     let given = given.into_iter().find_map(|name| headers.get(name));
     if mounted == Mounted::Listener && app.options.keyless {
         if is_of_page(path, headers) {
-            let cause = "web pages may not call a server that asks for no key";
+            let cause = "web pages may not call a server that requires no key";
             return Err(Refused::new(ErrorCode::Forbidden, cause));
         }
         return Ok(Caller { key: OF_LISTENER, role: Role::Use });
     }
     let refused = |cause: &'static str| Refused::new(ErrorCode::Unauthorized, cause);
     let Some(given) = given else {
-        return Err(refused("there is no Authorization or X-Blaxel-Authorization header"));
+        return Err(refused("the Authorization and X-Blaxel-Authorization headers are missing"));
     };
     let Some(secret) = secret(given) else {
         return Err(refused("the Authorization header is not of the form `Bearer KEY`"));
     };
-    app.engine
-        .authenticate(secret)
-        .ok_or_else(|| refused("the key is not known, or it is expired or revoked"))
+    app.engine.authenticate(secret).ok_or_else(|| refused("the key is unknown, expired or revoked"))
 }
 
-/// Whether a page asks. What a server inside has shown may go on asking servers inside, since both are
-/// of the one sandbox there is; it may ask nothing else.
+/// Whether a page asks. What a server inside has shown may go on asking servers inside, since both
+/// are of the one sandbox there is; it may ask nothing else.
 fn is_of_page(path: &str, headers: &HeaderMap) -> bool {
     let (site, origin) = (headers.get(SEC_FETCH_SITE), headers.get(ORIGIN));
     if origin.is_none() && site.is_none_or(|site| site == "none") {
         return false;
     }
-    let is_port = Asked::new(path).is_ok_and(|asked| matches!(Route::of(&asked), Route::Port(..)));
+    let is_port =
+        RequestPath::new(path).is_ok_and(|asked| matches!(Route::of(&asked), Route::Port(..)));
     let from_here = site.is_none_or(|site| site == "none" || site == "same-origin");
     let of_here = origin.is_none_or(|origin| {
         let host = headers.get(HOST).map(HeaderValue::as_bytes);
@@ -69,8 +69,8 @@ fn secret(given: &HeaderValue) -> Option<&str> {
     scheme.eq_ignore_ascii_case("bearer").then(|| secret.trim())
 }
 
-/// What a server inside may get as `Authorization`: what was not needed for us, and is no key of ours
-/// that somebody sent in both headers.
+/// The `Authorization` header for a server inside: one that this server did not need, and that is
+/// not one of its keys sent in both headers.
 pub(super) fn for_inside(app: &App, needs_key: bool, headers: &HeaderMap) -> Option<HeaderValue> {
     if needs_key && !headers.contains_key(X_BLAXEL_AUTHORIZATION) {
         return None;
@@ -119,7 +119,7 @@ mod tests {
 
     /// What authenticates, against what arrives inside.
     #[tokio::test]
-    async fn no_key_of_ours_gets_inside_and_what_is_the_apps_own_does() {
+    async fn proxy_forwards_authorization_of_the_app_but_no_key_of_the_server() {
         let (app, _stop) = App::for_tests().await;
         let key = app.engine.create_key("k", Role::Use, None).await.unwrap();
         let ours = format!("Bearer {}", key.secret);

@@ -1,5 +1,5 @@
-//! Answers in the form of Blaxel: JSON, the headers that every answer has, and moments as its clients
-//! read them. They are really in GMT here.
+//! Answers in the form of Blaxel: JSON, the headers that every answer has, and moments as its
+//! clients read them. They are really in GMT here.
 
 use std::time::{Duration, UNIX_EPOCH};
 
@@ -21,8 +21,8 @@ use web::body_memory::Share;
 
 pub(super) const JSON: HeaderValue = HeaderValue::from_static("application/json; charset=utf-8");
 
-/// What every answer has. Pages may read what needs a key; what needs none is not for them.
-pub(crate) fn dress(headers: &mut HeaderMap, for_pages: bool) {
+/// Adds the headers of every answer. Web pages may read only answers that require a key.
+pub(crate) fn add_default_headers(headers: &mut HeaderMap, for_pages: bool) {
     let always = [
         (CACHE_CONTROL, "no-cache, no-store, must-revalidate"),
         (PRAGMA, "no-cache"),
@@ -79,7 +79,7 @@ impl AsRef<[u8]> for Counted {
     }
 }
 
-/// The answer of what has nothing else to tell.
+/// An answer with a path and a message only.
 pub(super) fn done(path: &str, message: &str) -> Result<Response, BlaxelError> {
     ok(&json!({"path": path, "message": message}))
 }
@@ -92,7 +92,7 @@ pub(super) fn empty(status: StatusCode) -> Response {
 
 /// A moment such as `Mon, 02 Jan 2006 15:04:05 GMT`.
 pub(super) fn http_date(at: Wall) -> String {
-    // What is written down cannot be later than the year that the form ends with.
+    // A stored time cannot be later than the last year of the format.
     let last_ms = 253_402_300_799_000;
     httpdate::fmt_http_date(UNIX_EPOCH + Duration::from_millis(at.0.min(last_ms)))
 }
@@ -116,7 +116,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn moments_are_as_clients_read_them() {
+    fn times_have_the_formats_that_clients_read() {
         let at = Wall(1_136_214_245_678);
         assert_eq!(http_date(at), "Mon, 02 Jan 2006 15:04:05 GMT");
         assert_eq!(moment(at), "2006-01-02T15:04:05.678Z");
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_large_answer_is_counted_until_it_is_sent() {
+    async fn memory_of_a_large_answer_is_counted_until_it_is_sent() {
         let (app, _stop) = App::for_tests().await;
         let all = app.settings.body_memory_bytes;
         let is_free = || Share::default().grow_to(&app.body_memory, all).is_ok();
@@ -143,7 +143,7 @@ mod tests {
         for for_pages in [true, false] {
             let mut headers = HeaderMap::new();
             headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-transform"));
-            dress(&mut headers, for_pages);
+            add_default_headers(&mut headers, for_pages);
             assert_eq!(headers[CACHE_CONTROL], "no-transform", "what is said stays");
             assert_eq!(headers[X_CONTENT_TYPE_OPTIONS], "nosniff");
             assert_eq!(headers.contains_key(ACCESS_CONTROL_ALLOW_ORIGIN), for_pages);

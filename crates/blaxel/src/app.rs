@@ -1,4 +1,4 @@
-//! What every handler of the dialect knows.
+//! The shared state of the handlers of the dialect.
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use crate::registry::Registry;
 use crate::settings::BlaxelSettings;
 use crate::tools::SandboxTools;
 
-/// What every handler of the dialect knows. Cheap to clone.
+/// The shared state of the handlers of the dialect. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct App(Arc<Parts>);
 
@@ -33,7 +33,7 @@ impl App {
 
 #[cfg(test)]
 impl App {
-    /// On an engine that has a store in memory and no runtime; with what stops its streams.
+    /// With an engine that has a store in memory and no runtime; the sender stops its streams.
     pub(crate) async fn for_tests() -> (Self, tokio::sync::watch::Sender<bool>) {
         let store = store::memory::MemoryStore::new(store::Retention::default());
         let (config, runtimes) = (engine::EngineConfig::default(), engine::Runtimes::new());

@@ -1,5 +1,5 @@
 //! Refusals in the form of Blaxel: a text under `error`, with the status that its clients look at.
-//! The code that we know it by is in a header, so that nothing is lost.
+//! Our own error code is in a header.
 
 use std::borrow::Cow;
 
@@ -12,18 +12,19 @@ use serde_json::json;
 
 use super::answer::JSON;
 use web::refused::{RETRY_AFTER_MS, Refused};
+use web::request_log::LoggedRefusal;
 
 const CODE: HeaderName = HeaderName::from_static("x-shoal-error");
 const REASON: HeaderName = HeaderName::from_static("x-shoal-reason");
 
-/// Why something was not done.
+/// Why a request was refused.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct BlaxelError {
     pub(super) status: u16,
     pub(super) text: Cow<'static, str>,
     shape: Shape,
     code: Option<ErrorCode>,
-    /// Why a sandbox is gone.
+    /// Why a sandbox ended.
     reason: Option<TerminatedReason>,
     retry_after_ms: Option<u64>,
 }
@@ -35,7 +36,7 @@ enum Shape {
     Sandbox,
     /// By the control plane: `code`, `error` and `message`.
     Control,
-    /// What is no route of a sandbox, in the words of its framework.
+    /// An unknown route of a sandbox, with the text of its framework.
     NoRoute,
 }
 
@@ -54,7 +55,7 @@ impl BlaxelError {
         Self { shape: Shape::NoRoute, ..Self::new(404, "404 page not found") }
     }
 
-    /// What Blaxel has and this has not.
+    /// A feature of Blaxel that is missing here.
     pub(super) fn not_here(what: &'static str) -> Self {
         let code = Some(ErrorCode::Unsupported);
         Self { code, ..Self::new(ErrorCode::Unsupported.status(), what) }
@@ -107,6 +108,13 @@ impl BlaxelError {
         };
         headers.insert(CONTENT_TYPE, kind);
         *response.body_mut() = Body::from(body);
+        let logged = match self.code {
+            Some(code) => Some(LoggedRefusal::new(code, &self.text)),
+            None => LoggedRefusal::of_status(self.status, &self.text),
+        };
+        if let Some(logged) = logged {
+            response.extensions_mut().insert(logged);
+        }
     }
 }
 
@@ -209,7 +217,7 @@ mod tests {
 
     use super::*;
 
-    async fn told(error: BlaxelError) -> (u16, String) {
+    async fn answered(error: BlaxelError) -> (u16, String) {
         let response = error.into_response();
         let status = response.status().as_u16();
         let bytes = response.into_body().collect().await.unwrap().to_bytes();
@@ -217,7 +225,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_refusal_has_the_form_of_its_place() {
+    async fn refusal_has_the_form_of_its_route() {
         let json = |text: &str| format!("{{\"error\":\"{text}\"}}");
         let of = |code, cause: &'static str| BlaxelError::from(Refusal::new(code, cause));
         for (error, status, text) in [
@@ -232,12 +240,12 @@ mod tests {
                 r#"{"code":404,"error":"none","message":"none"}"#.to_owned(),
             ),
         ] {
-            assert_eq!(told(error).await, (status, text));
+            assert_eq!(answered(error).await, (status, text));
         }
     }
 
     #[test]
-    fn every_refusal_keeps_its_code_and_says_when_to_come_back() {
+    fn every_refusal_has_its_code_and_retry_after() {
         for &code in ErrorCode::ALL {
             let response = BlaxelError::from(Refusal::new(code, "why")).into_response();
             assert_eq!(response.headers()[CODE], code.as_str());

@@ -1,6 +1,6 @@
-//! A process that is watched from its start: one JSON text in each line, the last of them the process
-//! itself. The process does not end with its watcher, and nothing that it writes is lost by a slow
-//! one: it is read from its log.
+//! The streamed output of a process from its start: one JSON text per line, the last one the
+//! process itself. The process outlives the stream, and a slow client loses no output: the stream
+//! reads the log.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -14,15 +14,15 @@ use model::ProcessRecord;
 use serde::Serialize;
 use tokio::time::{Instant, sleep, sleep_until};
 
-use super::as_text::AsText;
 use super::errors::BlaxelError;
+use super::lossy_text::LossyText;
 use super::process_view::{INLINE_BYTES, Where, shown, written};
 use super::processes::{BOTH, Patience, stopping};
 use super::target::Target;
 use web::key_watch::KeyWatch;
-use web::stream::{NDJSON, Pieces, body};
+use web::stream::{BodySource, NDJSON, body};
 
-/// How often a stream on which nothing happens says that it is still there.
+/// How often a silent stream sends a heartbeat.
 const KEEPALIVE: Duration = Duration::from_secs(5);
 
 #[derive(Serialize)]
@@ -40,7 +40,7 @@ fn line(kind: &'static str, data: Option<&str>) -> Bytes {
     text.into()
 }
 
-/// A process and what was told of it.
+/// The stream of a process.
 pub(super) struct ExecStream {
     lines: VecDeque<Bytes>,
     watched: Option<Watched>,
@@ -50,18 +50,18 @@ struct Watched {
     target: Target,
     record: ProcessRecord,
     follow: LogFollow,
-    stdout: AsText,
-    stderr: AsText,
+    stdout: LossyText,
+    stderr: LossyText,
     patience: Patience,
     until: Instant,
     key: KeyWatch,
-    /// Last: whoever watches holds the sandbox.
+    /// Last: the stream is a use of the sandbox.
     _used: Use,
 }
 
 enum Next {
     Line(Bytes),
-    /// Nothing that could be told yet.
+    /// Nothing to send yet.
     Nothing,
     Over(Result<ProcessRecord, BlaxelError>),
 }
@@ -79,7 +79,7 @@ impl ExecStream {
         };
         let stream = match watched {
             Ok(watched) => Self { lines: VecDeque::new(), watched: Some(watched) },
-            // What went wrong is an event here, not a status.
+            // An error is an event here, not a status.
             Err(error) => {
                 Self { lines: VecDeque::from([line("error", Some(&error.text))]), watched: None }
             }
@@ -102,14 +102,14 @@ impl ExecStream {
                 self.lines.push_back(line(kind, Some(&rest)));
             }
         }
-        let told = async {
+        let last_line = async {
             let record = ended?;
             let target = &watched.target;
             let written = written(&target.app, target.caller, &record, INLINE_BYTES).await?;
             let shown = shown(&record, written, Where::Alone);
             serde_json::to_string(&shown).map_err(|error| BlaxelError::new(500, error.to_string()))
         };
-        self.lines.push_back(match told.await {
+        self.lines.push_back(match last_line.await {
             Ok(text) => line("result", Some(&text)),
             Err(error) => line("error", Some(&error.text)),
         });
@@ -130,8 +130,8 @@ impl Watched {
             target: target.clone(),
             record,
             follow,
-            stdout: AsText::default(),
-            stderr: AsText::default(),
+            stdout: LossyText::default(),
+            stderr: LossyText::default(),
             patience,
             until: Instant::now() + patience.wait,
             key: KeyWatch::new(target.key),
@@ -141,11 +141,11 @@ impl Watched {
 
     async fn next(&mut self) -> Next {
         if !self.key.works(&self.target.app) {
-            return Next::Over(Err(BlaxelError::new(401, "the key works no more")));
+            return Next::Over(Err(BlaxelError::new(401, "the key is no longer valid")));
         }
         let piece = tokio::select! {
             biased;
-            () = sleep_until(self.until) => return Next::Over(Err(self.patience.over())),
+            () = sleep_until(self.until) => return Next::Over(Err(self.patience.timed_out())),
             piece = self.follow.next() => piece,
             () = self.target.server_stops() => return Next::Over(Err(stopping())),
             () = sleep(KEEPALIVE) => return Next::Line(line("keepalive", None)),
@@ -172,7 +172,7 @@ impl Watched {
     }
 }
 
-impl Pieces for ExecStream {
+impl BodySource for ExecStream {
     async fn next(&mut self) -> Option<Bytes> {
         loop {
             if let Some(line) = self.lines.pop_front() {
@@ -192,7 +192,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_are_as_clients_read_them() {
+    fn exec_stream_lines_have_the_format_of_blaxel() {
         assert_eq!(line("stdout", Some("a\nb")), "{\"type\":\"stdout\",\"data\":\"a\\nb\"}\n");
         assert_eq!(line("keepalive", None), "{\"type\":\"keepalive\"}\n");
     }

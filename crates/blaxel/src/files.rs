@@ -1,5 +1,5 @@
-//! Files and directories, looked at and read. Everything goes through the guest, so no link leads to
-//! a file of the host.
+//! Reads files and directories. Everything goes through the guest, so no link leads
+//! to a file of the host.
 
 use axum::extract::Request;
 use axum::response::Response;
@@ -17,12 +17,12 @@ use tokio::io::AsyncReadExt as _;
 use super::errors::BlaxelError;
 use super::paths::{FilePath, WORKSPACE};
 use super::target::Target;
-use super::{answer, reading};
+use super::{answer, request_body};
 use web::body_memory::Share;
 use web::contents::contents;
 use web::range::{Part, part};
 
-/// The largest file that is told as JSON.
+/// The largest file that is sent as JSON.
 const JSON_BYTES_MAX: u64 = 16 << 20;
 const READ_BYTES: usize = 64 << 10;
 const PAGE: u32 = 1_000;
@@ -31,10 +31,10 @@ const X_FILE_TYPE: HeaderName = HeaderName::from_static("x-file-type");
 const X_FILE_PERMISSIONS: HeaderName = HeaderName::from_static("x-file-permissions");
 const BYTES: &str = "application/octet-stream";
 
-/// A file, as it is told.
+/// A file as clients see it.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Shown {
+struct FileView {
     path: String,
     name: String,
     permissions: String,
@@ -47,7 +47,7 @@ struct Shown {
 }
 
 #[derive(Debug, Serialize)]
-struct Inner {
+struct EntryView {
     path: String,
     name: String,
 }
@@ -57,14 +57,14 @@ struct Inner {
 struct Directory {
     path: String,
     name: String,
-    files: Vec<Shown>,
-    subdirectories: Vec<Inner>,
+    files: Vec<FileView>,
+    subdirectories: Vec<EntryView>,
 }
 
-fn shown(entry: &Entry, path: String, whole: &str) -> Shown {
+fn shown(entry: &Entry, path: String, whole: &str) -> FileView {
     // The guest does not tell whose a file is; programs own what is in the workspace.
     let owner = if whole.starts_with(WORKSPACE) { "agent" } else { "root" };
-    Shown {
+    FileView {
         path,
         name: String::from_utf8_lossy(&entry.name).into_owned(),
         permissions: permissions(entry),
@@ -90,7 +90,7 @@ fn permissions(entry: &Entry) -> String {
     format!("{:o}", kind | special | entry.mode & 0o777)
 }
 
-/// What is at a path, a last link followed.
+/// The kind of file at a path; a link is followed.
 pub(super) async fn kind_of(used: &Use, path: &FilePath) -> Result<EntryKind, Refusal> {
     let kind = used.stat(&path.whole).await?.kind;
     match kind {
@@ -113,7 +113,7 @@ pub(super) async fn listing(used: &Use, path: &FilePath) -> Result<Response, Bla
             let name = String::from_utf8_lossy(&entry.name);
             let at = path.shown_beneath(&name);
             if entry.kind == EntryKind::Directory {
-                subdirectories.push(Inner { path: at, name: name.into_owned() });
+                subdirectories.push(EntryView { path: at, name: name.into_owned() });
             } else {
                 files.push(shown(entry, at, &path.whole));
             }
@@ -144,9 +144,9 @@ pub(super) async fn get(
     path: &FilePath,
     request: Request,
 ) -> Result<Response, BlaxelError> {
-    let accept = reading::accept(request.headers());
-    let (mut query, request) = reading::query(request).await?;
-    let is_download = reading::flag(&mut query, "download", false)? || takes_bytes(&accept);
+    let accept = request_body::accept(request.headers());
+    let (mut query, request) = request_body::query(request).await?;
+    let is_download = request_body::flag(&mut query, "download", false)? || takes_bytes(&accept);
     let used = target.begin(UseKind::Read).await?;
     let kind = kind_of(&used, path).await.map_err(|refusal| not_found(path, refusal))?;
     if kind == EntryKind::Directory {
@@ -177,11 +177,11 @@ pub(super) async fn get(
         Err(error) => String::from_utf8_lossy(error.as_bytes()).into_owned(),
     };
     let file = shown(&reader.entry, path.shown.clone(), &path.whole);
-    answer::counted(&target.app, share, &Shown { content: Some(content), ..file })
+    answer::counted(&target.app, share, &FileView { content: Some(content), ..file })
 }
 
 fn too_large() -> BlaxelError {
-    let text = format!("the file has more than {JSON_BYTES_MAX} bytes: download it");
+    let text = format!("the file has more than {JSON_BYTES_MAX} bytes; download it instead");
     BlaxelError::new(422, text)
 }
 
@@ -251,9 +251,9 @@ fn sent(
         headers.insert(CONTENT_LENGTH, HeaderValue::from(count));
     }
     if range.is_some() {
-        let told = format!("bytes {offset}-{}/{}", offset + count.max(1) - 1, entry.size);
-        if let Ok(told) = HeaderValue::try_from(told) {
-            headers.insert(CONTENT_RANGE, told);
+        let content_range = format!("bytes {offset}-{}/{}", offset + count.max(1) - 1, entry.size);
+        if let Ok(content_range) = HeaderValue::try_from(content_range) {
+            headers.insert(CONTENT_RANGE, content_range);
         }
         *response.status_mut() = StatusCode::PARTIAL_CONTENT;
     }
@@ -289,7 +289,7 @@ fn media_type(name: &str) -> &'static str {
     }
 }
 
-/// What is at a path, as headers; what is not there is not found.
+/// The file at a path, as headers; a missing one is answered with 404.
 pub(super) async fn head(target: &Target, path: &FilePath) -> Result<Response, BlaxelError> {
     let used = target.begin(UseKind::Read).await?;
     let kind = kind_of(&used, path).await.map_err(|refusal| not_found(path, refusal))?;
@@ -319,7 +319,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_client_gets_bytes_where_it_names_no_json() {
+    fn file_is_sent_as_bytes_unless_json_is_accepted() {
         for (accept, bytes) in [
             ("", false),
             ("*/*", false),
@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn permissions_are_those_of_go() {
+    fn file_permissions_have_the_format_of_go() {
         let entry = |kind, mode| Entry {
             name: b"x".to_vec(),
             kind,
@@ -344,13 +344,13 @@ mod tests {
             target: None,
             shared: None,
         };
-        for (kind, mode, told) in [
+        for (kind, mode, content_range) in [
             (EntryKind::File, 0o644, "644"),
             (EntryKind::Link, 0o777, "1000000777"),
             (EntryKind::File, 0o4755, "40000755"),
             (EntryKind::Directory, 0o755, "20000000755"),
         ] {
-            assert_eq!(permissions(&entry(kind, mode)), told);
+            assert_eq!(permissions(&entry(kind, mode)), content_range);
         }
     }
 }

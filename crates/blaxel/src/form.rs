@@ -1,5 +1,5 @@
-//! Forms with files in them, read as they come: of a file no more than a piece is in memory. Headers
-//! of a part, their number and the small fields are bounded.
+//! Reads multipart forms as a stream: at most one piece of a file is in memory. Headers, parts and
+//! small fields have limits.
 
 use std::time::Duration;
 
@@ -40,7 +40,7 @@ enum At {
     Over,
 }
 
-/// What a part is.
+/// The header of a part.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Part {
     pub(super) name: String,
@@ -66,7 +66,7 @@ impl Form {
         let kind = headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
         let boundary = kind.and_then(|kind| parameter(kind, "boundary"));
         let boundary = boundary.filter(|text| (1..=70).contains(&text.len()));
-        let Some(boundary) = boundary else { return Err(broken("there is no boundary")) };
+        let Some(boundary) = boundary else { return Err(broken("the boundary is missing")) };
         let end = format!("\r\n--{boundary}").into_bytes();
         // The first boundary may stand at the very beginning.
         let buffer = BytesMut::from(&b"\r\n"[..]);
@@ -79,7 +79,7 @@ impl Form {
                 self.buffer.extend_from_slice(&chunk);
                 Ok(())
             }
-            None => Err(broken("it ends before its end")),
+            None => Err(broken("the form was cut off")),
         }
     }
 
@@ -91,7 +91,7 @@ impl Form {
         }
         self.parts += 1;
         if self.parts > PARTS_MAX {
-            return Err(broken("it has too many parts"));
+            return Err(broken("the form has too many parts"));
         }
         let length = loop {
             if let Some(length) = memmem::find(&self.buffer, b"\r\n\r\n") {
@@ -134,7 +134,7 @@ impl Form {
                 }
                 continue;
             }
-            // What could be the beginning of the end waits.
+            // Bytes that may begin the boundary wait.
             let safe = self.buffer.len().saturating_sub(self.end.len() - 1);
             if safe > 0 {
                 let chunk = self.buffer.split_to(safe).freeze();
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_are_told_apart_and_named() {
+    fn form_parts_are_read_with_their_names() {
         let text = "preamble\r\n--b0\r\ncontent-disposition: form-data; name=permissions\r\n\r\n0600\
                     \r\n--b0\r\nContent-Disposition: form-data; name=\"file\"; filename=\"x\"\r\n\
                     Content-Type: application/octet-stream\r\n\r\n\r\n--b1\r\n--b0--";
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_form_is_refused() {
+    fn malformed_form_is_refused() {
         assert!(read("multipart/form-data", b"", 9).is_err());
         assert!(read("multipart/form-data; boundary=", b"", 9).is_err());
         for bad in ["", "--b0", "--b0\r\nname: x", "--b0\r\n\r\nno end", "nothing of it"] {

@@ -1,5 +1,5 @@
-//! What a sandbox's API tells about itself. All of its keys are there, since clients fail without
-//! them; those that mean nothing here say so.
+//! The health of a sandbox's API. It has all keys of Blaxel, since clients fail without them; those
+//! without a meaning here say so.
 
 use std::time::Duration;
 
@@ -12,10 +12,10 @@ use super::errors::BlaxelError;
 use crate::app::App;
 
 pub(super) fn health(app: &App) -> Result<Response, BlaxelError> {
-    answer::ok(&told(app.blaxel.began, app.engine.now().wall))
+    answer::ok(&health_view(app.blaxel.began, app.engine.now().wall))
 }
 
-fn told(began: Wall, now: Wall) -> Value {
+fn health_view(began: Wall, now: Wall) -> Value {
     let up_ms = now.0.saturating_sub(began.0);
     let seconds = up_ms / 1000;
     let uptime = format!("{}h{}m{}s", seconds / 3600, seconds / 60 % 60, seconds % 60);
@@ -57,13 +57,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn all_keys_are_there() {
-        let told = told(Wall(0), Wall(3_661_500));
+    fn health_has_all_keys_of_blaxel() {
+        let health_view = health_view(Wall(0), Wall(3_661_500));
         for key in ["status", "version", "gitCommit", "buildTime", "goVersion", "os", "arch"] {
-            assert!(told[key].is_string(), "{key}");
+            assert!(health_view[key].is_string(), "{key}");
         }
-        assert_eq!((&told["uptime"], &told["uptimeSeconds"]), (&json!("1h1m1s"), &json!(3661.5)));
-        assert_eq!(told["lastUpgrade"]["status"], "idle");
-        assert_eq!(told["startedAt"], "1970-01-01T00:00:00.000Z");
+        assert_eq!(
+            (&health_view["uptime"], &health_view["uptimeSeconds"]),
+            (&json!("1h1m1s"), &json!(3661.5))
+        );
+        assert_eq!(health_view["lastUpgrade"]["status"], "idle");
+        assert_eq!(health_view["startedAt"], "1970-01-01T00:00:00.000Z");
     }
 }

@@ -1,33 +1,36 @@
 //! The dialect of Blaxel: the API of a sandbox as its own clients and `curl` know it, and the few
 //! routes that make one. A sandbox of Blaxel is a session of ours that has a name; one of our
-//! sandboxes is reached by its id, too. What Blaxel has and this has not is refused in its form.
+//! sandboxes is reached by its id, too. Features of Blaxel that are missing here are refused in its
+//! form.
 //!
-//! Mounted beneath [`PREFIX`], and for one sandbox at the root of a listener of its own. It is no part
-//! of the OpenAPI document, which is about our own API. Paths are taken apart by hand: Blaxel looks at
-//! how they are encoded, which a router hides.
+//! Mounted beneath [`PREFIX`], and for one sandbox at the root of a listener of its own. It is no
+//! part of the OpenAPI document, which is about our own API. Paths are taken apart by hand: Blaxel
+//! looks at how they are encoded, which a router hides.
 
 mod access;
 mod answer;
 mod app;
-mod as_text;
-mod changes;
+mod dialect;
 mod errors;
 mod exec_stream;
+mod file_changes;
+mod file_search;
+mod file_watch;
 mod files;
-mod finding;
 mod form;
 mod health;
-mod life;
+mod keep_alive;
+mod keep_alive_log;
 mod log_stream;
-mod log_words;
+mod lossy_text;
 mod network;
 mod paths;
 mod port;
 mod port_wait;
 mod process_view;
 mod processes;
-mod reading;
 mod registry;
+mod request_body;
 mod routes;
 mod sandboxes;
 mod settings;
@@ -35,8 +38,6 @@ mod target;
 mod terminal;
 mod tools;
 mod uploads;
-mod watching;
-mod words;
 
 use std::sync::Arc;
 
@@ -51,14 +52,14 @@ use model::ErrorCode;
 
 pub use self::access::OF_LISTENER;
 use self::app::App;
+use self::dialect::BlaxelDialect;
 use self::errors::BlaxelError;
-use self::paths::Asked;
+use self::paths::RequestPath;
 use self::routes::{OfProcess, OfUpload, Route};
 use self::sandboxes::Here;
 pub use self::settings::BlaxelSettings;
 use self::target::Target;
 pub use self::tools::SandboxTools;
-use self::words::Words;
 use web::front::{Admitted, By, Front, Needs, RouteName};
 use web::refused::Refused;
 
@@ -86,7 +87,7 @@ impl Blaxel {
         settings: &BlaxelSettings,
         tools: Arc<dyn SandboxTools>,
     ) -> Self {
-        web.engine.observe(log_words::write);
+        web.engine.observe(keep_alive_log::write);
         Self(App::new(web.clone(), settings.clone(), tools))
     }
 
@@ -103,7 +104,7 @@ impl Blaxel {
 
 /// The routes of the dialect, without a prefix.
 fn router(app: &App, mounted: Mounted) -> Router {
-    let words = Arc::new(Words { app: app.clone(), mounted });
+    let words = Arc::new(BlaxelDialect { app: app.clone(), mounted });
     let front = |needs| Front {
         app: app.web.clone(),
         route: "/compat/blaxel/other",
@@ -116,9 +117,9 @@ fn router(app: &App, mounted: Mounted) -> Router {
         let done = call(mounted, &state.0, by.0, request).await;
         done.unwrap_or_else(|error| mounted.shaped(error).into_response())
     };
-    // What a page may ask before it calls is no secret.
+    // The answer to a CORS preflight is public.
     let asked_before = async || answer::empty(StatusCode::NO_CONTENT);
-    let all = on(MethodFilter::OPTIONS, asked_before.layer(front(Needs::Nothing)))
+    let all = on(MethodFilter::OPTIONS, asked_before.layer(front(Needs::Public)))
         .fallback(call.layer(front(Needs::Read)));
     Router::new().fallback(all).with_state(app.clone())
 }
@@ -166,7 +167,7 @@ async fn call(
         Some(at) => path.split_at(at),
         None => (path, ""),
     };
-    let word = Asked::new(word)?.decoded;
+    let word = RequestPath::new(word)?.decoded;
     if word.is_empty() {
         return health::root();
     }
@@ -191,7 +192,7 @@ async fn control(
     allow(if looks { Needs::Read } else { Needs::Use }, caller)?;
     let here = Here::of(request.headers(), request.uri());
     let name = raw.strip_prefix(CONTROL).unwrap_or_default().trim_matches('/');
-    let name = Asked::new(name)?.decoded;
+    let name = RequestPath::new(name)?.decoded;
     let mut response = match (request.method().as_str(), name.as_str()) {
         ("POST", "") => sandboxes::create(app, caller, request).await?,
         ("GET", "") => sandboxes::list(app, caller, request).await?,
@@ -215,7 +216,7 @@ async fn sandbox(
     raw: &str,
     request: Request,
 ) -> Result<Response, BlaxelError> {
-    let route = Route::of(&Asked::new(raw)?);
+    let route = Route::of(&RequestPath::new(raw)?);
     let name = RouteName(route.name());
     let done = match allow(route.needs(request.method()), caller) {
         Ok(()) => at(app, caller, word, route, request).await,
@@ -250,8 +251,8 @@ async fn at(
     match (route, method.as_str()) {
         (Route::Root, _) => health::root(),
         (Route::Health, "GET" | "HEAD") => health::health(app),
-        (Route::Status, "GET" | "HEAD") => life::status(&target).await,
-        (Route::Stop, "POST") => life::stop(&target, request).await,
+        (Route::Status, "GET" | "HEAD") => keep_alive::status(&target).await,
+        (Route::Stop, "POST") => keep_alive::stop(&target, request).await,
         (Route::Processes, "POST") => processes::start(&target, request).await,
         (Route::Processes, "GET" | "HEAD") => processes::list(&target).await,
         (Route::Process(id, of), method) => match (of, method) {
@@ -266,16 +267,16 @@ async fn at(
         },
         (Route::File(path), "GET") => files::get(&target, &path, request).await,
         (Route::File(path), "HEAD") => files::head(&target, &path).await,
-        (Route::File(path), "PUT") => changes::put(&target, &path, request).await,
+        (Route::File(path), "PUT") => file_changes::put(&target, &path, request).await,
         (Route::File(path) | Route::Tree(path), "DELETE") => {
-            changes::remove(&target, &path, request).await
+            file_changes::remove(&target, &path, request).await
         }
-        (Route::Tree(path), "GET" | "HEAD") => changes::list_tree(&target, &path).await,
-        (Route::Tree(path), "PUT") => changes::put_tree(&target, &path, request).await,
-        (Route::Watch(path), "GET") => watching::response(&target, &path, request).await,
-        (Route::Find(path), "GET") => finding::find(&target, &path, request).await,
-        (Route::Fuzzy(path), "GET") => finding::fuzzy(&target, &path, request).await,
-        (Route::Content(path), "GET") => finding::content(&target, &path, request).await,
+        (Route::Tree(path), "GET" | "HEAD") => file_changes::list_tree(&target, &path).await,
+        (Route::Tree(path), "PUT") => file_changes::put_tree(&target, &path, request).await,
+        (Route::Watch(path), "GET") => file_watch::response(&target, &path, request).await,
+        (Route::Find(path), "GET") => file_search::find(&target, &path, request).await,
+        (Route::Fuzzy(path), "GET") => file_search::fuzzy(&target, &path, request).await,
+        (Route::Content(path), "GET") => file_search::content(&target, &path, request).await,
         (Route::Uploads, "GET") => uploads::list(&target),
         (Route::Initiate(path), "POST") => uploads::initiate(&target, &path, request).await,
         (Route::Upload(id, of), method) => match (of, method) {
@@ -290,7 +291,7 @@ async fn at(
         }
         (Route::TerminalSocket, "GET") => terminal::open(&target, request).await,
         (Route::Mcp, "POST") => tools(&target, request).await,
-        (Route::Mcp, _) => Err(BlaxelError::new(405, "only POST is understood here")),
+        (Route::Mcp, _) => Err(BlaxelError::new(405, "the route accepts only POST")),
         (Route::Sockets(pid), "GET") => network::sockets(&target, &pid).await,
         _ => wrong(),
     }

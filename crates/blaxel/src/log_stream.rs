@@ -1,8 +1,8 @@
-//! The log of a process as lines, from its beginning to the end of the process. Every line says which
-//! output it is of; one that the other output breaks into is ended first, and goes on as a line of
-//! its own. So does one that nothing came for in a while, since signs of life stand between lines.
-//! Clients that come back count lines to find where they were: what is told depends on the log and
-//! on when its pieces came, and never on who read them when.
+//! The log of a process as lines, from its beginning to the end of the process. Every line says
+//! which output it belongs to. A line that the other output interrupts is ended, and continues as a
+//! new line. So is a line without new output for a while, since heartbeats stand between lines.
+//! Clients that reconnect count lines to find their position: so the lines must depend only on the
+//! log and its times, never on the reader.
 
 use std::time::Duration;
 
@@ -18,13 +18,13 @@ use super::errors::BlaxelError;
 use super::processes::BOTH;
 use super::target::Target;
 use web::key_watch::KeyWatch;
-use web::stream::{Pieces, body};
+use web::stream::{BodySource, body};
 
 pub(super) const KEEPALIVE: Duration = Duration::from_secs(30);
 pub(super) const STILL_HERE: &[u8] = b"[keepalive]\n";
 pub(super) const TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
-/// By how much later than a line is ended a reader says that he is still here: a piece that came in time
-/// has reached him by then.
+/// How much later than the end of a line a heartbeat is sent: a piece that came in time has arrived
+/// by then.
 const ON_ITS_WAY: Duration = Duration::from_secs(2);
 const BEHIND: &[u8] = b"[output truncated: the stream fell behind]\n";
 
@@ -74,13 +74,13 @@ struct LogStream {
     lines: Lines,
     key: KeyWatch,
     over: bool,
-    /// Last: whoever follows holds the sandbox.
+    /// Last: the follow is a use of the sandbox.
     _used: Option<Use>,
 }
 
 pub(super) async fn response(target: &Target, id: &str) -> Result<Response, BlaxelError> {
     let record = target.process(&ProcessRef::parse(id)).await?;
-    // What is over needs no sandbox, and wakes none.
+    // An ended process needs no sandbox, and thaws none.
     let used = match record.end {
         None if target.now() == Some(record.sandbox) => Some(target.begin(UseKind::Stream).await?),
         None | Some(_) => None,
@@ -101,7 +101,7 @@ pub(super) async fn response(target: &Target, id: &str) -> Result<Response, Blax
     Ok(response)
 }
 
-impl Pieces for LogStream {
+impl BodySource for LogStream {
     async fn next(&mut self) -> Option<Bytes> {
         loop {
             if self.over || !self.key.works(&self.target.app) {
@@ -141,7 +141,7 @@ impl Pieces for LogStream {
 mod tests {
     use super::*;
 
-    fn told(pieces: &[(bool, &'static str)]) -> String {
+    fn stream_text(pieces: &[(bool, &'static str)]) -> String {
         let (mut lines, mut text, mut offset) = (Lines::default(), Vec::new(), 0);
         for (stderr, bytes) in pieces {
             let bytes = Bytes::from_static(bytes.as_bytes());
@@ -155,7 +155,7 @@ mod tests {
 
     /// The fifth of what Blaxel was seen to do wrong.
     #[test]
-    fn every_line_has_a_prefix_and_outputs_never_merge() {
+    fn log_lines_have_a_prefix_and_never_merge_outputs() {
         let out = |text| (false, text);
         let err = |text| (true, text);
         for (pieces, expected) in [
@@ -165,12 +165,12 @@ mod tests {
             (vec![out("\n\n")], "stdout:\nstdout:\n"),
             (vec![], ""),
         ] {
-            assert_eq!(told(&pieces), expected);
+            assert_eq!(stream_text(&pieces), expected);
         }
     }
 
     #[test]
-    fn a_line_that_waits_is_ended_whether_or_not_somebody_looked() {
+    fn log_line_without_new_output_is_ended_whether_or_not_it_is_read() {
         let limit = KEEPALIVE.as_millis() as u64;
         for (second_at, expected) in
             [(limit - 1, "stdout:Password: ok\n"), (limit, "stdout:Password: \nstdout:ok\n")]
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_no_more_is_said_to_be_missing() {
+    fn log_stream_reports_output_that_is_no_longer_stored() {
         let mut lines = Lines::default();
         let mut text = Vec::new();
         let piece =

@@ -1,5 +1,5 @@
-//! What a path of a request means. Blaxel routes on the decoded path, but looks at the encoded one to
-//! tell whether a file is meant from the root or from the working directory; its clients rely on
+//! Request paths. Blaxel routes on the decoded path, but looks at the encoded one
+//! to tell whether a file is meant from the root or from the working directory; its clients rely on
 //! both. Nothing is confined here: the guest does that, as the programs inside would see it.
 
 use percent_encoding::percent_decode_str;
@@ -11,7 +11,7 @@ pub(super) const WORKSPACE: &str = "/workspace";
 const PATH_BYTES_MAX: usize = 4096;
 
 /// The path of a request, encoded and decoded.
-pub(super) struct Asked<'a> {
+pub(super) struct RequestPath<'a> {
     raw: &'a str,
     pub(super) decoded: String,
 }
@@ -21,16 +21,16 @@ pub(super) struct Asked<'a> {
 pub(super) struct FilePath {
     /// The whole path.
     pub(super) whole: String,
-    /// As it is told: relative if it was asked for so.
+    /// As clients see it: relative if the request was.
     pub(super) shown: String,
 }
 
-impl<'a> Asked<'a> {
+impl<'a> RequestPath<'a> {
     pub(super) fn new(raw: &'a str) -> Result<Self, BlaxelError> {
         let decoded = percent_decode_str(raw).decode_utf8();
         let decoded = decoded.map_err(|_| BlaxelError::bad("the path is not UTF-8"))?.into_owned();
         if decoded.contains('\0') || decoded.len() > PATH_BYTES_MAX {
-            let cause = "the path has a zero byte in it, or is longer than 4096 bytes";
+            let cause = "the path contains a zero byte, or is longer than 4096 bytes";
             return Err(BlaxelError::bad(cause));
         }
         Ok(Self { raw, decoded })
@@ -42,7 +42,7 @@ impl<'a> Asked<'a> {
         (rest.is_empty() || rest.starts_with('/')).then_some(rest)
     }
 
-    /// What was sent behind so many parts, as it was sent.
+    /// The encoded path behind this many parts.
     pub(super) fn raw_behind(&self, parts: usize) -> String {
         let mut slashes = self.raw.match_indices('/');
         slashes.nth(parts).map_or_else(String::new, |(at, _)| self.raw[at..].to_owned())
@@ -57,7 +57,7 @@ impl<'a> Asked<'a> {
 }
 
 impl FilePath {
-    /// A path as somebody writes it.
+    /// A path as a client writes it.
     pub(super) fn new(text: &str) -> Self {
         if text.starts_with('/') {
             return Self::from_root(text);
@@ -79,7 +79,7 @@ impl FilePath {
         Self { shown: whole.clone(), whole }
     }
 
-    /// A file beneath it, as it is told.
+    /// A file beneath it, as clients see it.
     pub(super) fn shown_beneath(&self, name: &str) -> String {
         format!("{}/{name}", self.shown.trim_end_matches('/'))
     }
@@ -119,13 +119,13 @@ mod tests {
     use super::*;
 
     fn file(raw: &str) -> (String, String) {
-        let asked = Asked::new(raw).unwrap();
+        let asked = RequestPath::new(raw).unwrap();
         let file = asked.file(asked.after("/filesystem").unwrap());
         (file.whole, file.shown)
     }
 
     #[test]
-    fn the_paths_that_clients_send() {
+    fn file_paths_that_clients_send_are_understood() {
         for (raw, whole, shown) in [
             ("/filesystem", "/workspace", "/workspace"),
             ("/filesystem/", "/workspace", "/workspace"),
@@ -147,13 +147,13 @@ mod tests {
         ] {
             assert_eq!(file(raw), (whole.to_owned(), shown.to_owned()), "{raw}");
         }
-        assert_eq!(Asked::new("/filesystem-find/x").unwrap().after("/filesystem"), None);
-        assert!(Asked::new("/filesystem/%ff").is_err());
-        assert!(Asked::new("/filesystem/a%00").is_err());
+        assert_eq!(RequestPath::new("/filesystem-find/x").unwrap().after("/filesystem"), None);
+        assert!(RequestPath::new("/filesystem/%ff").is_err());
+        assert!(RequestPath::new("/filesystem/a%00").is_err());
     }
 
     #[test]
-    fn names_and_ends() {
+    fn file_path_has_a_name_and_an_optional_suffix() {
         assert_eq!(FilePath::new("/").name(), "/");
         assert_eq!(FilePath::new("a/b").name(), "b");
         for (path, without) in [("/a/**", "/a"), ("/**", "/"), ("**", WORKSPACE)] {
@@ -167,7 +167,7 @@ mod tests {
     proptest! {
         #[test]
         fn any_path_is_whole_and_clean(raw in "/filesystem[/a.~%2F]{0,20}") {
-            if let Ok(asked) = Asked::new(&raw) && let Some(rest) = asked.after("/filesystem") {
+            if let Ok(asked) = RequestPath::new(&raw) && let Some(rest) = asked.after("/filesystem") {
                 let whole = asked.file(rest).whole;
                 prop_assert!(whole.starts_with('/'));
                 prop_assert!(!whole.split('/').skip(1).any(|part| [".", ".."].contains(&part)));

@@ -11,7 +11,7 @@ use super::target::Target;
 use super::{PREFIX, access};
 use web::front::OfInside;
 use web::port::pass_to;
-use web::proxy::{self, Place};
+use web::proxy::{self, ProxyPath};
 
 pub(super) async fn pass_on(
     target: &Target,
@@ -23,9 +23,9 @@ pub(super) async fn pass_on(
     let query = request.uri().query().map(|query| format!("?{query}")).unwrap_or_default();
     let behind = if behind.is_empty() { "/" } else { behind };
     let inside = PathAndQuery::try_from(format!("{behind}{query}"));
-    let inside = inside.map_err(|_| BlaxelError::bad("this is no path that could be passed on"))?;
+    let inside = inside.map_err(|_| BlaxelError::bad("the path cannot be forwarded"))?;
     let of = word.map(|word| format!("{PREFIX}/{word}")).unwrap_or_default();
-    let place = Place { prefix: format!("{of}/port/{port}"), inside };
+    let path = ProxyPath { prefix: format!("{of}/port/{port}"), inside };
     let needs_key = word.is_some() || !target.app.options.keyless;
     let headers = request.headers_mut();
     if let Some(own) = access::for_inside(&target.app, needs_key, headers) {
@@ -34,7 +34,7 @@ pub(super) async fn pass_on(
     let used = target.begin(UseKind::Port).await?;
     // It lasts for as long as the key that was given.
     let (app, caller) = (target.app.clone(), Caller { key: target.key, ..target.caller });
-    let mut response = pass_to(app.web.clone(), caller, used, port, place, request).await?;
+    let mut response = pass_to(app.web.clone(), caller, used, port, path, request).await?;
     response.extensions_mut().insert(OfInside);
     Ok(response)
 }

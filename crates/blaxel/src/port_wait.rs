@@ -1,5 +1,5 @@
-//! Waits until a process listens on ports. It ends when the process does, and does not begin where
-//! something else has one of the ports already: nobody waits for what cannot come.
+//! Waits until a process listens on ports. The wait ends with the process, and is refused if
+//! another program already listens on one of the ports.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use tokio::time::sleep;
 
 use super::errors::BlaxelError;
 
-/// How often it is looked, from quick to patient.
+/// How often the ports are polled, first often and then less.
 const LOOK_FIRST: Duration = Duration::from_millis(10);
 const LOOK_LAST: Duration = Duration::from_millis(200);
 const LISTEN: &str = "LISTEN";
@@ -18,7 +18,7 @@ const LISTEN: &str = "LISTEN";
 pub(super) enum Opened {
     /// All of them are open.
     All,
-    /// The process is over.
+    /// The process has ended.
     Over(Box<ProcessRecord>),
 }
 
@@ -31,7 +31,7 @@ pub(super) async fn refuse_taken(used: &Use, ports: &[u16]) -> Result<(), Blaxel
     match ports.iter().find(|port| open.iter().any(|one| one.port == **port)) {
         None => Ok(()),
         Some(port) => {
-            let cause = format!("something else listens on port {port} already");
+            let cause = format!("another program already listens on port {port}");
             Err(Refusal::new(ErrorCode::PortTaken, cause).into())
         }
     }
@@ -52,8 +52,8 @@ pub(super) async fn until_open(
             if has_all(&sockets, ports) {
                 return Ok::<_, Refusal>(true);
             }
-            // After a restart it has another process id, which is not told: then whoever listens
-            // counts, since nobody did before.
+            // After a restart the process has another, unknown process id: then any listener
+            // counts, since the port was free before.
             let open = if record.restart.is_some() { used.ports().await? } else { Vec::new() };
             Ok(!open.is_empty()
                 && ports.iter().all(|port| open.iter().any(|one| one.port == *port)))
@@ -89,7 +89,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_listening_counts() {
+    fn port_wait_counts_only_listening_sockets() {
         let socket = |port, state: &str| Socket {
             pid: 1,
             program: "node".to_owned(),

@@ -1,4 +1,4 @@
-//! Processes as Blaxel tells of them, with the end of what they wrote.
+//! Processes as Blaxel shows them, with the end of their output.
 
 use engine::{Caller, LogQuery, LogWanted, ProcessRef};
 use model::process::ProcessEnd;
@@ -8,17 +8,17 @@ use serde::Serialize;
 use super::answer::http_date;
 use crate::app::App;
 
-/// How much of each output is told with a process.
+/// How much of each output is shown with a process.
 pub(super) const INLINE_BYTES: u64 = 64 << 10;
-/// What stands before an output of which only the end is told.
+/// The prefix of an output of which only the end is shown.
 const CUT: &str = "[... truncated, see the logs of the process for more ...]\n";
-/// What Blaxel says of a process that did not end by itself.
+/// The exit code in Blaxel of a process that did not end by itself.
 const NO_CODE: i32 = -1;
 
 /// A process.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Shown<'a> {
+pub(super) struct ProcessView<'a> {
     pid: String,
     name: &'a str,
     command: &'a str,
@@ -38,21 +38,21 @@ pub(super) struct Shown<'a> {
     stdin: bool,
 }
 
-/// What a process wrote.
+/// The output of a process.
 #[derive(Debug, Default)]
-pub(super) struct Written {
+pub(super) struct ProcessText {
     pub(super) stdout: String,
     pub(super) stderr: String,
 }
 
-impl Written {
+impl ProcessText {
     /// Both, one after the other: Blaxel does not keep their order here.
     pub(super) fn both(&self) -> String {
         [self.stdout.as_str(), self.stderr.as_str()].concat()
     }
 }
 
-/// Where a process is told of.
+/// Where a process is shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Where {
     /// By itself.
@@ -63,8 +63,12 @@ pub(super) enum Where {
     Listed,
 }
 
-pub(super) fn shown(record: &ProcessRecord, written: Written, told: Where) -> Shown<'_> {
-    let completed_at = match (&record.end, told) {
+pub(super) fn shown(
+    record: &ProcessRecord,
+    written: ProcessText,
+    place_shown: Where,
+) -> ProcessView<'_> {
+    let completed_at = match (&record.end, place_shown) {
         (Some(end), _) => Some(http_date(end.at)),
         (None, Where::Listed) => None,
         (None, Where::Alone | Where::Started) => Some(String::new()),
@@ -74,7 +78,7 @@ pub(super) fn shown(record: &ProcessRecord, written: Written, told: Where) -> Sh
         None => 0,
         Some(policy) => policy.max_restarts.map_or(-1, i64::from),
     };
-    Shown {
+    ProcessView {
         pid: record.pid.to_string(),
         name: &record.name,
         command: &record.command,
@@ -83,7 +87,7 @@ pub(super) fn shown(record: &ProcessRecord, written: Written, told: Where) -> Sh
         completed_at,
         exit_code: record.end.as_ref().map_or(0, exit_code),
         working_dir: record.cwd.as_deref().unwrap_or_default(),
-        logs: (told != Where::Started || !both.is_empty()).then_some(both),
+        logs: (place_shown != Where::Started || !both.is_empty()).then_some(both),
         stdout: written.stdout,
         stderr: written.stderr,
         restart_on_failure: record.restart.is_some(),
@@ -104,12 +108,12 @@ pub(super) async fn written(
     caller: Caller,
     record: &ProcessRecord,
     bytes_max: u64,
-) -> Result<Written, Refusal> {
+) -> Result<ProcessText, Refusal> {
     let log = &record.log;
     // That of one that runs may have grown since.
     let nothing = record.end.is_some() && log.stdout_bytes == 0 && log.stderr_bytes == 0;
     if nothing {
-        return Ok(Written::default());
+        return Ok(ProcessText::default());
     }
     let read = async |wanted, total: u64| {
         if record.end.is_some() && total == 0 {
@@ -125,7 +129,7 @@ pub(super) async fn written(
     };
     let stdout = read(LogWanted::Stdout, log.stdout_bytes).await?;
     let stderr = read(LogWanted::Stderr, log.stderr_bytes).await?;
-    Ok(Written { stdout, stderr })
+    Ok(ProcessText { stdout, stderr })
 }
 
 /// Bytes as text. What was cut at its beginning may begin within a character.
@@ -180,9 +184,11 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_process_that_runs_is_told_as_clients_expect_it() {
+    fn running_process_has_the_fields_of_blaxel() {
         let running = record(None);
-        let told = |written, told| serde_json::to_value(shown(&running, written, told)).unwrap();
+        let place_shown = |written, place_shown| {
+            serde_json::to_value(shown(&running, written, place_shown)).unwrap()
+        };
         let expected = json!({
             "pid": "42", "name": "my-app", "command": "npm run dev", "status": "running",
             "startedAt": "Mon, 02 Jan 2006 15:04:05 GMT", "completedAt": "", "exitCode": 0,
@@ -190,23 +196,25 @@ pub(super) mod tests {
             "restartOnFailure": false, "maxRestarts": 0, "restartCount": 0, "keepAlive": true,
             "stdin": false,
         });
-        assert_eq!(told(Written::default(), Where::Started), expected);
-        let alone = told(Written::default(), Where::Alone);
+        assert_eq!(place_shown(ProcessText::default(), Where::Started), expected);
+        let alone = place_shown(ProcessText::default(), Where::Alone);
         assert_eq!((&alone["logs"], &alone["completedAt"]), (&json!(""), &json!("")));
-        let listed = told(Written::default(), Where::Listed);
+        let listed = place_shown(ProcessText::default(), Where::Listed);
         assert_eq!((&listed["logs"], &listed["completedAt"]), (&json!(""), &json!(null)));
-        let written = Written { stdout: "out\n".to_owned(), stderr: "err\n".to_owned() };
-        assert_eq!(told(written, Where::Started)["logs"], "out\nerr\n");
+        let written = ProcessText { stdout: "out\n".to_owned(), stderr: "err\n".to_owned() };
+        assert_eq!(place_shown(written, Where::Started)["logs"], "out\nerr\n");
     }
 
     #[test]
-    fn an_end_has_a_code_or_none() {
-        for (code, signal, told) in [(Some(0), None, 0), (Some(7), None, 7), (None, Some(9), -1)] {
+    fn ended_process_has_an_exit_code_or_none() {
+        for (code, signal, place_shown) in
+            [(Some(0), None, 0), (Some(7), None, 7), (None, Some(9), -1)]
+        {
             let mut over = record(Some(ended(code, signal)));
             over.restart = Some(RestartPolicy { max_restarts: None });
             let over =
-                serde_json::to_value(shown(&over, Written::default(), Where::Alone)).unwrap();
-            assert_eq!(over["exitCode"], told);
+                serde_json::to_value(shown(&over, ProcessText::default(), Where::Alone)).unwrap();
+            assert_eq!(over["exitCode"], place_shown);
             assert_eq!(over["completedAt"], "Mon, 02 Jan 2006 15:04:06 GMT");
             assert_eq!(
                 (&over["restartOnFailure"], &over["maxRestarts"]),
@@ -216,7 +224,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn what_is_cut_says_so_and_begins_with_a_whole_character() {
+    fn truncated_output_says_so_and_begins_with_a_whole_character() {
         assert_eq!(text("ü".as_bytes(), false), "ü");
         assert_eq!(text(&"üx".as_bytes()[1..], true), format!("{CUT}x"));
         assert_eq!(text(b"\xff", false), "\u{fffd}");

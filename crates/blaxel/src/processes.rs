@@ -1,6 +1,6 @@
-//! Processes: started, waited for, listed, looked at, stopped, killed, fed. Whoever waits holds a use
-//! of the sandbox; whoever looks holds none. A `timeout` ends the wait alone, unless the process is to
-//! keep its sandbox awake: then it is killed.
+//! Starts, waits for, lists, shows, stops and kills processes, and writes their input. A wait is a
+//! use of the sandbox; reading is not. A `timeout` ends only the wait; with keepAlive it kills the
+//! process.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -21,9 +21,9 @@ use super::errors::BlaxelError;
 use super::exec_stream::ExecStream;
 use super::paths::FilePath;
 use super::port_wait::{self, Opened};
-use super::process_view::{INLINE_BYTES, Shown, Where, Written, shown, written};
+use super::process_view::{INLINE_BYTES, ProcessText, ProcessView, Where, shown, written};
 use super::target::{Target, is_unknown};
-use super::{answer, reading};
+use super::{answer, request_body};
 use web::body_memory::Share;
 
 /// The longest that a request waits where it does not say how long.
@@ -35,15 +35,15 @@ const STOP_GRACE_MS: u64 = 10_000;
 const PORTS_MAX: usize = 64;
 const PAGE: u32 = 1_000;
 const LISTED_MAX: usize = 10_000;
-/// Of so many in a list, the latest, it is told what they wrote.
+/// A list shows the output of this many processes, the latest ones.
 const WRITTEN_MAX: usize = 20;
-/// How much of each output is told where logs are asked for.
+/// How much of each output the logs show.
 const LOGS_BYTES: u64 = 4 << 20;
 
-/// What is asked for. Unknown fields are ignored.
+/// A request to start a process. Unknown fields are ignored.
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-struct Asked {
+struct StartRequest {
     command: Option<String>,
     name: Option<String>,
     working_dir: Option<String>,
@@ -57,12 +57,12 @@ struct Asked {
     stdin: Option<bool>,
 }
 
-impl Asked {
+impl StartRequest {
     fn is_on(flag: Option<bool>) -> bool {
         flag.unwrap_or(false)
     }
 
-    /// What the engine is asked.
+    /// The request for the engine.
     fn request(&self) -> Result<ProcessRequest, BlaxelError> {
         let command = self.command.as_deref().filter(|command| !command.is_empty());
         let Some(command) = command else {
@@ -114,15 +114,15 @@ impl Asked {
     }
 }
 
-/// How long somebody waits.
+/// How long a request waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Patience {
     pub(super) wait: Duration,
 }
 
 impl Patience {
-    /// What is told when it is over. The process runs on.
-    pub(super) fn over(self) -> BlaxelError {
+    /// The refusal when the wait is at its end. The process continues.
+    pub(super) fn timed_out(self) -> BlaxelError {
         let text = format!("process timed out after {} seconds", self.wait.as_secs());
         BlaxelError::new(422, text)
     }
@@ -130,10 +130,10 @@ impl Patience {
 
 pub(super) async fn start(target: &Target, request: Request) -> Result<Response, BlaxelError> {
     let app = &target.app;
-    let accept = reading::accept(request.headers());
+    let accept = request_body::accept(request.headers());
     let streams = ["text/event-stream", "application/x-ndjson"].map(|kind| accept.contains(kind));
-    let (bytes, _share) = reading::bytes(request, app, app.settings.exec_bytes_max).await?;
-    let asked: Asked = reading::parse(&bytes)?;
+    let (bytes, _share) = request_body::bytes(request, app, app.settings.exec_bytes_max).await?;
+    let asked: StartRequest = request_body::parse(&bytes)?;
     let wanted = asked.request()?;
     let patience = asked.patience();
     let used = target.begin(UseKind::Exec).await?;
@@ -143,7 +143,7 @@ pub(super) async fn start(target: &Target, request: Request) -> Result<Response,
         return Ok(ExecStream::response(target, used, started, patience).await);
     }
     let record = begin(&used, wanted, &ports).await?;
-    let waits = Asked::is_on(asked.wait_for_completion);
+    let waits = StartRequest::is_on(asked.wait_for_completion);
     let record = if waits {
         wait(target, &used, &record, patience).await?
     } else if ports.is_empty() {
@@ -151,13 +151,13 @@ pub(super) async fn start(target: &Target, request: Request) -> Result<Response,
     } else {
         opened(target, &used, record, &ports, patience).await?
     };
-    let told = if waits || !ports.is_empty() { Where::Alone } else { Where::Started };
-    let written = match told {
+    let shown_where = if waits || !ports.is_empty() { Where::Alone } else { Where::Started };
+    let written = match shown_where {
         // It was only just started: what it may have written already is for those who ask.
-        Where::Started => Written::default(),
+        Where::Started => ProcessText::default(),
         Where::Alone | Where::Listed => written(app, target.caller, &record, INLINE_BYTES).await?,
     };
-    answer::ok(&shown(&record, written, told))
+    answer::ok(&shown(&record, written, shown_where))
 }
 
 async fn begin(
@@ -186,7 +186,7 @@ async fn begin(
                 ErrorCode::LimitReached,
             ];
             let is_of_process = is_of_process.contains(&refusal.code);
-            // A sandbox that is gone or busy cannot be listed either, and is to be told as that.
+            // An ended or busy sandbox cannot be listed either; report that instead.
             let is_missing = match &cwd {
                 Some(cwd) if is_of_process => is_missing(used, cwd).await,
                 Some(_) | None => false,
@@ -222,15 +222,15 @@ async fn wait(
     tokio::select! {
         over = timeout(patience.wait, over) => match over {
             Ok(record) => Ok(record?),
-            Err(_) => Err(patience.over()),
+            Err(_) => Err(patience.timed_out()),
         },
         () = target.server_stops() => Err(stopping()),
     }
 }
 
-/// What whoever waits is told when the server stops.
+/// The refusal of a wait when the server stops.
 pub(super) fn stopping() -> BlaxelError {
-    let cause = "the server stops while the process is waited for";
+    let cause = "the server stopped during the wait for the process";
     model::Refusal::new(ErrorCode::ShuttingDown, cause).into()
 }
 
@@ -254,7 +254,7 @@ async fn opened(
         }
         Ok(Ok(Opened::Over(record))) => Ok(*record),
         Ok(Err(error)) => Err(error),
-        Err(_) => Err(patience.over()),
+        Err(_) => Err(patience.timed_out()),
     }
 }
 
@@ -277,12 +277,12 @@ pub(super) async fn list(target: &Target) -> Result<Response, BlaxelError> {
         }
     }
     records.truncate(LISTED_MAX);
-    let mut listed: Vec<Shown<'_>> = Vec::with_capacity(records.len());
+    let mut listed: Vec<ProcessView<'_>> = Vec::with_capacity(records.len());
     for (n, record) in records.iter().enumerate() {
         let written = if n < WRITTEN_MAX {
             written(&target.app, target.caller, record, INLINE_BYTES).await?
         } else {
-            Written::default()
+            ProcessText::default()
         };
         listed.push(shown(record, written, Where::Listed));
     }
@@ -299,8 +299,8 @@ pub(super) async fn logs(target: &Target, id: &str) -> Result<Response, BlaxelEr
     let record = target.process(&ProcessRef::parse(id)).await?;
     let written = written(&target.app, target.caller, &record, LOGS_BYTES).await?;
     let both = written.both();
-    let told = json!({"stdout": written.stdout, "stderr": written.stderr, "logs": both});
-    answer::counted(&target.app, Share::default(), &told)
+    let logs_view = json!({"stdout": written.stdout, "stderr": written.stderr, "logs": both});
+    answer::counted(&target.app, Share::default(), &logs_view)
 }
 
 pub(super) async fn stop(target: &Target, id: &str) -> Result<Response, BlaxelError> {
@@ -318,7 +318,7 @@ pub(super) async fn kill(target: &Target, id: &str) -> Result<Response, BlaxelEr
     answer::ok(&json!({"message": "Process killed successfully"}))
 }
 
-/// A process that is to be ended; one that is over cannot be.
+/// A process to end; an ended one is refused.
 async fn running(
     target: &Target,
     id: &str,
@@ -347,7 +347,7 @@ pub(super) async fn write_stdin(
 ) -> Result<Response, BlaxelError> {
     let record = target.process(&ProcessRef::parse(id)).await?;
     let app = &target.app;
-    let (bytes, _share) = reading::bytes(request, app, app.settings.exec_bytes_max).await?;
+    let (bytes, _share) = request_body::bytes(request, app, app.settings.exec_bytes_max).await?;
     let of = ProcessRef::Id(record.id);
     app.engine.write_stdin(target.caller, record.sandbox, &of, bytes).await?;
     answer::done("", "Input written successfully")
@@ -360,19 +360,19 @@ pub(super) async fn close_stdin(target: &Target, id: &str) -> Result<Response, B
     answer::done("", "Input closed successfully")
 }
 
-/// What a stream of logs tells.
+/// The outputs in a stream of logs.
 pub(super) const BOTH: LogWanted = LogWanted::Both;
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn asked(text: &str) -> Asked {
-        reading::parse(text.as_bytes()).unwrap()
+    fn asked(text: &str) -> StartRequest {
+        request_body::parse(text.as_bytes()).unwrap()
     }
 
     #[test]
-    fn a_timeout_kills_only_what_keeps_its_sandbox_awake() {
+    fn process_timeout_kills_only_with_keep_alive() {
         for (text, killed_ms, wait_s) in [
             (r#"{"command":"a"}"#, Some(0), WAIT_MAX.as_secs()),
             (r#"{"command":"a","timeout":5}"#, Some(0), 5),
@@ -389,7 +389,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_are_read_leniently_but_need_a_command() {
+    fn process_request_is_read_leniently_but_needs_a_command() {
         let full = asked(
             r#"{"command":"a","cwd":"ignored","workingDir":"~/x","env":{"A":"1"},"stdin":true,
                 "restartOnFailure":true,"maxRestarts":-1,"name":null,"waitForPorts":null}"#,
@@ -405,7 +405,7 @@ mod tests {
             assert_eq!(asked(bad).request().unwrap_err().status, 400, "{bad}");
         }
         for bad in ["[]", "nonsense", r#"{"command":7}"#, r#"{"command":"a","env":{"A":1}}"#] {
-            assert!(reading::parse::<Asked>(bad.as_bytes()).is_err(), "{bad}");
+            assert!(request_body::parse::<StartRequest>(bad.as_bytes()).is_err(), "{bad}");
         }
     }
 }

@@ -1,15 +1,14 @@
-//! What the dialect keeps beside the engine, and what it calls things that the engine keeps under
-//! names.
+//! State of the dialect beside the engine, and errors of names that the engine stores.
 
 use engine::NamedError;
 use model::{ErrorCode, Refusal, Wall};
 
 use super::terminal::Terminals;
 
-/// What sandboxes of Blaxel are called among what has a name.
+/// The kind of names that are sandboxes of Blaxel.
 pub(super) const KIND: &str = "blaxel.sandbox";
 
-/// What the dialect keeps.
+/// The state of the dialect.
 pub(crate) struct Registry {
     pub(super) began: Wall,
     pub(super) terminals: Terminals,
@@ -21,14 +20,16 @@ impl Registry {
     }
 }
 
-/// Why a sandbox was not made or changed.
+/// Why a sandbox could not be created or changed.
 pub(super) fn refused(error: NamedError) -> Refusal {
     let too_much = |cause: String| Refusal::new(ErrorCode::LimitReached, cause);
     match error {
-        NamedError::Busy => {
-            Refusal::new(ErrorCode::Overloaded, "others make sandboxes").retry_after(1000)
-        }
-        NamedError::TooMany(most) => too_much(format!("there are {most} sandboxes already")),
+        NamedError::Busy => Refusal::new(
+            ErrorCode::Overloaded,
+            "another request is already creating this sandbox; retry",
+        )
+        .retry_after(1000),
+        NamedError::TooMany(most) => too_much(format!("the key already has {most} sandboxes")),
         NamedError::TooLarge(most) => {
             too_much(format!("descriptions of all sandboxes have more than {most} bytes"))
         }

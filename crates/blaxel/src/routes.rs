@@ -3,7 +3,7 @@
 
 use http::Method;
 
-use super::paths::{Asked, FilePath};
+use super::paths::{FilePath, RequestPath};
 use web::front::Needs;
 
 /// A route of a sandbox's API.
@@ -29,12 +29,12 @@ pub(super) enum Route {
     Port(u16, String),
     TerminalSocket,
     Mcp,
-    /// What Blaxel has and this has not, and why.
+    /// A feature of Blaxel that is missing here, and why.
     NotHere(&'static str),
     Unknown,
 }
 
-/// What of a process.
+/// A route beneath one process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum OfProcess {
     Itself,
@@ -44,7 +44,7 @@ pub(super) enum OfProcess {
     Stdin,
 }
 
-/// What of an upload.
+/// A route beneath one upload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum OfUpload {
     Part,
@@ -53,17 +53,18 @@ pub(super) enum OfUpload {
     Abort,
 }
 
-const MONITOR: &str = "ports are not told to a URL here: ask GET /network/process/{pid}/ports";
+const MONITOR: &str = "port monitors are not offered here: poll GET /network/process/{pid}/ports";
 const TUNNEL: &str = "tunnels are not offered here: sandboxes are reached through the server";
 const DRIVES: &str = "drives are not offered here: use files, or the directories of a template";
 const CODEGEN: &str = "codegen tools are not configured, and are not offered here";
 const UPGRADE: &str = "sandboxes have nothing to upgrade: the server is upgraded as a whole";
 const ARCHIVE: &str = "archives are not offered here: sessions keep their files by themselves";
 const ENVIRONMENT: &str = "the environment of a sandbox is given when it is made";
-const TERMINAL: &str = "there is no page: connect to /terminal/ws, or use `shoal exec -it`";
+const TERMINAL: &str =
+    "the terminal page is not offered here: connect to /terminal/ws, or use `shoal exec -it`";
 
 impl Route {
-    pub(super) fn of(asked: &Asked<'_>) -> Self {
+    pub(super) fn of(asked: &RequestPath<'_>) -> Self {
         let decoded = asked.decoded.as_str();
         let file = |rest: &str| asked.file(rest);
         if let Some(rest) = decoded.strip_prefix("/filesystem/tree/") {
@@ -132,7 +133,7 @@ impl Route {
         }
     }
 
-    /// Whether it needs a sandbox to be there, and is no mere look at what was.
+    /// Whether it is a use, which needs a live sandbox.
     pub(super) fn is_use(&self, method: &Method) -> bool {
         match self {
             Self::Root
@@ -167,12 +168,12 @@ impl Route {
         }
     }
 
-    /// What a key must allow for it.
+    /// The role that it requires.
     pub(super) fn needs(&self, method: &Method) -> Needs {
         let looks = [Method::GET, Method::HEAD].contains(method);
         match self {
             Self::Port(..) | Self::TerminalSocket => Needs::Use,
-            // What a tool needs is checked when it is called.
+            // The role that a tool requires is checked when it is called.
             Self::Mcp => Needs::Read,
             Self::Root
             | Self::Health
@@ -201,7 +202,7 @@ impl Route {
         }
     }
 
-    /// What it is called in the log and the metrics.
+    /// Its name in the log and the metrics.
     pub(super) const fn name(&self) -> &'static str {
         match self {
             Self::Root => "/compat/blaxel/{sandbox}",
@@ -239,7 +240,7 @@ mod tests {
     use super::*;
 
     fn route(raw: &str) -> Route {
-        Route::of(&Asked::new(raw).unwrap())
+        Route::of(&RequestPath::new(raw).unwrap())
     }
 
     #[test]
@@ -287,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn who_only_looks_needs_less() {
+    fn reading_routes_need_a_lower_role() {
         assert_eq!(route("/process").needs(&Method::GET), Needs::Read);
         assert_eq!(route("/process").needs(&Method::POST), Needs::Use);
         assert_eq!(route("/filesystem/a").needs(&Method::HEAD), Needs::Read);

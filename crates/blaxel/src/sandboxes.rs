@@ -1,6 +1,6 @@
-//! The few routes of Blaxel's control plane that its clients need to make a sandbox, find it again
-//! and end it. What is asked for is told back; what of it means something here is the name, the
-//! image, if a template has its name, the environment and the labels.
+//! The few routes of Blaxel's control plane that its clients need to create, find and end a
+//! sandbox. The answer repeats the whole request; only the name, the image (if a template has its
+//! name), the environment and the labels have an effect.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use serde_json::{Map, Value, json};
 use super::errors::BlaxelError;
 use super::registry::{KIND, refused};
 use super::target::OF_ITS_OWN;
-use super::{OF_LISTENER, PREFIX, answer, reading};
+use super::{OF_LISTENER, PREFIX, answer, request_body};
 use crate::app::App;
 use web::front::Needs;
 
@@ -45,7 +45,7 @@ impl Here {
     }
 }
 
-/// As it is told.
+/// A sandbox as clients see it.
 fn shown(named: &NamedSession, status: &str, here: &Here) -> Value {
     let mut object = named.object.clone();
     if !object["metadata"].is_object() {
@@ -54,7 +54,7 @@ fn shown(named: &NamedSession, status: &str, here: &Here) -> Value {
     if !object["spec"].is_object() {
         object["spec"] = json!({});
     }
-    // Clients that are told a region send what they ask, and their keys, to Blaxel's own server there.
+    // Without a region: clients that get one send their requests and keys to Blaxel's own server.
     if let Some(spec) = object["spec"].as_object_mut() {
         spec.remove("region");
     }
@@ -73,7 +73,7 @@ fn status(app: &App, caller: Caller, named: &NamedSession) -> &'static str {
     if app.engine.session_lives(caller, named.session) { "DEPLOYED" } else { "TERMINATED" }
 }
 
-/// What could be the name of one.
+/// Checks the name of a sandbox.
 fn check_name(name: &str) -> Result<(), BlaxelError> {
     let fits = |c: char| c.is_ascii_alphanumeric() || ['-', '_', '.'].contains(&c);
     let begins = name.chars().next().is_some_and(|c| c.is_ascii_alphanumeric());
@@ -82,8 +82,8 @@ fn check_name(name: &str) -> Result<(), BlaxelError> {
         return Ok(());
     }
     let cause = format!(
-        "metadata.name: {name:?} is no name: at most {NAME_CHARS_MAX} letters, digits, dots, \
-         dashes and underscores, and no id of a sandbox"
+        "metadata.name: {name:?} is not a valid name: at most {NAME_CHARS_MAX} letters, digits, dots, \
+         dashes and underscores, and not the id of a sandbox"
     );
     Err(BlaxelError::bad(cause))
 }
@@ -119,7 +119,7 @@ fn env(object: &Value) -> BTreeMap<String, String> {
     envs.into_iter().flatten().filter_map(pair).collect()
 }
 
-/// Makes the session of one, or gives the one that is there if another request was quicker.
+/// Creates the session of a sandbox, or returns the one that another request created first.
 async fn make(
     app: &App,
     caller: Caller,
@@ -137,8 +137,10 @@ async fn make(
 /// The sandbox of the listener.
 pub(super) async fn make_own(app: &App, caller: Caller) -> Result<Arc<NamedSession>, BlaxelError> {
     if !Needs::Use.allow(caller.role) {
-        let cause =
-            format!("there is no sandbox yet, and a key with the role {} makes none", caller.role);
+        let cause = format!(
+            "the sandbox does not exist yet, and a key with the role {} cannot create it",
+            caller.role
+        );
         return Err(Refusal::new(ErrorCode::Forbidden, cause).into());
     }
     let (name, template) = (OF_ITS_OWN.to_owned(), default_template(app)?);
@@ -153,8 +155,8 @@ pub(super) async fn create(
     request: Request,
 ) -> Result<Response, BlaxelError> {
     let here = Here::of(request.headers(), request.uri());
-    let (mut query, request) = reading::query(request).await?;
-    let may_exist = reading::flag(&mut query, "createIfNotExist", false)?;
+    let (mut query, request) = request_body::query(request).await?;
+    let may_exist = request_body::flag(&mut query, "createIfNotExist", false)?;
     let object = object(request, app).await?;
     let name = match object["metadata"]["name"].as_str().filter(|name| !name.is_empty()) {
         Some(name) => name.to_owned(),
@@ -177,8 +179,8 @@ pub(super) async fn create(
 }
 
 async fn object(request: Request, app: &App) -> Result<Value, BlaxelError> {
-    let (bytes, _share) = reading::bytes(request, app, BODY_BYTES_MAX).await?;
-    let map: Map<String, Value> = reading::parse(&bytes)?;
+    let (bytes, _share) = request_body::bytes(request, app, BODY_BYTES_MAX).await?;
+    let map: Map<String, Value> = request_body::parse(&bytes)?;
     Ok(Value::Object(map))
 }
 
@@ -203,8 +205,9 @@ pub(super) async fn list(
     request: Request,
 ) -> Result<Response, BlaxelError> {
     let here = Here::of(request.headers(), request.uri());
-    let (mut query, _) = reading::query(request).await?;
-    let limit = reading::number(&mut query, "limit", PAGE as u32)?.clamp(1, PAGE as u32) as usize;
+    let (mut query, _) = request_body::query(request).await?;
+    let limit =
+        request_body::number(&mut query, "limit", PAGE as u32)?.clamp(1, PAGE as u32) as usize;
     let after = query.text("cursor")?.unwrap_or_default();
     let all = app.engine.named_sessions(KIND, caller.key).await?;
     let mut left = all.iter().filter(|named| named.name > after);
@@ -250,7 +253,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_such_that_they_can_be_in_a_path() {
+    fn sandbox_names_are_valid_in_a_path() {
         for (name, fits) in [
             ("my-app", true),
             ("a.b_C9", true),
@@ -268,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_asked_for_is_told_back_with_an_address() {
+    fn sandbox_view_repeats_the_request_with_its_url() {
         let named = NamedSession {
             name: "my-app".to_owned(),
             session: SessionId::from_u128(1),
@@ -282,17 +285,20 @@ mod tests {
         };
         let mut headers = HeaderMap::new();
         headers.insert(HOST, "localhost:7600".parse().unwrap());
-        let told = shown(&named, "DEPLOYED", &Here::of(&headers, &Uri::default()));
-        assert_eq!(told["metadata"]["url"], "http://localhost:7600/compat/blaxel/my-app");
-        assert_eq!(told["metadata"]["labels"], json!({"a": "b"}));
-        assert_eq!((&told["status"], &told["spec"]), (&json!("DEPLOYED"), &json!({})));
+        let sandbox_view = shown(&named, "DEPLOYED", &Here::of(&headers, &Uri::default()));
+        assert_eq!(sandbox_view["metadata"]["url"], "http://localhost:7600/compat/blaxel/my-app");
+        assert_eq!(sandbox_view["metadata"]["labels"], json!({"a": "b"}));
+        assert_eq!(
+            (&sandbox_view["status"], &sandbox_view["spec"]),
+            (&json!("DEPLOYED"), &json!({}))
+        );
         headers.insert("x-forwarded-proto", "https".parse().unwrap());
-        let told = shown(&named, "DEPLOYED", &Here::of(&headers, &Uri::default()));
-        assert_eq!(told["metadata"]["url"], "https://localhost:7600/compat/blaxel/my-app");
+        let sandbox_view = shown(&named, "DEPLOYED", &Here::of(&headers, &Uri::default()));
+        assert_eq!(sandbox_view["metadata"]["url"], "https://localhost:7600/compat/blaxel/my-app");
     }
 
     #[test]
-    fn environments_are_read_from_where_clients_put_them() {
+    fn sandbox_environment_is_read_from_where_clients_put_it() {
         let object = json!({"spec": {"runtime": {"envs": [
             {"name": "A", "value": "1"}, {"name": "B"}, "nonsense",
         ]}}});

@@ -1,4 +1,4 @@
-//! How the dialect is to behave.
+//! Settings of the dialect.
 
 /// Settings of the dialect of Blaxel.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -1,5 +1,5 @@
-//! Whose API a request is about: a sandbox of Blaxel by its name, which is one of our sessions, or one
-//! of our sandboxes by its id. Whoever only looks begins no use, and wakes nothing.
+//! The target of a request: a sandbox of Blaxel by its name, which is one of our sessions, or one
+//! of our sandboxes by its id. Read-only requests neither thaw the sandbox nor count as activity.
 
 use std::sync::Arc;
 
@@ -10,33 +10,33 @@ use super::errors::BlaxelError;
 use super::registry::{KIND, refused};
 use super::{OF_LISTENER, sandboxes};
 use crate::app::App;
-use web::used::Used;
+use web::use_target::UseTarget;
 
-/// What a sandbox of the listener of its own is called.
+/// The name of the sandbox of the separate listener.
 pub(super) const OF_ITS_OWN: &str = "default";
 
-/// A sandbox, and who asks for it.
+/// A sandbox and the caller.
 #[derive(Clone)]
 pub(super) struct Target {
     pub(super) app: App,
-    /// As whom the engine is asked.
+    /// The caller for the engine.
     pub(super) caller: Caller,
     /// The key that was given.
     pub(super) key: KeyId,
-    of: Of,
+    of: TargetKind,
 }
 
 #[derive(Clone)]
-enum Of {
+enum TargetKind {
     Sandbox(SandboxId),
     Named(Arc<NamedSession>),
-    /// The one of the listener, which nobody has used yet.
+    /// The one of the listener, which was not used yet.
     NotYet,
 }
 
 impl Target {
-    /// The sandbox of the listener. It is made where somebody first uses it, and again where it ended
-    /// for good; whoever only looks makes none.
+    /// The sandbox of the listener. The first use creates it, and again after it ended for good;
+    /// read-only requests create none.
     pub(super) async fn of_listener(
         app: &App,
         by: Caller,
@@ -44,9 +44,11 @@ impl Target {
     ) -> Result<Self, BlaxelError> {
         let caller = Caller { key: OF_LISTENER, role: by.role };
         let of = match app.engine.named_session(KIND, OF_LISTENER, OF_ITS_OWN).await? {
-            Some(named) if app.engine.session_lives(caller, named.session) => Of::Named(named),
-            Some(_) | None if is_used => Of::Named(sandboxes::make_own(app, caller).await?),
-            Some(_) | None => Of::NotYet,
+            Some(named) if app.engine.session_lives(caller, named.session) => {
+                TargetKind::Named(named)
+            }
+            Some(_) | None if is_used => TargetKind::Named(sandboxes::make_own(app, caller).await?),
+            Some(_) | None => TargetKind::NotYet,
         };
         Ok(Self { app: app.clone(), caller, key: by.key, of })
     }
@@ -54,9 +56,9 @@ impl Target {
     /// One by its name or id.
     pub(super) async fn find(app: &App, by: Caller, word: &str) -> Result<Self, BlaxelError> {
         let of = match app.engine.named_session(KIND, by.key, word).await? {
-            Some(named) => Of::Named(named),
+            Some(named) => TargetKind::Named(named),
             None => match word.parse::<SandboxId>() {
-                Ok(id) => Of::Sandbox(id),
+                Ok(id) => TargetKind::Sandbox(id),
                 Err(_) => {
                     return Err(BlaxelError::new(404, format!("sandbox {word:?} not found")));
                 }
@@ -65,47 +67,47 @@ impl Target {
         Ok(Self { app: app.clone(), caller: by, key: by.key, of })
     }
 
-    /// Begins to use it, which wakes it.
+    /// Begins a use, which thaws or restores it.
     pub(super) async fn begin(&self, kind: UseKind) -> Result<Use, BlaxelError> {
         let engine = &self.app.engine;
         match &self.of {
-            Of::Sandbox(id) => Ok(engine.use_sandbox(self.caller, *id, kind).await?),
-            Of::Named(named) => {
+            TargetKind::Sandbox(id) => Ok(engine.use_sandbox(self.caller, *id, kind).await?),
+            TargetKind::Named(named) => {
                 let used = engine.use_named_session(KIND, self.caller, named, kind).await;
                 Ok(used.map_err(refused)?)
             }
-            Of::NotYet => Err(not_yet()),
+            TargetKind::NotYet => Err(not_yet()),
         }
     }
 
     /// The same, for tools.
-    pub(super) fn used(&self) -> Result<Used, BlaxelError> {
+    pub(super) fn used(&self) -> Result<UseTarget, BlaxelError> {
         match &self.of {
-            Of::Sandbox(id) => Ok(Used::Sandbox(*id)),
-            Of::Named(named) => Ok(Used::Session(named.session)),
-            Of::NotYet => Err(not_yet()),
+            TargetKind::Sandbox(id) => Ok(UseTarget::Sandbox(*id)),
+            TargetKind::Named(named) => Ok(UseTarget::Session(named.session)),
+            TargetKind::NotYet => Err(not_yet()),
         }
     }
 
-    /// When the server is told to stop.
+    /// Done when the server stops.
     pub(super) async fn server_stops(&self) {
-        // That nobody will say so any more is a stop too.
+        // A dropped sender means a stop, too.
         let _ = self.app.stopping.clone().wait_for(|stop| *stop).await;
     }
 
     /// The sandbox that it has now, if it has one.
     pub(super) fn now(&self) -> Option<SandboxId> {
         match &self.of {
-            Of::Sandbox(id) => Some(*id),
-            Of::Named(named) => {
+            TargetKind::Sandbox(id) => Some(*id),
+            TargetKind::Named(named) => {
                 let view = self.app.engine.session(self.caller, named.session);
                 view.ok().and_then(|view| view.sandbox_id)
             }
-            Of::NotYet => None,
+            TargetKind::NotYet => None,
         }
     }
 
-    /// The same, for who asks nobody else whether it is the caller's.
+    /// The same, with a check that it belongs to the caller.
     pub(super) fn own_now(&self) -> Result<Option<SandboxId>, BlaxelError> {
         let now = self.now();
         if let Some(id) = now {
@@ -117,7 +119,7 @@ impl Target {
     /// The sandboxes that it has and had, the latest first.
     pub(super) fn all(&self) -> Vec<SandboxId> {
         let mut all: Vec<_> = self.now().into_iter().collect();
-        if let Of::Named(named) = &self.of {
+        if let TargetKind::Named(named) = &self.of {
             all.extend(named.sandboxes.iter().filter(|id| !all.contains(id)).collect::<Vec<_>>());
         }
         all
@@ -132,12 +134,12 @@ impl Target {
                 Err(refusal) => return Err(refusal.into()),
             }
         }
-        Err(Refusal::new(ErrorCode::ProcessUnknown, "no such process").into())
+        Err(Refusal::new(ErrorCode::ProcessUnknown, "the process does not exist").into())
     }
 }
 
 fn not_yet() -> BlaxelError {
-    Refusal::new(ErrorCode::SandboxUnknown, "nobody has used the sandbox yet").into()
+    Refusal::new(ErrorCode::SandboxUnknown, "the sandbox was not used yet").into()
 }
 
 /// Whether something is only not there.

@@ -1,6 +1,6 @@
-//! Terminals over web sockets in the words of Blaxel: texts of JSON both ways. A terminal is a process
-//! that is known by the id of its session: whoever comes back finds it as it is, others may look at
-//! it too, and it ends when nobody did for a while.
+//! Terminals over WebSockets as Blaxel has them: JSON texts both ways. A terminal is a process that
+//! is found by the id of its session: a client that reconnects finds it as it was, other clients
+//! may view it too, and it ends when it had no viewer for a while.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
@@ -18,30 +18,30 @@ use model::{ErrorCode, ProcessId, ProcessRecord, Refusal};
 use serde::{Deserialize, Serialize};
 use tokio::time::{sleep, timeout};
 
-use super::as_text::AsText;
 use super::errors::BlaxelError;
+use super::lossy_text::LossyText;
 use super::paths::FilePath;
 use super::processes::BOTH;
-use super::reading;
+use super::request_body;
 use super::target::Target;
 use web::key_watch::KeyWatch;
 
 const COLUMNS: u32 = 80;
 const ROWS: u32 = 24;
 const MESSAGE_BYTES_MAX: usize = 1 << 20;
-/// How much of what was written before is shown to whoever comes back.
+/// How much earlier output a client gets when it reconnects.
 const REPLAYED_BYTES: u64 = 100 << 10;
 const PLAIN: &str = "\u{1b}[0m";
-/// How long a terminal that nobody looks at is kept.
+/// How long a terminal without viewers is kept.
 const FORGOTTEN: Duration = Duration::from_mins(10);
 /// How long a client may take nothing.
 const STALL: Duration = Duration::from_mins(1);
-/// How often it is looked whether the key still works.
+/// How often the key is checked.
 const LOOK: Duration = Duration::from_secs(15);
 const STOP_GRACE_MS: u64 = 2_000;
 const SHELL: &str = "if command -v bash >/dev/null 2>&1; then exec bash; else exec sh; fi";
 
-/// How many look at each terminal, and how often that changed.
+/// How many viewers each terminal has, and how often that changed.
 #[derive(Default)]
 pub(super) struct Terminals(Mutex<BTreeMap<ProcessId, (u32, u64)>>);
 
@@ -54,7 +54,7 @@ impl Terminals {
         (*count, *times)
     }
 
-    /// Whether nobody came since; then it is forgotten.
+    /// Whether no viewer came since; then it is removed from the table.
     fn is_forgotten(&self, process: ProcessId, since: u64) -> bool {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let is_so = all.get(&process).is_some_and(|(count, times)| *count == 0 && *times == since);
@@ -65,20 +65,20 @@ impl Terminals {
     }
 }
 
-/// Somebody who looks at a terminal. Dropped, he is gone.
-struct Looking {
+/// A viewer of a terminal. Dropped, it no longer counts.
+struct Viewer {
     target: Target,
     record: ProcessRecord,
 }
 
-impl Looking {
+impl Viewer {
     fn new(target: &Target, record: ProcessRecord) -> Self {
         target.app.blaxel.terminals.change(record.id, 1);
         Self { target: target.clone(), record }
     }
 }
 
-impl Drop for Looking {
+impl Drop for Viewer {
     fn drop(&mut self) {
         let (target, id, sandbox) = (self.target.clone(), self.record.id, self.record.sandbox);
         let (left, since) = target.app.blaxel.terminals.change(id, -1);
@@ -92,31 +92,31 @@ impl Drop for Looking {
             }
             if target.app.blaxel.terminals.is_forgotten(id, since) {
                 let (engine, of) = (&target.app.engine, ProcessRef::Id(id));
-                // One that is over meanwhile needs no end.
+                // A process that has ended needs no kill.
                 let _ = engine.stop_process(target.caller, sandbox, &of, STOP_GRACE_MS).await;
             }
         });
     }
 }
 
-/// What the client says.
+/// A message of the client.
 #[derive(Debug, Deserialize)]
 #[serde(tag = "type", rename_all = "lowercase")]
-enum Said {
+enum ClientMessage {
     Input { data: String },
     Resize { cols: u16, rows: u16 },
 }
 
 #[derive(Serialize)]
-struct Word<'a> {
+struct ServerMessage<'a> {
     r#type: &'static str,
     data: &'a str,
 }
 
 pub(super) async fn open(target: &Target, request: Request) -> Result<Response, BlaxelError> {
-    let (mut query, request) = reading::query(request).await?;
-    let columns = reading::number(&mut query, "cols", COLUMNS)?;
-    let rows = reading::number(&mut query, "rows", ROWS)?;
+    let (mut query, request) = request_body::query(request).await?;
+    let columns = request_body::number(&mut query, "cols", COLUMNS)?;
+    let rows = request_body::number(&mut query, "rows", ROWS)?;
     let side = |number: u32| u16::try_from(number).unwrap_or(u16::MAX).max(1);
     let size = TerminalSize { rows: side(rows), columns: side(columns) };
     let given = |text: Option<String>| text.filter(|text| !text.is_empty());
@@ -126,7 +126,7 @@ pub(super) async fn open(target: &Target, request: Request) -> Result<Response, 
     let (mut parts, _) = request.into_parts();
     let upgrade = WebSocketUpgrade::from_request_parts(&mut parts, &target.app).await;
     let upgrade = upgrade.map_err(|rejection| {
-        BlaxelError::bad(format!("this is for WebSockets: {}", rejection.body_text()))
+        BlaxelError::bad(format!("the route requires a WebSocket: {}", rejection.body_text()))
     })?;
     let used = target.begin(UseKind::Stream).await?;
     let name = format!("terminal-{session}");
@@ -148,14 +148,14 @@ pub(super) async fn open(target: &Target, request: Request) -> Result<Response, 
     engine.resize_process(target.caller, record.sandbox, &of, size).await?;
     let from = record.log.end.saturating_sub(REPLAYED_BYTES);
     let follow = engine.follow_log(target.caller, record.sandbox, &of, BOTH, from).await?;
-    let looking = Looking::new(target, record);
+    let viewer = Viewer::new(target, record);
     let upgrade = upgrade.max_message_size(MESSAGE_BYTES_MAX).max_frame_size(MESSAGE_BYTES_MAX);
-    Ok(upgrade.on_upgrade(|socket| speak(looking, follow, used, socket)))
+    Ok(upgrade.on_upgrade(|socket| run(viewer, follow, used, socket)))
 }
 
-async fn speak(looking: Looking, mut follow: LogFollow, used: Use, socket: WebSocket) {
+async fn run(viewer: Viewer, mut follow: LogFollow, used: Use, socket: WebSocket) {
     let (mut to, mut from) = socket.split();
-    let target = &looking.target;
+    let target = &viewer.target;
     let mut key = KeyWatch::new(target.key);
     let revoked = async {
         while key.works(&target.app) {
@@ -164,30 +164,32 @@ async fn speak(looking: Looking, mut follow: LogFollow, used: Use, socket: WebSo
     };
     let failed = tokio::select! {
         failed = show(&mut follow, &mut to) => failed,
-        failed = hear(&looking, &mut from) => failed,
-        () = revoked => Some(Refusal::new(ErrorCode::Unauthorized, "the key works no more")),
+        failed = read_messages(&viewer, &mut from) => failed,
+        () = revoked => Some(Refusal::new(ErrorCode::Unauthorized, "the key is no longer valid")),
         () = target.server_stops() => {
-            Some(Refusal::new(ErrorCode::ShuttingDown, "the server stops"))
+            Some(Refusal::new(ErrorCode::ShuttingDown, "the server is stopping"))
         }
     };
     if let Some(refusal) = failed {
-        let _ = say(&mut to, "error", &refusal.cause).await;
+        let _ = send(&mut to, "error", &refusal.cause).await;
     }
     let _ = timeout(STALL, to.close()).await;
-    // Held to the end, since whoever looks counts as activity.
+    // Held to the end, since a viewer counts as activity.
     drop(used);
 }
 
-/// Says something; whether it was taken.
-async fn say(to: &mut SplitSink<WebSocket, Message>, kind: &'static str, data: &str) -> bool {
-    let Ok(text) = serde_json::to_string(&Word { r#type: kind, data }) else { return false };
+/// Sends a message; false if the client does not take it.
+async fn send(to: &mut SplitSink<WebSocket, Message>, kind: &'static str, data: &str) -> bool {
+    let Ok(text) = serde_json::to_string(&ServerMessage { r#type: kind, data }) else {
+        return false;
+    };
     matches!(timeout(STALL, to.send(Message::Text(text.into()))).await, Ok(Ok(())))
 }
 
-/// Shows what is written until the end of the process, or of whoever looks.
+/// Sends the output until the process ends or the client leaves.
 async fn show(follow: &mut LogFollow, to: &mut SplitSink<WebSocket, Message>) -> Option<Refusal> {
-    let mut text = AsText::default();
-    if !say(to, "output", PLAIN).await {
+    let mut text = LossyText::default();
+    if !send(to, "output", PLAIN).await {
         return None;
     }
     loop {
@@ -196,15 +198,15 @@ async fn show(follow: &mut LogFollow, to: &mut SplitSink<WebSocket, Message>) ->
             Ok(None) => return None,
             Err(refusal) => return Some(refusal),
         };
-        if !piece.is_empty() && !say(to, "output", &piece).await {
+        if !piece.is_empty() && !send(to, "output", &piece).await {
             return None;
         }
     }
 }
 
-/// Does what is said until nothing more is.
-async fn hear(looking: &Looking, from: &mut SplitStream<WebSocket>) -> Option<Refusal> {
-    let (target, record) = (&looking.target, &looking.record);
+/// Carries out messages of the client until it leaves.
+async fn read_messages(viewer: &Viewer, from: &mut SplitStream<WebSocket>) -> Option<Refusal> {
+    let (target, record) = (&viewer.target, &viewer.record);
     let (engine, caller) = (&target.app.engine, target.caller);
     let of = ProcessRef::Id(record.id);
     while let Some(Ok(message)) = from.next().await {
@@ -215,19 +217,19 @@ async fn hear(looking: &Looking, from: &mut SplitStream<WebSocket>) -> Option<Re
             Message::Close(_) => return None,
         };
         let done = match said {
-            Some(Said::Input { data }) => {
+            Some(ClientMessage::Input { data }) => {
                 engine.write_stdin(caller, record.sandbox, &of, data.into()).await
             }
-            Some(Said::Resize { cols, rows }) if cols > 0 && rows > 0 => {
+            Some(ClientMessage::Resize { cols, rows }) if cols > 0 && rows > 0 => {
                 let size = TerminalSize { rows, columns: cols };
                 engine.resize_process(caller, record.sandbox, &of, size).await
             }
-            // What nobody understands is passed over, as in Blaxel.
-            Some(Said::Resize { .. }) | None => Ok(()),
+            // Unknown messages are ignored, as in Blaxel.
+            Some(ClientMessage::Resize { .. }) | None => Ok(()),
         };
         match done {
             Ok(()) => {}
-            // Its end is told by what it wrote last.
+            // The other direction reports the end, after the last output.
             Err(refusal) if refusal.code == ErrorCode::ProcessOver => {}
             Err(refusal) => return Some(refusal),
         }
@@ -240,25 +242,28 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_terminal_is_forgotten_when_nobody_came_back() {
+    fn terminal_without_viewers_is_forgotten() {
         let (terminals, id) = (Terminals::default(), ProcessId::from_u128(1));
         assert_eq!(terminals.change(id, 1).0, 1);
         let (left, since) = terminals.change(id, -1);
         assert_eq!(left, 0);
         terminals.change(id, 1);
-        assert!(!terminals.is_forgotten(id, since), "somebody looks");
+        assert!(!terminals.is_forgotten(id, since), "it has a viewer");
         let (_, later) = terminals.change(id, -1);
-        assert!(!terminals.is_forgotten(id, since), "somebody did since");
+        assert!(!terminals.is_forgotten(id, since), "a viewer came since");
         assert!(terminals.is_forgotten(id, later));
         assert!(!terminals.is_forgotten(id, later), "once");
     }
 
     #[test]
-    fn what_clients_say_is_understood() {
-        let said = |text| serde_json::from_str::<Said>(text).ok();
-        assert!(matches!(said(r#"{"type":"input","data":"ls\r"}"#), Some(Said::Input { .. })));
+    fn terminal_messages_of_clients_are_read() {
+        let said = |text| serde_json::from_str::<ClientMessage>(text).ok();
+        assert!(matches!(
+            said(r#"{"type":"input","data":"ls\r"}"#),
+            Some(ClientMessage::Input { .. })
+        ));
         let resize = said(r#"{"type":"resize","cols":100,"rows":30}"#);
-        assert!(matches!(resize, Some(Said::Resize { cols: 100, rows: 30 })));
+        assert!(matches!(resize, Some(ClientMessage::Resize { cols: 100, rows: 30 })));
         assert!(said(r#"{"type":"other"}"#).is_none());
     }
 }

@@ -7,7 +7,7 @@ use futures_util::future::BoxFuture;
 use web::app::App;
 use web::front::Admitted;
 use web::refused::Refused;
-use web::used::Used;
+use web::use_target::UseTarget;
 
 /// Answers messages of the Model Context Protocol about one sandbox.
 pub trait SandboxTools: Send + Sync + 'static {
@@ -16,7 +16,7 @@ pub trait SandboxTools: Send + Sync + 'static {
         &'a self,
         app: &'a App,
         by: Admitted,
-        used: Used,
+        used: UseTarget,
         request: Request,
     ) -> BoxFuture<'a, Result<Response, Refused>>;
 }
@@ -31,7 +31,7 @@ impl SandboxTools for None {
         &'a self,
         _: &'a App,
         _: Admitted,
-        _: Used,
+        _: UseTarget,
         _: Request,
     ) -> BoxFuture<'a, Result<Response, Refused>> {
         let refused = Refused::new(model::ErrorCode::NotFound, "there are no tools in this test");

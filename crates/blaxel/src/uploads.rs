@@ -1,5 +1,5 @@
-//! Large files in parts, which may come in any order and at once: requests and answers in the words of
-//! Blaxel. The engine keeps the parts, and decides how many uploads there may be.
+//! Multipart uploads as Blaxel has them: parts may come in any order and at once. The engine stores
+//! the parts, and limits the number of uploads.
 
 use std::collections::BTreeMap;
 
@@ -9,14 +9,14 @@ use engine::{UPLOAD_PARTS_MAX, Upload, UploadError, UploadPart, UseKind};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::changes::{permissions, unwritten};
 use super::errors::BlaxelError;
+use super::file_changes::{permissions, unwritten};
 use super::form::Form;
 use super::paths::FilePath;
 use super::target::Target;
-use super::{answer, reading};
+use super::{answer, request_body};
 
-fn told(number: u32, part: &UploadPart) -> Value {
+fn part_view(number: u32, part: &UploadPart) -> Value {
     json!({
         "partNumber": number, "etag": part.etag, "size": part.size,
         "uploadedAt": answer::moment(part.at),
@@ -33,7 +33,7 @@ fn refused(id: &str, error: UploadError) -> BlaxelError {
         UploadError::NoParts => BlaxelError::bad("no parts given"),
         UploadError::Missing(number) => BlaxelError::new(500, format!("part {number} is missing")),
         UploadError::OtherEtag(number) => {
-            BlaxelError::new(500, format!("part {number} has another etag"))
+            BlaxelError::new(500, format!("part {number} has a different etag"))
         }
         UploadError::Refused(refusal) => unwritten(refusal),
     }
@@ -51,8 +51,8 @@ pub(super) async fn initiate(
     request: Request,
 ) -> Result<Response, BlaxelError> {
     let app = &target.app;
-    let (bytes, _share) = reading::bytes(request, app, app.settings.json_bytes_max).await?;
-    let asked: Initiate = reading::parse(&bytes)?;
+    let (bytes, _share) = request_body::bytes(request, app, app.settings.json_bytes_max).await?;
+    let asked: Initiate = request_body::parse(&bytes)?;
     let mode = permissions(asked.permissions.as_deref())?;
     let used = target.begin(UseKind::Files).await?;
     let id = app.engine.begin_upload(target.caller, &used, &path.whole, mode).await;
@@ -64,7 +64,7 @@ pub(super) async fn part(
     id: &str,
     request: Request,
 ) -> Result<Response, BlaxelError> {
-    let (mut query, request) = reading::query(request).await?;
+    let (mut query, request) = request_body::query(request).await?;
     let number = query.text("partNumber")?.and_then(|text| text.parse::<u32>().ok());
     let number = number.filter(|number| (1..=UPLOAD_PARTS_MAX).contains(number));
     // Both are an error of the server in Blaxel, and clients expect that.
@@ -108,14 +108,15 @@ pub(super) fn parts(target: &Target, id: &str) -> Result<Response, BlaxelError> 
     let now = target.own_now()?;
     let upload = now.and_then(|sandbox| target.app.engine.upload(sandbox, id));
     let Some(upload) = upload else { return Err(no_upload(id)) };
-    let parts: Vec<_> = upload.parts.iter().map(|(number, part)| told(*number, part)).collect();
+    let parts: Vec<_> =
+        upload.parts.iter().map(|(number, part)| part_view(*number, part)).collect();
     answer::ok(&json!({"uploadId": id, "parts": parts}))
 }
 
 fn shown(id: &str, upload: &Upload) -> Value {
     let parts = upload.parts.iter();
     let parts: BTreeMap<_, _> =
-        parts.map(|(number, part)| (number.to_string(), told(*number, part))).collect();
+        parts.map(|(number, part)| (number.to_string(), part_view(*number, part))).collect();
     json!({
         "uploadId": id, "path": upload.path, "permissions": upload.mode.unwrap_or(0o644),
         "initiatedAt": answer::moment(upload.began), "parts": parts,
@@ -149,8 +150,8 @@ pub(super) async fn complete(
     request: Request,
 ) -> Result<Response, BlaxelError> {
     let app = &target.app;
-    let (bytes, _share) = reading::bytes(request, app, app.settings.json_bytes_max).await?;
-    let asked: Complete = reading::parse(&bytes)?;
+    let (bytes, _share) = request_body::bytes(request, app, app.settings.json_bytes_max).await?;
+    let asked: Complete = request_body::parse(&bytes)?;
     let named = asked.parts.into_iter();
     let parts = named.map(|part| (part.part_number, part.etag.trim_matches('"').to_owned()));
     let used = target.begin(UseKind::Files).await?;

@@ -1,5 +1,5 @@
-//! Replacing a text in a text, so that a model that is wrong about what is there learns of it instead
-//! of changing something else.
+//! Replaces a text in a file. An ambiguous or missing text is refused, so that a model with a wrong
+//! idea of the file changes nothing.
 
 use model::ErrorCode;
 
@@ -34,10 +34,10 @@ pub(super) fn replaced(
     }
     let count = text.matches(old).count() as u64;
     match count {
-        0 => Err(Refused::invalid(field, format!("{field}: is nowhere in the file"))),
+        0 => Err(Refused::invalid(field, format!("{field}: does not occur in the file"))),
         2.. if !all => {
             let cause = format!(
-                "{field}: is in the file {count} times; give more of what is around it, or {flag}"
+                "{field}: occurs {count} times in the file; include more of the surrounding text, or set {flag}"
             );
             Err(Refused::invalid(field, cause))
         }
@@ -56,14 +56,14 @@ mod tests {
     const NAMES: Names = Names { old: "old", new: "new", all: "all" };
 
     #[test]
-    fn a_text_does_not_grow_without_bound() {
+    fn edited_file_does_not_grow_without_bound() {
         let (text, new) = ("a".repeat(1 << 20), "b".repeat(64));
         let refused = replaced(&text, "a", &new, true, NAMES).unwrap_err();
         assert_eq!(refused.refusal.code, ErrorCode::TooLarge);
     }
 
     #[test]
-    fn only_what_is_meant_is_replaced() {
+    fn edit_replaces_only_an_unambiguous_text() {
         for (text, old, new, all, expected) in [
             ("a b c", "b", "x", false, Ok(("a x c", 1))),
             ("a b b", "b", "x", true, Ok(("a x x", 2))),

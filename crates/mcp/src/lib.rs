@@ -1,15 +1,15 @@
-//! The Model Context Protocol: the server as tools for models, and each sandbox as tools of its own.
-//! The tools of the server are the routes of `/v1`, described by the same list; those of a sandbox
-//! have the names that clients of such sandboxes know. Nothing is decided here, and nothing can be
-//! done here that the same key could not do by a route.
+//! The Model Context Protocol: the server as tools for models, and each sandbox as tools of its
+//! own. The tools of the server are the routes of `/v1`, described by the same list; those of a
+//! sandbox have the names that clients of such sandboxes know. This crate must decide nothing, and
+//! must allow a key nothing that the routes do not.
 
-mod described;
+mod created;
 mod edit;
 mod inside;
-mod made;
 mod node;
 mod origin;
-mod routed;
+mod route_tool;
+mod schemas;
 mod server;
 mod text_file;
 mod tool;
@@ -31,15 +31,15 @@ use web::operation::Route;
 use web::path::Named;
 use web::query::NoQuery;
 use web::refused::Refused;
-use web::used::Used;
+use web::use_target::UseTarget;
 
 const SERVER: &str = "/mcp";
 const SANDBOX: &str = "/v1/sandboxes/{id}/mcp";
 const SESSION: &str = "/v1/sessions/{id}/mcp";
 
 /// Where the protocol is spoken: for the server, whose tools are the routes that the document
-/// describes, and for each sandbox. What a tool needs of a key is checked when it is called, so here
-/// any key will do.
+/// describes, and for each sandbox. What a tool needs of a key is checked when it is called, so
+/// here any key will do.
 pub fn router(app: &App, routes: Vec<Route>, document: &str) -> Router {
     let front = |route| Front {
         app: app.clone(),
@@ -67,7 +67,7 @@ async fn of_sandbox(
     Named(id): Named<SandboxId>,
     request: Request,
 ) -> Result<Response, Refused> {
-    serve_inside(&app, by, Used::Sandbox(id), request).await
+    serve_inside(&app, by, UseTarget::Sandbox(id), request).await
 }
 
 async fn of_session(
@@ -77,14 +77,14 @@ async fn of_session(
     Named(id): Named<SessionId>,
     request: Request,
 ) -> Result<Response, Refused> {
-    serve_inside(&app, by, Used::Session(id), request).await
+    serve_inside(&app, by, UseTarget::Session(id), request).await
 }
 
 /// Answers one message about one sandbox, or about whatever sandbox a session has.
 pub async fn serve_inside(
     app: &App,
     by: Admitted,
-    inside: Used,
+    inside: UseTarget,
     request: Request,
 ) -> Result<Response, Refused> {
     inside::check(inside, app, by.caller).await?;

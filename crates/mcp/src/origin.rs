@@ -1,5 +1,5 @@
-//! Which pages may speak the protocol. A page from elsewhere that got a browser to call us is given
-//! away by its origin; programs have none.
+//! Checks the `Origin` header: web pages may call only from this machine or a configured origin.
+//! Programs send none.
 
 use std::net::IpAddr;
 
@@ -18,7 +18,8 @@ pub(super) fn check(app: &App, headers: &HeaderMap) -> Result<(), Refused> {
     if is_local || app.cors.allowed(headers).is_some() {
         return Ok(());
     }
-    let cause = "pages of this origin may not call: it is neither of this machine nor allowed";
+    let cause =
+        "pages of this origin may not call the server: the origin is neither local nor configured";
     let mut refused = Refused::new(ErrorCode::Forbidden, cause);
     refused.field = Some("Origin".into());
     Err(refused)
@@ -40,7 +41,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_pages_of_this_machine_are_local() {
+    fn origin_is_local_only_on_this_machine() {
         for (origin, local) in [
             ("http://localhost:3000", true),
             ("https://LOCALHOST", true),

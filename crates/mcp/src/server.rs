@@ -1,10 +1,9 @@
-//! What the protocol asks of a server of tools: who it is, which tools there are, and what comes of
-//! calling one. A tool that fails says so in its result, with the code, the cause and the remedy of
-//! every other refusal; a model reads results, not errors of the protocol.
+//! The MCP server: its name, its tools, and calls of them. A failed tool reports code, cause and
+//! remedy in its result, like every other refusal: a model reads results, not protocol errors.
 
 use std::any::Any;
 use std::panic::AssertUnwindSafe;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use engine::with_losses;
 use futures_util::FutureExt as _;
@@ -18,18 +17,19 @@ use rmcp::service::RequestContext;
 use rmcp::{ErrorData, RoleServer, ServerHandler};
 use serde_json::Value;
 
-use super::made::Made;
+use super::created::Created;
 use super::tool::{Call, Running, Tool};
 use web::app::App;
 use web::front::{Admitted, Needs};
-use web::lost::Fields;
 use web::refused::Refused;
+use web::request_log::LoggedRefusal;
+use web::state_loss::LossFields;
 
-/// What tools can be of.
-pub(super) trait Of: Clone + Send + Sync + 'static {
-    /// How the server of them is called.
+/// What a set of tools works on: the node, or one sandbox.
+pub(super) trait ToolScope: Clone + Send + Sync + 'static {
+    /// The name of the MCP server.
     const NAME: &'static str;
-    /// What a model is told before it sees the tools.
+    /// Instructions for the model, sent before the tools.
     const INSTRUCTIONS: &'static str;
 
     fn tools(&self) -> &[Tool<Self>];
@@ -42,14 +42,14 @@ pub(super) trait Toolbox: Send + Sync {
 
     fn instructions(&self) -> &'static str;
 
-    /// What is told of each tool, and what a key must allow for it.
+    /// The description of each tool, and the role it requires.
     fn shown(&self) -> Vec<(&Shown, Needs)>;
 
     /// Calls a tool, if there is one of this name.
     fn run(&self, tool: &str, call: Call<()>, arguments: JsonObject) -> Option<Running>;
 }
 
-impl<W: Of> Toolbox for W {
+impl<W: ToolScope> Toolbox for W {
     fn name(&self) -> &'static str {
         W::NAME
     }
@@ -73,16 +73,23 @@ impl<W: Of> Toolbox for W {
 pub(super) struct Server {
     app: App,
     by: Admitted,
-    made: Made,
+    made: Created,
     of: Arc<dyn Toolbox>,
+    /// The refusal of the called tool, for the request log: the answer itself has status 200.
+    refusal: Arc<Mutex<Option<LoggedRefusal>>>,
 }
 
 impl Server {
-    pub(super) fn new(app: App, by: Admitted, made: Made, of: Arc<dyn Toolbox>) -> Self {
-        Self { app, by, made, of }
+    pub(super) fn new(app: App, by: Admitted, made: Created, of: Arc<dyn Toolbox>) -> Self {
+        Self { app, by, made, of, refusal: Arc::default() }
     }
 
-    /// What the key may not call is not shown to it.
+    /// The refusal of the called tool, if it refused.
+    pub(super) fn refusal(&self) -> Option<LoggedRefusal> {
+        self.refusal.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Tools that the key may not call are not listed.
     fn shown(&self) -> impl Iterator<Item = &Shown> {
         let role = self.by.caller.role;
         let allowed = self.of.shown().into_iter().filter(move |(_, needs)| needs.allow(role));
@@ -109,13 +116,13 @@ impl Server {
         };
         let running = self.of.run(&tool.name, call, asked.arguments.unwrap_or_default());
         let Some(running) = running else {
-            return Err(Refused::new(ErrorCode::Internal, "the tool is not there"));
+            return Err(Refused::new(ErrorCode::Internal, "the tool does not exist"));
         };
         match AssertUnwindSafe(with_losses(running)).catch_unwind().await {
             Ok((Ok(mut value), losses)) => {
-                // A model reads results, so that is where it is told.
+                // A model reads results, so the loss is reported in the result.
                 if let (Value::Object(object), Some(loss)) = (&mut value, losses.last()) {
-                    Fields::SNAKE.add(object, *loss);
+                    LossFields::SNAKE.add(object, *loss);
                     self.app.engine.losses_reported(&losses);
                 }
                 Ok(value)
@@ -129,6 +136,8 @@ impl Server {
         match done {
             Ok(value) => CallToolResult::structured(value),
             Err(refused) => {
+                let logged = LoggedRefusal::from(&refused.refusal);
+                *self.refusal.lock().unwrap_or_else(PoisonError::into_inner) = Some(logged);
                 let problem = refused.problem(self.by.request_id.to_str().unwrap_or_default());
                 let again = if problem.retryable {
                     "The same call may work later."
@@ -173,15 +182,16 @@ impl ServerHandler for Server {
     ) -> Result<CallToolResponse, ErrorData> {
         let all = self.of.shown();
         let Some(&(tool, needs)) = all.iter().find(|(tool, _)| tool.name == asked.name) else {
-            let cause = format!("there is no tool {:?}", asked.name);
+            let cause = format!("the tool {:?} does not exist", asked.name);
             return Err(ErrorData::invalid_params(cause, None));
         };
-        // The library lets a tool run on when its client has gone; ours end with their clients.
+        // The library lets a tool continue after its client disconnected; ours end with their
+        // client.
         tokio::select! {
             biased;
             done = self.called(tool, needs, asked) => Ok(self.result(done).into()),
             () = context.ct.cancelled() => {
-                Err(ErrorData::internal_error("the client has gone", None))
+                Err(ErrorData::internal_error("the client disconnected", None))
             }
         }
     }
@@ -191,7 +201,7 @@ impl ServerHandler for Server {
 fn panicked(tool: &str, panic: &(dyn Any + Send)) -> Refused {
     let text = panic.downcast_ref::<&str>().copied();
     let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
-    let said = text.unwrap_or("something that is not text");
+    let said = text.unwrap_or("a panic without a message");
     tracing::error!(tool, said, "a tool panicked");
-    Refused::new(ErrorCode::Internal, "the tool failed in a way that it should not")
+    Refused::new(ErrorCode::Internal, "the tool failed unexpectedly")
 }

@@ -1,5 +1,5 @@
-//! Files as texts, for tools that read and write them whole or in part. What is not text is told as
-//! base64, and never written back as something else.
+//! Reads and writes files as text for tools. A file that is not text is sent as base64, and never
+//! written back changed.
 
 use engine::{Entry, Use};
 use model::ErrorCode;
@@ -7,7 +7,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 use web::refused::Refused;
 
-/// The most that one call reads: more helps no model, and is a mistake more often than not.
+/// The most bytes that one call reads: more would not help a model.
 pub(super) const READ_BYTES_MAX: u64 = 1 << 20;
 /// The largest file that is edited in place.
 pub(super) const EDIT_BYTES_MAX: u64 = 8 << 20;

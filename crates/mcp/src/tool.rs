@@ -1,5 +1,5 @@
-//! A tool: what is told of it, what a key must allow for it, and what it does. Arguments that do not
-//! fit are refused by field, in words that a model can act on.
+//! A tool: its description, the role it requires, and its function. Invalid arguments are refused
+//! by field, with a cause that a model can act on.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -13,8 +13,8 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use super::described;
-use super::made::Made;
+use super::created::Created;
+use super::schemas;
 use web::app::App;
 use web::front::Needs;
 use web::refused::Refused;
@@ -24,8 +24,8 @@ pub(super) struct Call<W> {
     pub(super) app: App,
     pub(super) caller: Caller,
     pub(super) request_id: HeaderValue,
-    pub(super) made: Made,
-    /// What the tools are of.
+    pub(super) made: Created,
+    /// What the tools work on.
     pub(super) of: W,
 }
 
@@ -37,7 +37,7 @@ impl Call<()> {
     }
 }
 
-/// What a tool does to the world.
+/// The side effects of a tool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Effect {
     /// Nothing.
@@ -68,7 +68,7 @@ pub(super) struct Tool<W> {
     run: Box<dyn Fn(Call<W>, JsonObject) -> Running + Send + Sync>,
 }
 
-/// What is told of a tool.
+/// The description of a tool.
 pub(super) struct About {
     pub(super) name: &'static str,
     pub(super) text: String,
@@ -91,7 +91,7 @@ impl<W: 'static> Tool<W> {
         F: Fn(Call<W>, A) -> Fut + Send + Sync + 'static,
         Fut: Future<Output = Result<T, Refused>> + Send + 'static,
     {
-        let (input, output) = (described::of::<A>(), described::of::<T>());
+        let (input, output) = (schemas::of::<A>(), schemas::of::<T>());
         Self::described(about, input, Some(output), move |call, arguments| {
             let running = read(arguments).map(|arguments| run(call, arguments));
             Box::pin(async move { written(&running?.await?) })

@@ -1,6 +1,6 @@
-//! One message of the protocol over HTTP: a POST, answered with JSON, without a session. The body is
-//! read within the limits of every other body; what it says is the business of the protocol's own
-//! library.
+//! One message of the protocol over HTTP: a POST, answered with JSON, without a session. The body
+//! is read within the limits of every other body; what it says is the business of the protocol's
+//! own library.
 
 use std::sync::{Arc, LazyLock};
 
@@ -14,7 +14,7 @@ use http_body_util::{BodyExt as _, Full};
 use rmcp::transport::streamable_http_server::session::never::NeverSessionManager;
 use rmcp::transport::streamable_http_server::{StreamableHttpServerConfig, StreamableHttpService};
 
-use super::made::Made;
+use super::created::Created;
 use super::origin;
 use super::server::{Server, Toolbox};
 use web::app::App;
@@ -24,7 +24,7 @@ use web::handed_out::Handover;
 use web::refused::Refused;
 
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
-/// The library wants one; whether it is right was checked before.
+/// The library requires a host; it was checked before.
 const ANY_HOST: HeaderValue = HeaderValue::from_static("localhost");
 const BOTH: HeaderValue = HeaderValue::from_static("application/json, text/event-stream");
 
@@ -48,7 +48,7 @@ pub(super) async fn serve(
     let headers = read_headers(request.headers());
     let bytes_max = app.settings.exec_bytes_max;
     let (bytes, share) = json_bytes(request, app, bytes_max).await?;
-    let made = Made::default();
+    let made = Created::default();
     let server = Server::new(app.clone(), by, made.clone(), of);
     let config = StreamableHttpServerConfig::default()
         // Hosts and origins are checked already, by the settings of this server.
@@ -57,8 +57,12 @@ pub(super) async fn serve(
         .with_legacy_session_mode(false)
         .with_json_response(true)
         .with_max_request_body_bytes(usize::try_from(bytes_max).unwrap_or(usize::MAX));
-    let speaking =
-        StreamableHttpService::new(move || Ok(server.clone()), Arc::clone(&NO_SESSIONS), config);
+    let of_message = server.clone();
+    let speaking = StreamableHttpService::new(
+        move || Ok(of_message.clone()),
+        Arc::clone(&NO_SESSIONS),
+        config,
+    );
     let mut asked = http::Request::new(Full::new(bytes));
     *asked.method_mut() = Method::POST;
     *asked.headers_mut() = headers;
@@ -70,17 +74,20 @@ pub(super) async fn serve(
     };
     let mut response = Response::new(handed_over(bytes, made));
     *response.status_mut() = parts.status;
+    if let Some(refusal) = server.refusal() {
+        response.extensions_mut().insert(refusal);
+    }
     if let Some(kind) = parts.headers.get(CONTENT_TYPE) {
         response.headers_mut().insert(CONTENT_TYPE, kind.clone());
     }
     Ok(response)
 }
 
-fn handed_over(bytes: Bytes, made: Made) -> Body {
+fn handed_over(bytes: Bytes, made: Created) -> Body {
     if bytes.is_empty() { Body::empty() } else { Body::new(Handover::new(bytes, made, None)) }
 }
 
-/// Whoever speaks the protocol takes JSON, whether they say so or not.
+/// A client of the protocol accepts JSON, whether its headers say so or not.
 fn read_headers(given: &HeaderMap) -> HeaderMap {
     let mut headers = HeaderMap::new();
     for name in READ {

@@ -1,5 +1,5 @@
-//! What is bound to a warm sandbox at the moment it is claimed, so that asking for it does not
-//! cost the warm path. Values may be secret: nothing here prints them.
+//! A claim: a caller's settings that are bound to a warm sandbox at hand-out, so that settings do
+//! not need a cold start. Values may be secret: nothing here prints them.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::ids::SeedId;
 
-/// Settings of one claim. They reach processes that start after it.
+/// Settings of one claim. They apply to processes that start after it.
 #[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ClaimSettings {
@@ -19,11 +19,11 @@ pub struct ClaimSettings {
     pub secrets: Vec<String>,
     /// What the sandbox may reach.
     pub network: NetworkPolicy,
-    /// Free words of the user, shown in listings.
+    /// Labels that the user chose, shown in listings.
     pub labels: BTreeMap<String, String>,
-    /// What the harness of a session is told besides, as JSON.
+    /// Configuration for the harness of a session, as JSON.
     pub config: Option<Arc<str>>,
-    /// The files that a fresh workspace begins with, by their digest among the stored seeds.
+    /// The seed archive that a fresh workspace begins with, by its digest.
     pub seed: Option<SeedId>,
 }
 

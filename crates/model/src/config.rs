@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::ids::TemplateName;
 
-/// Limits and patience of one node.
+/// Limits and timeouts of one node.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct NodeConfig {
@@ -18,7 +18,7 @@ pub struct NodeConfig {
     pub sweep_interval_ms: u64,
     /// How long a sandbox may be `waiting` before the sweep makes it cold.
     pub idle_timeout_ms: u64,
-    /// How long a sandbox must be quiet before it is frozen.
+    /// How long a sandbox must be without activity before it is frozen.
     pub freeze_after_ms: u64,
     /// How long a checkout waits unless it says otherwise.
     pub wait_ms: u64,
@@ -30,7 +30,7 @@ pub struct NodeConfig {
     pub probe_timeout_ms: u64,
     /// How often an unreachable sandbox is probed before it counts as dead.
     pub probe_attempts: u32,
-    /// A sandbox heard of within this time is not probed.
+    /// A sandbox that answered within this time is not probed before it is handed out.
     pub probe_fresh_ms: u64,
     /// How long a keepAlive process may run unless it says otherwise.
     pub keep_alive_timeout_ms: u64,
@@ -40,18 +40,18 @@ pub struct NodeConfig {
     pub max_queued_turns: u32,
     /// How many keepAlive processes one sandbox may have.
     pub max_processes: u32,
-    /// How many ended sandboxes and leases are remembered here; the store remembers more.
+    /// How many tombstones of sandboxes and leases stay in memory; the store keeps more.
     pub remembered_ends: u32,
     /// How much must be free on the disk of the workspaces for anything to be launched on it.
     pub workspace_free_floor_mb: u64,
     /// How often workspaces with a soft limit are measured.
     pub workspace_scan_interval_ms: u64,
-    /// How long files of a session that nobody uses stay where they are before they are put into
+    /// How long the files of an unused session stay where they are before they are put into
     /// an archive; for ever if not given, or 0.
     pub archive_after_ms: Option<u64>,
-    /// How long files of a session that nobody uses are kept at all; for ever if not given, or 0.
+    /// How long the files of an unused session are kept at all; for ever if not given, or 0.
     pub prune_after_ms: Option<u64>,
-    /// What becomes of the files of a sleeping session whose entry gives way to another.
+    /// What happens to the files of a sleeping session whose entry is evicted.
     pub cold_eviction: ColdEviction,
     /// How much the files of the sleeping sessions of one key may take. Above it, the least
     /// recently used of that key are given up; nothing is if this is not given.
@@ -70,14 +70,14 @@ pub struct NodeConfig {
     pub backoff: Backoff,
 }
 
-/// What becomes of the files of a sleeping session when its entry gives way to another.
+/// What happens to the files of a sleeping session when its entry is evicted.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ColdEviction {
     /// They stay in an archive, and the session's next use restores them.
     #[default]
     KeepFiles,
-    /// They are deleted with the entry, and the session is told.
+    /// They are deleted with the entry, and the loss is reported to the client.
     DeleteFiles,
 }
 
@@ -129,7 +129,7 @@ pub struct Deadlines {
     /// Starting or stopping a turn, or killing a process.
     pub turn_ms: u64,
     /// Making a workspace durable, copying, filling or deleting one. Archiving one may take ten
-    /// times as long: nobody waits for it.
+    /// times as long: no caller waits for it.
     pub workspace_ms: u64,
     /// Removing a sandbox, each time it is tried.
     pub kill_ms: u64,
@@ -217,14 +217,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pauses_double_up_to_the_longest() {
+    fn backoff_pauses_double_up_to_the_longest() {
         let backoff = Backoff::default();
         let pauses: Vec<u64> = [0, 1, 2, 3, 6, 7, 8, 1000].map(|n| backoff.pause_ms(n)).to_vec();
         assert_eq!(pauses, [1_000, 1_000, 2_000, 4_000, 32_000, 60_000, 60_000, 60_000]);
     }
 
     #[test]
-    fn defaults_are_valid_and_those_of_the_design() {
+    fn config_defaults_are_valid_and_those_of_the_design() {
         let config = NodeConfig::default();
         assert_eq!(config.validate(), Ok(()));
         assert_eq!((config.max_sandboxes, config.max_live), (1000, 250));
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_of_nothing_is_refused_by_field() {
+    fn config_with_a_limit_of_zero_is_refused_by_field() {
         let config = NodeConfig { max_live: 0, ..NodeConfig::default() };
         assert_eq!(config.validate().map_err(|invalid| invalid.field), Err("max_live"));
     }

@@ -1,15 +1,15 @@
-//! Documents: what dialects and other parts outside the kernel write down under a name of their
-//! own. Nobody but their writer knows what is in them; they may be secret, so nothing prints it.
+//! Documents: named JSON records that dialects and other parts outside the kernel store. Only the
+//! writer of a document knows its contents; they may be secret, so nothing prints them.
 
 use std::fmt;
 use std::sync::Arc;
 
 use crate::ids::{KeyId, SeedId};
 
-/// Something that was written down by name.
+/// A named JSON record.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Document {
-    /// What it is, in the word of its writer.
+    /// Its kind, as its writer calls it.
     pub kind: String,
     /// The key that it belongs to.
     pub tenant: KeyId,
@@ -17,7 +17,7 @@ pub struct Document {
     pub name: String,
     /// The files that must be there for as long as it is.
     pub seed: Option<SeedId>,
-    /// What it says, as JSON.
+    /// Its contents, as JSON.
     pub body: Arc<str>,
 }
 
@@ -36,9 +36,9 @@ impl fmt::Debug for Document {
 /// A change of a document that is written together with other things.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum DocumentChange {
-    /// It is this from now on, in place of the one of its kind, key and name.
+    /// Stores this document, in place of the one with its kind, key and name.
     Put(Document),
-    /// It is gone.
+    /// Deletes the document.
     Removed {
         /// Its kind.
         kind: String,
@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_document_says_is_never_printed() {
+    fn document_contents_are_never_printed() {
         let (kind, name) = ("agent".to_owned(), "a".to_owned());
         let body = Arc::from("hunter2");
         let document = Document { kind, tenant: KeyId::NIL, name, seed: None, body };

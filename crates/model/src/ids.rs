@@ -64,7 +64,7 @@ uuid_ids! {
     /// One isolated environment as its user knows it. A returned sandbox never comes back under
     /// the same id, so a stale id can never reach the next user.
     SandboxId;
-    /// One launched thing in a runtime. Written down before it exists and put on it as a label, so
+    /// One launched instance in a runtime. Journalled before it exists and put on it as a label, so
     /// that whatever we started can be found and removed.
     InstanceId;
     /// Exclusive use of a sandbox between checkout and return.
@@ -85,7 +85,7 @@ uuid_ids! {
     KeyId;
 }
 
-/// What belongs to no caller belongs to the server itself.
+/// [`KeyId::NIL`] stands for the server itself: the owner of what belongs to no caller.
 impl Default for KeyId {
     fn default() -> Self {
         Self::NIL

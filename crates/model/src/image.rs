@@ -1,4 +1,4 @@
-//! What an image of the store is called. Which one that is, is an [`ImageId`].
+//! The name of an image in the store. Its identity is an [`ImageId`].
 
 use std::fmt;
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::ids::ImageId;
 
-/// What an image is called: 1 to 128 of `a-z 0-9 . _ - :`, starting with a letter or digit, and
+/// The name of an image: 1 to 128 of `a-z 0-9 . _ - :`, starting with a letter or digit, and
 /// nothing that could be an [`ImageId`].
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]

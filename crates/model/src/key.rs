@@ -1,4 +1,4 @@
-//! Keys of the API: who calls, and what they may. Only the hash of a key is ever kept, and not
+//! Keys of the API: who calls, and what they may do. Only the hash of a key is stored, and not
 //! even that is printed.
 
 use std::fmt;
@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::ids::KeyId;
 use crate::time::Wall;
 
-/// What the holder of a key may do.
+/// The role of a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
@@ -25,7 +25,7 @@ impl Role {
     /// All roles, the most powerful first.
     pub const ALL: [Self; 3] = [Self::Admin, Self::Use, Self::Read];
 
-    /// The word used in the API, the store and the command line.
+    /// The role as text: in the API, the store and the command line.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Admin => "admin",
@@ -41,23 +41,23 @@ impl fmt::Display for Role {
     }
 }
 
-/// A key as it is written down.
+/// A key as it is stored.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KeyRecord {
     /// Its id: the tenant of what is made with it.
     pub id: KeyId,
-    /// What people call it.
+    /// Its name, for people.
     pub name: String,
-    /// What it allows.
+    /// Its role.
     pub role: Role,
-    /// The hash of the key itself, which is written down nowhere.
+    /// The hash of the secret. The secret itself is stored nowhere.
     #[serde(with = "hex")]
     pub hash: [u8; 32],
     /// When it was made.
     pub created_at: Wall,
-    /// When it stops to work, if ever.
+    /// When it expires, if ever.
     pub expires_at: Option<Wall>,
-    /// When it was called back, if it was.
+    /// When it was revoked, if it was.
     pub revoked_at: Option<Wall>,
 }
 
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_reads_back_and_its_hash_is_never_printed() {
+    fn key_record_is_read_back_and_its_hash_is_never_printed() {
         let text = serde_json::to_string(&record()).unwrap();
         assert!(text.contains(&format!("\"00{}1f\"", "ab".repeat(30))), "{text}");
         assert_eq!(serde_json::from_str::<KeyRecord>(&text).unwrap(), record());
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_a_hash_is_refused() {
+    fn key_record_refuses_an_invalid_hash() {
         let good = serde_json::to_string(&record()).unwrap();
         let digits = format!("00{}1f", "ab".repeat(30));
         for bad in ["", "ab", &digits[1..], &format!("{digits}00"), &digits.replace("1f", "1g")] {
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn words_are_those_that_are_stored() {
+    fn roles_are_stored_as_their_text() {
         for role in Role::ALL {
             assert_eq!(serde_json::to_string(&role).unwrap(), format!("\"{role}\""));
         }

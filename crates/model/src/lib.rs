@@ -1,7 +1,7 @@
 //! The shared words of Shoal: ids, times, states, templates, limits, records, events, error codes.
 //!
-//! Every other crate speaks in these types, and one thing has one word. Nothing here does I/O,
-//! reads a clock, rolls dice or knows about async: values in, values out.
+//! Every other crate uses these types, and each thing has one name. Nothing here does I/O,
+//! reads a clock, uses randomness or is async: values in, values out.
 
 pub mod claim;
 pub mod config;
@@ -23,6 +23,7 @@ pub mod signals;
 pub mod state;
 pub mod stats;
 pub mod template;
+mod template_validation;
 pub mod time;
 pub mod turn;
 pub mod why;

@@ -1,6 +1,6 @@
-//! What the world is told. Each event is written in the same transaction as the change it tells
-//! of, gets its number there, and can be replayed to a client that was away; all but changes of
-//! state, which streams show and nothing writes down.
+//! Published events. Each event is written in the same transaction as the change it reports, gets
+//! its number there, and can be replayed to a client that was away. The exception is
+//! `sandbox_state`: streams show it, and it is never stored.
 
 use serde::{Deserialize, Serialize};
 
@@ -15,30 +15,30 @@ use crate::time::Wall;
 #[serde(rename_all = "snake_case", tag = "type")]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema), schema(as = EventBody, description = "What happened."))]
 pub enum LifecycleEvent<T = Wall> {
-    /// A session or lease has a sandbox that works.
+    /// A session or lease has a working sandbox.
     SandboxActive {
-        /// The session, if it is one's.
+        /// The session, if the sandbox belongs to one.
         session: Option<SessionId>,
-        /// The lease, if it is one's.
+        /// The lease, if the sandbox belongs to one.
         lease: Option<LeaseId>,
         /// The sandbox.
         sandbox_id: SandboxId,
         /// Its generation.
         generation: Generation,
-        /// How it came about.
+        /// How the session or lease got it.
         cause: ActiveCause,
-        /// The sandbox it takes the place of.
+        /// The sandbox that it replaces.
         previous_id: Option<SandboxId>,
-        /// Whether files were given up since the last one.
+        /// Whether files were lost since the previous sandbox.
         state_lost: bool,
         /// When it will end unless renewed.
         expires_at: Option<T>,
     },
-    /// A sandbox that had been ready is gone. Told once per generation.
+    /// A sandbox that had been ready has ended. Sent once per generation.
     SandboxTerminated {
-        /// The session, if it was one's.
+        /// The session, if the sandbox belonged to one.
         session: Option<SessionId>,
-        /// The lease, if it was one's.
+        /// The lease, if the sandbox belonged to one.
         lease: Option<LeaseId>,
         /// The sandbox.
         sandbox_id: SandboxId,
@@ -49,7 +49,7 @@ pub enum LifecycleEvent<T = Wall> {
         /// Why, exactly.
         cause: EndCause,
     },
-    /// A session's files were given up.
+    /// Files of a session were lost.
     StateLost {
         /// The session.
         session: SessionId,
@@ -85,7 +85,7 @@ pub enum LifecycleEvent<T = Wall> {
         /// Its generation.
         generation: Generation,
     },
-    /// A turn is over.
+    /// A turn ended.
     TurnEnded {
         /// The session.
         session: SessionId,
@@ -103,7 +103,7 @@ pub enum LifecycleEvent<T = Wall> {
         /// Whether it is frozen now.
         frozen: bool,
     },
-    /// What keeps a sandbox awake began, or ended for good.
+    /// The first keep-alive of a sandbox began, or the last one ended.
     SandboxWakefulness {
         /// The sandbox.
         sandbox_id: SandboxId,
@@ -113,14 +113,14 @@ pub enum LifecycleEvent<T = Wall> {
         wakefulness: Wakefulness,
         /// Why that changed.
         because: WakeCause,
-        /// When it will be frozen, if nothing happens and nobody uses it already.
+        /// When it will be frozen, unless it is used.
         freezes_at: Option<T>,
     },
-    /// The state of a sandbox changed. Streams show it as it happens, and it is not kept: it has the
-    /// number of the last event before it, is in no page, and may come twice to a client that was
-    /// away.
+    /// The state of a sandbox changed. Streams show it as it happens, and it is not stored: it has
+    /// the number of the last event before it, is in no page, and may come twice to a client that
+    /// was away.
     SandboxState {
-        /// The session, if it is one's.
+        /// The session, if the sandbox belongs to one.
         session: Option<SessionId>,
         /// The sandbox.
         sandbox_id: SandboxId,
@@ -128,7 +128,7 @@ pub enum LifecycleEvent<T = Wall> {
         generation: Generation,
         /// The state before.
         from: SandboxState,
-        /// The state now. One that is gone is cold.
+        /// The state now. A sandbox that has ended is cold.
         to: SandboxState,
         /// Why it is cold, for branching.
         reason: Option<TerminatedReason>,
@@ -142,7 +142,7 @@ pub enum LifecycleEvent<T = Wall> {
     PoolHealth {
         /// The pool's template.
         template: TemplateName,
-        /// Whether launches fail at the moment.
+        /// Whether launches fail now.
         degraded: bool,
         /// The last failure.
         detail: String,
@@ -168,7 +168,7 @@ impl<T> LifecycleEvent<T> {
     }
 
     /// The same event with its times in another form.
-    pub fn with_times<U>(self, told: impl Fn(T) -> U) -> LifecycleEvent<U> {
+    pub fn with_times<U>(self, convert: impl Fn(T) -> U) -> LifecycleEvent<U> {
         use LifecycleEvent as To;
         match self {
             Self::SandboxActive {
@@ -188,7 +188,7 @@ impl<T> LifecycleEvent<T> {
                 cause,
                 previous_id,
                 state_lost,
-                expires_at: expires_at.map(told),
+                expires_at: expires_at.map(convert),
             },
             Self::SandboxTerminated { session, lease, sandbox_id, generation, reason, cause } => {
                 To::SandboxTerminated { session, lease, sandbox_id, generation, reason, cause }
@@ -218,7 +218,7 @@ impl<T> LifecycleEvent<T> {
                 generation,
                 wakefulness,
                 because,
-                freezes_at: freezes_at.map(told),
+                freezes_at: freezes_at.map(convert),
             },
             Self::SandboxState {
                 session,
@@ -245,7 +245,7 @@ impl<T> LifecycleEvent<T> {
         }
     }
 
-    /// The sandbox it tells of, if it is of one.
+    /// The sandbox that the event is about, if any.
     pub const fn sandbox(&self) -> Option<SandboxId> {
         match self {
             Self::SandboxActive { sandbox_id, .. }
@@ -260,7 +260,7 @@ impl<T> LifecycleEvent<T> {
         }
     }
 
-    /// The session it tells of, if it is of one.
+    /// The session that the event is about, if any.
     pub const fn session(&self) -> Option<SessionId> {
         match self {
             Self::SandboxActive { session, .. }
@@ -285,46 +285,46 @@ pub struct StoredEvent {
     pub number: u64,
     /// When it happened.
     pub at: Wall,
-    /// Whose sandbox, session or lease it tells of; [`KeyId::NIL`] if it is the server's own.
+    /// The key whose sandbox, session or lease it is about; [`KeyId::NIL`] if none.
     pub tenant: KeyId,
     /// What happened.
     pub event: LifecycleEvent,
 }
 
-/// How a session or lease came by its sandbox.
+/// How a session or lease got its sandbox.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub enum ActiveCause {
-    /// It is its first.
+    /// It is the first sandbox.
     Created,
-    /// It was there and answered.
+    /// The sandbox was alive and answered.
     Reconnected,
-    /// The one before it was dead.
+    /// The previous sandbox was dead.
     Replaced,
-    /// It was brought back from cold.
+    /// The session was cold and has a new sandbox with its files.
     Resumed,
 }
 
-/// Why it changed whether a sandbox is kept awake.
+/// Why a sandbox's keep-alive changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub enum WakeCause {
     /// A process with keepAlive was started.
     ProcessStarted,
-    /// The last one ended.
+    /// The last process with keepAlive ended.
     ProcessEnded,
-    /// The time of the last one was over.
+    /// The last process with keepAlive reached its timeout.
     Timeout,
-    /// Somebody asked for a stop, now or ahead of time.
+    /// A caller stopped the keep-alive, at once or after a delay.
     Stopped,
     /// Programs wrote to the scale file.
     ScaleWritten,
 }
 
 impl WakeCause {
-    /// The word used in the API and the store.
+    /// The cause as text: in the API and the store.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::ProcessStarted => "process_started",
@@ -343,15 +343,15 @@ impl WakeCause {
 pub enum SessionChange {
     /// It was created.
     Created,
-    /// It was made from another one.
+    /// It was forked from another session.
     Forked,
-    /// It was set aside.
+    /// It was paused.
     Paused,
-    /// It goes on.
+    /// It was resumed.
     Resumed,
     /// It was stopped.
     Stopped,
-    /// It is over.
+    /// It ended.
     Ended,
 }
 
@@ -360,7 +360,7 @@ pub enum SessionChange {
 #[serde(rename_all = "snake_case")]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub enum TurnOutcome {
-    /// The harness said so.
+    /// The harness completed it.
     Completed,
     /// The harness reported an error.
     Failed,
@@ -372,11 +372,11 @@ pub enum TurnOutcome {
     SandboxCrashed,
     /// Its sandbox ran out of memory.
     Oom,
-    /// Its sandbox wrote too much to its workspace.
+    /// The workspace of its sandbox exceeded its limit.
     DiskLimit,
     /// The server stopped.
     Interrupted,
-    /// No sandbox could be had for it.
+    /// No sandbox was available for it.
     NotStarted,
 }
 

@@ -1,4 +1,4 @@
-//! What one sandbox may consume. Every field has a default that is safe on a laptop.
+//! Resource limits of one sandbox. Every field has a default that is safe on a laptop.
 
 use serde::{Deserialize, Serialize};
 
@@ -19,12 +19,12 @@ pub struct Limits {
     pub exec_output_bytes: u64,
     /// How long one exec may take unless it says otherwise.
     pub exec_timeout_ms: u64,
-    /// What this machine cannot enforce is left out, instead of being refused.
+    /// Whether limits that this machine cannot enforce are ignored instead of refused.
     pub best_effort: bool,
 }
 
 impl Limits {
-    /// What `/workspace` may hold.
+    /// The size of `/workspace` in bytes.
     pub const fn workspace_bytes(&self) -> u64 {
         (self.workspace_mb as u64) << 20
     }
@@ -36,7 +36,7 @@ impl Limits {
 }
 
 /// How many files and directories a workspace on disk may have that holds this much: enough for
-/// small ones, but nobody may take all there are.
+/// small ones, but no workspace may use up all inodes.
 pub const fn files_in(bytes: u64) -> u64 {
     bytes / 8192
 }

@@ -1,9 +1,9 @@
-//! Files and directories of the host that a template shows inside its sandboxes. Here only what can be
-//! judged without looking at the host is judged; whether a path may be shown is the server's decision.
+//! Files and directories of the host that a template mounts into its sandboxes. This module checks
+//! only what can be checked without the host; the server decides whether a path may be mounted.
 
 use serde::{Deserialize, Serialize};
 
-/// Something of the host that is seen inside.
+/// A file or directory of the host that is mounted into sandboxes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
@@ -11,12 +11,12 @@ pub struct Mount {
     /// The file or directory, as this server sees it. Beneath one of the directories that the
     /// server allows (`mounts.roots`).
     pub host_path: String,
-    /// Where it is seen inside.
+    /// Its path inside the sandbox.
     pub path: String,
-    /// Whether nobody inside can change it.
+    /// Whether programs inside cannot change it.
     #[serde(default = "yes")]
     pub read_only: bool,
-    /// The same as the Docker engine sees it, where that is somewhere else: it counts before
+    /// The same path as the Docker engine sees it, if different. It takes precedence over
     /// `docker.host_path_map`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub docker_host_path: Option<String>,
@@ -30,7 +30,7 @@ const fn yes() -> bool {
 const MOUNTS_MAX: usize = 32;
 /// The longest path.
 const PATH_BYTES_MAX: usize = 4096;
-/// The most bytes of all paths together: whoever launches is told them in one packet.
+/// The most bytes of all paths together: the launcher gets them in one packet.
 const ALL_BYTES_MAX: usize = 8192;
 
 /// Where nothing may be mounted, and nothing beneath.
@@ -51,29 +51,27 @@ const TAKEN: &[&str] = &[
 /// Where nothing may be mounted, but beneath it may.
 const TOPS: &[&str] = &["/", "/bin", "/etc", "/lib", "/lib64", "/run", "/sbin", "/usr", "/var"];
 
-/// What is wrong with these mounts, if anything is.
+/// The problem with these mounts, if there is one.
 pub(crate) fn problem(mounts: &[Mount]) -> Option<&'static str> {
     if mounts.len() > MOUNTS_MAX {
-        return Some("there may be 32 of them");
+        return Some("at most 32 mounts are allowed");
     }
     let bytes = |mount: &Mount| mount.host_path.len() + mount.path.len();
     if mounts.iter().map(bytes).sum::<usize>() > ALL_BYTES_MAX {
-        return Some("their paths have more than 8 KiB together");
+        return Some("the paths are longer than 8 KiB in total");
     }
     for (index, mount) in mounts.iter().enumerate() {
         let outside = [Some(&mount.host_path), mount.docker_host_path.as_ref()];
         if !outside.into_iter().flatten().all(|path| is_plain(path)) || !is_plain(&mount.path) {
-            return Some(
-                "each path begins with a slash, without `.`, `..`, doubled or last slashes",
-            );
+            return Some("each path must be absolute, without `.`, `..`, doubled or last slashes");
         }
         if TOPS.contains(&mount.path.as_str())
             || TAKEN.iter().any(|taken| is_beneath(&mount.path, taken))
         {
-            return Some("a path is one of those that every sandbox has for itself");
+            return Some("a path is reserved: every sandbox has its own");
         }
         if mounts[..index].iter().any(|before| before.path == mount.path) {
-            return Some("two are at the same path");
+            return Some("two mounts have the same path");
         }
     }
     None
@@ -107,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn only_plain_paths_to_free_places_are_taken() {
+    fn mounts_need_plain_paths_that_are_not_reserved() {
         for (host_path, path, fine) in [
             ("/srv/data", "/data", true),
             ("/srv/data", "/usr/share/data", true),
@@ -140,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn beneath_is_by_whole_names() {
+    fn mount_path_is_beneath_by_whole_names() {
         for (path, above, expected) in [
             ("/data", "/data", true),
             ("/data/x", "/data", true),

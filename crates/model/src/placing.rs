@@ -1,13 +1,13 @@
-//! Where the files of a template's workspaces are, and how their size is kept: the one place that
-//! turns what a template says, and what it leaves open, into what holds on a node. Values in, values
-//! out. What a template says is never changed and never guessed: it is obeyed or refused.
+//! Where the files of a template's workspaces are, and how their size is limited: the one place
+//! that turns the settings of a template, given or left open, into what applies on a node. Values
+//! in, values out. A given setting is never changed: it is applied or refused.
 
 use serde::{Deserialize, Serialize};
 
 use crate::error::{ErrorCode, Refusal};
 use crate::template::{RuntimeKind, Template, WORKSPACE_MB_MIN, WorkspaceKind, WorkspaceLimit};
 
-/// What keeps hard limits of workspaces on the disk of a node.
+/// What enforces hard limits of workspaces on the disk of a node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum HardLimits {
     /// The file system itself, by this means. It costs a launch nothing.
@@ -19,7 +19,7 @@ pub enum HardLimits {
     None(String),
 }
 
-/// What the workspaces of a template are on a node.
+/// Where the workspaces of a template are on a node, and how their size is limited.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct Placed {
@@ -56,13 +56,13 @@ pub fn placed(template: &Template, disk: Result<&HardLimits, &str>) -> Result<Pl
             return Err(unsupported(format!("workspace.kind: {why}")));
         }
         (None, Err(why)) => {
-            let why = format!("workspace.kind is not given, and it cannot be disk: {why}");
+            let why = format!("workspace.kind is not given, and disk is not possible: {why}");
             return Ok(Placed::in_memory(Some(why)));
         }
         (None, Ok(_)) if template.limits.workspace_mb < WORKSPACE_MB_MIN => {
             let why = format!(
-                "workspace.kind is not given, and it cannot be disk: limits.workspace_mb is below \
-                 {WORKSPACE_MB_MIN}"
+                "workspace.kind is not given, and disk is not possible: limits.workspace_mb is \
+                 below {WORKSPACE_MB_MIN}"
             );
             return Ok(Placed::in_memory(Some(why)));
         }
@@ -90,20 +90,20 @@ fn limit_on_disk(
         }
         (Some(WorkspaceLimit::Hard), HardLimits::None(why)) if template.limits.best_effort => {
             let why = format!(
-                "the limit is soft, which limits.best_effort accepts: no hard one works here ({why})"
+                "the limit is soft, as limits.best_effort allows: a hard one is not possible ({why})"
             );
             Ok((WorkspaceLimit::Soft, Some(why)))
         }
         (Some(WorkspaceLimit::Hard), HardLimits::None(why)) => {
-            Err(unsupported(format!("workspace.limit: no hard limit works here ({why})")))
+            Err(unsupported(format!("workspace.limit: a hard limit is not possible ({why})")))
         }
         (None, HardLimits::FileSystem(by)) => {
-            let why = format!("workspace.limit is not given, and {by} keeps a hard one");
+            let why = format!("workspace.limit is not given, and {by} enforces a hard limit");
             Ok((WorkspaceLimit::Hard, Some(why)))
         }
         (None, HardLimits::Image(why) | HardLimits::None(why)) => {
             let why = format!(
-                "workspace.limit is not given, and the file system keeps no hard one by itself \
+                "workspace.limit is not given, and the file system enforces no hard limit by itself \
                  ({why})"
             );
             Ok((WorkspaceLimit::Soft, Some(why)))
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_given_is_on_disk_with_the_limit_that_the_file_system_keeps_by_itself() {
+    fn workspace_defaults_to_disk_with_the_limit_that_the_file_system_enforces() {
         let [quota, image, none] = grounds();
         for kind in [None, Some(Disk)] {
             gives((kind, None), &quota, (Disk, Hard)).unwrap();
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_given_holds_or_is_refused_and_has_no_reason() {
+    fn workspace_settings_that_are_given_apply_or_are_refused() {
         let [quota, image, none] = grounds();
         for ground in [&quota, &image] {
             assert_eq!(gives((Some(Disk), Some(Hard)), ground, (Disk, Hard)), None);
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn where_there_is_no_disk_what_is_not_given_is_in_memory_and_says_why() {
+    fn workspace_defaults_to_memory_without_a_disk_and_says_why() {
         let disk = Err("containers have none");
         let found = placed(&template(None, None), disk).unwrap();
         assert_eq!((found.kind, found.disk()), (Memory, None));

@@ -1,5 +1,5 @@
-//! Processes as they are written down: what was started in a sandbox, how it went, and why it
-//! ended. Their output is kept apart, in logs; environments are never written down.
+//! Processes as they are stored: the program that was started in a sandbox, its status, and why it
+//! ended. Their output is stored separately, in logs; environments are never stored.
 
 use std::fmt;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::time::Wall;
 pub struct ProcessRecord {
     /// Its id, the same over restarts.
     pub id: ProcessId,
-    /// Its place among those of its sandbox, from 1.
+    /// Its number among the processes of its sandbox, from 1.
     pub number: u64,
     /// Where it was started.
     pub sandbox: SandboxId,
@@ -22,20 +22,20 @@ pub struct ProcessRecord {
     pub tenant: KeyId,
     /// Its first process id inside, which it is known by over restarts.
     pub pid: u32,
-    /// What it is called; unique among those that run.
+    /// Its name; unique among the running processes of its sandbox.
     pub name: Arc<str>,
-    /// What was started, as a line.
+    /// The command line.
     pub command: Arc<str>,
-    /// Where it was started, as asked; the workspace if not given.
+    /// Its working directory as given; the workspace if not given.
     pub cwd: Option<Arc<str>>,
-    /// Whether it keeps its sandbox awake. A stop takes that away, and so does its end by a stop, a
-    /// kill or its timeout.
+    /// Whether it keeps its sandbox alive. This ends with a stop of the keep-alive, or when a stop,
+    /// a kill or its timeout ends the process.
     pub keep_alive: bool,
-    /// After how much time in which its sandbox was not frozen it is killed; 0 is never.
+    /// When it is killed: after this much time during which its sandbox was not frozen; 0 is never.
     pub timeout_ms: u64,
     /// Whether it is started again when it fails.
     pub restart: Option<RestartPolicy>,
-    /// How often it was.
+    /// How often it was restarted.
     pub restarts: u32,
     /// Whether it has a terminal.
     pub terminal: bool,
@@ -45,12 +45,12 @@ pub struct ProcessRecord {
     pub started_at: Wall,
     /// How it ended, for good.
     pub end: Option<ProcessEnd>,
-    /// What is kept of its output.
+    /// Which part of its output is stored.
     pub log: LogExtent,
 }
 
 impl ProcessRecord {
-    /// How it is.
+    /// Its status.
     pub const fn status(&self) -> ProcessStatus {
         match &self.end {
             Some(end) => end.status,
@@ -60,7 +60,7 @@ impl ProcessRecord {
 }
 
 impl fmt::Debug for ProcessRecord {
-    /// What was started may have secrets in it.
+    /// The command line may contain secrets.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ProcessRecord")
             .field("id", &self.id)
@@ -79,7 +79,7 @@ pub struct RestartPolicy {
     pub max_restarts: Option<u32>,
 }
 
-/// How a process is.
+/// The status of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
@@ -97,7 +97,7 @@ pub enum ProcessStatus {
 }
 
 impl ProcessStatus {
-    /// The word used in the API, the store and the metrics.
+    /// As text: in the API, the store and the metrics.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Running => "running",
@@ -133,13 +133,13 @@ pub struct ProcessEnd {
 pub enum ProcessEndReason {
     /// By itself.
     Exited,
-    /// Somebody asked it to stop.
+    /// A caller stopped it.
     Stopped,
-    /// Somebody killed it.
+    /// A caller killed it.
     Killed,
-    /// Its time was over.
+    /// It reached its timeout.
     Timeout,
-    /// The machine's kernel killed it for want of memory.
+    /// The kernel of the machine killed it because memory ran out.
     Oom,
     /// It could not be started again.
     RestartFailed,
@@ -150,7 +150,7 @@ pub enum ProcessEndReason {
 }
 
 impl ProcessEndReason {
-    /// The word used in the API, the store and the metrics.
+    /// As text: in the API, the store and the metrics.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Exited => "exited",
@@ -165,8 +165,8 @@ impl ProcessEndReason {
     }
 }
 
-/// What a process wrote, and what is kept of it. Offsets count the bytes of both streams together,
-/// in the order in which they came.
+/// How much a process wrote, and which part is stored. Offsets count the bytes of both streams
+/// together, in the order in which they came.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LogExtent {
     /// The first byte that is still kept.
@@ -179,18 +179,18 @@ pub struct LogExtent {
     pub stderr_bytes: u64,
 }
 
-/// A change of what is written down about processes.
+/// A change of the stored processes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ProcessChange {
-    /// A process as it is now, in place of what was known of it. What it wrote goes along where it
-    /// is little; not given, it stays as it is.
+    /// A process as it is now, in place of what was stored of it. A small output is stored with it;
+    /// without an output, the stored output stays.
     Put {
         /// The process.
         record: Arc<ProcessRecord>,
-        /// What it wrote, in a form that only the writer knows.
+        /// Its output, in a format that only the writer knows.
         log: Option<Arc<[u8]>>,
     },
-    /// A process is forgotten.
+    /// The record of a process is deleted.
     Removed {
         /// Where it was started.
         sandbox: SandboxId,

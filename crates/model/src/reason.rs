@@ -1,5 +1,5 @@
 //! Why a sandbox ended. [`TerminatedReason`] is the closed list that clients branch on;
-//! [`EndCause`] says it exactly, and each cause belongs to one reason.
+//! [`EndCause`] is more exact, and each cause belongs to one reason.
 
 use serde::{Deserialize, Serialize};
 
@@ -10,25 +10,25 @@ use serde::{Deserialize, Serialize};
 pub enum TerminatedReason {
     /// The user aborted the turn.
     UserAbort,
-    /// It was idle for too long.
+    /// The sandbox was idle for too long.
     Idle,
-    /// Its time was over.
+    /// The sandbox or its lease expired.
     Expired,
-    /// It died, or did not answer.
+    /// The sandbox crashed, or did not answer.
     Crash,
-    /// It ran out of memory.
+    /// The sandbox ran out of memory.
     Oom,
-    /// It wrote too much to its workspace.
+    /// The workspace exceeded its limit.
     DiskLimit,
-    /// Another one needed its place.
+    /// Another sandbox needed the place.
     Evicted,
     /// The server stopped.
     Shutdown,
-    /// It did not answer, and its session gets another one.
+    /// The sandbox did not answer, and its session gets another one.
     Replaced,
-    /// The user was done with it.
+    /// The user deleted or returned the sandbox, or ended its session.
     Deleted,
-    /// A rule of its template retired it.
+    /// A rule of the template or node ended the sandbox.
     Policy,
 }
 
@@ -53,7 +53,7 @@ macro_rules! end_causes {
                 }
             }
 
-            /// The word used in the API, the store and the metrics.
+            /// The cause as text: in the API, the store and the metrics.
             pub const fn as_str(self) -> &'static str {
                 match self {
                     $(Self::$cause => $word,)+
@@ -68,66 +68,66 @@ end_causes! {
     UserAbort => UserAbort, "user_abort";
     /// The turn took longer than its template allows.
     TurnTimeout => Policy, "turn_timeout";
-    /// It was `waiting` for longer than its idle timeout.
+    /// The sandbox was `waiting` for longer than its idle timeout.
     Idle => Idle, "idle";
-    /// Its lease was not renewed in time.
+    /// The lease was not renewed in time.
     LeaseExpired => Expired, "lease_expired";
-    /// It reached the longest life its template allows.
+    /// The sandbox reached the maximum lifetime of its template.
     LifetimeOver => Expired, "lifetime_over";
-    /// It was idle in the pool and had too little left to live to be handed out.
+    /// The idle sandbox had too little lifetime left to be handed out.
     NearExpiry => Expired, "near_expiry";
-    /// Its process died.
+    /// The process of the sandbox died.
     Crash => Crash, "crash";
-    /// It could not be started.
+    /// The sandbox could not be started.
     LaunchFailed => Crash, "launch_failed";
-    /// It was not ready in time.
+    /// The sandbox was not ready in time.
     ReadyTimeout => Crash, "ready_timeout";
-    /// Settings could not be bound to it.
+    /// The settings of the caller could not be applied to the sandbox.
     ClaimFailed => Crash, "claim_failed";
-    /// It did not answer when its session came back to it.
+    /// The sandbox did not answer the probe when its session needed it again.
     ProbeFailed => Replaced, "probe_failed";
-    /// It could not be frozen or thawed.
+    /// The sandbox could not be frozen or thawed.
     FreezeFailed => Crash, "freeze_failed";
-    /// A turn could not be started or stopped in it.
+    /// A turn could not be started or stopped in the sandbox.
     TurnFailed => Crash, "turn_failed";
-    /// It ran out of memory.
+    /// The sandbox ran out of memory.
     Oom => Oom, "oom";
-    /// It wrote more to its workspace than it may, or most where the disk ran short.
+    /// The workspace exceeded its limit, or was the largest when the disk ran out of space.
     DiskLimit => DiskLimit, "disk_limit";
-    /// Another one needed its place.
+    /// Another sandbox needed the place.
     Evicted => Evicted, "evicted";
-    /// The server stopped in order.
+    /// The server shut down in order.
     Shutdown => Shutdown, "shutdown";
-    /// The server was started again and found it left over.
+    /// The sandbox was left over from before a restart of the server.
     Restart => Shutdown, "restart";
-    /// The user deleted it.
+    /// The user deleted the sandbox.
     Deleted => Deleted, "deleted";
-    /// Its lease was returned.
+    /// The lease was returned.
     Returned => Deleted, "returned";
-    /// The client that asked for it went away before it had it.
+    /// The client disconnected before it received the sandbox.
     ClientGone => Deleted, "client_gone";
-    /// Its session was stopped.
+    /// The session was stopped.
     SessionStopped => Deleted, "session_stopped";
-    /// Its session ended.
+    /// The session ended.
     SessionEnded => Deleted, "session_ended";
-    /// Its pool was drained or destroyed.
+    /// The pool was drained or destroyed.
     PoolClosed => Deleted, "pool_closed";
-    /// It had been used as often as its template allows.
+    /// The sandbox was used as often as its template allows.
     MaxUses => Policy, "max_uses";
-    /// It could not be proven clean and alive after a use.
+    /// The sandbox could not be proven clean and alive after a use.
     NotClean => Policy, "not_clean";
-    /// Its pool had more idle sandboxes than wanted.
+    /// The pool had more idle sandboxes than its size.
     Surplus => Policy, "surplus";
-    /// Nobody came back for its files for longer than the node keeps them.
+    /// The files were unused for longer than the node keeps them.
     Pruned => Policy, "pruned";
-    /// It was to start on files that are not there any more, or cannot be read.
+    /// The files that the sandbox needs are missing or cannot be read.
     FilesGone => Crash, "files_gone";
-    /// Its template was replaced.
+    /// The template was replaced.
     TemplateReplaced => Policy, "template_replaced";
 }
 
 impl TerminatedReason {
-    /// The word used in the API, the store and the metrics.
+    /// The reason as text: in the API, the store and the metrics.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::UserAbort => "user_abort",
@@ -150,7 +150,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_are_those_that_are_stored() {
+    fn end_causes_and_reasons_are_stored_as_their_text() {
         for cause in EndCause::ALL {
             assert_eq!(serde_json::to_string(cause).unwrap(), format!("\"{}\"", cause.as_str()));
             let reason = cause.reason();

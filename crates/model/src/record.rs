@@ -1,4 +1,4 @@
-//! What is written down. A record is the durable part of one thing; a kernel is rebuilt from
+//! Durable records. A record is the stored part of one thing; a kernel is rebuilt from
 //! records alone. A record with an `instance` is an obligation: that instance may exist, and must
 //! be removed or accounted for before the record may go. Records are stored as JSON and outlive the
 //! program that wrote them: a field that is added later has a default.
@@ -17,11 +17,11 @@ use crate::template::{RuntimeTraits, Template};
 use crate::time::Wall;
 use crate::why::Ended;
 
-/// Who has the exclusive use of a sandbox.
+/// The owner of a sandbox, who has its exclusive use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Owner {
-    /// Nobody: it is in its pool.
+    /// No caller: it is in its pool.
     Nobody,
     /// A lease.
     Lease(LeaseId),
@@ -36,20 +36,20 @@ pub struct SandboxRecord {
     pub id: SandboxId,
     /// The id that it took the place of.
     pub previous_id: Option<SandboxId>,
-    /// What was launched for it, or is about to be, and is not confirmed as removed.
+    /// The instance that was launched for it, or will be, until its removal is confirmed.
     pub instance: Option<InstanceId>,
     /// Its generation.
     pub generation: Generation,
     /// Its template.
     pub template: TemplateName,
-    /// What the runtime it was launched by can do.
+    /// The capabilities of the runtime that launched it.
     pub traits: RuntimeTraits,
-    /// Who uses it.
+    /// Its owner.
     pub owner: Owner,
     /// The key that its owner belongs to; nil where it has none.
     #[serde(default)]
     pub tenant: KeyId,
-    /// How its lease ended, if that is over: what happens to the sandbox then is another story.
+    /// How its lease ended, if it has. The sandbox may outlive the lease.
     #[serde(default)]
     pub lease_end: Option<EndCause>,
     /// Its state.
@@ -60,7 +60,7 @@ pub struct SandboxRecord {
     pub doomed: bool,
     /// Why it is cold, if it is.
     pub slept: Option<EndCause>,
-    /// Whether its removal is to be announced: it had been ready in this generation.
+    /// Whether its end is published as an event: it had been ready in this generation.
     pub announced: bool,
     /// How often it was used.
     pub uses: u32,
@@ -101,7 +101,7 @@ pub struct SessionRecord {
     pub generation: Generation,
     /// Its sandbox, live or cold.
     pub sandbox: Option<SandboxId>,
-    /// What is bound to each of its sandboxes.
+    /// The settings that are bound to each of its sandboxes.
     pub claim: Option<Arc<ClaimSettings>>,
     /// How long it may be idle; its template's value if not given.
     pub idle_timeout_ms: Option<u64>,
@@ -115,7 +115,7 @@ pub struct SessionRecord {
     /// Its files, while it has no sandbox, not even a cold one.
     #[serde(default)]
     pub files: Option<KeptFiles>,
-    /// The sandbox that its client was told of last.
+    /// The sandbox that was reported to its client last.
     pub told_id: Option<SandboxId>,
     /// The turn in progress.
     pub turn: Option<TurnId>,
@@ -135,13 +135,13 @@ pub struct KeptFiles {
     pub sandbox: SandboxId,
     /// The workspace they were in.
     pub workspace: WorkspaceId,
-    /// Whether they are where they stay. If not, they are still to be put into an archive.
+    /// Whether they are in their final place. If not, they must still be put into an archive.
     pub archived: bool,
     /// When the session last used them.
     pub last_used_at: Wall,
 }
 
-/// What becomes of a turn whose client goes away.
+/// What happens to a turn whose client disconnects.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
@@ -158,13 +158,13 @@ pub enum OnDisconnect {
 pub struct PoolRecord {
     /// Its template, with the pool's settings.
     pub template: Arc<Template>,
-    /// What its runtime can do.
+    /// The capabilities of its runtime.
     pub traits: RuntimeTraits,
     /// Its phase.
     pub phase: PoolPhase,
 }
 
-/// A change to what is written down. The changes of one decision are one transaction, and they are
+/// A change of the records. The changes of one decision are one transaction, and they are
 /// durable before any of its effects begins and before anyone is answered.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -189,7 +189,7 @@ pub enum JournalEntry {
     Ended(Ended),
 }
 
-/// Everything that was written down, as a kernel is rebuilt from it.
+/// All records, from which a kernel is rebuilt.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Journal {
     /// Pools, by name of their template.

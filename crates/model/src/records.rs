@@ -1,5 +1,5 @@
-//! What is written down, all of it, in memory: the one place that knows what a [`JournalEntry`]
-//! does to the records. Stores keep it, and tests compare stores with it. It judges nothing.
+//! All records, in memory: the one place that knows what a [`JournalEntry`]
+//! does to them. Stores use it, and tests compare stores with it. It validates nothing.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_change_counts() {
+    fn records_have_the_last_change_of_each_thing() {
         let mut records = Records::new(10);
         let (name, workspace) = (TemplateName::new("t").unwrap(), WorkspaceId::from_u128(1));
         records.write(JournalEntry::PoolPut(pool(PoolPhase::Active)));
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_ends_are_forgotten_first() {
+    fn tombstones_are_dropped_oldest_first() {
         for (kept, expected) in [(0, vec![]), (1, vec![ended(3)]), (2, vec![ended(2), ended(3)])] {
             let mut records = Records::new(kept);
             (1..=3).for_each(|n| records.write(JournalEntry::Ended(ended(n))));
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn entries_read_back_what_they_say() {
+    fn journal_entries_survive_a_round_trip_through_json() {
         for entry in [
             JournalEntry::PoolPut(pool(PoolPhase::Active)),
             JournalEntry::PoolRemoved(TemplateName::new("t").unwrap()),

@@ -1,8 +1,9 @@
-//! What isolates the sandboxes of a template: one word, the same in templates, in the API and in metrics.
+//! The runtime that isolates the sandboxes of a template. Its name is the same in templates, API
+//! and metrics.
 
 use serde::{Deserialize, Serialize};
 
-/// What isolates, chosen by one word: `native`, `docker`, `runc`, `runsc`, `crun`, `youki`.
+/// The runtime: `native`, `docker`, `runc`, `runsc`, `crun` or `youki`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
@@ -14,7 +15,7 @@ pub enum RuntimeKind {
     Docker,
     /// The reference runtime of OCI.
     Runc,
-    /// gVisor: a kernel of its own between programs and ours.
+    /// gVisor: its own kernel between programs and the kernel of the host.
     Runsc,
     /// An OCI runtime in C.
     Crun,

@@ -61,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn signals_are_called_in_any_way() {
+    fn signals_are_read_by_name_or_number() {
         for (text, expected) in [
             ("SIGHUP", Some(1)),
             ("hup", Some(1)),

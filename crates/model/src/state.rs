@@ -1,4 +1,4 @@
-//! The states a user sees. Orthogonal facts (owner, frozen, holds, intent to destroy) are fields
+//! The states that users see. Orthogonal facts (owner, frozen, holds, intent to destroy) are fields
 //! beside the state, never states of their own.
 
 use serde::{Deserialize, Serialize};
@@ -61,15 +61,15 @@ impl SandboxState {
 #[serde(rename_all = "snake_case")]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub enum SessionStatus {
-    /// Its first sandbox is being found.
+    /// It waits for its first sandbox.
     Starting,
     /// Takes turns.
     Active,
-    /// Set aside by its user, the idle sweep, an eviction or a restart; the next message resumes it.
+    /// Paused by its user, the idle sweep, an eviction or a restart; the next message resumes it.
     Paused,
-    /// Stopped by its user: files kept, no sandbox; resumes only when asked to.
+    /// Stopped by its user: files kept, no sandbox; only a resume request continues it.
     Stopped,
-    /// Over. Files may still be read until they are pruned.
+    /// Ended. Files may still be read until they are pruned.
     Ended,
 }
 
@@ -106,9 +106,9 @@ pub enum SandboxStatus {
 #[serde(rename_all = "snake_case")]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub enum Wakefulness {
-    /// Something keeps it awake.
+    /// A process or the scale file keeps it alive.
     Awake,
-    /// Nothing does: it may be frozen, swept or evicted when idle.
+    /// Nothing keeps it alive: it may be frozen, swept or evicted when idle.
     Auto,
 }
 
@@ -119,8 +119,8 @@ pub enum Wakefulness {
 pub enum PoolPhase {
     /// Hands out sandboxes and refills.
     Active,
-    /// Hands out nothing and keeps nothing idle; leases run on. May be resumed.
+    /// Hands out no sandbox and keeps none idle; leases continue. May be resumed.
     Draining,
-    /// On its way out; nothing enters it any more.
+    /// Being destroyed; no sandbox enters it.
     Destroying,
 }

@@ -29,7 +29,7 @@ pub struct NodeStats {
     pub resume_cold_hits: u64,
 }
 
-/// What a pool has and what it did since the server started.
+/// The contents of a pool, and its counters since the server started.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct PoolStats {
@@ -57,7 +57,7 @@ pub struct PoolStats {
     pub pool_size: u32,
     /// How many more may exist while in use.
     pub max_overflow: u32,
-    /// What happened.
+    /// Its counters.
     pub counters: PoolCounters,
 }
 

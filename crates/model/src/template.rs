@@ -1,12 +1,11 @@
-//! A template: the named recipe of a sandbox, with the settings of its pool. Validation lives
-//! here, so that a bad template is refused by name of the field wherever it comes from.
+//! A template: the named recipe of a sandbox, with the settings of its pool.
 
 use serde::{Deserialize, Serialize};
 
 use crate::claim::NetworkPolicy;
 use crate::ids::TemplateName;
 use crate::limits::Limits;
-use crate::mount::{self, Mount};
+use crate::mount::Mount;
 pub use crate::runtime_kind::RuntimeKind;
 
 /// A named recipe: root filesystem, limits, network policy, harness, pool settings.
@@ -16,22 +15,22 @@ pub use crate::runtime_kind::RuntimeKind;
 pub struct Template {
     /// Its name.
     pub name: TemplateName,
-    /// What isolates its sandboxes.
+    /// The runtime that isolates its sandboxes.
     #[serde(default)]
     pub runtime: RuntimeKind,
-    /// What `/` is made of.
+    /// The root filesystem.
     #[serde(default)]
     pub root: RootFs,
-    /// What each sandbox may consume.
+    /// Resource limits of each sandbox.
     #[serde(default)]
     pub limits: Limits,
-    /// What `/workspace` is.
+    /// Settings of `/workspace`.
     #[serde(default)]
     pub workspace: WorkspaceSettings,
-    /// What of the host is seen inside besides. Only beneath directories that the server allows.
+    /// Files and directories of the host to mount. Only beneath directories that the server allows.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub mounts: Vec<Mount>,
-    /// What each sandbox may reach unless its claim says otherwise.
+    /// The network that each sandbox may reach, unless its claim says otherwise.
     #[serde(default)]
     pub network: NetworkPolicy,
     /// The program that answers turns.
@@ -43,7 +42,8 @@ pub struct Template {
     /// How long a sandbox may be `waiting` before it becomes cold; the node's value if not given.
     #[serde(default)]
     pub idle_timeout_ms: Option<u64>,
-    /// How long a sandbox must be quiet before it is frozen; the node's value if not given.
+    /// How long a sandbox must be without activity before it is frozen; the node's value if not
+    /// given.
     #[serde(default)]
     pub freeze_after_ms: Option<u64>,
     /// How long guest and harness may take to be ready, in all.
@@ -65,7 +65,7 @@ const fn default_turn_timeout_ms() -> u64 {
     3_600_000
 }
 
-/// What the root filesystem is made of.
+/// The source of the root filesystem.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
@@ -79,7 +79,7 @@ pub enum RootFs {
     Image(String),
 }
 
-/// What `/workspace` is; its size is `limits.workspace_mb`.
+/// Settings of `/workspace`; its size is `limits.workspace_mb`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
@@ -87,8 +87,8 @@ pub struct WorkspaceSettings {
     /// Where its files are. Not given: on disk where the node and the runtime can, else in memory.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kind: Option<WorkspaceKind>,
-    /// How its size is kept. Not given: `hard` where it is in memory or the file system keeps such a
-    /// limit by itself, else `soft`.
+    /// How its size is limited. Not given: `hard` if it is in memory or the file system enforces
+    /// such a limit by itself, else `soft`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limit: Option<WorkspaceLimit>,
     /// Other paths that lead to it: single names at the top, such as `/app`, that the root does not
@@ -107,27 +107,27 @@ impl WorkspaceSettings {
         names
     }
 
-    /// What is wrong with the aliases, if anything is.
-    fn alias_problem(&self) -> Option<&'static str> {
+    /// The problem with the aliases, if there is one.
+    pub(crate) fn alias_problem(&self) -> Option<&'static str> {
         let is_plain =
             |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
         if self.aliases.len() > ALIASES_MAX {
-            return Some("there may be 8 of them");
+            return Some("at most 8 aliases are allowed");
         }
         for path in &self.aliases {
             let Some(name) = path.strip_prefix('/') else {
-                return Some("each begins with a slash");
+                return Some("each alias must begin with a slash");
             };
             let is_name = (1..=ALIAS_BYTES_MAX).contains(&name.len())
                 && name.bytes().all(is_plain)
                 && !name.starts_with('.');
             if !is_name {
                 return Some(
-                    "each is a slash and one name of letters, digits, dashes, underscores and dots",
+                    "each alias must be a slash and one name of letters, digits, dashes, underscores and dots",
                 );
             }
             if TOP_NAMES.contains(&name) {
-                return Some("the root of every sandbox has one of them already");
+                return Some("an alias is a path that every sandbox already has");
             }
         }
         None
@@ -183,14 +183,14 @@ impl WorkspaceKind {
     }
 }
 
-/// How the size of a workspace is kept.
+/// How the size of a workspace is limited.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub enum WorkspaceLimit {
-    /// By the file system: what would be too much cannot be written.
+    /// By the file system: writes above the limit fail.
     Hard,
-    /// By looking now and then: who has written too much is ended.
+    /// By measuring now and then: a sandbox with too large a workspace is ended.
     Soft,
 }
 
@@ -225,7 +225,7 @@ pub enum Harness {
 pub struct HarnessProgram {
     /// The program and its arguments, as found inside.
     pub command: Vec<String>,
-    /// Whether it is started with the sandbox, before a session has it: it must then take its
+    /// Whether it is started with the sandbox, before a session has it: it must then read its
     /// settings from a message. Otherwise it starts when a session gets the sandbox.
     #[serde(default)]
     pub prewarm: bool,
@@ -294,22 +294,14 @@ impl PoolSettings {
         self.pool_size.saturating_add(self.max_overflow)
     }
 
-    /// What must be left of a sandbox's life for it to be handed out: more than this.
+    /// A sandbox is handed out only if it has more lifetime left than this.
     pub fn acquire_margin_ms(&self) -> u64 {
         self.acquire_min_remaining_ttl_ms.unwrap_or_else(|| (self.idle_ttl_ms / 2).min(60_000))
     }
 }
 
-/// Slots of one pool, and those who wait for them.
-const SLOTS_MAX: u64 = 100_000;
-/// A year.
-const YEAR_MS: u64 = 365 * 86_400_000;
 /// A file system needs some room for itself.
 pub(crate) const WORKSPACE_MB_MIN: u32 = 4;
-/// A tebibyte.
-const WORKSPACE_MB_MAX: u64 = 1 << 20;
-/// What one exec may keep of its output in memory: 64 MiB.
-const OUTPUT_BYTES_MAX: u64 = 64 << 20;
 
 impl Template {
     /// A template with every default.
@@ -331,101 +323,6 @@ impl Template {
             max_lifetime_ms: None,
         }
     }
-
-    /// Refuses settings that could never work, naming the field.
-    pub fn validate(&self) -> Result<(), InvalidTemplate> {
-        let bad = |field, problem| Err(InvalidTemplate { field, problem });
-        let pool = &self.pool;
-        if pool.slots() == 0 {
-            return bad(
-                "pool.pool_size",
-                "pool_size and max_overflow are both 0: nothing could be handed out",
-            );
-        }
-        if pool.idle_ttl_ms == 0 {
-            return bad("pool.idle_ttl_ms", "must be above 0");
-        }
-        if pool.acquire_margin_ms() >= pool.idle_ttl_ms {
-            return bad(
-                "pool.acquire_min_remaining_ttl_ms",
-                "must be below idle_ttl_ms, or every idle sandbox would be discarded",
-            );
-        }
-        if self.max_lifetime_ms.is_some_and(|life_ms| life_ms <= pool.acquire_margin_ms()) {
-            return bad(
-                "max_lifetime_ms",
-                "must be above acquire_min_remaining_ttl_ms, or no sandbox could be handed out",
-            );
-        }
-        for (field, value) in [
-            ("pool.max_uses", u64::from(pool.max_uses)),
-            ("pool.lease_ttl_ms", pool.lease_ttl_ms),
-            ("pool.refill_per_s", u64::from(pool.refill_per_s)),
-            ("limits.memory_mb", u64::from(self.limits.memory_mb)),
-            ("limits.cpu_milli", u64::from(self.limits.cpu_milli)),
-            ("limits.pids", u64::from(self.limits.pids)),
-            ("ready_timeout_ms", self.ready_timeout_ms),
-            ("turn_timeout_ms", self.turn_timeout_ms),
-        ] {
-            if value == 0 {
-                return bad(field, "must be above 0");
-            }
-        }
-        match &self.root {
-            RootFs::Directory(path)
-                if path.contains('\0')
-                    || path.split('/').any(|part| matches!(part, "" | "." | "..")) =>
-            {
-                return bad("root", "a directory is a path of names, without `.`, `..` or `//`");
-            }
-            RootFs::Host | RootFs::Directory(_) | RootFs::Image(_) => {}
-        }
-        if let Some(program) = self.harness.program() {
-            let nameless = program.command.first().is_none_or(String::is_empty);
-            if nameless || program.command.iter().any(|word| word.contains('\0')) {
-                return bad("harness.command", "must name a program, without zero bytes");
-            }
-        }
-        match &self.harness {
-            Harness::AshBridge(program) if program.prewarm => {
-                return bad("harness.prewarm", "a bridge reads its settings when it starts");
-            }
-            Harness::Shell | Harness::Jsonl(_) | Harness::AshBridge(_) => {}
-        }
-        if let Some(problem) = self.workspace.alias_problem() {
-            return bad("workspace.aliases", problem);
-        }
-        if let Some(problem) = mount::problem(&self.mounts) {
-            return bad("mounts", problem);
-        }
-        match (self.workspace.kind, self.workspace.limit) {
-            (Some(WorkspaceKind::Disk), _) if self.limits.workspace_mb < WORKSPACE_MB_MIN => {
-                return bad("limits.workspace_mb", "must be at least 4 where it is on disk");
-            }
-            (Some(WorkspaceKind::Memory), Some(WorkspaceLimit::Soft)) => {
-                return bad("workspace.limit", "is always hard where the workspace is in memory");
-            }
-            (Some(WorkspaceKind::Memory), Some(WorkspaceLimit::Hard) | None)
-            | (Some(WorkspaceKind::Disk) | None, _) => {}
-        }
-        for (field, value, max) in [
-            ("pool.pool_size", pool.pool_size.into(), SLOTS_MAX),
-            ("pool.max_overflow", pool.max_overflow.into(), SLOTS_MAX),
-            ("pool.max_waiters", pool.max_waiters.into(), SLOTS_MAX),
-            ("pool.idle_ttl_ms", pool.idle_ttl_ms, YEAR_MS),
-            ("pool.lease_ttl_ms", pool.lease_ttl_ms, YEAR_MS),
-            ("ready_timeout_ms", self.ready_timeout_ms, YEAR_MS),
-            ("turn_timeout_ms", self.turn_timeout_ms, YEAR_MS),
-            ("limits.workspace_mb", self.limits.workspace_mb.into(), WORKSPACE_MB_MAX),
-            ("limits.exec_timeout_ms", self.limits.exec_timeout_ms, YEAR_MS),
-            ("limits.exec_output_bytes", self.limits.exec_output_bytes, OUTPUT_BYTES_MAX),
-        ] {
-            if value > max {
-                return bad(field, "is more than anyone could need");
-            }
-        }
-        Ok(())
-    }
 }
 
 /// A template that could never work.
@@ -438,7 +335,7 @@ pub struct InvalidTemplate {
     pub problem: &'static str,
 }
 
-/// What the runtime of a template can do, as far as decisions depend on it.
+/// The capabilities of a template's runtime, as far as decisions depend on them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RuntimeTraits {
     /// How a used sandbox is made ready for the next user.
@@ -447,7 +344,7 @@ pub struct RuntimeTraits {
     pub can_freeze: bool,
     /// Whether `/workspace` survives the death of the process that used it.
     pub workspace_survives: bool,
-    /// How the size of `/workspace` is kept, where it is on disk; none where it is in memory.
+    /// How the size of `/workspace` is limited, if it is on disk; none if it is in memory.
     #[serde(default)]
     pub disk: Option<WorkspaceLimit>,
 }
@@ -478,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn defaults_are_those_of_the_design() {
+    fn template_defaults_are_those_of_the_design() {
         let t = template();
         assert_eq!(t.validate(), Ok(()));
         assert_eq!((t.pool.pool_size, t.pool.max_overflow, t.pool.slots()), (2, 10, 12));
@@ -544,7 +441,7 @@ mod tests {
     }
 
     #[test]
-    fn the_edges_of_what_is_allowed_are_allowed() {
+    fn template_limits_are_inclusive() {
         let mut t = template();
         t.pool.acquire_min_remaining_ttl_ms = Some(t.pool.idle_ttl_ms - 1);
         assert_eq!(t.validate(), Ok(()));
@@ -564,7 +461,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_template_leaves_open_stays_open_and_what_it_says_is_kept() {
+    fn template_keeps_open_settings_open_and_given_ones_unchanged() {
         let read = |text: &str| serde_json::from_str::<Template>(text).unwrap();
         let plain = read(r#"{"name":"t"}"#);
         assert_eq!((plain.workspace.kind, plain.workspace.limit), (None, None));
@@ -579,7 +476,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_keys_are_refused_by_name() {
+    fn unknown_template_keys_are_refused_by_name() {
         let unknown = serde_json::from_str::<Template>(r#"{"name":"t","pool":{"pol_size":3}}"#);
         assert!(unknown.unwrap_err().to_string().contains("pol_size"));
         let known = serde_json::from_str::<Template>(r#"{"name":"t","pool":{"pool_size":3}}"#);

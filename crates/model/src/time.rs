@@ -1,7 +1,7 @@
 //! Two clocks, never mixed by accident. Timers run on [`Mono`], which stands still while the
 //! machine is suspended; what is stored and shown is [`Wall`]. Within a run it goes in step with a
-//! clock that nobody sets ([`RunClock`]): a machine whose time is set neither ends what lasts for a
-//! while nor lets it last longer. From one run to the next it may jump either way.
+//! clock that cannot be set ([`RunClock`]): setting the machine's time neither shortens nor
+//! prolongs leases and timeouts. From one run to the next it may jump either way.
 
 use serde::{Deserialize, Serialize};
 
@@ -65,22 +65,22 @@ impl Now {
 /// What the clocks of a machine show at one moment.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct MachineClocks {
-    /// Milliseconds since the machine was started, those included in which it was suspended. Nobody
-    /// can set it.
+    /// Milliseconds since the machine was started, including suspended time. This clock cannot be
+    /// set.
     pub boot_ms: u64,
     /// What its wall clock shows, which can be set.
     pub wall: Wall,
 }
 
-/// The wall clock of one run: what the machine's showed when the run began, and from then on in step
-/// with the time since the machine was started.
+/// The wall clock of one run: what the machine's showed when the run began, and from then on in
+/// step with the time since the machine was started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RunClock {
     began: MachineClocks,
 }
 
 impl RunClock {
-    /// That of a run that begins now.
+    /// The clock of a run that begins now.
     pub const fn begun(now: MachineClocks) -> Self {
         Self { began: now }
     }
@@ -95,7 +95,8 @@ impl RunClock {
         self.began.wall.plus(now.boot_ms.saturating_sub(self.began.boot_ms))
     }
 
-    /// By how many milliseconds the machine's wall clock is ahead of it: how far that was set since.
+    /// By how many milliseconds the machine's wall clock is ahead of it: how far that was set
+    /// since.
     pub const fn ahead_ms(self, now: MachineClocks) -> i64 {
         now.wall.0.cast_signed() - self.wall(now).0.cast_signed()
     }
@@ -106,7 +107,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_run_goes_by_the_time_since_the_machine_was_started() {
+    fn run_clock_follows_the_time_since_boot() {
         let at = |boot_ms, wall| MachineClocks { boot_ms, wall: Wall(wall) };
         let run = RunClock::begun(at(500, 10_000));
         assert_eq!(run.wall(at(500, 10_000)), Wall(10_000));

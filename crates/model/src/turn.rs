@@ -1,5 +1,5 @@
-//! Turns as they are written down: what was sent, what came back piece by piece, and how it ended.
-//! A piece is told to whoever follows before it is stored; an end is stored before it is told.
+//! Turns as they are stored: the message, the pieces of the answer, and how it ended.
+//! A piece is sent to followers before it is stored; an end is stored before it is sent.
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use crate::ids::{Generation, KeyId, SandboxId, SessionId, TurnId};
 use crate::lifecycle::TurnOutcome;
 use crate::time::Wall;
 
-/// The most pieces of a turn that may be told and not stored yet. The end of a turn that a crash
+/// The most pieces of a turn that may be sent and not stored yet. The end of a turn that a crash
 /// interrupted is numbered past them, so that no number means two things.
 pub const PIECES_BEHIND_MAX: u64 = 1_024;
 
@@ -26,7 +26,7 @@ pub struct TurnRecord {
     pub session: SessionId,
     /// The key that the session belongs to.
     pub tenant: KeyId,
-    /// What was sent, as JSON.
+    /// The message, as JSON.
     pub input: Arc<str>,
     /// When it was sent.
     pub created_at: Wall,
@@ -56,7 +56,7 @@ pub struct TurnEnd {
     pub outcome: TurnOutcome,
     /// The number that its end has after those of its pieces.
     pub seq: u64,
-    /// What the harness gave as the result, as JSON.
+    /// The result from the harness, as JSON.
     pub result: Option<Arc<str>>,
     /// What went wrong, in words.
     pub error: Option<Arc<str>>,
@@ -69,13 +69,13 @@ pub struct TurnPiece {
     pub seq: u64,
     /// When it came.
     pub at: Wall,
-    /// What it is: the name of an event in the turn's stream.
+    /// Its kind: the name of an event in the turn's stream.
     pub name: Arc<str>,
-    /// What it says, as JSON.
+    /// Its contents, as JSON.
     pub data: Arc<str>,
 }
 
-/// A change to what is written down of turns. Part of a transaction with the decision it belongs to.
+/// A change of the stored turns. Part of a transaction with the decision it belongs to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TurnChange {
     /// A turn was accepted.
@@ -94,15 +94,15 @@ pub enum TurnChange {
         /// Where and when.
         start: TurnStart,
     },
-    /// A turn is over. One that is over already stays as it is.
+    /// A turn ended. A turn that had already ended stays as it is.
     Ended {
         /// Which.
         turn: TurnId,
         /// How. Its number counts if it is above 0; else it is past everything that may have been
-        /// told: [`PIECES_BEHIND_MAX`] and one more after the last piece that is stored.
+        /// sent: [`PIECES_BEHIND_MAX`] and one more after the last piece that is stored.
         end: TurnEnd,
     },
-    /// A session begins with the history of another: its turns that are over, under new ids.
+    /// A session begins with the history of another: its ended turns, under new ids.
     Forked {
         /// Whose.
         from: SessionId,
@@ -112,7 +112,7 @@ pub enum TurnChange {
 }
 
 impl fmt::Debug for TurnRecord {
-    /// What was sent may be secret: only its size shows.
+    /// The message may be secret: only its size is shown.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("TurnRecord")
             .field("id", &self.id)
@@ -152,7 +152,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_said_is_never_printed() {
+    fn turn_input_is_never_printed() {
         let said: Arc<str> = Arc::from("\"hunter2\"");
         let end = TurnEnd {
             at: Wall(3),

@@ -1,4 +1,4 @@
-//! The answer to "why": kept after death for what ended, made on the spot for what lives.
+//! The answer to "why is this sandbox as it is": computed for a live one, stored for an ended one.
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ pub enum Why {
     Ended(Ended),
 }
 
-/// What keeps a sandbox as it is, and what will happen to it if nobody uses it.
+/// The state of a sandbox, and what will happen to it if it is not used.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Alive {
     /// The sandbox.
@@ -30,7 +30,7 @@ pub struct Alive {
     pub generation: Generation,
     /// Its template.
     pub template: TemplateName,
-    /// What isolates it, or will.
+    /// The runtime that isolates it.
     #[serde(default)]
     pub runtime: RuntimeKind,
     /// How often what was launched for it was handed out, this time included.
@@ -38,7 +38,7 @@ pub struct Alive {
     pub uses: u32,
     /// Its state.
     pub state: SandboxState,
-    /// Who uses it.
+    /// Its owner.
     pub owner: Owner,
     /// The key that its owner belongs to; nil where it has none.
     #[serde(default)]
@@ -51,12 +51,12 @@ pub struct Alive {
     pub uses_in_progress: u32,
     /// Processes that keep it awake.
     pub keep_alive_processes: u32,
-    /// What programs wrote to the scale file.
+    /// The counter in the scale file.
     pub scale: u32,
     /// How the size of its workspace is kept, where it is on disk.
     #[serde(default)]
     pub workspace_limit: Option<WorkspaceLimit>,
-    /// What its workspace took when it was last measured.
+    /// The size of its workspace when it was last measured.
     #[serde(default)]
     pub workspace_bytes: Option<u64>,
     /// Why it is being ended, if it is.
@@ -84,7 +84,7 @@ pub struct Ended {
     pub template: TemplateName,
     /// The lease it was under.
     pub lease: Option<LeaseId>,
-    /// How that lease ended; what happened to the sandbox then may be another story.
+    /// How that lease ended. The sandbox may have outlived it.
     #[serde(default)]
     pub lease_end: Option<EndCause>,
     /// The session it was of.
@@ -94,7 +94,7 @@ pub struct Ended {
     pub tenant: KeyId,
     /// Why.
     pub cause: EndCause,
-    /// What the runtime said of it.
+    /// The detail that the runtime reported.
     pub detail: Option<Arc<str>>,
     /// The decision, where it was an eviction.
     pub eviction: Option<Arc<Eviction>>,
@@ -109,7 +109,7 @@ pub struct Ended {
 pub struct Eviction {
     /// The tier of the victim.
     pub tier: Tier,
-    /// What was short.
+    /// The resource that ran out.
     pub shortage: Shortage,
     /// The next in line of each tier when it was decided, and how many stood behind each.
     pub candidates: Vec<Candidate>,
@@ -130,25 +130,25 @@ pub struct Candidate {
     pub of: u32,
 }
 
-/// The order in which sandboxes give way.
+/// The order in which sandboxes are evicted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub enum Tier {
     /// No process: state and record are deleted.
     Cold,
-    /// Alive and nobody's: killed, record deleted.
+    /// Alive and in its pool: killed, record deleted.
     Warm,
     /// A session's, between uses, nothing holding it: persisted, killed, marked cold.
     Waiting,
 }
 
 impl Tier {
-    /// All tiers, first to give way first.
+    /// All tiers, first to be evicted first.
     pub const ALL: [Self; 3] = [Self::Cold, Self::Warm, Self::Waiting];
 }
 
-/// What was short.
+/// The resource that ran out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
@@ -166,7 +166,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_end_that_was_written_before_there_were_keys_is_read() {
+    fn tombstone_that_was_stored_before_there_were_keys_is_read() {
         let old = r#"{
             "sandbox": "0192f3a0-0000-7000-8000-000000000001", "generation": 1, "template": "t",
             "lease": "0192f3a0-0000-7000-8000-000000000002", "session": null, "cause": "max_uses",

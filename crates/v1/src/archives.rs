@@ -13,7 +13,7 @@ use model::ErrorCode;
 use crate::accepts;
 use crate::exec::USING;
 use crate::files::path_of;
-use crate::used::{BOTH, Of};
+use crate::use_routes::{TARGETS, TargetSpec};
 use web::answer;
 use web::app::App;
 use web::archive::pack::Sending;
@@ -23,7 +23,7 @@ use web::front::{By, Needs};
 use web::operation::{Content, Kind, Operation, Param, Route, Takes, Verb, json};
 use web::query::Query;
 use web::refused::Refused;
-use web::used::Used;
+use web::use_target::UseTarget;
 
 const TAR: &str = "application/x-tar";
 const GZIP: &str = "application/gzip";
@@ -31,36 +31,39 @@ const GZIP: &str = "application/gzip";
 const PATH: Param = Param::new("path", Kind::Text, "A directory in the sandbox").required();
 
 pub(super) fn routes() -> Vec<Route> {
-    BOTH.iter().flat_map(routes_of).collect()
+    TARGETS.iter().flat_map(routes_of).collect()
 }
 
-fn routes_of(of: &Of) -> Vec<Route> {
-    let at = of.at;
+fn routes_of(target: &TargetSpec) -> Vec<Route> {
+    let at = target.routes;
     let get = Operation::new(
         at.download.id,
-        "A directory as a tar archive, compressed if `application/gzip` is accepted",
+        "Download a directory as a tar archive, compressed if `application/gzip` is accepted",
     )
     .answers(
         200,
-        "The archive; what could not be put in is named in a remark in it",
+        "The archive; a note inside names files that could not be added",
         [Content(TAR, None), Content(GZIP, None)],
     );
     let put = Operation::new(at.upload.id, "Unpack a tar archive, plain or gzip, into a directory")
-        .answers(200, "What came out of it", [json("Unpacked")]);
+        .answers(200, "What was unpacked", [json("Unpacked")]);
     vec![
         Route::new(
             Verb::Get,
             at.download.path,
             Needs::Read,
             download,
-            get.query([PATH]).refuses(USING).refuses(of.refuses),
+            get.query([PATH]).refuses(USING).refuses(target.refuses),
         ),
         Route::new(
             Verb::Put,
             at.upload.path,
             Needs::Use,
             upload,
-            put.query([PATH]).takes(Takes::Bytes(&[TAR, GZIP])).refuses(USING).refuses(of.refuses),
+            put.query([PATH])
+                .takes(Takes::Bytes(&[TAR, GZIP]))
+                .refuses(USING)
+                .refuses(target.refuses),
         ),
     ]
 }
@@ -69,7 +72,7 @@ async fn download(
     State(app): State<App>,
     By(caller): By,
     mut query: Query,
-    id: Used,
+    id: UseTarget,
     headers: HeaderMap,
 ) -> Result<Response, Refused> {
     let path = path_of(&mut query)?;
@@ -92,7 +95,7 @@ async fn upload(
     State(app): State<App>,
     By(caller): By,
     mut query: Query,
-    id: Used,
+    id: UseTarget,
     request: Request,
 ) -> Result<Response, Refused> {
     let path = path_of(&mut query)?;
@@ -111,7 +114,8 @@ async fn upload(
 /// By its type or its encoding; without either it is plain.
 fn is_compressed(headers: &HeaderMap) -> Result<bool, Refused> {
     let unknown = |field: &'static str, given: &[u8]| {
-        let cause = format!("{} is not understood here", String::from_utf8_lossy(given));
+        let cause =
+            format!("archives of type {} are not supported", String::from_utf8_lossy(given));
         let mut refused = Refused::new(ErrorCode::UnsupportedMediaType, cause);
         refused.field = Some(field.into());
         refused
@@ -137,7 +141,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn compression_is_told_by_type_or_encoding() {
+    fn archive_compression_follows_type_or_encoding() {
         for (kind, coding, expected) in [
             (None, None, Some(false)),
             (Some("application/x-tar"), None, Some(false)),

@@ -1,5 +1,5 @@
-//! A backup of everything but the keys, for whoever administers the server. The keys of the node are
-//! files that the command line adds: they never travel over HTTP.
+//! A backup of everything but the keys, for administrators. The keys of the node are
+//! files that the command line adds: they must never be sent over HTTP.
 
 use axum::body::Body;
 use axum::extract::State;
@@ -20,7 +20,7 @@ const TAR: &str = "application/x-tar";
 pub(super) fn routes() -> Vec<Route> {
     let make = Operation::new(
         "make_backup",
-        "A backup of the database and of the files of all sessions, made while the server runs, for `shoal backup`. What may be secret in the database stays sealed, and the key of the node is not in it",
+        "Back up the database and the files of all sessions while the server runs, for `shoal backup`. Secrets in the database stay encrypted, and the key of the node is not included",
     )
     .answers(
         200,

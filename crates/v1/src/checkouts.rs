@@ -25,7 +25,7 @@ use web::refused::Refused;
 pub(super) const ONCE: Param = Param::new(
     "Idempotency-Key",
     Kind::Matching("^[!-~]{1,255}$"),
-    "Makes it safe to send the request again: what was done is not done twice",
+    "Makes it safe to send the request again: it is carried out only once",
 );
 
 pub(super) const GETTING: &[ErrorCode] = &[
@@ -65,27 +65,24 @@ pub(super) fn routes() -> Vec<Route> {
         "The lease and its sandbox",
         [json("Checkout")],
     );
-    let get = Operation::new("get_checkout", "A lease and its sandbox").answers(
+    let get = Operation::new("get_checkout", "Get a lease and its sandbox").answers(
         200,
         "The lease and its sandbox",
         [json("Checkout")],
     );
-    let renew = Operation::new("renew_checkout", "Give a lease more time, from now on").answers(
+    let renew = Operation::new("renew_checkout", "Renew a lease, from now on").answers(
         200,
-        "The lease with its new end",
+        "The lease with its new expiry",
         [json("Checkout")],
     );
-    let give_back = Operation::new(
-        "return_checkout",
-        "Return a sandbox; one that crashed meanwhile is returned too",
-    )
-    .answers(204, "It is returned", []);
+    let give_back = Operation::new("return_checkout", "Return a sandbox, even one that crashed")
+        .answers(204, "The sandbox was returned", []);
     let abandon = Operation::new(
         "abandon_checkout",
-        "Give up a checkout whose answer was not taken: the lease that was handed out for this key is returned, \
-         and none will be handed out for it",
+        "Abandon a checkout whose answer did not arrive: the lease for this idempotency key is returned, \
+         and no other will be handed out for it",
     )
-    .answers(204, "Nothing is left of it", []);
+    .answers(204, "The request was abandoned", []);
     let one = "/v1/checkouts/{id}";
     vec![
         Route::new(
@@ -100,7 +97,7 @@ pub(super) fn routes() -> Vec<Route> {
                 ErrorCode::DeadlineExceeded,
             ]),
         ),
-        Route::new(Verb::Post, "/v1/checkouts", Needs::Use, create, getting(new)),
+        Route::new(Verb::Post, "/v1/checkouts", Needs::Use, create, hand_out_operation(new)),
         Route::new(
             Verb::Get,
             one,
@@ -119,9 +116,9 @@ pub(super) fn routes() -> Vec<Route> {
     ]
 }
 
-/// What a route takes and refuses that hands out a sandbox: a checkout, and making one by itself. Both
-/// answer with [`Asked::hand_out`].
-pub(super) fn getting(operation: Operation) -> Operation {
+/// Parameters and error codes of the routes that hand out a sandbox: a checkout, and a sandbox
+/// alone. Both answer with [`CheckoutCall::hand_out`].
+pub(super) fn hand_out_operation(operation: Operation) -> Operation {
     operation.takes(Takes::Json("CheckoutRequest")).headers([ONCE]).refuses(GETTING)
 }
 
@@ -132,19 +129,19 @@ async fn create(
     headers: HeaderMap,
     request: Json<wire::CheckoutRequest>,
 ) -> Result<Response, Refused> {
-    let asked = Asked { caller, route: "/v1/checkouts", headers: &headers };
+    let asked = CheckoutCall { caller, route: "/v1/checkouts", headers: &headers };
     asked.hand_out(&app, request, |id, sandbox, path| Checkout { id, sandbox, path }).await
 }
 
-/// Who asks for a sandbox, and how.
-pub(super) struct Asked<'a> {
+/// One request that hands out a sandbox.
+pub(super) struct CheckoutCall<'a> {
     pub(super) caller: Caller,
     pub(super) route: &'static str,
     pub(super) headers: &'a HeaderMap,
 }
 
-impl Asked<'_> {
-    /// Checks a sandbox out and answers with it in the shape of the route.
+impl CheckoutCall<'_> {
+    /// Checks out a sandbox and answers in the form of the route.
     pub(super) async fn hand_out<T: Serialize>(
         self,
         app: &App,
@@ -191,7 +188,7 @@ fn hand_over(
     Handover::new(bytes, handed_out, claim.map(|claim| (claim, Answer::Lease { lease, path })))
 }
 
-/// A lease that an earlier run of the server gave out is not given out again.
+/// A lease that an earlier run of the server handed out is not handed out again.
 fn refuse_lost(app: &App, caller: Caller, lease: LeaseId) -> Result<(), Refused> {
     match app.engine.lease(caller, lease) {
         Err(refusal) if refusal.code != ErrorCode::LeaseUnknown => Err(refusal.into()),
@@ -274,7 +271,7 @@ async fn abandon(
 ) -> Result<Response, Refused> {
     if let Some(lease) = app.idempotency.abandon(&headers, caller.key).await? {
         match app.engine.return_lease(caller, lease).await {
-            // It has ended, one way or another.
+            // The lease has already ended.
             Err(refusal)
                 if matches!(refusal.code, ErrorCode::LeaseLost | ErrorCode::LeaseUnknown) => {}
             returned => returned?,

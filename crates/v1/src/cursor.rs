@@ -1,13 +1,14 @@
-//! Where a page of sessions ended, as text that clients give back as it is. It names a place in the
-//! order and not a session, so that the next page is the same whether that session is still there
-//! or not. It must never be trusted: whoever makes one up gets another page of what is his.
+//! The cursor of a page of sessions, which clients send back unchanged. It names a position in the
+//! order and not a session, so that the next page is the same whether that session still exists or
+//! not. It must never be trusted: a made-up cursor only leads to another page of the caller's
+//! sessions.
 
 use std::fmt;
 use std::str::FromStr;
 
 use model::{SessionId, Wall};
 
-/// What one looks like.
+/// The pattern of a cursor.
 pub(crate) const PATTERN: &str = "^[0-9a-f]{48}$";
 
 /// After a session that was made then and has this id.
@@ -26,7 +27,7 @@ impl fmt::Display for Cursor {
 
 impl fmt::Display for NoCursor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("this is no `next` of a page before")
+        f.write_str("the cursor is not the `next` of an earlier page")
     }
 }
 
@@ -52,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_none_is_refused() {
+    fn invalid_cursor_is_refused() {
         let cursor = Cursor(Wall(1), SessionId::from_u128(2)).to_string();
         assert_eq!(cursor.len(), 48);
         for text in [
@@ -71,7 +72,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn one_is_read_as_it_was_written(made_at: u64, id: u128) {
+        fn cursor_is_read_as_it_was_written(made_at: u64, id: u128) {
             let cursor = Cursor(Wall(made_at), SessionId::from_u128(id));
             prop_assert_eq!(cursor.to_string().parse(), Ok(cursor));
         }

@@ -25,14 +25,17 @@ pub(super) fn routes() -> Vec<Route> {
         "The document",
         [Content("application/json", None)],
     );
-    let page = Operation::new("get_error_page", "What an error code means and what to do about it")
-        .answers(200, "A page of text", [Content(MARKDOWN, None)]);
+    let page = Operation::new("get_error_page", "Explain an error code and its remedy").answers(
+        200,
+        "A page of text",
+        [Content(MARKDOWN, None)],
+    );
     vec![
         Route::new(Verb::Get, "/v1/openapi.json", Needs::Read, self::document, document),
         Route::new(
             Verb::Get,
             "/docs/errors/{code}",
-            Needs::Nothing,
+            Needs::Public,
             self::page,
             page.refuses(&[ErrorCode::NotFound]),
         ),

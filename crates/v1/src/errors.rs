@@ -1,5 +1,5 @@
-//! A page about each error code, made from the one table that says what it means. The same text
-//! is served to whoever follows the `type` of a problem, and kept in `docs/errors.md`.
+//! A page about each error code, made from the table of codes. The server serves it at the `type`
+//! of a problem, and `docs/errors.md` has the same text.
 
 use std::fmt::Write as _;
 
@@ -30,20 +30,21 @@ fn section(code: ErrorCode) -> String {
 /// All pages as one document.
 pub fn document() -> String {
     let example = Problem::new(
-        &Refusal::new(ErrorCode::QueueFull, "1024 callers wait already").retry_after(1000),
+        &Refusal::new(ErrorCode::QueueFull, "1024 callers already wait for the pool")
+            .retry_after(1000),
         None,
         "8f2c1a07-1b",
     );
     let example = serde_json::to_string_pretty(&example).unwrap_or_default();
     let mut text = format!(
         "# Error codes\n\n\
-         Whatever is refused is answered with `application/problem+json`:\n\n\
+         Every refusal is an `application/problem+json`:\n\n\
          ```json\n{example}\n```\n\n\
          Branch on `code`: it never changes its meaning. `detail` is for people, `remedy` says what to do, `retryable`\n\
          whether the same request may work later and `retry_after_ms` when; `field` names the field, parameter or header\n\
          that is wrong, `request_id` finds the request in the server's log. A server also serves the section of each code\n\
          at its `type`, `/docs/errors/CODE`.\n\n\
-         This page is made from the table in `crates/model/src/error.rs`; a test says how to make it anew.\n"
+         This page is generated from the table in `crates/model/src/error.rs`; a test says how to generate it again.\n"
     );
     for &code in ErrorCode::ALL {
         // Writing to a string cannot fail.

@@ -1,7 +1,6 @@
-//! What happened: as a page of the past, or as a stream that goes on. A stream reads from the
-//! history, so a slow reader costs nothing and misses nothing, and one that was away is told if
-//! some of it is forgotten. Changes of states are put in between from memory, as far as they are
-//! remembered there.
+//! Events, as a page or as a stream. A stream reads from the stored history, so a slow reader costs
+//! nothing and misses nothing, and a client that was away gets a `reset` if events were deleted.
+//! Transitions of states are inserted from memory, as far as memory still has them.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -20,50 +19,50 @@ use web::answer;
 use web::app::App;
 use web::front::{By, Needs};
 use web::key_watch::KeyWatch;
-use web::lasting::Place;
+use web::long_lived::LongLivedSlot;
 use web::operation::{Content, Kind, Operation, Param, Route, Verb, json};
 use web::path::Named;
 use web::query::Query;
 use web::refused::Refused;
-use web::stream::{self, Format, HEARTBEAT, Pieces, SSE};
+use web::stream::{self, BodySource, Format, HEARTBEAT, SSE};
 
 const PAGE: u64 = 100;
 const PAGE_MAX: u64 = 1000;
 /// How many a stream reads at once.
 const STREAM_PAGE: u32 = 250;
-/// What fits into the numbers of a store.
+/// The largest number of an event in a store.
 pub(super) const AFTER_MAX: u64 = i64::MAX as u64;
-/// How often a stream looks for changes of states. Each exec of each key makes two of them: streams that
-/// woke up for every one would cost more than the execs.
+/// How often a stream looks for transitions. Each exec of each key makes two of them: streams
+/// that woke up for every one would cost more than the execs.
 const STATES_EVERY: Duration = Duration::from_millis(100);
 const LAST_EVENT_ID: &str = "last-event-id";
 
 const AFTER: Param = Param::new(
     "after",
     Kind::Number(0, AFTER_MAX),
-    "Only events with a higher number. Without it a page begins with the oldest, a stream with the next",
+    "Only events with a higher number. Not given: a page begins with the oldest event, a stream with the next one",
 );
 const LIMIT: Param =
-    Param::new("limit", Kind::Number(1, PAGE_MAX), "At most so many in a page; 100 if not given");
+    Param::new("limit", Kind::Number(1, PAGE_MAX), "The most events in a page; 100 if not given");
 pub(super) const RESUME: Param = Param::new(
     "Last-Event-ID",
     Kind::Number(0, AFTER_MAX),
-    "The last event that was read: the stream goes on after it",
+    "The last event that the client read: the stream continues after it",
 );
-const TOLD: &str = "A stream of `Event`s; a page of them if only `application/json` is accepted. A stream \
-    tells by a `reset` event that some are forgotten, or that the history is another one. Only streams have \
-    `sandbox_state`, a change of the state of a sandbox, as it happens";
+const STREAM_OR_PAGE: &str = "A stream of `Event`s; a page of them if only `application/json` is accepted. A stream \
+    has a `reset` event if events were deleted, or if the history is another one. Only streams have \
+    `sandbox_state`, a change of the state of a sandbox";
 
 pub(super) fn routes() -> Vec<Route> {
-    let told = |id, about| {
+    let operation = |id, about| {
         let content = [json("EventList"), Content(SSE, Some("Event"))];
-        Operation::new(id, about).answers(200, TOLD, content)
+        Operation::new(id, about).answers(200, STREAM_OR_PAGE, content)
     };
-    let all = told("list_events", "What happened, and what happens");
-    let of_one = told("list_sandbox_events", "The same for one sandbox");
-    let of_session = told(
+    let all = operation("list_events", "List events, or stream them");
+    let of_one = operation("list_sandbox_events", "List or stream the events of one sandbox");
+    let of_session = operation(
         "list_session_events",
-        "The same for one session, also when it has ended, as long as any are kept",
+        "List or stream the events of one session; of an ended one as long as they are stored",
     );
     vec![
         Route::new(
@@ -106,7 +105,7 @@ async fn all(
     query: Query,
     headers: HeaderMap,
 ) -> Result<Response, Refused> {
-    tell(&app, caller, query, &headers, Of::default()).await
+    stream_or_page(&app, caller, query, &headers, EventFilter::default()).await
 }
 
 async fn one(
@@ -116,9 +115,10 @@ async fn one(
     Named(id): Named<SandboxId>,
     headers: HeaderMap,
 ) -> Result<Response, Refused> {
-    // Also of one that ended, as long as anything is remembered of it.
+    // Also of an ended one, as long as something is stored of it.
     app.engine.why(caller, id).await?;
-    tell(&app, caller, query, &headers, Of { sandbox: Some(id), session: None }).await
+    stream_or_page(&app, caller, query, &headers, EventFilter { sandbox: Some(id), session: None })
+        .await
 }
 
 async fn session(
@@ -128,37 +128,37 @@ async fn session(
     Named(id): Named<SessionId>,
     headers: HeaderMap,
 ) -> Result<Response, Refused> {
-    let of = Of { sandbox: None, session: Some(id) };
+    let of = EventFilter { sandbox: None, session: Some(id) };
     if let Err(unknown) = app.engine.check_session(caller, id) {
-        // One that ended long ago is known by what is told of it.
+        // A session that ended long ago is known by its events alone.
         let page = app.engine.events(caller, of.query(0, 1)).await?;
         if page.events.is_empty() {
             return Err(unknown.into());
         }
     }
-    tell(&app, caller, query, &headers, of).await
+    stream_or_page(&app, caller, query, &headers, of).await
 }
 
-/// Whose events are told; everybody's that the caller may know of if neither is named.
+/// Which events; all that the caller may see if neither is named.
 #[derive(Debug, Clone, Copy, Default)]
-struct Of {
+struct EventFilter {
     sandbox: Option<SandboxId>,
     session: Option<SessionId>,
 }
 
-impl Of {
+impl EventFilter {
     const fn query(self, after: u64, limit: u32) -> EventQuery {
         let Self { sandbox, session } = self;
         EventQuery { sandbox, session, ..EventQuery::after(after, limit) }
     }
 }
 
-async fn tell(
+async fn stream_or_page(
     app: &App,
     caller: Caller,
     mut query: Query,
     headers: &HeaderMap,
-    of: Of,
+    of: EventFilter,
 ) -> Result<Response, Refused> {
     let after = query.number("after", 0..=AFTER_MAX)?;
     let limit = query.number("limit", 1..=PAGE_MAX)?;
@@ -167,20 +167,20 @@ async fn tell(
     if accepts(headers, "application/json") && !accepts(headers, SSE) {
         return page(app, caller, after.unwrap_or(0), limit.unwrap_or(PAGE), of).await;
     }
-    let place = app.lasting.begin(caller.key)?;
+    let slot = app.long_lived.begin(caller.key)?;
     let (watch, states) = (app.engine.watch(), app.engine.watch_states());
-    let told = Told {
-        _place: place,
+    let events = EventStream {
+        _slot: slot,
         app: app.clone(),
         caller,
         of,
         after: after.unwrap_or_else(|| watch.last()),
-        // Who begins now missed nothing.
+        // A stream that begins now missed nothing.
         looks_back: after.is_some(),
         resumed: after.is_some(),
         watch,
         since: after.unwrap_or(0),
-        // Who goes on somewhere may want to know of changes since then.
+        // A client that resumes gets the transitions since then.
         place: if after.is_some() { 0 } else { states.last() },
         states,
         looked_at: Instant::now(),
@@ -190,7 +190,7 @@ async fn tell(
         ready: VecDeque::new(),
         over: false,
     };
-    Ok(stream::response(Format::Sse, told))
+    Ok(stream::response(Format::Sse, events))
 }
 
 /// The last event that a client says it has read.
@@ -207,37 +207,37 @@ async fn page(
     caller: Caller,
     after: u64,
     limit: u64,
-    of: Of,
+    of: EventFilter,
 ) -> Result<Response, Refused> {
     let page = app.engine.events(caller, of.query(after, limit as u32)).await?;
     let (oldest, last) = (page.oldest, page.last);
     let events: Vec<_> = page.events.into_iter().map(Event::from).collect();
-    // What comes later may belong to others: then the next page is the empty one.
+    // Later events may belong to other keys: then the next page is empty.
     let is_full = events.len() as u64 == limit;
     let next = events.last().filter(|event| is_full && event.id < last).map(|event| event.id);
     answer::ok(&EventList { events, next, oldest })
 }
 
 /// A stream of events.
-struct Told {
-    _place: Place,
+struct EventStream {
+    _slot: LongLivedSlot,
     app: App,
     caller: Caller,
-    of: Of,
+    of: EventFilter,
     /// The last one that was read.
     after: u64,
     looks_back: bool,
-    /// Its beginning was said by the client, and not looked at yet.
+    /// The client chose where it begins, and that is not checked yet.
     resumed: bool,
     watch: EventWatch,
-    /// Changes of states before this event are of no interest.
+    /// Transitions before this event are skipped.
     since: u64,
     /// The place of the last change of a state that was looked at.
     place: u64,
     states: StatesWatch,
-    /// When it last looked for changes of states.
+    /// When it last looked for transitions.
     looked_at: Instant,
-    /// When it last sent something. What belongs to others must not keep its sign of life back.
+    /// When it last sent something. Events of other keys must not delay its heartbeat.
     said_at: Instant,
     /// The history was read.
     begun: bool,
@@ -246,11 +246,11 @@ struct Told {
     over: bool,
 }
 
-impl Told {
-    /// Reads what is new; false if there is nothing.
+impl EventStream {
+    /// Reads new events; false if there are none.
     async fn read(&mut self) -> Result<bool, Refused> {
-        // Changes of states first: whatever was written before them is found in the history then.
-        let Of { sandbox, session } = self.of;
+        // Transitions first: events before them are then found in the history.
+        let EventFilter { sandbox, session } = self.of;
         let query = StatesQuery { place: self.place, after: self.since, sandbox, session };
         let mut states = self.app.engine.states(self.caller, &query);
         self.looked_at = Instant::now();
@@ -262,12 +262,12 @@ impl Told {
         Ok(!self.ready.is_empty())
     }
 
-    /// Reads the next part of the history, and puts changes of states where they happened.
+    /// Reads the next part of the history, and inserts transitions where they happened.
     async fn read_history(&mut self, mut states: StatesFound) -> Result<bool, Refused> {
         let query = self.of.query(self.after, STREAM_PAGE);
         let page = self.app.engine.events(self.caller, query).await?;
         self.begun = true;
-        // Numbers that are not given out yet are those of another history, which ended.
+        // Numbers above the last one belong to another history, which is gone.
         let is_of_another = std::mem::take(&mut self.resumed) && self.after > page.last;
         if is_of_another || self.looks_back && page.forgot_since(self.after) {
             let reset = EventsReset { oldest: page.oldest };
@@ -284,34 +284,34 @@ impl Told {
         for stored in page.events {
             self.tell_states(&mut states, stored.number);
             self.after = stored.number;
-            self.tell(stored);
+            self.push(stored);
         }
         if is_all {
             self.tell_states(&mut states, u64::MAX);
             self.place = states.place;
-            // What is left belongs to others.
+            // The rest belongs to other keys.
             self.after = self.after.max(page.last);
         }
         Ok(!self.ready.is_empty())
     }
 
-    /// Tells the changes of states that happened before an event.
+    /// Sends the transitions that happened before an event.
     fn tell_states(&mut self, states: &mut StatesFound, before: u64) {
         while let Some((place, stored)) = states.changes.pop_front_if(|(_, s)| s.number < before) {
             self.place = place;
-            // One whose decision was written with later ones comes after what those told: numbers
-            // never go back, so that a client that comes again misses nothing.
-            self.tell(StoredEvent { number: stored.number.max(self.after), ..stored });
+            // One whose decision was written with later ones comes after the events of those:
+            // numbers never go back, so that a client that comes again misses nothing.
+            self.push(StoredEvent { number: stored.number.max(self.after), ..stored });
         }
     }
 
-    fn tell(&mut self, stored: StoredEvent) {
+    fn push(&mut self, stored: StoredEvent) {
         let event = Event::from(stored);
         let name = event.body.name();
         self.ready.push_back(Format::Sse.event(Some(event.id), name, &event));
     }
 
-    /// Waits for more; none if the stream is over.
+    /// Waits for more; none if the stream has ended.
     async fn wait(&mut self) -> Option<Waited> {
         let mut stopping = self.app.stopping.clone();
         let states = async {
@@ -332,7 +332,7 @@ enum Waited {
     Quiet,
 }
 
-impl Pieces for Told {
+impl BodySource for EventStream {
     async fn next(&mut self) -> Option<Bytes> {
         loop {
             if let Some(ready) = self.ready.pop_front() {
@@ -345,9 +345,9 @@ impl Pieces for Told {
             match self.read().await {
                 Ok(true) => continue,
                 Ok(false) => {}
-                // The client comes back with the last number it read.
+                // The client reconnects with the last number it read.
                 Err(refused) => {
-                    tracing::warn!(cause = %refused.refusal, "a stream of events ends");
+                    tracing::warn!(cause = %refused.refusal, "a stream of events failed");
                     return None;
                 }
             }
@@ -377,12 +377,19 @@ mod tests {
     use super::*;
 
     async fn stream(app: &App, caller: Caller) -> Body {
-        let told = tell(app, caller, Query::default(), &HeaderMap::new(), Of::default()).await;
-        told.unwrap_or_else(|refused| panic!("{refused:?}")).into_body()
+        let answered = stream_or_page(
+            app,
+            caller,
+            Query::default(),
+            &HeaderMap::new(),
+            EventFilter::default(),
+        )
+        .await;
+        answered.unwrap_or_else(|refused| panic!("{refused:?}")).into_body()
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_quiet_stream_says_that_it_is_there_until_its_key_is_revoked() {
+    async fn event_stream_sends_heartbeats_until_its_key_is_revoked() {
         let store = store::memory::MemoryStore::new(store::Retention::default());
         let (config, runtimes) = (engine::EngineConfig::default(), engine::Runtimes::new());
         let started = engine::Engine::start(config, Arc::new(store), runtimes).await.unwrap();
@@ -408,7 +415,7 @@ mod tests {
         assert!(stopped.frame().await.is_none());
     }
     #[tokio::test(start_paused = true)]
-    async fn a_stream_says_that_it_is_there_while_others_keep_the_server_busy() {
+    async fn event_stream_sends_heartbeats_while_other_keys_are_busy() {
         let name = TemplateName::new("default").unwrap();
         let template = Template { runtime: RuntimeKind::Fake, ..Template::named(name.clone()) };
         let fake = Arc::new(FakeRuntime::new(FakeSettings::default()));

@@ -1,4 +1,4 @@
-//! Programs: run to their end with their output kept, or watched while they run.
+//! Exec: runs a program to its end and returns its output, or streams the output.
 
 use std::time::Duration;
 
@@ -11,22 +11,22 @@ use tokio::time::Instant;
 use wire::{ExecExit, ExecRequest, ExecResult};
 
 use crate::accepts;
-use crate::exec_stream::{Watched, Watching};
-use crate::used::{BOTH, Of};
+use crate::exec_stream::{ExecStream, StreamOptions};
+use crate::use_routes::{TARGETS, TargetSpec};
 use web::answer::{self, Step};
 use web::app::App;
 use web::body::{Json, json_up_to};
-use web::checks::{checked, checked_command, checked_env, checked_stdin};
-use web::exit::exit;
+use web::exec_exit::exit;
 use web::front::{Admitted, Needs};
+use web::input_checks::{checked, checked_command, checked_env, checked_stdin};
 use web::key_watch::while_it_works;
 use web::operation::{Content, Operation, Route, Takes, Verb, json};
 use web::query::NoQuery;
 use web::refused::Refused;
 use web::stream::{self, Format, NDJSON, SSE};
-use web::used::Used;
+use web::use_target::UseTarget;
 
-/// What any use of a sandbox may be refused for.
+/// Error codes of any use of a sandbox.
 pub(super) const USING: &[ErrorCode] = &[
     ErrorCode::SandboxGone,
     ErrorCode::SandboxCrashed,
@@ -49,24 +49,24 @@ pub(super) const USING: &[ErrorCode] = &[
 ];
 
 pub(super) fn routes() -> Vec<Route> {
-    BOTH.iter().map(route).collect()
+    TARGETS.iter().map(route).collect()
 }
 
-fn route(of: &Of) -> Route {
+fn route(target: &TargetSpec) -> Route {
     let exec = Operation::new(
-        of.at.exec.id,
-        "Run a program; by `Accept` its end is waited for, or it is watched as a stream",
+        target.routes.exec.id,
+        "Run a program. The `Accept` header decides whether the answer comes at its end or is a stream",
     )
     .answers(
         200,
-        "What came of it, or a stream of `ExecEvent`s of which the last is `exit` or `error`",
+        "The result, or a stream of `ExecEvent`s whose last one is `exit` or `error`",
         [json("ExecResult"), Content(SSE, Some("ExecEvent")), Content(NDJSON, Some("ExecEvent"))],
     );
-    let exec = exec.takes(Takes::Json("ExecRequest")).refuses(USING).refuses(of.refuses);
-    Route::new(Verb::Post, of.at.exec.path, Needs::Use, self::exec, exec)
+    let exec = exec.takes(Takes::Json("ExecRequest")).refuses(USING).refuses(target.refuses);
+    Route::new(Verb::Post, target.routes.exec.path, Needs::Use, self::exec, exec)
 }
 
-/// How the program is to be watched; not at all if its end is waited for.
+/// The format of the stream; none if the answer comes at the end.
 fn format(headers: &HeaderMap) -> Option<Format> {
     if accepts(headers, SSE) {
         return Some(Format::Sse);
@@ -78,17 +78,17 @@ async fn exec(
     State(app): State<App>,
     Admitted { caller, request_id }: Admitted,
     NoQuery: NoQuery,
-    id: Used,
+    id: UseTarget,
     request: Request,
 ) -> Result<Response, Refused> {
-    // Who may not use the sandbox has no business sending the input of a program.
+    // A caller that may not use the sandbox must not make the server read a large body.
     id.check(&app, caller)?;
     let format = format(request.headers());
     let Json { value, bytes, share } =
         json_up_to(request, &app, app.settings.exec_bytes_max).await?;
     // The input of the program is a copy, which takes their place.
     drop(bytes);
-    let asked = Asked::new(value)?;
+    let asked = CheckedRequest::new(value)?;
     let began = Instant::now();
     let used = id.begin(&app, caller, UseKind::Exec).await?;
     let granted = Instant::now();
@@ -104,21 +104,21 @@ async fn exec(
     };
     let request_id = request_id.to_str().unwrap_or_default();
     let (output_bytes, patience) = (asked.output_bytes, limits.timeout);
-    let watching = Watching { app, caller, patience, output_bytes, format, request_id, share };
-    let watched = Watched::start(used, asked.spec, watching).await?;
+    let watching = StreamOptions { app, caller, patience, output_bytes, format, request_id, share };
+    let watched = ExecStream::start(used, asked.spec, watching).await?;
     let mut response = stream::response(format, watched);
     answer::timed(&mut response, &[grant]);
     Ok(response)
 }
 
-/// A program that could be run.
-struct Asked {
+/// A checked request.
+struct CheckedRequest {
     spec: ExecSpec,
     timeout_ms: Option<u64>,
     output_bytes: Option<u64>,
 }
 
-impl Asked {
+impl CheckedRequest {
     fn new(request: ExecRequest) -> Result<Self, Refused> {
         let ExecRequest { command, argv, cwd, env, stdin, stdin_base64, timeout_ms, output_bytes } =
             request;
@@ -135,13 +135,13 @@ impl Asked {
         Ok(Self { spec, timeout_ms, output_bytes })
     }
 
-    /// The template bounds how much output the server keeps: who wants more takes it as a stream.
+    /// The template limits the output that the server buffers: a stream has no limit.
     fn limits(&self, used: &Use, is_kept: bool) -> Result<RunLimits, Refused> {
         let template = used.limits();
         let most = template.exec_output_bytes.min(ExecRequest::OUTPUT_BYTES_MAX);
         let output_bytes = self.output_bytes.unwrap_or(most);
         if is_kept && output_bytes > most {
-            let cause = format!("output_bytes: at most {most} are kept; a stream has no limit");
+            let cause = format!("output_bytes: must be at most {most}; a stream has no limit");
             return Err(Refused::invalid("output_bytes", cause));
         }
         let timeout_ms = self.timeout_ms.unwrap_or(template.exec_timeout_ms);
@@ -163,14 +163,16 @@ fn result(ran: Collected) -> ExecResult {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use web::checks::{ARGUMENT_BYTES_MAX, ARGUMENTS_MAX};
+    use web::input_checks::{ARGUMENT_BYTES_MAX, ARGUMENTS_MAX};
 
     fn blamed(request: ExecRequest) -> Option<String> {
-        Asked::new(request).err().map(|refused| refused.field.unwrap_or_default().into_owned())
+        CheckedRequest::new(request)
+            .err()
+            .map(|refused| refused.field.unwrap_or_default().into_owned())
     }
 
     #[test]
-    fn requests_that_could_not_be_run_are_refused_by_field() {
+    fn exec_requests_are_refused_by_field() {
         let base = || ExecRequest::shell("true");
         let text = |text: &str| Some(text.to_owned());
         for (request, field) in [

@@ -1,6 +1,6 @@
-//! A program that is watched while it runs. Its output is read only as fast as the client takes it;
-//! a client that goes away takes the program with it. Its deadline does not depend on the client:
-//! nobody looks here while the connection is full, so a task of its own keeps it.
+//! The streamed output of a program. It is read only as fast as the client takes it; if the client
+//! disconnects, the program is killed. The timeout does not depend on the client: this stream is
+//! not polled while the connection is full, so a separate task enforces it.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -16,18 +16,18 @@ use wire::ExecEvent;
 
 use web::app::App;
 use web::body_memory::Share;
-use web::exit::exit;
+use web::exec_exit::exit;
 use web::key_watch::{KeyWatch, revoked};
-use web::pieces;
 use web::refused::Refused;
-use web::stream::{Format, HEARTBEAT, Pieces};
+use web::stream::{BodySource, Format, HEARTBEAT};
+use web::utf8_chunks::Utf8Chunks;
 
 const READ_BYTES: usize = 64 * 1024;
 /// How long a program that was killed may take to be gone.
 const KILL_GRACE: Duration = Duration::from_secs(5);
 
 /// A program and what was read of it.
-pub(crate) struct Watched {
+pub(crate) struct ExecStream {
     process: Process,
     stdout: Side,
     stderr: Side,
@@ -46,23 +46,23 @@ pub(crate) struct Watched {
     used: Use,
 }
 
-/// The end of a program's time. Dropped, it is lifted.
+/// The timeout of a program. Dropped, it no longer applies.
 struct Deadline {
     passed: Arc<AtomicBool>,
     keeping: AbortHandle,
-    /// When it must be gone, even if it had to be killed.
+    /// When the program must have ended, even if it had to be killed.
     gone_by: Instant,
 }
 
 impl Deadline {
-    /// Kills the program when its time is over.
-    fn keep(process: &Process, at: Instant) -> Self {
+    /// Kills the program at its timeout.
+    fn start(process: &Process, at: Instant) -> Self {
         let passed = Arc::new(AtomicBool::new(false));
         let (handle, seen) = (process.handle(), Arc::clone(&passed));
         let keeping = tasks::spawn(async move {
             sleep_until(at).await;
             seen.store(true, Ordering::Relaxed);
-            // That it could not be killed is seen by its end, which then does not come.
+            // If the kill fails, the end of the program does not come, which is noticed elsewhere.
             let _ = timeout(KILL_GRACE, handle.kill()).await;
         });
         Self { passed, keeping: keeping.abort_handle(), gone_by: at + 2 * KILL_GRACE }
@@ -83,7 +83,7 @@ impl Drop for Deadline {
 /// One of its two outputs.
 struct Side {
     reader: Option<Box<dyn AsyncRead + Send + Unpin>>,
-    pieces: pieces::Pieces,
+    pieces: Utf8Chunks,
     buffer: BytesMut,
     /// How much more may be passed on.
     room: Option<u64>,
@@ -92,7 +92,7 @@ struct Side {
 
 impl Side {
     fn new(reader: Option<Box<dyn AsyncRead + Send + Unpin>>, room: Option<u64>) -> Self {
-        let pieces = pieces::Pieces::default();
+        let pieces = Utf8Chunks::default();
         Self { reader, pieces, buffer: BytesMut::new(), room, truncated: false }
     }
 
@@ -108,7 +108,7 @@ impl Side {
         }
     }
 
-    /// What may be passed on of what was read.
+    /// The part of the read bytes that may be sent.
     fn take(&mut self) -> Option<wire::Output> {
         let mut read = self.buffer.split();
         if let Some(room) = &mut self.room {
@@ -121,8 +121,8 @@ impl Side {
     }
 }
 
-/// How a program is to be watched, and for whom.
-pub(crate) struct Watching<'a> {
+/// How the output is streamed, and for which caller.
+pub(crate) struct StreamOptions<'a> {
     pub(crate) app: App,
     pub(crate) caller: Caller,
     pub(crate) patience: Duration,
@@ -130,18 +130,19 @@ pub(crate) struct Watching<'a> {
     pub(crate) output_bytes: Option<u64>,
     pub(crate) format: Format,
     pub(crate) request_id: &'a str,
-    /// What the body of the request holds of the memory for them.
+    /// The share of the request body in the memory for bodies.
     pub(crate) share: Share,
 }
 
-impl Watched {
+impl ExecStream {
     pub(crate) async fn start(
         used: Use,
         mut spec: ExecSpec,
-        watching: Watching<'_>,
+        watching: StreamOptions<'_>,
     ) -> Result<Self, Refused> {
-        let Watching { app, caller, patience, output_bytes, format, request_id, share } = watching;
-        // That it cannot be started is an answer, not an event.
+        let StreamOptions { app, caller, patience, output_bytes, format, request_id, share } =
+            watching;
+        // A failed start is a refusal, not an event.
         spec.confirm_start = true;
         let began = Instant::now();
         let mut process = match used.exec(spec).await {
@@ -154,7 +155,7 @@ impl Watched {
         Ok(Self {
             stdout: Side::new(process.stdout.take(), output_bytes),
             stderr: Side::new(process.stderr.take(), output_bytes),
-            deadline: Deadline::keep(&process, began + patience),
+            deadline: Deadline::start(&process, began + patience),
             process,
             began,
             exit: None,
@@ -175,7 +176,7 @@ impl Watched {
         self.end(false);
     }
 
-    /// Ends the stream once the program is over and everything it wrote was read.
+    /// Ends the stream once the program has ended and all its output was read.
     fn end_if_over(&mut self) {
         let Some(ended) = self.exit else { return };
         if self.over || self.stdout.reader.is_some() || self.stderr.reader.is_some() {
@@ -202,7 +203,7 @@ impl Watched {
     /// Waits for something to happen; false if nothing did for a while.
     async fn step(&mut self) -> bool {
         let ended = self.exit.is_some();
-        // Who looks long after the deadline finds the end that came meanwhile.
+        // A poll long after the deadline must see an end that came before it.
         let gone_by = self.deadline.gone_by.max(Instant::now() + KILL_GRACE);
         let happened = tokio::select! {
             read = self.stdout.read() => Happened::Out(read),
@@ -226,7 +227,7 @@ impl Watched {
             // The program ends with the stream.
             Happened::Revoked => self.fail(&revoked()),
             Happened::Late => {
-                let cause = "the program was killed and did not end";
+                let cause = "the program was killed at its timeout and did not end";
                 self.fail(&Refused::new(model::ErrorCode::DeadlineExceeded, cause));
             }
         }
@@ -243,7 +244,7 @@ enum Happened {
     Late,
 }
 
-impl Pieces for Watched {
+impl BodySource for ExecStream {
     async fn next(&mut self) -> Option<Bytes> {
         loop {
             if let Some(event) = self.events.pop_front() {

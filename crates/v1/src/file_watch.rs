@@ -1,6 +1,5 @@
-//! A watch on its way to a client. Its first word comes at once, when the watch is armed; a quiet one
-//! says now and then that it is still there, and it ends with its directory, its key, its sandbox and
-//! the server.
+//! A stream of file changes. Its first event comes when the watch is active; a silent stream sends
+//! heartbeats. It ends with its directory, its key, its sandbox or the server.
 
 use axum::extract::ws::{CloseFrame, Message, WebSocket, close_code};
 use bytes::Bytes;
@@ -12,9 +11,9 @@ use wire::{ChangedFile, FileEvent};
 
 use web::app::App;
 use web::key_watch::KeyWatch;
-use web::lasting::Place;
+use web::long_lived::LongLivedSlot;
 use web::refused::Refused;
-use web::stream::{Format, HEARTBEAT, Pieces};
+use web::stream::{BodySource, Format, HEARTBEAT};
 
 /// A directory that is watched.
 pub(crate) struct WatchedFiles {
@@ -26,7 +25,7 @@ pub(crate) struct WatchedFiles {
     request_id: String,
     begun: bool,
     over: bool,
-    _place: Place,
+    _slot: LongLivedSlot,
     /// Last: the sandbox must stay until the watch is gone.
     used: Use,
 }
@@ -35,7 +34,7 @@ pub(crate) struct WatchedFiles {
 enum Next {
     Event(FileEvent),
     Quiet,
-    /// The server stops, or the key works no more.
+    /// The server stops, or the key is no longer valid.
     Cut,
 }
 
@@ -50,8 +49,8 @@ impl WatchedFiles {
     ) -> Result<Self, Refused> {
         let (key, stops) = (KeyWatch::new(caller.key), app.stopping.clone());
         let (begun, over) = (false, false);
-        let place = app.lasting.begin(caller.key)?;
-        Ok(Self { app, key, stops, watch, format, request_id, begun, over, _place: place, used })
+        let slot = app.long_lived.begin(caller.key)?;
+        Ok(Self { app, key, stops, watch, format, request_id, begun, over, _slot: slot, used })
     }
 
     async fn step(&mut self) -> Next {
@@ -63,7 +62,7 @@ impl WatchedFiles {
         }
         let changed = tokio::select! {
             biased;
-            // That nobody will say so any more is a stop too.
+            // A dropped sender means a stop, too.
             _ = self.stops.wait_for(|stops| *stops) => return Next::Cut,
             changed = timeout(HEARTBEAT, self.used.next_change(&mut self.watch)) => changed,
         };
@@ -75,7 +74,7 @@ impl WatchedFiles {
 
     fn event(&mut self, changed: Result<Option<FileChange>, Refusal>) -> FileEvent {
         match changed {
-            Ok(Some(change)) => told(&change),
+            Ok(Some(change)) => to_event(&change),
             Ok(None) => {
                 self.over = true;
                 FileEvent::Gone
@@ -88,8 +87,8 @@ impl WatchedFiles {
         }
     }
 
-    /// Tells it on a web socket, until the client leaves.
-    pub(crate) async fn tell(mut self, mut socket: WebSocket) {
+    /// Sends it on a WebSocket, until the client leaves.
+    pub(crate) async fn send_to(mut self, mut socket: WebSocket) {
         loop {
             let message = tokio::select! {
                 next = self.step() => match next {
@@ -109,12 +108,12 @@ impl WatchedFiles {
         }
         let code = if self.over { close_code::NORMAL } else { close_code::AWAY };
         let close = Message::Close(Some(CloseFrame { code, reason: "".into() }));
-        // Who is gone does not hear it.
+        // A client that is gone does not get it.
         let _ = timeout(HEARTBEAT, socket.send(close)).await;
     }
 }
 
-fn told(change: &FileChange) -> FileEvent {
+fn to_event(change: &FileChange) -> FileEvent {
     let file = || ChangedFile::new(&change.path, change.is_directory);
     match change.kind {
         ChangeKind::Created => FileEvent::Created(file()),
@@ -126,7 +125,7 @@ fn told(change: &FileChange) -> FileEvent {
     }
 }
 
-impl Pieces for WatchedFiles {
+impl BodySource for WatchedFiles {
     async fn next(&mut self) -> Option<Bytes> {
         loop {
             match self.step().await {

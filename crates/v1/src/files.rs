@@ -11,58 +11,47 @@ use tokio::io::AsyncWriteExt as _;
 use wire::{DirectoryRequest, FileList, MoveRequest};
 
 use crate::exec::USING;
-use crate::used::{BOTH, Of};
+use crate::use_routes::{TARGETS, TargetSpec};
 use crate::view;
 use web::answer;
 use web::app::App;
 use web::body::{Json, next_chunk};
-use web::checks::checked_path;
 use web::contents::contents;
 use web::front::{By, Needs, no_content};
+use web::input_checks::checked_path;
 use web::key_watch::{KeyWatch, revoked};
 use web::octal::octal;
 use web::operation::{Content, Kind, Operation, Param, Route, Takes, Verb, json};
 use web::query::{NoQuery, Query};
 use web::range::{Part, part};
 use web::refused::Refused;
-use web::used::Used;
+use web::use_target::UseTarget;
 
 const PAGE: u64 = 1000;
 const BYTES: &str = "application/octet-stream";
 
-pub(super) const PATH: Param =
-    Param::new("path", Kind::Text, "Where it is in the sandbox").required();
+pub(super) const PATH: Param = Param::new("path", Kind::Text, "Its path in the sandbox").required();
 
 pub(super) fn routes() -> Vec<Route> {
-    BOTH.iter().flat_map(routes_of).collect()
+    TARGETS.iter().flat_map(routes_of).collect()
 }
 
-fn routes_of(of: &Of) -> Vec<Route> {
-    let at = of.at;
-    let get = Operation::new(at.read.id, "Read a file, or with `Range` a part of it")
+fn routes_of(target: &TargetSpec) -> Vec<Route> {
+    [file_routes(target), directory_routes(target)].into_iter().flatten().collect()
+}
+
+fn file_routes(target: &TargetSpec) -> Vec<Route> {
+    let at = target.routes;
+    let get = Operation::new(at.read.id, "Read a file, or a part of it with `Range`")
         .answers(200, "The file", [Content(BYTES, None)])
         .answers(206, "A part of the file", [Content(BYTES, None)]);
-    let put =
-        Operation::new(at.write.id, "Write a whole file; it has its name once all of it arrived")
-            .answers(200, "The file", [json("FileEntry")]);
-    let delete = Operation::new(at.remove.id, "Remove a file").answers(204, "It is gone", []);
-    let list = Operation::new(at.list.id, "The files in a directory").answers(
-        200,
-        "A page of them, in the order of their names",
-        [json("FileList")],
-    );
-    let stat = Operation::new(at.stat.id, "Describe a file, without following a last link")
-        .answers(200, "The file", [json("FileEntry")]);
-    let rename = Operation::new(at.rename.id, "Give a file or directory another name").answers(
-        204,
-        "It has it",
-        [],
-    );
-    let mkdir = Operation::new(at.mkdir.id, "Make a directory, with those above it").answers(
-        204,
-        "It is there",
-        [],
-    );
+    let put = Operation::new(
+        at.write.id,
+        "Write a whole file; it appears under its name once it has arrived completely",
+    )
+    .answers(200, "The file", [json("FileEntry")]);
+    let delete =
+        Operation::new(at.remove.id, "Remove a file").answers(204, "The file was removed", []);
     vec![
         Route::new(
             Verb::Get,
@@ -72,7 +61,7 @@ fn routes_of(of: &Of) -> Vec<Route> {
             get.query([PATH])
                 .headers([Param::new("Range", Kind::Text, "A part, as `bytes=FIRST-LAST`")])
                 .refuses(USING)
-                .refuses(of.refuses)
+                .refuses(target.refuses)
                 .refuses(&[ErrorCode::RangeNotSatisfiable]),
         ),
         Route::new(
@@ -90,7 +79,7 @@ fn routes_of(of: &Of) -> Vec<Route> {
             ])
             .takes(Takes::Bytes(&[BYTES]))
             .refuses(USING)
-            .refuses(of.refuses),
+            .refuses(target.refuses),
         ),
         Route::new(
             Verb::Delete,
@@ -100,11 +89,35 @@ fn routes_of(of: &Of) -> Vec<Route> {
             delete
                 .query([
                     PATH,
-                    Param::new("recursive", Kind::Flag, "A directory with all that is in it"),
+                    Param::new("recursive", Kind::Flag, "Remove a directory with all its contents"),
                 ])
                 .refuses(USING)
-                .refuses(of.refuses),
+                .refuses(target.refuses),
         ),
+    ]
+}
+
+fn directory_routes(target: &TargetSpec) -> Vec<Route> {
+    let at = target.routes;
+    let list = Operation::new(at.list.id, "List the files in a directory").answers(
+        200,
+        "A page of files, in the order of their names",
+        [json("FileList")],
+    );
+    let stat =
+        Operation::new(at.stat.id, "Describe a file; a link itself is described, not its target")
+            .answers(200, "The file", [json("FileEntry")]);
+    let rename = Operation::new(at.rename.id, "Rename a file or directory").answers(
+        204,
+        "It was renamed",
+        [],
+    );
+    let mkdir = Operation::new(at.mkdir.id, "Create a directory, with its parents").answers(
+        204,
+        "The directory was created",
+        [],
+    );
+    vec![
         Route::new(
             Verb::Get,
             at.list.path,
@@ -112,32 +125,40 @@ fn routes_of(of: &Of) -> Vec<Route> {
             self::list,
             list.query([
                 PATH,
-                Param::new("limit", Kind::Number(1, PAGE), "At most so many; 1000 if not given"),
-                Param::new("after", Kind::Base64, "Only those after: `next` of the page before"),
+                Param::new(
+                    "limit",
+                    Kind::Number(1, PAGE),
+                    "The most files in a page; 1000 if not given",
+                ),
+                Param::new(
+                    "after",
+                    Kind::Base64,
+                    "Only files after this one: `next` of the previous page",
+                ),
             ])
             .refuses(USING)
-            .refuses(of.refuses),
+            .refuses(target.refuses),
         ),
         Route::new(
             Verb::Get,
             at.stat.path,
             Needs::Read,
             self::stat,
-            stat.query([PATH]).refuses(USING).refuses(of.refuses),
+            stat.query([PATH]).refuses(USING).refuses(target.refuses),
         ),
         Route::new(
             Verb::Post,
             at.rename.path,
             Needs::Use,
             self::rename,
-            rename.takes(Takes::Json("MoveRequest")).refuses(USING).refuses(of.refuses),
+            rename.takes(Takes::Json("MoveRequest")).refuses(USING).refuses(target.refuses),
         ),
         Route::new(
             Verb::Post,
             at.mkdir.path,
             Needs::Use,
             make_directory,
-            mkdir.takes(Takes::Json("DirectoryRequest")).refuses(USING).refuses(of.refuses),
+            mkdir.takes(Takes::Json("DirectoryRequest")).refuses(USING).refuses(target.refuses),
         ),
     ]
 }
@@ -150,7 +171,7 @@ async fn read(
     State(app): State<App>,
     By(caller): By,
     mut query: Query,
-    id: Used,
+    id: UseTarget,
     headers: HeaderMap,
 ) -> Result<Response, Refused> {
     let path = path_of(&mut query)?;
@@ -172,13 +193,13 @@ async fn read(
         return Err(Refused::new(ErrorCode::RangeNotSatisfiable, cause));
     }
     let count = (size - offset.min(size)).min(length.unwrap_or(u64::MAX));
-    // Files that are made while they are read, as in /proc, say that they have no size.
+    // Generated files, as in /proc, report no size.
     let exact = (size > 0 && reader.entry.kind == EntryKind::File).then_some(count);
     let mut response = Response::new(contents(used, reader, exact));
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static(BYTES));
     headers.insert(ACCEPT_RANGES, HeaderValue::from_static("bytes"));
-    // What programs wrote is never to be taken for a page.
+    // A browser must never render a file of a sandbox as a page.
     let no_sniffing = HeaderName::from_static("x-content-type-options");
     headers.insert(no_sniffing, HeaderValue::from_static("nosniff"));
     if let Some(count) = exact {
@@ -198,7 +219,7 @@ async fn write(
     State(app): State<App>,
     By(caller): By,
     mut query: Query,
-    id: Used,
+    id: UseTarget,
     request: Request,
 ) -> Result<Response, Refused> {
     let path = path_of(&mut query)?;
@@ -230,7 +251,7 @@ async fn remove(
     State(app): State<App>,
     By(caller): By,
     mut query: Query,
-    id: Used,
+    id: UseTarget,
 ) -> Result<Response, Refused> {
     let path = path_of(&mut query)?;
     let recursive = query.flag("recursive")?;
@@ -244,7 +265,7 @@ async fn list(
     State(app): State<App>,
     By(caller): By,
     mut query: Query,
-    id: Used,
+    id: UseTarget,
 ) -> Result<Response, Refused> {
     let path = path_of(&mut query)?;
     let limit = query.number("limit", 1..=PAGE)?.unwrap_or(PAGE) as u32;
@@ -263,7 +284,7 @@ async fn stat(
     State(app): State<App>,
     By(caller): By,
     mut query: Query,
-    id: Used,
+    id: UseTarget,
 ) -> Result<Response, Refused> {
     let path = path_of(&mut query)?;
     query.done()?;
@@ -275,7 +296,7 @@ async fn rename(
     State(app): State<App>,
     By(caller): By,
     NoQuery: NoQuery,
-    id: Used,
+    id: UseTarget,
     request: Json<MoveRequest>,
 ) -> Result<Response, Refused> {
     let MoveRequest { from, to, overwrite } = request.value;
@@ -289,7 +310,7 @@ async fn make_directory(
     State(app): State<App>,
     By(caller): By,
     NoQuery: NoQuery,
-    id: Used,
+    id: UseTarget,
     request: Json<DirectoryRequest>,
 ) -> Result<Response, Refused> {
     let path = checked_path("path", request.value.path)?;

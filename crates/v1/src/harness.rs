@@ -1,5 +1,5 @@
-//! The harness of a sandbox, for whoever has the sandbox: a line channel over a WebSocket. Refusals
-//! come as problems before anything is agreed on, and that is when the harness is ready.
+//! The harness of a sandbox over a WebSocket, for the owner of the sandbox. Refusals are problems
+//! before the upgrade; the upgrade happens when the harness is ready.
 
 use axum::extract::State;
 use axum::response::Response;
@@ -8,31 +8,31 @@ use model::{ErrorCode, SandboxId};
 use wire::harness::HARNESS_LINE_BYTES_MAX;
 
 use crate::exec::USING;
-use crate::harness_lines::Spoken;
-use crate::terminals::{Asked, agreed};
-use crate::used::SANDBOX_REFUSES;
+use crate::harness_lines::HarnessConnection;
+use crate::terminals::{Upgrade, checked_upgrade};
+use crate::use_routes::SANDBOX_REFUSES;
 use web::app::App;
 use web::front::{By, Needs};
 use web::operation::{Operation, Route, Verb};
 use web::path::Named;
 use web::query::NoQuery;
 use web::refused::Refused;
-use web::used::Used;
+use web::use_target::UseTarget;
 
-/// More than any line, so that one which is too long can be told so.
+/// More than any line, so that the refusal of a line that is too long can be sent.
 const MESSAGE_BYTES_MAX: usize = 4 * HARNESS_LINE_BYTES_MAX;
 
 pub(super) fn routes() -> Vec<Route> {
     let hold = Operation::new(
         "hold_harness",
-        "Speak with the sandbox's harness line by line; nobody else does meanwhile, nor has the session a turn. \
+        "Exchange lines with the sandbox's harness; meanwhile no other client can, and the session has no turn. \
          The program ends with the WebSocket",
     )
     .answers(
         101,
-        "A WebSocket: a text is a line without its end, at most 1 MiB to the harness and 4 MiB from it. Closed with \
-         4000 when the program ended, 4001 when it ran out of memory, 4002 when the sandbox is gone, 4003 and 4004 \
-         when the program said what cannot be passed on; the reason is a code and its cause",
+        "A WebSocket: each text message is one line, at most 1 MiB to the harness and 4 MiB from it. Closed with \
+         4000 when the program ended, 4001 when it ran out of memory, 4002 when the sandbox has ended, 4003 and 4004 \
+         when the program wrote a line that is too long or not UTF-8; the reason is an error code and its cause",
         [],
     );
     vec![Route::new(
@@ -53,12 +53,12 @@ async fn hold(
     By(caller): By,
     NoQuery: NoQuery,
     Named(id): Named<SandboxId>,
-    asked: Asked,
+    asked: Upgrade,
 ) -> Result<Response, Refused> {
-    let upgrade = agreed(asked, MESSAGE_BYTES_MAX)?;
-    let place = app.lasting.begin(caller.key)?;
-    let used = Used::from(id).begin(&app, caller, UseKind::Harness).await?;
+    let upgrade = checked_upgrade(asked, MESSAGE_BYTES_MAX)?;
+    let slot = app.long_lived.begin(caller.key)?;
+    let used = UseTarget::from(id).begin(&app, caller, UseKind::Harness).await?;
     let held = used.hold_harness().await?;
-    let spoken = Spoken { app, caller, held, used, place };
-    Ok(upgrade.on_upgrade(|socket| spoken.speak(socket)))
+    let connection = HarnessConnection { app, caller, held, used, slot };
+    Ok(upgrade.on_upgrade(|socket| connection.run(socket)))
 }

@@ -1,6 +1,6 @@
-//! The harness of a sandbox on a WebSocket: a text is a line, either way, and nothing is understood.
-//! Both ways go on at once; whoever does not take lines is waited for, and so is the program, but not
-//! for ever. The program ends with the socket, and the socket with the program, saying why.
+//! The harness of a sandbox on a WebSocket: each text message is one line, both ways, and is never
+//! interpreted. Both directions run at once; a slow client or program is waited for, up to a limit.
+//! The program ends with the socket, and the socket ends with the program and its reason.
 
 use std::time::Duration;
 
@@ -17,22 +17,22 @@ use wire::harness::{
 };
 
 use web::app::App;
-use web::lasting::Place;
-use web::pulse::{Heard, Pulse};
+use web::long_lived::LongLivedSlot;
 use web::tunnel::revoked;
+use web::ws_keepalive::{PeerActivity, WsKeepalive};
 
 /// How long a client may take nothing.
 const STALL: Duration = Duration::from_mins(1);
 /// How long a client has to say goodbye.
 const GOODBYE: Duration = Duration::from_secs(2);
 
-/// A harness that somebody speaks with.
-pub(crate) struct Spoken {
+/// A connection of a client to a harness.
+pub(crate) struct HarnessConnection {
     pub(crate) app: App,
     pub(crate) caller: Caller,
     pub(crate) held: Held,
     pub(crate) used: Use,
-    pub(crate) place: Place,
+    pub(crate) slot: LongLivedSlot,
 }
 
 /// Why it came to its end.
@@ -41,34 +41,34 @@ enum End {
     Left,
     /// The client takes nothing, or does not answer.
     Deaf,
-    /// What the client said is no line.
+    /// The client sent something that is not a line.
     NoLine(u16, Refusal),
-    /// Nothing more will be said.
+    /// The harness will send nothing more.
     Silent(HarnessError),
-    /// The sandbox is gone.
+    /// The sandbox has ended.
     Gone(Refusal),
-    /// The server stops, or the key works no more.
+    /// The server stops, or the key is no longer valid.
     Cut(u16, Refusal),
 }
 
-impl Spoken {
-    /// Speaks until either end is over.
-    pub(crate) async fn speak(self, socket: WebSocket) {
-        let Self { app, caller, mut held, used, place } = self;
+impl HarnessConnection {
+    /// Exchanges lines until either side ends.
+    pub(crate) async fn run(self, socket: WebSocket) {
+        let Self { app, caller, mut held, used, slot } = self;
         let (mut to, mut from) = socket.split();
-        let (mut pulse, heard) = Pulse::new();
+        let (mut keepalive, heard) = WsKeepalive::new();
         let mut stops = app.stopping.clone();
         let cut = |number, code, cause| End::Cut(number, Refusal::new(code, cause));
         let end = tokio::select! {
-            end = show(&mut held.says, &mut to, &mut pulse) => end,
+            end = show(&mut held.says, &mut to, &mut keepalive) => end,
             end = listen(&mut held.hears, &mut from, &heard) => end,
             refusal = used.broken() => End::Gone(refusal),
-            // That nobody will say so any more is a stop too.
+            // A dropped sender means a stop, too.
             _ = stops.wait_for(|stops| *stops) => {
-                cut(close_code::AWAY, ErrorCode::ShuttingDown, "the server stops")
+                cut(close_code::AWAY, ErrorCode::ShuttingDown, "the server is stopping")
             }
             () = revoked(&app, caller) => {
-                cut(close_code::POLICY, ErrorCode::Unauthorized, "the key works no more")
+                cut(close_code::POLICY, ErrorCode::Unauthorized, "the key is no longer valid")
             }
         };
         let closed = closed(end, &used).await;
@@ -78,15 +78,15 @@ impl Spoken {
         if let Some(closed) = closed {
             close(&mut to, &mut from, &closed).await;
         }
-        drop(place);
+        drop(slot);
     }
 }
 
-/// Passes on what the harness says, and asks now and then whether anybody is there.
+/// Forwards lines of the harness, and pings the client now and then.
 async fn show(
     says: &mut HeldOutput,
     to: &mut SplitSink<WebSocket, Message>,
-    pulse: &mut Pulse,
+    keepalive: &mut WsKeepalive,
 ) -> End {
     loop {
         let message = tokio::select! {
@@ -94,7 +94,7 @@ async fn show(
                 Ok(line) => Message::Text(line.into()),
                 Err(error) => return End::Silent(error),
             },
-            beats = pulse.beats() => {
+            beats = keepalive.next_ping() => {
                 if !beats {
                     return End::Deaf;
                 }
@@ -109,23 +109,28 @@ async fn show(
     }
 }
 
-/// Passes on what the client says. The next line is read when the harness has taken the last one.
-async fn listen(hears: &mut HeldInput, from: &mut SplitStream<WebSocket>, heard: &Heard) -> End {
+/// Forwards lines of the client. The next one is read when the harness has taken the last one.
+async fn listen(
+    input: &mut HeldInput,
+    from: &mut SplitStream<WebSocket>,
+    heard: &PeerActivity,
+) -> End {
     while let Some(message) = from.next().await {
         heard.note();
         match message {
             Ok(Message::Text(text)) => match line(&text) {
-                Ok(line) => heard.while_busy(hears.line(line)).await,
+                Ok(line) => heard.while_busy(input.line(line)).await,
                 Err(end) => return end,
             },
             Ok(Message::Binary(_)) => {
-                let refusal = Refusal::new(ErrorCode::InvalidArgument, "a line is a text");
+                let refusal =
+                    Refusal::new(ErrorCode::InvalidArgument, "a line must be a text message");
                 return End::NoLine(close_code::UNSUPPORTED, refusal);
             }
             Ok(Message::Ping(_) | Message::Pong(_)) => {}
             Ok(Message::Close(_)) => return End::Left,
             Err(_) => {
-                let cause = "what was sent cannot be read, or is far too long";
+                let cause = "the message cannot be read, or is far too long";
                 let refusal = Refusal::new(ErrorCode::BadRequest, cause);
                 return End::NoLine(close_code::PROTOCOL, refusal);
             }
@@ -134,41 +139,44 @@ async fn listen(hears: &mut HeldInput, from: &mut SplitStream<WebSocket>, heard:
     End::Left
 }
 
-/// What may be said to a harness.
+/// Checks a line for a harness.
 fn line(text: &str) -> Result<&str, End> {
     if text.len() > HARNESS_LINE_BYTES_MAX {
-        let cause = format!("a line has at most {HARNESS_LINE_BYTES_MAX} bytes");
+        let cause = format!("a line must have at most {HARNESS_LINE_BYTES_MAX} bytes");
         return Err(End::NoLine(close_code::SIZE, Refusal::new(ErrorCode::TooLarge, cause)));
     }
     if text.contains('\n') {
-        let refusal = Refusal::new(ErrorCode::InvalidArgument, "a line has no line break in it");
+        let refusal =
+            Refusal::new(ErrorCode::InvalidArgument, "a line must not contain a line break");
         return Err(End::NoLine(close_code::INVALID, refusal));
     }
     Ok(text)
 }
 
-/// What the client is told; nothing if it is not there.
+/// The close message for the client; none if the client is gone.
 async fn closed(end: End, used: &Use) -> Option<HarnessClosed> {
-    let told = |number, refusal: &Refusal| {
+    let closed_with = |number, refusal: &Refusal| {
         Some(HarnessClosed::new(number, refusal.code.as_str(), &refusal.cause))
     };
     let gone = |refusal: &Refusal| {
         let oom = refusal.code == ErrorCode::Oom;
-        told(if oom { CLOSE_OUT_OF_MEMORY } else { CLOSE_SANDBOX_GONE }, refusal)
+        closed_with(if oom { CLOSE_OUT_OF_MEMORY } else { CLOSE_SANDBOX_GONE }, refusal)
     };
     let error = match end {
         End::Left => return None,
         // It may only be slow: then it reads this last.
         End::Deaf => {
-            let cause = "the client took nothing, or did not answer, for a minute";
+            let cause = "the client read nothing, or did not answer pings, for a minute";
             let refusal = Refusal::new(ErrorCode::DeadlineExceeded, cause);
-            return told(close_code::POLICY, &refusal);
+            return closed_with(close_code::POLICY, &refusal);
         }
-        End::NoLine(number, refusal) | End::Cut(number, refusal) => return told(number, &refusal),
+        End::NoLine(number, refusal) | End::Cut(number, refusal) => {
+            return closed_with(number, &refusal);
+        }
         End::Gone(refusal) => return gone(&refusal),
         End::Silent(error) => error,
     };
-    // That the sandbox is gone explains everything else.
+    // An ended sandbox explains every other error.
     let is_gone = error.code == HarnessErrorCode::SandboxGone;
     let reason = if is_gone { used.gone().await } else { used.broken().now_or_never() };
     if let Some(refusal) = reason {
@@ -197,7 +205,7 @@ async fn close(
 ) {
     let frame = CloseFrame { code: closed.number, reason: closed.reason().into() };
     let goodbye = async {
-        // Who is gone does not hear it.
+        // A client that is gone does not get it.
         if to.send(Message::Close(Some(frame))).await.is_err() {
             return;
         }
@@ -215,7 +223,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_is_one_line_of_some_length() {
+    fn harness_line_has_no_line_break_and_a_limit() {
         let most = "x".repeat(HARNESS_LINE_BYTES_MAX);
         for text in ["", "{}", "a\rb", "grün", &*most] {
             assert!(line(text).is_ok(), "{}", text.len());

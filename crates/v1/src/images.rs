@@ -1,5 +1,5 @@
-//! Images: root filesystems that templates name. Looking at them takes any key, bringing and
-//! removing them one that may do everything.
+//! Images: root filesystems that templates name. Any key may read them; only administrators may
+//! import and remove them.
 
 use axum::extract::{Request, State};
 use axum::response::Response;
@@ -17,18 +17,27 @@ use web::path::{ImageReference, Named};
 use web::query::{NoQuery, Query};
 use web::refused::Refused;
 
-/// What is in the body is told by its contents.
+/// The format of the body is detected from its contents.
 const ARCHIVES: &[&str] =
     &["application/octet-stream", "application/x-tar", "application/gzip", "application/zstd"];
 const REFERENCE_CHARS_MAX: usize = 500;
 
-const NAME: Param =
-    Param::new("name", Kind::Schema("ImageName"), "What to call it; another one loses that name")
-        .required();
-const REFERENCE: Param =
-    Param::new("reference", Kind::Text, "Which one, by its name in the archive, if there are many");
-const FORCE: Param =
-    Param::new("force", Kind::Flag, "Also if sandboxes use it: it stays until they are gone");
+const NAME: Param = Param::new(
+    "name",
+    Kind::Schema("ImageName"),
+    "Its name; another image with this name loses it",
+)
+.required();
+const REFERENCE: Param = Param::new(
+    "reference",
+    Kind::Text,
+    "Which image, by its name in the archive, if there are several",
+);
+const FORCE: Param = Param::new(
+    "force",
+    Kind::Flag,
+    "Also if sandboxes use it: its files stay until those have ended",
+);
 
 const LOOKING: &[ErrorCode] = &[ErrorCode::ImageUnknown, ErrorCode::Unsupported];
 const BRINGING: &[ErrorCode] = &[
@@ -55,16 +64,16 @@ pub(super) fn routes() -> Vec<Route> {
     .takes(Takes::Bytes(ARCHIVES));
     let list = Operation::new("list_images", "All images").answers(
         200,
-        "In the order of their names, those without one last",
+        "The images in the order of their names, those without a name last",
         [json("ImageList")],
     );
-    let get = Operation::new("get_image", "An image, by its name, its id or a beginning of that")
+    let get = Operation::new("get_image", "Get an image by its name, its id or a prefix of its id")
         .answers(200, "The image", [json("Image")]);
     let delete = Operation::new(
         "delete_image",
-        "Forget a name of an image, or all of them by its id, and remove what nothing uses any more",
+        "Remove a name of an image, or all names by its id, and delete layers that are no longer used",
     )
-    .answers(200, "What is gone", [json("ImageRemoved")]);
+    .answers(200, "What was removed", [json("ImageRemoved")]);
     let (all, one) = ("/v1/images", "/v1/images/{image}");
     vec![
         Route::new(
@@ -116,7 +125,7 @@ async fn import(
     let request = ImageRequest { name, reference, archive: Box::new(archive) };
     let importing = app.engine.import_image(request);
     let (fed, imported) = tokio::join!(feeding, importing);
-    // What is wrong with the request is the cause of what is wrong with the archive.
+    // An error of the request is also the cause of the archive's error.
     fed?;
     answer::json(StatusCode::CREATED, &wire::Image::from(imported?))
 }

@@ -1,4 +1,4 @@
-//! Keys. Only those who may do everything make and see them.
+//! Keys. Only administrators may create and see them.
 
 use axum::body::Body;
 use axum::extract::State;
@@ -19,16 +19,13 @@ use web::query::NoQuery;
 use web::refused::Refused;
 
 pub(super) fn routes() -> Vec<Route> {
-    let new = Operation::new(
-        "create_key",
-        "Make a key; its secret is told in this answer and never again",
-    )
-    .answers(201, "The key with its secret", [json("NewKey")]);
-    let list = Operation::new("list_keys", "All keys, the expired and revoked ones included")
-        .answers(200, "Without their secrets", [json("KeyList")]);
-    let revoke = Operation::new("revoke_key", "Make a key useless, at once and for ever").answers(
+    let new = Operation::new("create_key", "Create a key; only this answer shows its secret")
+        .answers(201, "The key with its secret", [json("NewKey")]);
+    let list = Operation::new("list_keys", "List all keys, including expired and revoked ones")
+        .answers(200, "The keys, without their secrets", [json("KeyList")]);
+    let revoke = Operation::new("revoke_key", "Revoke a key, at once and for ever").answers(
         204,
-        "It works no more",
+        "The key is revoked",
         [],
     );
     vec![

@@ -1,9 +1,9 @@
-//! Our own routes, one module for each kind of thing, and the document that describes them. A handler
-//! translates: it reads a request, asks the engine, and writes the answer. It decides nothing.
+//! The routes of `/v1`, one module for each kind of thing, and the OpenAPI document. A handler
+//! reads a request, calls the engine and writes the answer. It must decide nothing.
 
-mod about;
+#[cfg(feature = "schema")]
+mod api_types;
 mod archives;
-mod awake;
 mod backup;
 mod checkouts;
 mod cursor;
@@ -12,15 +12,17 @@ pub mod errors;
 mod events;
 mod exec;
 mod exec_stream;
+mod file_metadata;
+mod file_search;
 mod file_watch;
 mod files;
 mod harness;
 mod harness_lines;
 mod images;
+mod keep_alive;
 mod keys;
 mod log_stream;
 mod log_text;
-mod look;
 mod node;
 mod pools;
 mod ports;
@@ -37,11 +39,9 @@ mod terminals;
 mod turn_stream;
 mod turns;
 mod uploads;
-mod used;
+mod use_routes;
 mod view;
 mod watches;
-#[cfg(feature = "schema")]
-mod words;
 
 use std::io::Read as _;
 
@@ -65,12 +65,12 @@ pub fn routes() -> Vec<Route> {
         session_logs::routes(),
         exec::routes(),
         files::routes(),
-        about::routes(),
-        look::routes(),
+        file_metadata::routes(),
+        file_search::routes(),
         watches::routes(),
         uploads::routes(),
         processes::routes(),
-        awake::routes(),
+        keep_alive::routes(),
         ports::routes(),
         terminals::routes(),
         harness::routes(),
@@ -91,8 +91,8 @@ pub fn routes() -> Vec<Route> {
 
 static PACKED_DOCUMENT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/openapi.deflate"));
 
-/// The OpenAPI document that describes every route: the one of the repository. A test proves that it
-/// is what the code says.
+/// The OpenAPI document that describes every route: the one of the repository. A test proves that
+/// it is what the code says.
 pub fn document() -> String {
     let mut text = String::new();
     let unpacked = DeflateDecoder::new(PACKED_DOCUMENT).read_to_string(&mut text);
@@ -103,7 +103,7 @@ pub fn document() -> String {
 /// The same, made from the code.
 #[cfg(feature = "schema")]
 pub fn made_document() -> String {
-    web::openapi::document(&routes(), words::schemas())
+    web::openapi::document(&routes(), api_types::schemas())
 }
 
 /// The routes; `others` are beside them, and what is neither is answered like a route that does not
@@ -118,7 +118,7 @@ pub fn router(app: &App, others: Router) -> Router {
     };
     let mut router = Router::new();
     for route in routes() {
-        // What is passed on may have a body, whatever its method.
+        // A proxied request may have a body, whatever its method.
         let is_any = route.method == Verb::Any;
         let takes_body = is_any || route.operation.takes != Takes::Nothing;
         let front = front(route.path, route.needs, takes_body);
@@ -127,8 +127,8 @@ pub fn router(app: &App, others: Router) -> Router {
         router = route.also.iter().fold(router, |router, also| router.route(also, handler.clone()));
         router = router.route(route.path, handler);
     }
-    // Which routes there are is no secret.
-    let other = || front("other", Needs::Nothing, true);
+    // The list of routes is public.
+    let other = || front("other", Needs::Public, true);
     router
         .merge(others.with_state(()))
         .fallback(no_route.layer(other()))
@@ -150,7 +150,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_media_type_is_taken_when_it_is_named() {
+    fn accept_header_names_media_types_exactly() {
         let mut headers = HeaderMap::new();
         assert!(!accepts(&headers, "text/event-stream"));
         for (value, taken) in [

@@ -1,6 +1,6 @@
-//! A log on its way to a client that follows it: as events or lines, or as the bytes themselves. It is
-//! read only as fast as the client takes it; a client that goes away ends the follow and nothing
-//! else.
+//! A log on its way to a client that follows it: as events or lines, or as the bytes themselves. It
+//! is read only as fast as the client takes it; a client that disconnects ends the follow and
+//! nothing else.
 
 use std::collections::VecDeque;
 
@@ -15,19 +15,19 @@ use crate::log_text::LogText;
 use crate::view;
 use web::app::App;
 use web::key_watch::KeyWatch;
-use web::lasting::Place;
+use web::long_lived::LongLivedSlot;
 use web::refused::Refused;
-use web::stream::{Format, HEARTBEAT, Pieces};
+use web::stream::{BodySource, Format, HEARTBEAT};
 
-/// What is common to both: what is followed, for whom, and until when.
+/// The common part of both formats: the followed log, its caller, and when it ends.
 struct Following {
     app: App,
     key: KeyWatch,
     stops: watch::Receiver<bool>,
     follow: LogFollow,
-    /// Counts as activity for as long as somebody looks.
+    /// Counts as activity while the client follows.
     _used: Option<Use>,
-    _place: Place,
+    _slot: LongLivedSlot,
 }
 
 /// What came next.
@@ -36,7 +36,7 @@ enum Next {
     Quiet,
     Over,
     Failed(Refusal),
-    /// The server stops, or the key works no more.
+    /// The server stops, or the key is no longer valid.
     Cut,
 }
 
@@ -48,8 +48,8 @@ impl Following {
         used: Option<Use>,
     ) -> Result<Self, Refused> {
         let (key, stops) = (KeyWatch::new(caller.key), app.stopping.clone());
-        let place = app.lasting.begin(caller.key)?;
-        Ok(Self { app, key, stops, follow, _used: used, _place: place })
+        let slot = app.long_lived.begin(caller.key)?;
+        Ok(Self { app, key, stops, follow, _used: used, _slot: slot })
     }
 
     async fn next(&mut self) -> Next {
@@ -64,7 +64,7 @@ impl Following {
                     Ok(None) => Next::Over,
                     Err(refusal) => Next::Failed(refusal),
                 },
-                // That nobody will say so any more is a stop too.
+                // A dropped sender means a stop, too.
                 _ = self.stops.wait_for(|stops| *stops) => Next::Cut,
             }
         };
@@ -103,7 +103,7 @@ impl FollowedLog {
     ) -> Result<Self, Refused> {
         let following = Following::new(app, caller, follow, used)?;
         let mut ready = VecDeque::new();
-        // So that the client hears at once that it follows.
+        // So that the client sees at once that the stream is open.
         if format == Format::Sse {
             ready.push_back(Format::retry());
         }
@@ -111,7 +111,7 @@ impl FollowedLog {
         Ok(Self { following, caller, sandbox, process, text, format, request_id, ready, over })
     }
 
-    fn tell(&mut self, piece: wire::LogPiece) {
+    fn push(&mut self, piece: wire::LogPiece) {
         let id = Some(piece.next_offset);
         let event = ProcessEvent::Output(piece);
         self.ready.push_back(self.format.event(id, event.name(), &event));
@@ -130,14 +130,14 @@ impl FollowedLog {
     async fn step(&mut self) {
         match self.following.next().await {
             Next::Piece(piece) => {
-                for told in self.text.push(piece) {
-                    self.tell(told);
+                for text_piece in self.text.push(piece) {
+                    self.push(text_piece);
                 }
             }
             Next::Quiet => self.ready.extend(self.format.heartbeat()),
             Next::Over => {
                 if let Some(held) = self.text.finish() {
-                    self.tell(held);
+                    self.push(held);
                 }
                 let of = ProcessRef::Id(self.process);
                 let app = &self.following.app;
@@ -151,13 +151,13 @@ impl FollowedLog {
             }
             Next::Failed(refusal) if refusal.code == ErrorCode::ShuttingDown => self.over = true,
             Next::Failed(refusal) => self.fail(refusal),
-            // The client comes back with where it was.
+            // The client reconnects with its last offset.
             Next::Cut => self.over = true,
         }
     }
 }
 
-impl Pieces for FollowedLog {
+impl BodySource for FollowedLog {
     async fn next(&mut self) -> Option<Bytes> {
         loop {
             if let Some(ready) = self.ready.pop_front() {
@@ -185,7 +185,7 @@ impl RawLog {
     }
 }
 
-impl Pieces for RawLog {
+impl BodySource for RawLog {
     async fn next(&mut self) -> Option<Bytes> {
         loop {
             match self.0.next().await {

@@ -1,11 +1,11 @@
-//! Pieces of a log as text. A character that is cut in two waits for its other half, as long as that
-//! can still come next; what is never text is base64. Where to go on is always told such that nothing
-//! which was not passed on is left out.
+//! Pieces of a log as text. A character that is cut in two waits for its other half, as long as
+//! that can still come next; bytes that are not text are base64. The next offset never skips bytes
+//! that were not sent.
 
 use engine::LogPiece;
 use wire::{LogStream, Output};
 
-/// What was read of a log and not passed on yet.
+/// The part of a log that was read and not sent yet.
 #[derive(Debug)]
 pub(crate) struct LogText {
     /// Whether all of it is of one output, so that nothing can come between.
@@ -32,7 +32,7 @@ impl LogText {
                 let now = self.split(LogPiece { bytes: bytes.into(), at: piece.at, ..held }, end);
                 return before.into_iter().chain(now);
             }
-            before = Some(told(held, None));
+            before = Some(to_wire(held, None));
         }
         let now = self.split(piece, end);
         before.into_iter().chain(now)
@@ -47,9 +47,9 @@ impl LogText {
             let offset = end - tail.len() as u64;
             self.held = Some(LogPiece { offset, bytes: tail, ..piece });
             let next = self.held.as_ref().map(|held| held.offset);
-            return (!piece.bytes.is_empty()).then(|| told(piece, next));
+            return (!piece.bytes.is_empty()).then(|| to_wire(piece, next));
         }
-        (!piece.bytes.is_empty()).then(|| told(piece, Some(end)))
+        (!piece.bytes.is_empty()).then(|| to_wire(piece, Some(end)))
     }
 
     /// Where what is held begins.
@@ -57,13 +57,13 @@ impl LogText {
         self.held.as_ref().map(|held| held.offset)
     }
 
-    /// What is left at the end: the start of a character that never came.
+    /// The rest at the end: the start of a character that never arrived.
     pub(crate) fn finish(&mut self) -> Option<wire::LogPiece> {
-        self.held.take().map(|held| told(held, None))
+        self.held.take().map(|held| to_wire(held, None))
     }
 }
 
-fn told(piece: LogPiece, next: Option<u64>) -> wire::LogPiece {
+fn to_wire(piece: LogPiece, next: Option<u64>) -> wire::LogPiece {
     let next_offset = next.unwrap_or(piece.offset + piece.bytes.len() as u64);
     wire::LogPiece {
         offset: piece.offset,
@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn half_a_character_waits_for_its_other_half() {
+    fn log_text_waits_for_the_other_half_of_a_character() {
         let mut text = LogText::new(false);
         assert_eq!(shown(text.push(piece(0, false, b"a\xc3"))), [(0, 1, Some("a".into()))]);
         assert_eq!(text.held_from(), Some(1));
@@ -100,16 +100,16 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_between_ends_the_wait() {
+    fn log_text_of_the_other_output_ends_the_wait() {
         let mut text = LogText::new(false);
         assert_eq!(shown(text.push(piece(0, false, b"\xe2\x82"))), []);
-        let told = shown(text.push(piece(2, true, b"err")));
-        assert_eq!(told, [(0, 2, None), (2, 5, Some("err".into()))]);
+        let to_wire = shown(text.push(piece(2, true, b"err")));
+        assert_eq!(to_wire, [(0, 2, None), (2, 5, Some("err".into()))]);
         assert_eq!(shown(text.push(piece(5, false, b"\xac"))), [(5, 6, None)]);
     }
 
     #[test]
-    fn of_one_output_nothing_can_come_between() {
+    fn log_text_of_one_output_is_never_interrupted() {
         let mut text = LogText::new(true);
         assert_eq!(shown(text.push(piece(0, false, b"\xc3"))), []);
         assert_eq!(shown(text.push(piece(9, false, b"\xbc"))), [(0, 10, Some("ü".into()))]);
@@ -119,22 +119,22 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_byte_is_lost_and_none_is_told_twice(
+        fn log_text_loses_no_byte_and_repeats_none(
             cuts in vec((any::<bool>(), vec(any::<u8>(), 0..6)), 0..20),
         ) {
             let mut text = LogText::new(false);
-            let (mut offset, mut told) = (0, Vec::new());
+            let (mut offset, mut to_wire) = (0, Vec::new());
             for (stderr, bytes) in &cuts {
-                told.extend(text.push(piece(offset, *stderr, bytes)));
+                to_wire.extend(text.push(piece(offset, *stderr, bytes)));
                 offset += bytes.len() as u64;
                 if let Some(held) = text.held_from() {
-                    prop_assert!(told.last().is_none_or(|one| one.next_offset == held));
+                    prop_assert!(to_wire.last().is_none_or(|one| one.next_offset == held));
                 }
             }
-            told.extend(text.finish());
+            to_wire.extend(text.finish());
             let all: Vec<u8> = cuts.iter().flat_map(|(_, bytes)| bytes.clone()).collect();
             let mut seen = Vec::new();
-            for one in told {
+            for one in to_wire {
                 prop_assert_eq!(one.offset, seen.len() as u64);
                 seen.extend(one.output.bytes().unwrap());
                 prop_assert_eq!(one.next_offset, seen.len() as u64);

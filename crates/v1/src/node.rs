@@ -1,4 +1,4 @@
-//! The server as a whole: whether it works, and what it counts. Reading it never counts as use.
+//! Health, statistics and metrics of the server. Reading them never counts as activity.
 
 use axum::body::Body;
 use axum::extract::State;
@@ -20,18 +20,18 @@ const VERSION: &str = env!("CARGO_PKG_VERSION");
 const PROMETHEUS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 pub(super) fn routes() -> Vec<Route> {
-    let health = Operation::new("get_health", "Whether the server works")
-        .answers(200, "It works, perhaps not all of it", [json("Health")])
-        .answers(503, "It is stopping", [json("Health")]);
-    let stats = Operation::new("get_stats", "Counts of the server and of each pool").answers(
+    let health = Operation::new("get_health", "Get the health of the server")
+        .answers(200, "The server works, perhaps not all of it", [json("Health")])
+        .answers(503, "The server is stopping", [json("Health")]);
+    let stats = Operation::new("get_stats", "Get the statistics of the server and of each pool")
+        .answers(200, "The counts", [json("Stats")]);
+    let metrics = Operation::new("get_metrics", "Get all metrics, for Prometheus").answers(
         200,
-        "The counts",
-        [json("Stats")],
+        "The metrics",
+        [Content(PROMETHEUS, None)],
     );
-    let metrics = Operation::new("get_metrics", "Everything that is counted, for Prometheus")
-        .answers(200, "The metrics", [Content(PROMETHEUS, None)]);
     vec![
-        Route::new(Verb::Get, "/health", Needs::Nothing, self::health, health),
+        Route::new(Verb::Get, "/health", Needs::Public, self::health, health),
         Route::new(Verb::Get, "/v1/stats", Needs::Read, self::stats, stats),
         Route::new(Verb::Get, "/metrics", Needs::Read, self::metrics, metrics),
     ]
@@ -43,10 +43,10 @@ async fn health(
     headers: HeaderMap,
 ) -> Result<Response, Refused> {
     let health = app.engine.health();
-    // Causes name paths and programs of the machine. A key that is wrong is no reason to call the
-    // server ill.
+    // Causes name paths and programs of the machine, so only administrators see them. A wrong key
+    // must not make the health check fail.
     let is_admin = authenticate(&app, &headers).is_ok_and(|caller| caller.role == Role::Admin);
-    let told = |Degraded { what, cause }: Degraded| {
+    let reason_text = |Degraded { what, cause }: Degraded| {
         if is_admin { format!("{what}: {cause}") } else { what }
     };
     let (status, code) = match (health.stopping, health.degraded.is_empty()) {
@@ -56,7 +56,7 @@ async fn health(
     };
     let said = Health {
         status,
-        reasons: health.degraded.into_iter().map(told).collect(),
+        reasons: health.degraded.into_iter().map(reason_text).collect(),
         version: VERSION.to_owned(),
         uptime_s: health.uptime.as_secs(),
         lost_commits: app.engine.store_condition().lost_commits,

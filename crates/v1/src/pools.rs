@@ -1,4 +1,4 @@
-//! Pools: what they hold, and how large they are.
+//! Pools: their contents and sizes.
 
 use axum::extract::State;
 use axum::response::Response;
@@ -30,17 +30,19 @@ pub(super) fn routes() -> Vec<Route> {
         |id, about| Operation::new(id, about).answers(200, "The pool", [json("PoolStats")]);
     let list = Operation::new("list_pools", "All pools").answers(
         200,
-        "In the order of their templates",
+        "The pools in the order of their templates",
         [json("PoolList")],
     );
     let get = the_pool("get_pool", "A pool");
-    let resize = the_pool("resize_pool", "Change how many sandboxes a pool keeps and allows");
-    let drain =
-        the_pool("drain_pool", "Let a pool hand out nothing and keep nothing idle; leases run on");
-    let resume = the_pool("resume_pool", "Let a drained pool work again");
+    let resize = the_pool("resize_pool", "Change the size and the overflow of a pool");
+    let drain = the_pool(
+        "drain_pool",
+        "Drain a pool: it hands out no sandbox and keeps none idle; leases continue",
+    );
+    let resume = the_pool("resume_pool", "Resume a drained pool");
     let delete = Operation::new("delete_pool", "Remove a pool with its template").answers(
         204,
-        "Nothing of it is left",
+        "The pool and its template were removed",
         [],
     );
     let one = "/v1/pools/{template}";

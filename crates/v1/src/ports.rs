@@ -1,6 +1,5 @@
-//! Ports inside a sandbox: who listens, waiting for somebody to, and reaching him, by HTTP and
-//! whatever that goes over to, or by a connection of one's own. Whoever is connected uses the sandbox;
-//! one that is frozen or cold wakes for it.
+//! Ports inside a sandbox: listing and waiting for open ports, proxying HTTP with upgrades, and raw
+//! connections. A connection is a use: a frozen sandbox is thawed and a cold one restored for it.
 
 use std::future::ready;
 use std::time::Duration;
@@ -16,50 +15,48 @@ use tokio::time::timeout;
 use wire::{PortEntry, PortList, ProcessRequest};
 
 use crate::exec::USING;
-use crate::used::{BOTH, Of};
+use crate::use_routes::{TARGETS, TargetSpec};
 use web::answer;
 use web::app::App;
 use web::front::{By, Needs};
 use web::operation::{Content, Kind, Operation, Param, Route, Verb, json};
-use web::passed_on::until_open;
 use web::path::{Name as _, PortNumber};
 use web::port::{dial, pass_to};
 use web::proxy::{self};
+use web::proxy_exchange::until_open;
 use web::query::{NoQuery, Query};
 use web::refused::Refused;
 use web::tunnel::{Tunnel, client_of};
-use web::used::Used;
-use web::used::UsedPort;
+use web::use_target::PortTarget;
+use web::use_target::UseTarget;
 
-/// What a plain connection is called.
+/// The protocol name of a raw connection.
 const TCP: &str = "shoal-tcp";
 const WAIT_MS: u64 = 60_000;
 
 pub(super) fn routes() -> Vec<Route> {
-    BOTH.iter().flat_map(routes_of).collect()
+    TARGETS.iter().flat_map(routes_of).collect()
 }
 
-fn routes_of(of: &Of) -> Vec<Route> {
-    let at = of.at;
-    let list = Operation::new(at.ports.id, "The ports on which something listens inside").answers(
-        200,
-        "The ports, in their order",
-        [json("PortList")],
-    );
+fn routes_of(target: &TargetSpec) -> Vec<Route> {
+    let at = target.routes;
+    let list =
+        Operation::new(at.ports.id, "List the open ports of a sandbox, and wait for some if asked")
+            .answers(200, "The open ports, in ascending order", [json("PortList")]);
     let proxied = Operation::new(
         at.proxy.id,
-        "Speak with the server that listens on a port inside: HTTP with any method, or what it goes over to, \
+        "Proxy a request to the server on a port in the sandbox: HTTP with any method, or a protocol upgrade \
          such as a WebSocket",
     )
-    .answers(101, "Both went over to something else", [])
-    .answers(200, "What that server answers, with any status", [Content("*/*", None)]);
+    .answers(101, "The server in the sandbox switched protocols", [])
+    .answers(200, "The answer of the server inside, with any status", [Content("*/*", None)]);
     let forward = Operation::new(
         at.forward.id,
-        "A connection to a port inside, after `Upgrade: shoal-tcp`: bytes both ways as they are",
+        "Open a raw connection to a port in the sandbox, after `Upgrade: shoal-tcp`",
     )
-    .answers(101, "It is connected", []);
+    .answers(101, "The connection is open", []);
     let using = |operation: Operation| {
-        operation.refuses(USING).refuses(of.refuses).refuses(&[ErrorCode::PortClosed])
+        operation.refuses(USING).refuses(target.refuses).refuses(&[ErrorCode::PortClosed])
     };
     vec![
         Route::new(
@@ -71,16 +68,16 @@ fn routes_of(of: &Of) -> Vec<Route> {
                 Param::new(
                     "wait_for",
                     Kind::Repeated("^[1-9][0-9]{0,3}$|^[1-5][0-9]{4}$|^6[0-4][0-9]{3}$"),
-                    "The answer comes when somebody listens on this one too",
+                    "Answer only when this port is open, too",
                 ),
                 Param::new(
                     "timeout_ms",
                     Kind::Number(1, ProcessRequest::WAIT_MS_MAX),
-                    "How long that is waited for; a minute if not given",
+                    "How long to wait for the ports; a minute if not given",
                 ),
             ])
             .refuses(USING)
-            .refuses(of.refuses),
+            .refuses(target.refuses),
         ),
         Route::new(Verb::Any, at.proxy.path, Needs::Use, pass_on, using(proxied))
             .also(at.proxy_root),
@@ -98,7 +95,7 @@ async fn list(
     State(app): State<App>,
     By(caller): By,
     mut query: Query,
-    id: Used,
+    id: UseTarget,
 ) -> Result<Response, Refused> {
     let mut wanted = Vec::new();
     for text in query.all("wait_for") {
@@ -111,20 +108,21 @@ async fn list(
         query.number("timeout_ms", 1..=ProcessRequest::WAIT_MS_MAX)?.unwrap_or(WAIT_MS);
     query.done()?;
     if wanted.len() > ProcessRequest::PORTS_MAX {
-        let cause = format!("at most {} ports are waited for", ProcessRequest::PORTS_MAX);
+        let cause = format!("at most {} ports may be waited for", ProcessRequest::PORTS_MAX);
         return Err(Refused::bad("wait_for", cause));
     }
     let used = id.begin(&app, caller, UseKind::Port).await?;
     let mut stops = app.stopping.clone();
     let open = tokio::select! {
         open = timeout(Duration::from_millis(timeout_ms), until_open(&used, &wanted)) => open,
-        // That nobody will say so any more is a stop too.
+        // A dropped sender means a stop, too.
         _ = stops.wait_for(|stops| *stops) => {
-            return Err(Refused::new(ErrorCode::ShuttingDown, "the server stops while a port is waited for"));
+            let cause = "the server stopped during the wait for a port";
+            return Err(Refused::new(ErrorCode::ShuttingDown, cause));
         }
     };
     let Ok(listening) = open else {
-        let cause = format!("nothing listens on all of {wanted:?} after {timeout_ms} ms");
+        let cause = format!("not all of the ports {wanted:?} are open after {timeout_ms} ms");
         return Err(Refused::new(ErrorCode::DeadlineExceeded, cause));
     };
     let entry =
@@ -137,32 +135,32 @@ async fn list(
 async fn pass_on(
     State(app): State<App>,
     By(caller): By,
-    UsedPort(id, port): UsedPort,
+    PortTarget(id, port): PortTarget,
     request: Request,
 ) -> Result<Response, Refused> {
-    let Some(place) = proxy::place(request.uri()) else {
-        return Err(Refused::bad("path", "this is no path that could be passed on"));
+    let Some(path) = proxy::proxy_path(request.uri()) else {
+        return Err(Refused::bad("path", "the path cannot be forwarded"));
     };
     let used = id.begin(&app, caller, UseKind::Port).await?;
-    pass_to(app, caller, used, port, place, request).await
+    pass_to(app, caller, used, port, path, request).await
 }
 
 async fn forward(
     State(app): State<App>,
     By(caller): By,
     NoQuery: NoQuery,
-    UsedPort(id, port): UsedPort,
+    PortTarget(id, port): PortTarget,
     mut request: Request,
 ) -> Result<Response, Refused> {
     let wants = proxy::upgrade(request.headers()).is_some_and(|to| to == TCP);
     let Some(client) = client_of(&mut request).filter(|_| wants) else {
-        let cause = format!("this needs `Connection: Upgrade` and `Upgrade: {TCP}`");
+        let cause = format!("the request needs `Connection: Upgrade` and `Upgrade: {TCP}`");
         return Err(Refused::upgrade(cause));
     };
     let used = id.begin(&app, caller, UseKind::Port).await?;
     let inside = dial(&used, port).await?;
-    let place = app.lasting.begin(caller.key)?;
-    Tunnel { app, caller, used, place }.open(client, ready(Some(inside)));
+    let slot = app.long_lived.begin(caller.key)?;
+    Tunnel { app, caller, used, slot }.open(client, ready(Some(inside)));
     let mut response = Response::new(Body::empty());
     *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
     let headers = response.headers_mut();

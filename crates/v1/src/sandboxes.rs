@@ -10,7 +10,7 @@ use model::record::Owner;
 use model::{ErrorCode, LeaseId, SandboxId, SandboxState, TemplateName};
 use wire::{RenewRequest, SandboxList, Why};
 
-use crate::checkouts::{Asked, getting, ttl_ms};
+use crate::checkouts::{CheckoutCall, hand_out_operation, ttl_ms};
 use crate::view;
 use web::answer;
 use web::app::App;
@@ -20,7 +20,7 @@ use web::operation::{Kind, Operation, Param, Route, Takes, Verb, json};
 use web::path::Named;
 use web::query::{NoQuery, Query};
 use web::refused::Refused;
-use web::used::told_of_now;
+use web::use_target::with_replacement;
 
 const PAGE: u64 = 100;
 const PAGE_MAX: u64 = 1000;
@@ -46,16 +46,20 @@ const CHANGING: &[ErrorCode] = &[
 ];
 
 const FILTERS: [Param; 6] = [
-    Param::new("template", Kind::Schema("TemplateName"), "Only those of this template"),
+    Param::new("template", Kind::Schema("TemplateName"), "Only sandboxes of this template"),
     Param::new(
         "state",
         Kind::OneOf(&["cold", "warming", "warm", "waiting", "running"]),
-        "Only those in this state",
+        "Only sandboxes in this state",
     ),
-    Param::new("label", Kind::Repeated("="), "Only those with this label, as `name=value`"),
-    Param::new("lease", Kind::Uuid, "Only the one under this lease"),
-    Param::new("limit", Kind::Number(1, PAGE_MAX), "At most so many; 100 if not given"),
-    Param::new("after", Kind::Uuid, "Only those after this one: `next` of the page before"),
+    Param::new("label", Kind::Repeated("="), "Only sandboxes with this label, as `name=value`"),
+    Param::new("lease", Kind::Uuid, "Only the sandbox under this lease"),
+    Param::new(
+        "limit",
+        Kind::Number(1, PAGE_MAX),
+        "The most sandboxes in a page; 100 if not given",
+    ),
+    Param::new("after", Kind::Uuid, "Only sandboxes after this one: `next` of the previous page"),
 ];
 
 pub(super) fn routes() -> Vec<Route> {
@@ -63,32 +67,27 @@ pub(super) fn routes() -> Vec<Route> {
         |id, about| Operation::new(id, about).answers(200, "The sandbox", [json("Sandbox")]);
     let new = Operation::new(
         "create_sandbox",
-        "Make a sandbox that is yours until it is deleted or its lease ends",
+        "Check out a sandbox until it is deleted or its lease ends",
     )
     .answers(201, "The sandbox", [json("Sandbox")]);
-    let list =
-        Operation::new("list_sandboxes", "Your sandboxes; for admins all, those in pools included")
-            .answers(200, "A page of them, in the order of their ids", [json("SandboxList")]);
-    let get = the_sandbox("get_sandbox", "A sandbox as it is now");
-    let delete = Operation::new("delete_sandbox", "End a sandbox, whatever it is doing").answers(
-        204,
-        "It is gone",
-        [],
-    );
-    let renew = the_sandbox("renew_sandbox", "Give the lease of a sandbox more time");
-    let freeze = the_sandbox(
-        "freeze_sandbox",
-        "Stop everything in a sandbox from running until it is used again",
-    );
-    let thaw = the_sandbox("thaw_sandbox", "Let a frozen sandbox run again");
-    let why = Operation::new("why_sandbox", "Why a sandbox is as it is, or how it ended").answers(
-        200,
-        "The facts, and a sentence about them",
-        [json("Why")],
-    );
+    let list = Operation::new(
+        "list_sandboxes",
+        "List your sandboxes; for admins all, including those in pools",
+    )
+    .answers(200, "A page of sandboxes, in the order of their ids", [json("SandboxList")]);
+    let get = the_sandbox("get_sandbox", "Get a sandbox");
+    let delete = Operation::new("delete_sandbox", "End a sandbox at once, even if it is in use")
+        .answers(204, "The sandbox has ended", []);
+    let renew = the_sandbox("renew_sandbox", "Renew the lease of a sandbox");
+    let freeze =
+        the_sandbox("freeze_sandbox", "Freeze all processes of a sandbox until it is used again");
+    let thaw = the_sandbox("thaw_sandbox", "Thaw a frozen sandbox");
+    let why =
+        Operation::new("why_sandbox", "Explain why a sandbox is in its state, or how it ended")
+            .answers(200, "The facts, and a summary in a sentence", [json("Why")]);
     let (all, one) = ("/v1/sandboxes", "/v1/sandboxes/{id}");
     vec![
-        Route::new(Verb::Post, all, Needs::Use, create, getting(new)),
+        Route::new(Verb::Post, all, Needs::Use, create, hand_out_operation(new)),
         Route::new(Verb::Get, all, Needs::Read, self::list, list.query(FILTERS)),
         Route::new(Verb::Get, one, Needs::Read, read, get.refuses(ONE)),
         Route::new(Verb::Delete, one, Needs::Use, end, delete.refuses(CHANGING)),
@@ -130,11 +129,11 @@ async fn create(
     headers: HeaderMap,
     request: Json<wire::CheckoutRequest>,
 ) -> Result<Response, Refused> {
-    let asked = Asked { caller, route: "/v1/sandboxes", headers: &headers };
+    let asked = CheckoutCall { caller, route: "/v1/sandboxes", headers: &headers };
     asked.hand_out(&app, request, |_, sandbox, _| sandbox).await
 }
 
-/// What a listing is narrowed down to.
+/// The filters of a listing.
 struct Filter {
     template: Option<TemplateName>,
     state: Option<SandboxState>,
@@ -148,7 +147,7 @@ impl Filter {
         let template = template.map_err(|error| Refused::bad("template", error.to_string()))?;
         let state = query.text("state")?.map(|text| {
             let known = SandboxState::ALL.into_iter().find(|state| state.as_str() == text);
-            known.ok_or_else(|| Refused::bad("state", format!("there is no state {text:?}")))
+            known.ok_or_else(|| Refused::bad("state", format!("`state`: {text:?} is not a state")))
         });
         let mut labels = BTreeMap::new();
         for label in query.all("label") {
@@ -199,7 +198,7 @@ async fn read(
 ) -> Result<Response, Refused> {
     match app.engine.sandbox(caller, id) {
         Ok(view) => answer::ok(&view::sandbox(&app.engine, &view, caller)),
-        Err(refusal) => Err(told_of_now(&app, caller, id, refusal.into()).await),
+        Err(refusal) => Err(with_replacement(&app, caller, id, refusal.into()).await),
     }
 }
 
@@ -258,7 +257,7 @@ async fn why(
     if let Why::Ended(ended) = &mut why
         && let Some(eviction) = &mut ended.eviction
     {
-        // That there were others is told by their number; which ones is their users' affair.
+        // Only the number of the other candidates is shown: their ids belong to other keys.
         eviction.candidates.retain(|other| {
             other.sandbox == id || app.engine.check_sandbox(caller, other.sandbox).is_ok()
         });

@@ -1,6 +1,6 @@
-//! What the schemas that are derived from the types leave out, though the server keeps to it:
+//! Completes the schemas that are derived from types with rules that the server enforces:
 //! numbers end where their type does, and a variant with a value has no other key. Without it a
-//! client would be told that something fits which is refused.
+//! client would accept a request as valid that the server refuses.
 
 use std::collections::BTreeMap;
 
@@ -72,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_end_where_their_type_does() {
+    fn schema_numbers_have_the_range_of_their_type() {
         let schemas = schemas();
         let pool = &schemas["PoolSettings"]["properties"];
         assert_eq!(pool["pool_size"]["maximum"], u32::MAX);
@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn variants_take_no_other_keys() {
+    fn schema_variants_allow_no_other_keys() {
         let schemas = schemas();
         let mut closed = 0;
         for name in VARIANTS {

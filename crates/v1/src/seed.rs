@@ -1,5 +1,5 @@
-//! The files that a session begins with, as they come in a request: each named beneath the
-//! workspace, with its contents as text or base64. Where they may lead is checked by who stores them.
+//! The files that a session begins with, as a request carries them: each with a path beneath the
+//! workspace and its contents as text or base64. The engine checks the paths when it stores them.
 
 use engine::SeedFile;
 use wire::{SessionFile, SessionRequest};
@@ -13,7 +13,7 @@ const MODE: u32 = 0o644;
 pub(crate) fn files(given: Vec<SessionFile>) -> Result<Vec<SeedFile>, Refused> {
     let most = SessionRequest::FILES_MAX;
     if given.len() > most {
-        return Err(Refused::invalid("files", format!("files: at most {most} can be given")));
+        return Err(Refused::invalid("files", format!("files: at most {most} files can be given")));
     }
     given.into_iter().enumerate().map(|(at, one)| file(at, one)).collect()
 }
@@ -31,14 +31,14 @@ fn file(at: usize, given: SessionFile) -> Result<SeedFile, Refused> {
             Err(error) => return wrong("content_base64", &error.to_string()),
         },
         (None, None) => Vec::new(),
-        (Some(_), Some(_)) => return wrong("content", "give it as text or as base64, not both"),
+        (Some(_), Some(_)) => return wrong("content", "must be text or base64, not both"),
     };
     let mode = match mode.as_deref().map(octal) {
         None => MODE,
         Some(Some(mode)) => mode,
         Some(None) => return wrong("mode", "is not an octal number up to 7777"),
     };
-    // Whoever begins with / means the workspace, too.
+    // A path that begins with / is beneath the workspace, too.
     let path = path.strip_prefix("/workspace/").map_or_else(|| path.clone(), str::to_owned);
     Ok(SeedFile { path, bytes, mode })
 }
@@ -54,7 +54,7 @@ mod tests {
     }
 
     #[test]
-    fn files_are_read_as_they_are_given() {
+    fn seed_files_are_read_from_a_request() {
         for (one, expected) in [
             (given(Some("hi"), None, None), Ok((&b"hi"[..], 0o644))),
             (given(None, Some("/w=="), Some("0755")), Ok((&[0xff][..], 0o755))),

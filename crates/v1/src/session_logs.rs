@@ -1,5 +1,5 @@
-//! What the harness of a session wrote that belongs to no turn: as a page, or as a stream that goes
-//! on. Lines are those of the sandbox that the session has now.
+//! The harness log of a session, output that belongs to no turn: as a page, or as a stream. It has
+//! the lines of the sandbox that the session has now.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -19,12 +19,12 @@ use web::answer;
 use web::app::App;
 use web::front::{By, Needs};
 use web::key_watch::KeyWatch;
-use web::lasting::Place;
+use web::long_lived::LongLivedSlot;
 use web::operation::{Content, Kind, Operation, Param, Route, Verb, json};
 use web::path::Named;
 use web::query::Query;
 use web::refused::Refused;
-use web::stream::{self, Format, HEARTBEAT, Pieces, SSE};
+use web::stream::{self, BodySource, Format, HEARTBEAT, SSE};
 
 /// How often a stream looks for new lines.
 const LOOK: Duration = Duration::from_millis(250);
@@ -32,11 +32,11 @@ const LOOK: Duration = Duration::from_millis(250);
 pub(super) fn routes() -> Vec<Route> {
     let logs = Operation::new(
         "get_session_logs",
-        "What the harness wrote that belongs to no turn; as a stream it goes on",
+        "Read or stream the output of the harness that belongs to no turn",
     )
     .answers(
         200,
-        "The lines that are remembered of the sandbox that the session has now",
+        "The stored lines of the sandbox that the session has now",
         [json("LogList"), Content(SSE, Some("LogLine"))],
     );
     let after = Param::new("after", Kind::Number(0, AFTER_MAX), "Only lines after this one");
@@ -62,12 +62,13 @@ async fn logs(
     let after = last_event_id(&headers)?.or(after);
     if accepts(&headers, SSE) {
         let generation = app.engine.session(caller, id)?.generation;
-        let place = app.lasting.begin(caller.key)?;
+        let slot = app.long_lived.begin(caller.key)?;
         let key = KeyWatch::new(caller.key);
         let ready = VecDeque::from([Format::retry()]);
         let said_at = Instant::now();
-        let told = Told { _place: place, app, caller, id, after, generation, key, ready, said_at };
-        return Ok(stream::response(Format::Sse, told));
+        let follow_stream =
+            LogFollow { _slot: slot, app, caller, id, after, generation, key, ready, said_at };
+        return Ok(stream::response(Format::Sse, follow_stream));
     }
     let logs = lines(&app, caller, id, after)?;
     let next = logs.last().map(|line| line.id).or(after);
@@ -95,8 +96,8 @@ fn lines(
 }
 
 /// A stream of lines.
-struct Told {
-    _place: Place,
+struct LogFollow {
+    _slot: LongLivedSlot,
     app: App,
     caller: Caller,
     id: SessionId,
@@ -108,9 +109,9 @@ struct Told {
     said_at: Instant,
 }
 
-impl Told {
-    /// Looks for new lines; none if the session is over.
-    fn look(&mut self) -> Option<()> {
+impl LogFollow {
+    /// Looks for new lines; none if the session has ended.
+    fn poll_lines(&mut self) -> Option<()> {
         let generation = self.app.engine.session(self.caller, self.id).ok()?.generation;
         if std::mem::replace(&mut self.generation, generation) != generation {
             // Another sandbox counts its lines anew.
@@ -124,7 +125,7 @@ impl Told {
     }
 }
 
-impl Pieces for Told {
+impl BodySource for LogFollow {
     async fn next(&mut self) -> Option<Bytes> {
         loop {
             if let Some(ready) = self.ready.pop_front() {
@@ -134,7 +135,7 @@ impl Pieces for Told {
             if *self.app.stopping.borrow() || !self.key.works(&self.app) {
                 return None;
             }
-            self.look()?;
+            self.poll_lines()?;
             if !self.ready.is_empty() {
                 continue;
             }

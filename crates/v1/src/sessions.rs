@@ -1,4 +1,4 @@
-//! Sessions: made, listed, changed, set aside, taken up again, and ended.
+//! Sessions: created, listed, changed, paused, resumed, forked and ended.
 
 use axum::body::Body;
 use axum::extract::{Request, State};
@@ -18,7 +18,7 @@ use web::answer::{self, Step};
 use web::app::App;
 use web::body::{Json, OptionalJson, json_up_to};
 use web::front::{By, Needs, no_content};
-use web::handed_out::{Handover, Kept};
+use web::handed_out::{Handover, HandoverGuard};
 use web::idempotency::{Answer, Claim};
 use web::operation::{Kind, Operation, Param, Route, Takes, Verb, json};
 use web::path::Named;
@@ -30,7 +30,7 @@ const PAGE_MAX: u64 = 1000;
 const ALL: &str = "/v1/sessions";
 const ONE: &str = "/v1/sessions/{id}";
 
-/// What changing a session may be refused for.
+/// Error codes of changing a session.
 const CHANGING: &[ErrorCode] = &[
     ErrorCode::SessionUnknown,
     ErrorCode::SessionEnded,
@@ -65,49 +65,52 @@ const FILTERS: [Param; 5] = [
     Param::new(
         "status",
         Kind::OneOf(&["starting", "active", "paused", "stopped", "ended"]),
-        "Only those in this status",
+        "Only sessions in this status",
     ),
-    Param::new("template", Kind::Schema("TemplateName"), "Only those of this template"),
+    Param::new("template", Kind::Schema("TemplateName"), "Only sessions of this template"),
     Param::new(
         "metadata",
         Kind::Repeated("="),
-        "Only those with this word, as `name=value`; `metadata.name=value` is understood, too",
+        "Only sessions with this label, as `name=value`; also as `metadata.name=value`",
     ),
-    Param::new("limit", Kind::Number(1, PAGE_MAX), "At most so many; 100 if not given"),
+    Param::new("limit", Kind::Number(1, PAGE_MAX), "The most sessions in a page; 100 if not given"),
     Param::new(
         "after",
         Kind::Matching(cursor::PATTERN),
-        "Only older ones: `next` of the page before",
+        "Only older sessions: `next` of the previous page",
     ),
 ];
 
 pub(super) fn routes() -> Vec<Route> {
-    let the_session =
-        |id, about| Operation::new(id, about).answers(200, "The session", [json("Session")]);
-    let made = |id, about| Operation::new(id, about).answers(201, "The session", [json("Session")]);
-    let new = made("create_session", "Begin a session; it has a sandbox when this is answered");
-    let list = Operation::new("list_sessions", "Your sessions; for admins all").answers(
+    [basic_routes(), lifecycle_routes()].into_iter().flatten().collect()
+}
+
+fn the_session(id: &'static str, about: &'static str) -> Operation {
+    Operation::new(id, about).answers(200, "The session", [json("Session")])
+}
+
+fn new_session(id: &'static str, about: &'static str) -> Operation {
+    Operation::new(id, about).answers(201, "The session", [json("Session")])
+}
+
+fn basic_routes() -> Vec<Route> {
+    let new =
+        new_session("create_session", "Create a session; it has a sandbox when the answer comes");
+    let list = Operation::new("list_sessions", "List your sessions; for admins all").answers(
         200,
-        "A page of them, newest first",
+        "A page of sessions, newest first",
         [json("SessionList")],
     );
-    let get = the_session("get_session", "A session as it is now");
-    let update = the_session("update_session", "Change its words, or what its harness is told");
-    let end = Operation::new("end_session", "End a session, whatever it is doing").answers(
+    let get = the_session("get_session", "Get a session");
+    let update = the_session(
+        "update_session",
+        "Change the labels of a session, or the configuration of its harness",
+    );
+    let end = Operation::new("end_session", "End a session at once, even if it is in use").answers(
         204,
-        "It has ended, and nothing of it runs",
+        "The session has ended, and none of its processes runs",
         [],
     );
-    let pause = the_session("pause_session", "Set a session aside; the next message resumes it");
-    let resume = the_session("resume_session", "Let a session go on");
-    let stop = the_session(
-        "stop_session",
-        "End the sandbox of a session, and keep its files until it is resumed",
-    );
-    let fork = made("fork_session", "Make another session with the files and history of this one");
-    let abort =
-        Operation::new("abort_session", "Call off the turn in progress; answered when it is over")
-            .answers(200, "What it found", [json("Aborted")]);
     let known = &[ErrorCode::SessionUnknown, ErrorCode::SessionEnded];
     vec![
         Route::new(
@@ -131,6 +134,26 @@ pub(super) fn routes() -> Vec<Route> {
             update.takes(Takes::Json("SessionUpdate")).refuses(CHANGING),
         ),
         Route::new(Verb::Delete, ONE, Needs::Use, self::end, end.refuses(CHANGING)),
+    ]
+}
+
+fn lifecycle_routes() -> Vec<Route> {
+    let pause = the_session("pause_session", "Pause a session; the next message resumes it");
+    let resume = the_session("resume_session", "Resume a session");
+    let stop = the_session(
+        "stop_session",
+        "End the sandbox of a session, and keep its files until it is resumed",
+    );
+    let fork = new_session(
+        "fork_session",
+        "Fork a session: create another one with its files and history",
+    );
+    let abort = Operation::new(
+        "abort_session",
+        "Abort the turn in progress; the answer comes when it has ended",
+    )
+    .answers(200, "What was aborted", [json("Aborted")]);
+    vec![
         Route::new(
             Verb::Post,
             "/v1/sessions/{id}/pause",
@@ -193,7 +216,7 @@ async fn create(
         }
     }
     if !files.is_empty() {
-        // What cannot be is told before files are kept for it.
+        // An invalid request is refused before its files are stored.
         app.engine.known_template(&wanted.template)?;
         wanted.seed = Some(app.engine.put_seed(caller, files).await?);
     }
@@ -225,14 +248,14 @@ fn located(response: &mut Response, id: SessionId) {
     }
 }
 
-/// A session that its client does not know of yet. Dropped before it does, it is ended.
+/// A new session whose client has no answer yet. Dropped, the session is ended.
 struct Unknown {
     app: App,
     caller: Caller,
     session: Option<SessionId>,
 }
 
-impl Kept for Unknown {
+impl HandoverGuard for Unknown {
     fn keep(mut self) {
         self.session = None;
     }
@@ -244,13 +267,13 @@ impl Drop for Unknown {
         let (app, caller) = (self.app.clone(), self.caller);
         tasks::spawn(async move {
             if let Err(error) = app.engine.end_session(caller, id).await {
-                tracing::warn!(session = %id, %error, "a session that nobody knows of stays");
+                tracing::warn!(session = %id, %error, "ending an undelivered session failed");
             }
         });
     }
 }
 
-/// What is asked for, and the files it begins with.
+/// The session to create, and the files it begins with.
 fn wanted(request: wire::SessionRequest) -> Result<(SessionRequest, Vec<SeedFile>), Refused> {
     let most = wire::SessionRequest::IDLE_TIMEOUT_S_MAX;
     if request.idle_timeout_s.is_some_and(|seconds| seconds == 0 || seconds > most) {
@@ -278,7 +301,7 @@ async fn list(
 ) -> Result<Response, Refused> {
     let status = query.text("status")?.map(|text| {
         let known = SessionStatus::ALL.into_iter().find(|status| status.as_str() == text);
-        known.ok_or_else(|| Refused::bad("status", format!("there is no status {text:?}")))
+        known.ok_or_else(|| Refused::bad("status", format!("`status`: {text:?} is not a status")))
     });
     let template = query.text("template")?.map(|text| TemplateName::new(&text)).transpose();
     let template = template.map_err(|error| Refused::bad("template", error.to_string()))?;
@@ -320,7 +343,7 @@ async fn change(
 ) -> Result<Response, Refused> {
     let wire::SessionUpdate { metadata, config } = request.value;
     if config.as_ref().is_some_and(|config| !config.is_object() && !config.is_null()) {
-        return Err(Refused::invalid("config", "config: must be an object, or null"));
+        return Err(Refused::invalid("config", "config: must be an object or null"));
     }
     let update = SessionUpdate { metadata, config: config.map(|config| config.to_string().into()) };
     let view = app.engine.update_session(caller, id, update).await?;

@@ -1,4 +1,4 @@
-//! Templates. Reading them takes any key, changing them one that may do everything.
+//! Templates. Any key may read them; only administrators may change them.
 
 use axum::body::Body;
 use axum::extract::State;
@@ -20,7 +20,7 @@ use web::query::{NoQuery, Query};
 use web::refused::Refused;
 
 pub(super) const FORCE: Param =
-    Param::new("force", Kind::Flag, "Also end the sandboxes that are checked out or being started");
+    Param::new("force", Kind::Flag, "Also end sandboxes that are checked out or being started");
 
 const PUTTING: &[ErrorCode] = &[
     ErrorCode::TemplateUnknown,
@@ -47,17 +47,18 @@ pub(super) const REMOVING: &[ErrorCode] = &[
 ];
 
 pub(super) fn routes() -> Vec<Route> {
-    let new = Operation::new("create_template", "Make a template, and with it a pool").answers(
+    let new = Operation::new("create_template", "Create a template and its pool").answers(
         201,
         "The template with every default",
         [json("Template")],
     );
-    let put = Operation::new("put_template", "Make a template, or replace the one of that name")
-        .answers(200, "It was replaced", [json("Template")])
-        .answers(201, "It was made", [json("Template")]);
+    let put =
+        Operation::new("put_template", "Create a template, or replace the one with this name")
+            .answers(200, "The template was replaced", [json("Template")])
+            .answers(201, "The template was created", [json("Template")]);
     let list = Operation::new("list_templates", "All templates").answers(
         200,
-        "In the order of their names, with what each comes to where it leaves something open",
+        "The templates in the order of their names, with what this node decided for settings they leave open",
         [json("TemplateList")],
     );
     let get = Operation::new("get_template", "A template").answers(
@@ -67,7 +68,7 @@ pub(super) fn routes() -> Vec<Route> {
     );
     let delete = Operation::new("delete_template", "Remove a template and its pool").answers(
         204,
-        "Nothing of it is left",
+        "The template and its pool were removed",
         [],
     );
     let (all, one) = ("/v1/templates", "/v1/templates/{name}");
@@ -109,7 +110,7 @@ async fn create(
     }
     let template = request.value;
     if app.engine.template(&template.name).is_some() {
-        let cause = format!("there is a template {} already; PUT replaces it", template.name);
+        let cause = format!("the template {} already exists; PUT replaces it", template.name);
         return Err(Refused::new(ErrorCode::IdConflict, cause));
     }
     let bytes = answer::json_bytes(&template)?;
@@ -128,7 +129,7 @@ async fn put(
 ) -> Result<Response, Refused> {
     let template = request.value;
     if template.name != name {
-        let cause = format!("name: {} in the body, but {name} in the path", template.name);
+        let cause = format!("name: is {} in the body, but {name} in the path", template.name);
         return Err(Refused::invalid("name", cause));
     }
     let bytes = answer::json_bytes(&template)?;
@@ -171,5 +172,5 @@ pub(super) async fn remove(
 }
 
 pub(super) fn unknown(name: &TemplateName) -> Refused {
-    Refused::new(ErrorCode::TemplateUnknown, format!("no template {name} is served"))
+    Refused::new(ErrorCode::TemplateUnknown, format!("the template {name} does not exist"))
 }

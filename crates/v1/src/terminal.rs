@@ -1,6 +1,6 @@
-//! A process on a WebSocket: bytes are its input and output, texts are words about it. Both ways go
-//! on at once, so that a program which reads nothing still shows what it writes. The process outlives
-//! the socket, unless it was started for it.
+//! A process on a WebSocket: binary messages are its input and output, text messages are control
+//! messages. Both directions run at once, so that a program which reads nothing still shows its
+//! output. The process outlives the socket, unless it was started for it.
 
 use std::time::Duration;
 
@@ -16,21 +16,21 @@ use wire::TerminalWord;
 
 use crate::view;
 use web::app::App;
-use web::lasting::Place;
-use web::pulse::{Heard, Pulse};
+use web::long_lived::LongLivedSlot;
 use web::refused::Refused;
 use web::tunnel::revoked;
+use web::ws_keepalive::{PeerActivity, WsKeepalive};
 
 /// How long a client may take nothing.
 const STALL: Duration = Duration::from_mins(1);
 /// How long a process that was started for a socket has to end after it.
 const GRACE_MS: u64 = 2_000;
 const SIGHUP: i32 = 1;
-/// What was typed and is not written yet, in messages.
+/// How many messages of input may wait to be written.
 const TYPED_MAX: usize = 16;
 
-/// A process that somebody looks at.
-pub(crate) struct Attached {
+/// A process with a client attached.
+pub(crate) struct AttachedTerminal {
     pub(crate) app: App,
     pub(crate) caller: Caller,
     pub(crate) sandbox: SandboxId,
@@ -40,7 +40,7 @@ pub(crate) struct Attached {
     /// Ends the process with the socket.
     pub(crate) ending: Option<Ending>,
     pub(crate) used: Option<Use>,
-    pub(crate) place: Place,
+    pub(crate) slot: LongLivedSlot,
 }
 
 /// A process that is ended when this is dropped.
@@ -57,7 +57,7 @@ impl Drop for Ending {
         let of = self.of.clone();
         tasks::spawn(async move {
             let engine = &app.engine;
-            // What a terminal says to its programs when it is closed. One that is over hears nothing.
+            // SIGHUP is what a closed terminal sends. A process that has ended does not get it.
             let _ = engine.signal_process(caller, sandbox, &of, SIGHUP, true).await;
             let _ = engine.stop_process(caller, sandbox, &of, GRACE_MS).await;
         });
@@ -66,7 +66,7 @@ impl Drop for Ending {
 
 /// Why it came to its end.
 enum End {
-    /// The process is over.
+    /// The process has ended.
     Over,
     /// The client left, or does not answer.
     Left,
@@ -75,29 +75,32 @@ enum End {
     Failed(Refusal),
 }
 
-impl Attached {
-    /// Speaks until either end is over.
-    pub(crate) async fn speak(mut self, socket: WebSocket) {
+impl AttachedTerminal {
+    /// Forwards bytes until either side ends.
+    pub(crate) async fn run(mut self, socket: WebSocket) {
         // Held to the end: the one counts as activity, the other ends what was started for this.
         let (used, ending) = (self.used.take(), self.ending.take());
         let (mut to, mut from) = socket.split();
         let first = TerminalWord::Process(Box::new(view::process(&self.record)));
-        if say(&mut to, &first).await.is_err() {
+        if send_word(&mut to, &first).await.is_err() {
             return;
         }
         let (app, caller) = (self.app.clone(), self.caller);
         let mut stops = app.stopping.clone();
         let input =
             Input { app: &app, caller, sandbox: self.sandbox, of: ProcessRef::Id(self.record.id) };
-        let (mut pulse, heard) = Pulse::new();
+        let (mut keepalive, heard) = WsKeepalive::new();
         let (typed, types) = mpsc::channel(TYPED_MAX);
         let end = tokio::select! {
-            end = show(&mut self.follow, &mut to, &mut pulse) => end,
+            end = show(&mut self.follow, &mut to, &mut keepalive) => end,
             end = input.listen(&mut from, &heard, typed) => end,
             refusal = input.write(types) => End::Failed(refusal),
-            // That nobody will say so any more is a stop too.
+            // A dropped sender means a stop, too.
             _ = stops.wait_for(|stops| *stops) => End::Stopping,
-            () = revoked(&app, caller) => End::Failed(Refusal::new(ErrorCode::Unauthorized, "the key works no more")),
+            () = revoked(&app, caller) => {
+                let cause = "the key is no longer valid";
+                End::Failed(Refusal::new(ErrorCode::Unauthorized, cause))
+            }
         };
         self.finish(&mut to, end).await;
         drop((ending, used));
@@ -107,7 +110,7 @@ impl Attached {
         let (word, code) = match end {
             End::Left => return,
             End::Stopping => {
-                let refusal = Refusal::new(ErrorCode::ShuttingDown, "the server stops");
+                let refusal = Refusal::new(ErrorCode::ShuttingDown, "the server is stopping");
                 (self.error(refusal), close_code::AWAY)
             }
             End::Failed(refusal) => (self.error(refusal), close_code::ERROR),
@@ -121,11 +124,11 @@ impl Attached {
                 }
             }
         };
-        // Who is gone does not hear it.
-        let _ = say(to, &word).await;
+        // A client that is gone does not get it.
+        let _ = send_word(to, &word).await;
         let close = Message::Close(Some(CloseFrame { code, reason: "".into() }));
         let _ = timeout(STALL, to.send(close)).await;
-        drop(self.place);
+        drop(self.slot);
     }
 
     fn error(&self, refusal: Refusal) -> TerminalWord {
@@ -133,7 +136,7 @@ impl Attached {
     }
 }
 
-async fn say(to: &mut SplitSink<WebSocket, Message>, word: &TerminalWord) -> Result<(), ()> {
+async fn send_word(to: &mut SplitSink<WebSocket, Message>, word: &TerminalWord) -> Result<(), ()> {
     let text = serde_json::to_string(word).map_err(drop)?;
     send(to, Message::Text(text.into())).await
 }
@@ -143,11 +146,11 @@ async fn send(to: &mut SplitSink<WebSocket, Message>, message: Message) -> Resul
     timeout(STALL, to.send(message)).await.map_err(drop)?.map_err(drop)
 }
 
-/// Passes on what the process writes, and asks now and then whether anybody is there.
+/// Forwards the output of the process, and pings the client now and then.
 async fn show(
     follow: &mut LogFollow,
     to: &mut SplitSink<WebSocket, Message>,
-    pulse: &mut Pulse,
+    keepalive: &mut WsKeepalive,
 ) -> End {
     loop {
         let sent = tokio::select! {
@@ -157,7 +160,7 @@ async fn show(
                 Ok(None) => return End::Over,
                 Err(refusal) => return End::Failed(refusal),
             },
-            beats = pulse.beats() => {
+            beats = keepalive.next_ping() => {
                 if !beats {
                     return End::Left;
                 }
@@ -182,14 +185,14 @@ impl Input<'_> {
     async fn listen(
         &self,
         from: &mut SplitStream<WebSocket>,
-        heard: &Heard,
+        heard: &PeerActivity,
         typed: mpsc::Sender<Bytes>,
     ) -> End {
         while let Some(Ok(message)) = from.next().await {
             heard.note();
             let done = match message {
                 Message::Binary(bytes) => {
-                    // Gone only if what takes it failed, which is told there.
+                    // The receiver is gone only if it failed, which is reported there.
                     let _ = heard.while_busy(typed.send(bytes)).await;
                     Ok(())
                 }
@@ -199,7 +202,7 @@ impl Input<'_> {
             };
             match done {
                 Ok(()) => {}
-                // Its end, and what it wrote last, are still to be told.
+                // Its end and its last output must still be sent.
                 Err(refusal) if is_over(&refusal) => {}
                 Err(refusal) => return End::Failed(refusal),
             }
@@ -232,11 +235,15 @@ impl Input<'_> {
                 let size = TerminalSize { rows, columns };
                 self.app.engine.resize_process(self.caller, self.sandbox, &self.of, size).await
             }
-            Ok(TerminalWord::Resize(_)) => Err(wrong("a terminal has rows and columns".to_owned())),
-            Ok(TerminalWord::Process(_) | TerminalWord::Exit(_) | TerminalWord::Error(_)) => {
-                Err(wrong("this is for the server to say".to_owned()))
+            Ok(TerminalWord::Resize(_)) => {
+                Err(wrong("rows and columns of a terminal must be above 0".to_owned()))
             }
-            Err(error) => Err(wrong(format!("a text on a terminal is a word about it: {error}"))),
+            Ok(TerminalWord::Process(_) | TerminalWord::Exit(_) | TerminalWord::Error(_)) => {
+                Err(wrong("only the server may send this message".to_owned()))
+            }
+            Err(error) => {
+                Err(wrong(format!("the text message is not a terminal message: {error}")))
+            }
         }
     }
 }

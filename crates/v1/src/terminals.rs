@@ -1,5 +1,5 @@
-//! Terminals over web sockets: a new one, or one that is there already. Refusals come as problems
-//! before anything is agreed on.
+//! Terminals over WebSockets: opens a new one, or attaches to a process. Refusals are problems
+//! before the upgrade.
 
 use axum::extract::State;
 use axum::extract::ws::WebSocketUpgrade;
@@ -10,21 +10,21 @@ use model::{ErrorCode, SandboxId};
 
 use crate::events::AFTER_MAX;
 use crate::exec::USING;
-use crate::terminal::{Attached, Ending};
-use crate::used::SANDBOX_REFUSES;
+use crate::terminal::{AttachedTerminal, Ending};
+use crate::use_routes::SANDBOX_REFUSES;
 use web::app::App;
-use web::checks::checked;
 use web::front::{Admitted, Needs};
+use web::input_checks::checked;
 use web::operation::{Kind, Operation, Param, Route, Verb};
 use web::path::{Named, NamedOf};
 use web::query::Query;
 use web::refused::Refused;
 use web::subprotocol;
-use web::used::Used;
+use web::use_target::UseTarget;
 
 const ROWS: u64 = 24;
 const COLUMNS: u64 = 80;
-/// What is said at once at most, either way.
+/// The largest message, either way.
 const MESSAGE_BYTES_MAX: usize = 256 << 10;
 /// How much of what was written before is shown first.
 const REPLAYED_BYTES: u64 = 64 << 10;
@@ -36,17 +36,16 @@ pub(super) fn routes() -> Vec<Route> {
     let spoken = |id, about| {
         Operation::new(id, about).answers(
             101,
-            "A WebSocket: bytes both ways, and `TerminalWord`s as texts: `resize` from the client, `process` first \
+            "A WebSocket: bytes as binary messages both ways, and `TerminalWord`s as text messages: `resize` from the client, `process` first \
              and `exit` or `error` last from the server",
             [],
         )
     };
     let open = spoken(
         "open_terminal",
-        "A terminal with a shell or another program in it, which ends with the WebSocket unless it is kept",
+        "Open a terminal with a shell or another program, which ends with the WebSocket unless `keep` is set",
     );
-    let attach =
-        spoken("attach_process", "The input and output of a process that is there already");
+    let attach = spoken("attach_process", "Attach to the input and output of a process");
     let using = |operation: Operation| operation.refuses(USING).refuses(SANDBOX_REFUSES);
     vec![
         Route::new(
@@ -55,16 +54,20 @@ pub(super) fn routes() -> Vec<Route> {
             Needs::Use,
             self::open,
             using(open.query([
-                Param::new("rows", Kind::Number(1, 65535), "24 if not given"),
-                Param::new("columns", Kind::Number(1, 65535), "80 if not given"),
+                Param::new("rows", Kind::Number(1, 65535), "Rows of the terminal; 24 if not given"),
+                Param::new(
+                    "columns",
+                    Kind::Number(1, 65535),
+                    "Columns of the terminal; 80 if not given",
+                ),
                 Param::new(
                     "command",
                     Kind::Text,
-                    "A line for the shell; a shell itself if not given",
+                    "A command line for the shell; an interactive shell if not given",
                 ),
-                Param::new("cwd", Kind::Text, "Where it starts; `/workspace` if not given"),
-                Param::new("name", Kind::Text, "What the process is called"),
-                Param::new("keep", Kind::Flag, "The process runs on when the WebSocket is over"),
+                Param::new("cwd", Kind::Text, "The working directory; `/workspace` if not given"),
+                Param::new("name", Kind::Text, "The name of the process"),
+                Param::new("keep", Kind::Flag, "The process continues after the WebSocket closes"),
             ]))
             .refuses(&[ErrorCode::ProcessNameTaken, ErrorCode::UpgradeRequired]),
         ),
@@ -76,19 +79,22 @@ pub(super) fn routes() -> Vec<Route> {
             using(attach.query([Param::new(
                 "offset",
                 Kind::Number(0, AFTER_MAX),
-                "Where in its log to begin; with the last 64 KiB if not given",
+                "The offset in its log to begin at; the last 64 KiB if not given",
             )]))
             .refuses(&[ErrorCode::UpgradeRequired]),
         ),
     ]
 }
 
-pub(super) type Asked = Result<WebSocketUpgrade, WebSocketUpgradeRejection>;
+pub(super) type Upgrade = Result<WebSocketUpgrade, WebSocketUpgradeRejection>;
 
 /// A WebSocket on which so much is said at once at most, either way.
-pub(super) fn agreed(asked: Asked, message_bytes_max: usize) -> Result<WebSocketUpgrade, Refused> {
+pub(super) fn checked_upgrade(
+    asked: Upgrade,
+    message_bytes_max: usize,
+) -> Result<WebSocketUpgrade, Refused> {
     let wrong = |rejection: WebSocketUpgradeRejection| {
-        Refused::upgrade(format!("this is for WebSockets: {}", rejection.body_text()))
+        Refused::upgrade(format!("the route requires a WebSocket: {}", rejection.body_text()))
     };
     let upgrade = asked.map_err(wrong)?;
     Ok(upgrade
@@ -102,7 +108,7 @@ async fn open(
     Admitted { caller, request_id }: Admitted,
     mut query: Query,
     Named(id): Named<SandboxId>,
-    asked: Asked,
+    asked: Upgrade,
 ) -> Result<Response, Refused> {
     let rows = query.number("rows", 1..=65535)?.unwrap_or(ROWS) as u16;
     let columns = query.number("columns", 1..=65535)?.unwrap_or(COLUMNS) as u16;
@@ -112,9 +118,9 @@ async fn open(
     let name = query.text("name")?;
     let keep = query.flag("keep")?;
     query.done()?;
-    let upgrade = agreed(asked, MESSAGE_BYTES_MAX)?;
-    let place = app.lasting.begin(caller.key)?;
-    let used = Used::from(id).begin(&app, caller, UseKind::Stream).await?;
+    let upgrade = checked_upgrade(asked, MESSAGE_BYTES_MAX)?;
+    let slot = app.long_lived.begin(caller.key)?;
+    let used = UseTarget::from(id).begin(&app, caller, UseKind::Stream).await?;
     let process = ProcessRequest {
         name,
         cwd,
@@ -129,9 +135,18 @@ async fn open(
     let follow = app.engine.follow_log(caller, id, &of, engine::LogWanted::Both, 0).await?;
     let request_id = request_id.to_str().unwrap_or_default().to_owned();
     let used = Some(used);
-    let attached =
-        Attached { app, caller, sandbox: id, record, follow, request_id, ending, used, place };
-    Ok(upgrade.on_upgrade(|socket| attached.speak(socket)))
+    let attached = AttachedTerminal {
+        app,
+        caller,
+        sandbox: id,
+        record,
+        follow,
+        request_id,
+        ending,
+        used,
+        slot,
+    };
+    Ok(upgrade.on_upgrade(|socket| attached.run(socket)))
 }
 
 async fn attach(
@@ -139,22 +154,22 @@ async fn attach(
     Admitted { caller, request_id }: Admitted,
     mut query: Query,
     NamedOf(id, of): NamedOf<SandboxId, ProcessRef>,
-    asked: Asked,
+    asked: Upgrade,
 ) -> Result<Response, Refused> {
     let offset = query.number("offset", 0..=AFTER_MAX)?;
     query.done()?;
-    let upgrade = agreed(asked, MESSAGE_BYTES_MAX)?;
-    let place = app.lasting.begin(caller.key)?;
+    let upgrade = checked_upgrade(asked, MESSAGE_BYTES_MAX)?;
+    let slot = app.long_lived.begin(caller.key)?;
     let record = app.engine.process(caller, id, &of).await?;
     let used = match record.end {
         Some(_) => None,
-        None => Some(Used::from(id).begin(&app, caller, UseKind::Stream).await?),
+        None => Some(UseTarget::from(id).begin(&app, caller, UseKind::Stream).await?),
     };
     let of = ProcessRef::Id(record.id);
     let offset = offset.unwrap_or(record.log.end.saturating_sub(REPLAYED_BYTES));
     let follow = app.engine.follow_log(caller, id, &of, engine::LogWanted::Both, offset).await?;
     let request_id = request_id.to_str().unwrap_or_default().to_owned();
-    let attached = Attached {
+    let attached = AttachedTerminal {
         app,
         caller,
         sandbox: id,
@@ -163,7 +178,7 @@ async fn attach(
         request_id,
         ending: None,
         used,
-        place,
+        slot,
     };
-    Ok(upgrade.on_upgrade(|socket| attached.speak(socket)))
+    Ok(upgrade.on_upgrade(|socket| attached.run(socket)))
 }

@@ -1,5 +1,5 @@
-//! A turn on its way to a client: as a stream, piece by piece as it happens, or collected until its
-//! end. A client that goes away drops it here, and the engine decides what that means.
+//! The answer to a turn: a stream of its pieces, or everything at its end. If the client
+//! disconnects, the engine decides what happens to the turn.
 
 use bytes::Bytes;
 use engine::{Caller, TurnFollow};
@@ -11,7 +11,7 @@ use wire::{TurnAnswer, TurnEnded, TurnOutput};
 use web::app::App;
 use web::key_watch::KeyWatch;
 use web::refused::Refused;
-use web::stream::{Format, HEARTBEAT, Pieces};
+use web::stream::{BodySource, Format, HEARTBEAT};
 
 /// How much of each output, and of all messages together, is kept for who waits for the end.
 const KEPT_BYTES: usize = 1 << 20;
@@ -31,7 +31,7 @@ impl Followed {
     }
 }
 
-impl Pieces for Followed {
+impl BodySource for Followed {
     async fn next(&mut self) -> Option<Bytes> {
         if !std::mem::replace(&mut self.begun, true) {
             return Some(Format::retry());
@@ -46,9 +46,9 @@ impl Pieces for Followed {
                 Some(Format::event_of_json(piece.seq, &piece.name, &piece.data))
             }
             Ok(Ok(None)) => None,
-            // The client comes back with the last number it read.
+            // The client reconnects with the last number it read.
             Ok(Err(refusal)) => {
-                tracing::warn!(cause = %refusal, "the stream of a turn ends");
+                tracing::warn!(cause = %refusal, "the stream of a turn failed");
                 None
             }
         }
@@ -61,16 +61,19 @@ pub(crate) async fn collected(
     session_id: SessionId,
     id: TurnId,
 ) -> Result<TurnAnswer, Refused> {
-    let mut kept = Kept::default();
+    let mut kept = CollectedTurn::default();
     while let Some(piece) = follow.next().await? {
         match &*piece.name {
             "output" => kept.output(&piece.data),
             "message" => kept.message(&piece.data),
             TurnEnded::NAME => {
                 let end: TurnEnded = serde_json::from_str(&piece.data).map_err(|error| {
-                    Refused::new(ErrorCode::Internal, format!("the end of a turn: {error}"))
+                    Refused::new(
+                        ErrorCode::Internal,
+                        format!("the end of the turn cannot be decoded: {error}"),
+                    )
                 })?;
-                let Kept { output, errors, messages, truncated, .. } = kept;
+                let CollectedTurn { output, errors, messages, truncated, .. } = kept;
                 let TurnEnded { outcome, result, error, .. } = end;
                 return Ok(TurnAnswer {
                     id,
@@ -87,12 +90,12 @@ pub(crate) async fn collected(
             _ => {}
         }
     }
-    let cause = "the server stops; the turn can be followed again when it is back";
+    let cause = "the server is stopping; the turn can be followed again when the server is back";
     Err(Refused::new(ErrorCode::ShuttingDown, cause))
 }
 
 #[derive(Default)]
-struct Kept {
+struct CollectedTurn {
     output: String,
     errors: String,
     messages: Vec<Value>,
@@ -100,7 +103,7 @@ struct Kept {
     truncated: bool,
 }
 
-impl Kept {
+impl CollectedTurn {
     fn output(&mut self, json: &str) {
         let Ok(written) = serde_json::from_str::<TurnOutput>(json) else { return };
         let to = if written.stream == "stderr" { &mut self.errors } else { &mut self.output };
@@ -130,8 +133,8 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_is_bounded_and_cut_between_characters() {
-        let mut kept = Kept::default();
+    fn collected_turn_output_is_bounded_and_cut_between_characters() {
+        let mut kept = CollectedTurn::default();
         kept.output(&written("stdout", "a"));
         kept.output(&written("stderr", "b"));
         kept.message(r#"{"n":1}"#);

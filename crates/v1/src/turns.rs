@@ -1,4 +1,4 @@
-//! Turns: said, followed from anywhere in them, and read again.
+//! Turns: sent, followed from any piece, and read again.
 
 use axum::extract::{Request, State};
 use axum::response::Response;
@@ -12,7 +12,7 @@ use crate::accepts;
 use crate::events::{AFTER_MAX, RESUME, last_event_id};
 use crate::exec::USING;
 use crate::turn_stream::{Followed, collected};
-use crate::used::SESSION_REFUSES;
+use crate::use_routes::SESSION_REFUSES;
 use crate::view;
 use web::answer;
 use web::app::App;
@@ -26,7 +26,7 @@ use web::stream::{self, Format, SSE};
 
 const PAGE: u64 = 100;
 const PAGE_MAX: u64 = 1000;
-/// What a page with events says at most; the rest is at the turns' own addresses.
+/// The most bytes of pieces in a page of turns; the rest is at the turns' own addresses.
 const PAGE_BYTES: usize = 4 << 20;
 /// A message, escaped as JSON may do it, and the rest of the request.
 const BODY_BYTES_MAX: u64 = 2 * INPUT_BYTES_MAX as u64 + 4096;
@@ -44,7 +44,7 @@ const SAYING: &[ErrorCode] = &[
     ErrorCode::TooLarge,
 ];
 
-const TOLD: &str = "A stream of what the turn gives, by name: `sandbox_active`, `turn_started`, \
+const STREAM: &str = "A stream of the pieces of the turn, by name: `sandbox_active`, `turn_started`, \
     `output`, `message`, `error`, `result`, `sandbox_terminated`, and last `turn_ended`";
 
 const READING: &[ErrorCode] = &[
@@ -57,23 +57,30 @@ const READING: &[ErrorCode] = &[
 pub(super) fn routes() -> Vec<Route> {
     let say = Operation::new(
         "send_turn",
-        "Say something; what comes back is a stream, or with `Accept: application/json` its end",
+        "Send a message; the answer is a stream, or with `Accept: application/json` the result at the end",
     )
-    .answers(200, TOLD, [Content(SSE, None), json("TurnAnswer")]);
-    let list = Operation::new("list_turns", "What was said to a session, and what came of it")
-        .answers(200, "A page of turns, oldest first", [json("TurnList")]);
-    let get = Operation::new("get_turn", "One turn").answers(200, "The turn", [json("Turn")]);
+    .answers(200, STREAM, [Content(SSE, None), json("TurnAnswer")]);
+    let list = Operation::new("list_turns", "List the turns of a session").answers(
+        200,
+        "A page of turns, oldest first",
+        [json("TurnList")],
+    );
+    let get = Operation::new("get_turn", "Get a turn").answers(200, "The turn", [json("Turn")]);
     let follow = Operation::new(
         "follow_turn",
-        "What a turn gave and gives, from anywhere in it, while it lasts and afterwards",
+        "Read or follow the pieces of a turn, during the turn and afterwards",
     )
     .answers(
         200,
-        "As when it was said; a page of what is written down if only `application/json` is accepted",
+        "The same stream as for the message; a page of the stored pieces if only `application/json` is accepted",
         [Content(SSE, None), json("TurnEventList")],
     )
-    .answers(204, "Its end was seen already", []);
-    let limit = Param::new("limit", Kind::Number(1, PAGE_MAX), "At most so many; 100 if not given");
+    .answers(204, "The client has already seen the end", []);
+    let limit = Param::new(
+        "limit",
+        Kind::Number(1, PAGE_MAX),
+        "The most turns in a page; 100 if not given",
+    );
     let after = |about| Param::new("after", Kind::Number(0, AFTER_MAX), about);
     vec![
         Route::new(
@@ -92,9 +99,9 @@ pub(super) fn routes() -> Vec<Route> {
             Needs::Read,
             self::list,
             list.query([
-                after("Only turns with a higher number: `next` of the page before"),
+                after("Only turns with a higher number: `next` of the previous page"),
                 limit,
-                Param::new("include", Kind::OneOf(&["events"]), "With what each turn gave"),
+                Param::new("include", Kind::OneOf(&["events"]), "Include the pieces of each turn"),
             ])
             .refuses(READING),
         ),
@@ -106,11 +113,11 @@ pub(super) fn routes() -> Vec<Route> {
             self::follow,
             follow
                 .query([
-                    after("Only what comes after this piece"),
+                    after("Only pieces after this one"),
                     Param::new(
                         "limit",
                         Kind::Number(1, PAGE_MAX),
-                        "At most so many in a page; 100 if not given",
+                        "The most pieces in a page; 100 if not given",
                     ),
                 ])
                 .headers([RESUME])
@@ -131,7 +138,7 @@ async fn send(
     Named(id): Named<SessionId>,
     request: Request,
 ) -> Result<Response, Refused> {
-    // Who may not use the session has no business sending what is to be said.
+    // A caller that may not use the session must not make the server read a large body.
     app.engine.check_session(caller, id)?;
     let is_waited_for = wants_json(request.headers());
     let Json { value, bytes, share } =
@@ -168,7 +175,10 @@ async fn list(
         None => false,
         Some("events") => true,
         Some(other) => {
-            return Err(Refused::bad("include", format!("{other:?} cannot be included")));
+            return Err(Refused::bad(
+                "include",
+                format!("`include`: {other:?} cannot be included"),
+            ));
         }
     };
     query.done()?;
@@ -192,7 +202,7 @@ async fn list(
     answer::ok(&TurnList { turns, next })
 }
 
-/// What a turn gave first, as far as there is room, and whether there is more.
+/// The first pieces of a turn, as far as there is room, and whether there are more.
 async fn beginning(
     app: &App,
     caller: Caller,
@@ -251,7 +261,7 @@ async fn follow(
     Ok(stream::response(Format::Sse, Followed::new(app, caller, follow)))
 }
 
-/// What is written down of a turn, its end included.
+/// The stored pieces of a turn, its end included.
 async fn page(
     app: &App,
     caller: Caller,

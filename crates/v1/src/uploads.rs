@@ -1,5 +1,5 @@
-//! Several files at once, as a form of a browser sends them. Each has its name once all of it arrived;
-//! what came before a failure is there.
+//! Uploads of several files as a multipart form. Each file appears under its name once it has
+//! arrived completely; files before a failure stay.
 
 use axum::extract::{Request, State};
 use axum::response::Response;
@@ -14,31 +14,31 @@ use wire::{FoundFile, Time, Uploaded};
 
 use crate::exec::USING;
 use crate::files::{PATH, path_of, permissions};
-use crate::used::{BOTH, Of};
+use crate::use_routes::{TARGETS, TargetSpec};
 use crate::view;
 use web::answer;
 use web::app::App;
-use web::checks::checked_path;
 use web::front::{By, Needs};
+use web::input_checks::checked_path;
 use web::operation::{Kind, Operation, Param, Route, Takes, Verb, json};
 use web::query::Query;
 use web::refused::Refused;
-use web::used::Used;
+use web::use_target::UseTarget;
 
 const FORM: &str = "multipart/form-data";
 /// Parts of one form.
 const FILES_MAX: usize = 1000;
 
 pub(super) fn routes() -> Vec<Route> {
-    BOTH.iter().map(route).collect()
+    TARGETS.iter().map(route).collect()
 }
 
-fn route(of: &Of) -> Route {
+fn route(target: &TargetSpec) -> Route {
     let upload = Operation::new(
-        of.at.multipart.id,
-        "Write several files beneath a directory: each part of the form that has a file name is one",
+        target.routes.multipart.id,
+        "Write several files beneath a directory: each part of the form with a file name is one",
     )
-    .answers(201, "What was written", [json("Uploaded")])
+    .answers(201, "The files that were written", [json("Uploaded")])
     .query([
         PATH,
         Param::new(
@@ -49,15 +49,15 @@ fn route(of: &Of) -> Route {
     ])
     .takes(Takes::Bytes(&[FORM]))
     .refuses(USING)
-    .refuses(of.refuses);
-    Route::new(Verb::Post, of.at.multipart.path, Needs::Use, self::upload, upload)
+    .refuses(target.refuses);
+    Route::new(Verb::Post, target.routes.multipart.path, Needs::Use, self::upload, upload)
 }
 
 async fn upload(
     State(app): State<App>,
     By(caller): By,
     mut query: Query,
-    id: Used,
+    id: UseTarget,
     request: Request,
 ) -> Result<Response, Refused> {
     let directory = path_of(&mut query)?;
@@ -65,7 +65,7 @@ async fn upload(
     query.done()?;
     let given = request.headers().get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
     let Ok(boundary) = multer::parse_boundary(given.unwrap_or_default()) else {
-        let cause = format!("the body is to be {FORM} with a boundary");
+        let cause = format!("the body must be {FORM} with a boundary");
         let mut refused = Refused::new(ErrorCode::UnsupportedMediaType, cause);
         refused.field = Some("Content-Type".into());
         return Err(refused);
@@ -77,7 +77,7 @@ async fn upload(
     loop {
         let next = timeout(stall, form.next_field()).await.map_err(|_| paused())?;
         let Some(field) = next.map_err(|error| unreadable(&error))? else { break };
-        // What has no file name is another field of the form.
+        // A part without a file name is another field of the form.
         let Some(name) = field.file_name().map(str::to_owned) else { continue };
         if files.len() == FILES_MAX {
             let cause = format!("the form has more than {FILES_MAX} files");
@@ -120,7 +120,7 @@ fn checked_name(name: &str) -> Result<&str, Refused> {
     if !name.contains('\0') && name.split('/').all(fits) {
         return Ok(name);
     }
-    let cause = format!("filename: {name:?} is no path beneath a directory");
+    let cause = format!("filename: {name:?} is not a relative path without `.` and `..`");
     Err(Refused::invalid("filename", cause))
 }
 
@@ -129,7 +129,7 @@ fn unreadable(error: &multer::Error) -> Refused {
 }
 
 fn paused() -> Refused {
-    Refused::new(ErrorCode::RequestTimeout, "nothing of the form arrived for too long")
+    Refused::new(ErrorCode::RequestTimeout, "no bytes of the form arrived for too long")
 }
 
 #[cfg(test)]
@@ -137,7 +137,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_lead_nowhere_else() {
+    fn uploaded_file_names_stay_beneath_the_directory() {
         for (name, fits) in [
             ("a.txt", true),
             ("dir/a.txt", true),

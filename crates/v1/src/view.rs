@@ -1,4 +1,4 @@
-//! What the engine says, in the words of the API.
+//! Turns values of the engine into values of the API.
 
 use std::collections::BTreeMap;
 
@@ -101,7 +101,7 @@ pub(crate) fn turn_event(piece: &TurnPiece) -> TurnEvent {
     }
 }
 
-/// What is kept as JSON was JSON when it came.
+/// Stored JSON, which was valid when it came.
 fn read_json<T: DeserializeOwned>(text: Option<&str>) -> Option<T> {
     text.and_then(|text| serde_json::from_str(text).ok())
 }

@@ -1,5 +1,5 @@
-//! Watching a directory: as events, as lines or on a web socket. Whoever watches uses the sandbox, so
-//! that it stays awake to tell.
+//! Watching a directory: as events, as JSON lines or on a WebSocket. A watch is a use, so the
+//! sandbox is not frozen meanwhile.
 
 use axum::extract::State;
 use axum::extract::ws::WebSocketUpgrade;
@@ -14,7 +14,7 @@ use crate::accepts;
 use crate::exec::USING;
 use crate::file_watch::WatchedFiles;
 use crate::files::{PATH, path_of};
-use crate::used::{BOTH, Of};
+use crate::use_routes::{TARGETS, TargetSpec};
 use web::app::App;
 use web::front::{Admitted, Needs};
 use web::operation::{Content, Kind, Operation, Param, Route, Verb};
@@ -22,38 +22,42 @@ use web::query::Query;
 use web::refused::Refused;
 use web::stream::{self, Format, NDJSON, SSE};
 use web::subprotocol;
-use web::used::Used;
+use web::use_target::UseTarget;
 
 pub(super) fn routes() -> Vec<Route> {
-    BOTH.iter().map(route).collect()
+    TARGETS.iter().map(route).collect()
 }
 
-fn route(of: &Of) -> Route {
+fn route(target: &TargetSpec) -> Route {
     let watch = Operation::new(
-        of.at.watch.id,
-        "What changes in a directory, as it happens: a stream, or a WebSocket with the same as texts",
+        target.routes.watch.id,
+        "Watch the changes in a directory, as a stream or on a WebSocket",
     )
     .answers(101, "A WebSocket of `FileEvent`s", [])
     .answers(
         200,
-        "A stream of `FileEvent`s of which the first is `armed`",
+        "A stream of `FileEvent`s; the first is `armed`",
         [Content(SSE, Some("FileEvent")), Content(NDJSON, Some("FileEvent"))],
     )
     .query([
         PATH,
-        Param::new("recursive", Kind::Flag, "Everything beneath it too, also what comes later"),
+        Param::new(
+            "recursive",
+            Kind::Flag,
+            "Also watch everything beneath it, including directories created later",
+        ),
     ])
     .refuses(USING)
-    .refuses(of.refuses)
+    .refuses(target.refuses)
     .refuses(&[ErrorCode::UpgradeRequired]);
-    Route::new(Verb::Get, of.at.watch.path, Needs::Read, self::watch, watch)
+    Route::new(Verb::Get, target.routes.watch.path, Needs::Read, self::watch, watch)
 }
 
 async fn watch(
     State(app): State<App>,
     Admitted { caller, request_id }: Admitted,
     mut query: Query,
-    id: Used,
+    id: UseTarget,
     headers: HeaderMap,
     asked: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
 ) -> Result<Response, Refused> {
@@ -68,7 +72,7 @@ async fn watch(
     match asked {
         Ok(upgrade) => {
             let upgrade = upgrade.protocols([subprotocol::NAME]);
-            Ok(upgrade.on_upgrade(|socket| watched.tell(socket)))
+            Ok(upgrade.on_upgrade(|socket| watched.send_to(socket)))
         }
         Err(rejection) if headers.contains_key(SEC_WEBSOCKET_KEY) => {
             Err(Refused::upgrade(rejection.body_text()))

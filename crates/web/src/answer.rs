@@ -1,4 +1,4 @@
-//! Answers: JSON, and how long the steps to them took.
+//! Answers: JSON bodies and the `Server-Timing` header.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use serde::Serialize;
 
 use crate::refused::Refused;
 
-/// The header that says how long the steps of an answer took.
+/// The header with the duration of each step of a request.
 pub const SERVER_TIMING: HeaderName = HeaderName::from_static("server-timing");
 
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
@@ -49,15 +49,15 @@ pub fn bytes(status: StatusCode, body: Body) -> Response {
 
 /// A step and how long it took, for the `Server-Timing` header.
 pub struct Step {
-    /// What the step is called.
+    /// The name of the step.
     pub name: &'static str,
     /// How long it took.
     pub took: Duration,
-    /// What is added in words.
+    /// A description.
     pub desc: Option<&'static str>,
 }
 
-/// Says in the head of an answer how long its steps took.
+/// Adds the durations of the steps to the headers of an answer.
 pub fn timed(response: &mut Response, steps: &[Step]) {
     let mut text = String::with_capacity(48);
     for step in steps {
@@ -79,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn steps_are_told_in_milliseconds() {
+    fn server_timing_is_in_milliseconds() {
         let mut response = Response::new(Body::empty());
         let took = Duration::from_micros(62);
         let steps = [

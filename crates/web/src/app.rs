@@ -1,4 +1,4 @@
-//! What every handler knows.
+//! The shared state of all handlers.
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -13,21 +13,21 @@ use crate::body_memory::BodyMemory;
 use crate::cors::Cors;
 use crate::hosts::Hosts;
 use crate::idempotency::Idempotency;
-use crate::lasting::Lasting;
+use crate::long_lived::LongLived;
 use crate::metrics::Metrics;
 use crate::rate::Rate;
 use crate::request_id::RequestIds;
 use crate::settings::Settings;
 
-/// What every handler knows. Cheap to clone.
+/// The shared state of all handlers. Cheap to clone.
 #[derive(Clone)]
 pub struct App(Arc<Parts>);
 
-/// What there is one of in a server.
+/// The parts of the shared state.
 pub struct Parts {
-    /// The engine that is asked.
+    /// The engine.
     pub engine: Engine,
-    /// How the API is to behave.
+    /// Settings of the API.
     pub settings: Settings,
     /// The names under which the server may be addressed.
     pub hosts: Hosts,
@@ -37,19 +37,19 @@ pub struct Parts {
     pub rate: Option<Rate>,
     /// Makes ids for requests that have none.
     pub request_ids: RequestIds,
-    /// What is counted.
+    /// Metrics.
     pub metrics: Metrics,
-    /// The answers of requests that may be sent twice.
+    /// Answers to requests with an idempotency key.
     pub idempotency: Idempotency,
     /// The memory for bodies of requests.
     pub body_memory: BodyMemory,
-    /// Streams, terminals and connections that are open.
-    pub lasting: Lasting,
-    /// Keys that are in no store: they work for as long as the server runs.
+    /// The long-lived connections of each key.
+    pub long_lived: LongLived,
+    /// Keys that are in no store: they are valid while the server runs.
     pub standing_keys: Vec<KeyId>,
     /// The OpenAPI document.
     pub document: Bytes,
-    /// True from when the server stops: streams that have no end of their own end then.
+    /// Becomes true when the server stops: endless streams end then.
     pub stopping: watch::Receiver<bool>,
     in_progress: AtomicU32,
 }
@@ -71,7 +71,7 @@ impl App {
             metrics: Metrics::new(&engine),
             idempotency: Idempotency::default(),
             body_memory: BodyMemory::new(settings.body_memory_bytes),
-            lasting: Lasting::new(settings.max_lasting_per_key),
+            long_lived: LongLived::new(settings.max_lasting_per_key),
             standing_keys,
             document,
             stopping,
@@ -81,7 +81,7 @@ impl App {
         }))
     }
 
-    /// A place among the requests that are worked on, if there is one.
+    /// Counts one more request in progress; none if there are too many.
     pub fn begin(&self) -> Option<InProgress> {
         let place = InProgress(self.clone());
         let before = self.in_progress.fetch_add(1, Ordering::Relaxed);
@@ -91,7 +91,7 @@ impl App {
 
 #[cfg(test)]
 impl App {
-    /// On an engine that has a store in memory and no runtime; with what stops its streams.
+    /// With an engine that has a store in memory and no runtime; the sender stops its streams.
     pub async fn for_tests() -> (Self, watch::Sender<bool>) {
         let store = store::memory::MemoryStore::new(store::Retention::default());
         let (config, runtimes) = (engine::EngineConfig::default(), engine::Runtimes::new());
@@ -109,7 +109,7 @@ impl Deref for App {
     }
 }
 
-/// One of the requests that are worked on.
+/// One request in progress.
 pub struct InProgress(App);
 
 impl Drop for InProgress {

@@ -1,4 +1,4 @@
-//! Bodies of requests: read within a size and a time, and within what all of them together may take.
+//! Reads request bodies, with limits on size, time and the memory of all bodies together.
 //! JSON that cannot be read is refused with the line, the column and the field.
 
 use std::time::Duration;
@@ -20,11 +20,11 @@ use crate::settings::Settings;
 
 /// A JSON body, with its bytes.
 pub struct Json<T> {
-    /// What the body says.
+    /// The parsed value.
     pub value: T,
     /// The body as it came.
     pub bytes: Bytes,
-    /// What it takes of the memory for bodies.
+    /// Its share of the memory for bodies.
     pub share: Share,
 }
 
@@ -81,7 +81,7 @@ pub async fn whole_body(
     read(&parts.headers, body, within).await
 }
 
-/// What a body that is read whole may take.
+/// The limits of a body that is read whole.
 #[derive(Clone, Copy)]
 struct Within<'a> {
     bytes_max: u64,
@@ -97,7 +97,7 @@ impl<'a> Within<'a> {
     }
 }
 
-/// Without a type it is taken for JSON; a wrong one is more likely a mistake than meant.
+/// A body without a type is read as JSON; another type is refused, since it is likely an error.
 fn refuse_other_types(headers: &HeaderMap) -> Result<(), Refused> {
     let Some(given) = headers.get(CONTENT_TYPE) else { return Ok(()) };
     let kind = media_type(given.as_bytes());
@@ -105,7 +105,7 @@ fn refuse_other_types(headers: &HeaderMap) -> Result<(), Refused> {
         return Ok(());
     }
     let kind = String::from_utf8_lossy(kind);
-    let cause = format!("the body is said to be {kind}, not application/json");
+    let cause = format!("the body has the media type {kind} instead of application/json");
     let mut refused = Refused::new(ErrorCode::UnsupportedMediaType, cause);
     refused.field = Some("Content-Type".into());
     Err(refused)
@@ -128,7 +128,7 @@ async fn read(
     }
     let whole = timeout_at(within.until, collect(body, announced, within)).await;
     whole.unwrap_or_else(|_| {
-        let cause = "the body did not come to its end in time";
+        let cause = "the body did not arrive completely in time";
         Err(Refused::new(ErrorCode::RequestTimeout, cause))
     })
 }
@@ -157,7 +157,7 @@ async fn collect(
             continue;
         }
         if !first.is_empty() {
-            // What is set aside but not written to takes no memory; growing step by step would.
+            // Reserved but unwritten memory costs nothing; growing step by step would.
             all.reserve(announced.unwrap_or(length) as usize);
             all.extend_from_slice(&std::mem::take(&mut first));
         }
@@ -170,13 +170,13 @@ async fn collect(
 pub async fn next_chunk(body: &mut Body, stall: Duration) -> Result<Option<Bytes>, Refused> {
     loop {
         let Ok(frame) = timeout(stall, body.frame()).await else {
-            let cause = format!("nothing of the body arrived for {} s", stall.as_secs());
+            let cause = format!("no bytes of the body arrived for {} s", stall.as_secs());
             return Err(Refused::new(ErrorCode::RequestTimeout, cause));
         };
         match frame {
             None => return Ok(None),
             Some(Err(error)) => {
-                let cause = format!("the body ended before its end: {error}");
+                let cause = format!("the body was cut off: {error}");
                 return Err(Refused::bad("body", cause));
             }
             Some(Ok(frame)) => match frame.into_data() {
@@ -190,7 +190,7 @@ pub async fn next_chunk(body: &mut Body, stall: Duration) -> Result<Option<Bytes
 }
 
 fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Refused> {
-    // Lists would be read as fields in their order, which nobody means.
+    // serde would read a list as fields in their order, which no client means.
     if bytes.trim_ascii_start().starts_with(b"[") {
         return Err(Refused::bad("body", "a JSON object is expected, at line 1"));
     }
@@ -230,7 +230,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn json_that_cannot_be_read_names_the_field_and_the_place() {
+    fn json_errors_name_the_field_and_the_position() {
         let deep = "[".repeat(200);
         for (text, field, part) in [
             ("", "body", "empty"),
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_body_is_read_up_to_its_limit() {
+    async fn body_is_read_up_to_its_limit() {
         let none = HeaderMap::new();
         let memory = BodyMemory::new(0);
         let read_4 =
@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn bodies_share_the_memory_there_is() {
+    async fn bodies_share_a_memory_limit() {
         let none = HeaderMap::new();
         let memory = BodyMemory::new(100 << 10);
         let read_80 = || read(&none, Body::from(vec![b' '; 80 << 10]), within(&memory, 1 << 20));
@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_body_that_pauses_or_dribbles_is_given_up() {
+    async fn body_that_pauses_or_arrives_too_slowly_is_refused() {
         let memory = BodyMemory::new(1 << 20);
         let none = HeaderMap::new();
         let began = Instant::now();
@@ -317,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn only_json_is_taken_for_json() {
+    fn body_with_another_media_type_is_refused() {
         for (kind, fits) in [
             (None, true),
             (Some("application/json"), true),

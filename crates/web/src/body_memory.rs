@@ -1,7 +1,7 @@
-//! How much memory the bodies of all requests together may take. It is counted as bytes arrive, not
-//! as they are announced, so that nobody takes a share of it by words alone. The first few KiB of each
-//! body are free: the number of requests bounds them, and small requests get through while large
-//! ones wait for their turn elsewhere. Nobody waits here: who finds no room is told to come back.
+//! Limits the memory of all request bodies together. Bytes count when they arrive, not when they
+//! are announced, so that a client cannot reserve memory with a header alone. The first few KiB of
+//! each body are free: the number of requests bounds them, and small requests pass while large ones
+//! are refused. No request waits here: without room it is refused and asked to retry.
 
 use std::sync::Arc;
 
@@ -24,7 +24,7 @@ impl BodyMemory {
     }
 }
 
-/// What one body takes of it. Given back when dropped, so it must live as long as the bytes.
+/// The share of one body. Returned on drop, so it must live as long as the bytes.
 #[derive(Default)]
 pub struct Share {
     held: Option<OwnedSemaphorePermit>,
@@ -44,7 +44,7 @@ impl Share {
             memory.try_acquire_many_owned(more).ok()
         });
         let Some(taken) = taken else {
-            let cause = "the bodies of other requests take all the memory there is for them";
+            let cause = "the bodies of other requests use all memory for bodies";
             return Err(Refusal::new(ErrorCode::Overloaded, cause).retry_after(1000).into());
         };
         match &mut self.held {
@@ -54,7 +54,7 @@ impl Share {
         Ok(())
     }
 
-    /// Gives back what is not taken any more.
+    /// Returns memory that is no longer used.
     pub fn shrink_to(&mut self, bytes: u64) {
         let units = bytes.saturating_sub(FREE_BYTES).div_ceil(UNIT_BYTES);
         let units = usize::try_from(units).unwrap_or(usize::MAX);
@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_over_is_refused_until_room_is_given_back() {
+    fn body_memory_above_the_limit_is_refused_until_some_is_returned() {
         let memory = BodyMemory::new(100 << 10);
         let mut first = Share::default();
         for kib in [1, 16, 40, 30, 76] {

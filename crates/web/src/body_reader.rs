@@ -1,5 +1,5 @@
-//! A body for somebody who reads it on another thread and blocks: an image, say. A few pieces of it
-//! are in memory and no more; a reader who is slow makes the client wait.
+//! A request body for a blocking reader on another thread, such as an image import. Only a few
+//! pieces are in memory at a time; a slow reader makes the client wait.
 
 use std::io::{self, Read};
 
@@ -16,7 +16,7 @@ use crate::settings::Settings;
 /// Pieces on their way.
 const PIECES: usize = 4;
 
-/// What is on its way.
+/// One message to the reader.
 enum Piece {
     Bytes(Bytes),
     /// It came to its end; without this it was cut off.
@@ -46,12 +46,12 @@ pub fn split(
                     return Ok(());
                 }
             }
-            // Who stopped reading early has said why.
+            // A reader that stopped early has reported why.
             let _ = to.send(Piece::End).await;
             Ok(())
         };
         timeout_at(until, feed).await.unwrap_or_else(|_| {
-            let cause = "the image did not come to its end in time";
+            let cause = "the image did not arrive completely in time";
             Err(Refused::new(ErrorCode::RequestTimeout, cause))
         })
     };
@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_sent_is_what_is_read() {
+    async fn body_reader_reads_the_whole_body() {
         let (fed, read) = read_all(pieces(100, None)).await;
         assert_eq!((fed, read.unwrap().len()), (Ok(()), 100_000));
         let (fed, read) = read_all(Body::empty()).await;
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_body_that_is_cut_off_is_no_end() {
+    async fn body_reader_fails_when_the_body_is_cut_off() {
         let (fed, read) = read_all(pieces(3, Some(io::Error::other("gone")))).await;
         assert!(fed.is_err());
         assert!(read.is_err());
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn all_of_it_has_a_time() {
+    async fn body_reader_has_a_deadline() {
         let settings = Settings { image_total: Duration::from_millis(20), ..Settings::default() };
         let body = Body::from_stream(futures_util::stream::pending::<io::Result<Bytes>>());
         let (feeding, _reader) = split(body, &settings);

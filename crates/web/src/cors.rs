@@ -1,4 +1,4 @@
-//! Calls from pages in browsers: only from origins that are named, and from none by default.
+//! CORS: pages in browsers may call only from the configured origins; by default from none.
 
 use axum::body::Body;
 use axum::response::Response;
@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_named_origins_may_call() {
+    fn cors_allows_only_configured_origins() {
         let cors = Cors::new(&["https://app.example/".to_owned()]);
         let mut headers = HeaderMap::new();
         assert_eq!(cors.allowed(&headers), None);

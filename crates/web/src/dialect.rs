@@ -1,5 +1,5 @@
-//! A dialect: in whose words a route answers. Serving HTTP knows no vendor; a dialect says how its
-//! clients show their key, how they read a refusal, and what all its answers have.
+//! A dialect: routes that speak another vendor's API. The server itself knows no vendor; a dialect
+//! decides how clients send their key, how a refusal looks, and which headers all answers have.
 
 use std::sync::Arc;
 
@@ -9,33 +9,33 @@ use engine::Caller;
 
 use crate::app::App;
 use crate::front::authenticate;
-use crate::lost::Fields;
 use crate::refused::Refused;
+use crate::state_loss::LossFields;
 
-/// The words of some clients.
+/// How one vendor's clients authenticate and read answers.
 pub trait Dialect: Send + Sync + 'static {
-    /// Who asks.
+    /// Finds the caller by the key in the request.
     fn authenticate(&self, app: &App, request: &Request) -> Result<Caller, Refused>;
 
-    /// Makes an answer a refusal.
+    /// Writes a refusal into an answer.
     fn refuse(&self, refused: Refused, response: &mut Response, request_id: &str);
 
-    /// How the fields that report lost files are called.
-    fn loss_fields(&self) -> Fields;
+    /// The names of the JSON fields that report lost files.
+    fn loss_fields(&self) -> LossFields;
 
-    /// Adds what every answer in these words has.
-    fn decorate(&self, _response: &mut Response) {}
+    /// Adds the headers that every answer of this dialect has.
+    fn add_default_headers(&self, _response: &mut Response) {}
 
-    /// Other words for one path beneath the same routes.
+    /// Another dialect for one path beneath the same routes.
     fn at(&self, _path: &str) -> Option<Arc<dyn Dialect>> {
         None
     }
 }
 
-/// Our own words: problems, and keys in the `Authorization` header.
+/// Our own API: problems, and keys in the `Authorization` header.
 struct Own;
 
-/// Our own words.
+/// The dialect of our own API.
 pub fn own() -> Arc<dyn Dialect> {
     Arc::new(Own)
 }
@@ -49,7 +49,7 @@ impl Dialect for Own {
         refused.write(response, request_id);
     }
 
-    fn loss_fields(&self) -> Fields {
-        Fields::SNAKE
+    fn loss_fields(&self) -> LossFields {
+        LossFields::SNAKE
     }
 }

@@ -1,9 +1,7 @@
 //! What happens to every request before and after its handler: it gets an id, its host, key, role
 //! and rate are checked, it is counted and logged, and a refusal or a panic becomes a problem.
-//! One layer, so that the way of a checkout has no more steps than it needs. Nothing of bodies,
-//! environments or keys is ever logged.
+//! It is one layer, to keep a checkout fast. Bodies, environments and keys must never be logged.
 
-use std::any::Any;
 use std::convert::Infallible;
 use std::panic::AssertUnwindSafe;
 use std::pin::Pin;
@@ -19,32 +17,32 @@ use futures_util::FutureExt as _;
 use futures_util::future::Either;
 use http::header::AUTHORIZATION;
 use http::request::Parts;
-use http::{HeaderMap, HeaderValue, Method};
+use http::{HeaderMap, HeaderValue};
 use http_body::Body as _;
-use model::{ErrorCode, KeyId, Role};
+use model::{ErrorCode, Role};
 use tokio::time::Instant;
 use tower_layer::Layer;
 use tower_service::Service;
 
-use crate::app::{App, InProgress};
+use crate::app::App;
 use crate::body::next_chunk;
 use crate::cors::Cors;
 use crate::dialect::Dialect;
-use crate::lost;
 use crate::refused::Refused;
-use crate::request_id::X_REQUEST_ID;
+use crate::request_log::{RequestRecord, method_label};
+use crate::state_loss;
 use crate::subprotocol;
 
-/// What a key must allow for a route.
+/// The role that a route requires.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Needs {
-    /// No key at all.
-    Nothing,
+    /// No key.
+    Public,
     /// Any key.
     Read,
-    /// One that may make and use sandboxes.
+    /// A key that may create and use sandboxes.
     Use,
-    /// One that may do everything.
+    /// A key that may do everything.
     Admin,
 }
 
@@ -52,7 +50,7 @@ impl Needs {
     /// Whether a key of this role is enough.
     pub const fn allow(self, role: Role) -> bool {
         match self {
-            Self::Nothing | Self::Read => true,
+            Self::Public | Self::Read => true,
             Self::Use => matches!(role, Role::Admin | Role::Use),
             Self::Admin => matches!(role, Role::Admin),
         }
@@ -61,7 +59,7 @@ impl Needs {
     /// The least role that is enough, if one is needed.
     pub const fn role(self) -> Option<Role> {
         match self {
-            Self::Nothing => None,
+            Self::Public => None,
             Self::Read => Some(Role::Read),
             Self::Use => Some(Role::Use),
             Self::Admin => Some(Role::Admin),
@@ -69,26 +67,26 @@ impl Needs {
     }
 }
 
-/// The route that a request turned out to be for, where that is found out behind the front.
+/// The route of a request, if only its handler knows it: put into the extensions of the answer.
 #[derive(Debug, Clone, Copy)]
 pub struct RouteName(pub &'static str);
 
-/// What is put with an answer that somebody inside a sandbox gave: its head is not ours.
+/// Marks an answer that came from inside a sandbox: the front must not change its headers.
 #[derive(Debug, Clone, Copy)]
 pub struct OfInside;
 
 /// The layer in front of one route.
 #[derive(Clone)]
 pub struct Front {
-    /// What every handler knows.
+    /// The shared state.
     pub app: App,
     /// Its path with names in place of ids, for the log and the metrics.
     pub route: &'static str,
-    /// What a key must allow.
+    /// The role that it requires.
     pub needs: Needs,
-    /// Whether what the request carries is for the route to read. Where it is not, it must be empty.
+    /// Whether the route reads the body. If not, the body must be empty.
     pub takes_body: bool,
-    /// In whose words it answers.
+    /// The dialect of its answers.
     pub dialect: Arc<dyn Dialect>,
 }
 
@@ -125,16 +123,17 @@ where
         let app = self.front.app.clone();
         let id = app.request_ids.of(request.headers());
         let origin = app.cors.allowed(request.headers());
-        let mut record = Record {
+        let mut record = RequestRecord {
             app,
             route: self.front.route,
             dialect: self.front.dialect_of(request.uri().path()),
-            method: word(request.method()),
+            method: method_label(request.method()),
             id,
             key: None,
             began,
             answered: false,
-            place: None,
+            refusal: None,
+            in_progress: None,
         };
         let asked =
             origin.as_ref().and_then(|_| Cors::preflight(request.method(), request.headers()));
@@ -168,7 +167,7 @@ where
             if let Some(origin) = origin {
                 Cors::mark(origin, response.headers_mut());
             }
-            // The head of an answer from inside a sandbox is not ours to add to.
+            // The headers of an answer from inside a sandbox must not change.
             if response.extensions().get::<OfInside>().is_some() {
                 losses.clear();
             }
@@ -177,22 +176,22 @@ where
                 return Ok(response);
             }
             let (engine, fields) = (record.app.engine.clone(), record.dialect.loss_fields());
-            Ok(lost::report(engine, response, losses, fields).await)
+            Ok(state_loss::report(engine, response, losses, fields).await)
         })
     }
 }
 
 impl Front {
-    /// In whose words one request is answered.
+    /// The dialect of the answer to one request.
     fn dialect_of(&self, path: &str) -> Arc<dyn Dialect> {
         self.dialect.at(path).unwrap_or_else(|| Arc::clone(&self.dialect))
     }
 
-    /// Lets a request in, or says why not.
-    fn admit(&self, request: &mut Request, record: &mut Record) -> Result<(), Refused> {
+    /// Admits a request, or refuses it.
+    fn admit(&self, request: &mut Request, record: &mut RequestRecord) -> Result<(), Refused> {
         let app = &self.app;
         app.hosts.check(request.headers(), request.uri())?;
-        if self.needs != Needs::Nothing {
+        if self.needs != Needs::Public {
             let caller = record.dialect.authenticate(app, request)?;
             record.key = Some(caller.key);
             if let Some(rate) = &app.rate {
@@ -205,9 +204,10 @@ impl Front {
             let request_id = record.id.clone();
             request.extensions_mut().insert(Admitted { caller, request_id });
         }
-        record.place = app.begin();
-        if record.place.is_none() {
-            let cause = format!("{} requests are being worked on", app.settings.max_requests);
+        record.in_progress = app.begin();
+        if record.in_progress.is_none() {
+            let cause =
+                format!("the server already handles {} requests", app.settings.max_requests);
             let refusal = model::Refusal::new(ErrorCode::Overloaded, cause).retry_after(1000);
             return Err(refusal.into());
         }
@@ -225,18 +225,16 @@ pub fn authenticate(app: &App, headers: &HeaderMap) -> Result<Caller, Refused> {
         }),
         None => match subprotocol::key(headers) {
             Some(secret) => Some(secret),
-            None => return Err(refused("there is no Authorization header")),
+            None => return Err(refused("the Authorization header is missing")),
         },
     };
     let Some(secret) = secret else {
         return Err(refused("the Authorization header is not of the form `Bearer KEY`"));
     };
-    app.engine
-        .authenticate(secret)
-        .ok_or_else(|| refused("the key is not known, or it is expired or revoked"))
+    app.engine.authenticate(secret).ok_or_else(|| refused("the key is unknown, expired or revoked"))
 }
 
-/// A request without its body, if that is empty: its size may not have been told.
+/// A request without its body, if that is empty: its size may not have been announced.
 async fn refuse_body(request: Request, stall: Duration) -> Result<Request, Refused> {
     let (parts, mut body) = request.into_parts();
     if body.size_hint().lower() == 0 && matches!(next_chunk(&mut body, stall).await, Ok(None)) {
@@ -245,93 +243,16 @@ async fn refuse_body(request: Request, stall: Duration) -> Result<Request, Refus
     Err(Refused::bad("body", "this route takes no body"))
 }
 
-/// A request in the log and the metrics. Dropped without an answer, its client went away.
-struct Record {
-    app: App,
-    route: &'static str,
-    dialect: Arc<dyn Dialect>,
-    method: &'static str,
-    id: HeaderValue,
-    key: Option<KeyId>,
-    began: Instant,
-    answered: bool,
-    place: Option<InProgress>,
-}
-
-impl Record {
-    fn id(&self) -> &str {
-        self.id.to_str().unwrap_or_default()
-    }
-
-    fn finish(&mut self, response: &mut Response) {
-        if let Some(refused) = response.extensions_mut().remove::<Refused>() {
-            self.dialect.refuse(refused, response, self.id());
-        }
-        if let Some(RouteName(route)) = response.extensions_mut().remove() {
-            self.route = route;
-        }
-        if response.extensions_mut().remove::<OfInside>().is_none() {
-            self.dialect.decorate(response);
-        }
-        response.headers_mut().insert(X_REQUEST_ID, self.id.clone());
-        self.answered = true;
-        self.tell(response.status().as_u16());
-    }
-
-    fn tell(&self, status: u16) {
-        let took = self.began.elapsed();
-        self.app.metrics.answered(self.route, self.method, status, took);
-        let (method, route, id) = (self.method, self.route, self.id());
-        let key = self.key.unwrap_or(KeyId::NIL);
-        let us = took.as_micros() as u64;
-        match status {
-            500.. => tracing::warn!(method, route, status, us, id, %key, "request"),
-            400.. => tracing::info!(method, route, status, us, id, %key, "request"),
-            _ => tracing::debug!(method, route, status, us, id, %key, "request"),
-        }
-    }
-
-    fn panicked(&self, panic: &(dyn Any + Send)) -> Response {
-        let text = panic.downcast_ref::<&str>().copied();
-        let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
-        let said = text.unwrap_or("something that is not text");
-        tracing::error!(route = self.route, id = self.id(), said, "a handler panicked");
-        Refused::new(ErrorCode::Internal, "the server made a mistake").into_response()
-    }
-}
-
-impl Drop for Record {
-    fn drop(&mut self) {
-        if !self.answered {
-            self.tell(ErrorCode::ClientGone.status());
-        }
-    }
-}
-
-/// Methods as labels; there are as many as anyone cares to invent.
-fn word(method: &Method) -> &'static str {
-    match method.as_str() {
-        "GET" => "GET",
-        "HEAD" => "HEAD",
-        "POST" => "POST",
-        "PUT" => "PUT",
-        "PATCH" => "PATCH",
-        "DELETE" => "DELETE",
-        "OPTIONS" => "OPTIONS",
-        _ => "other",
-    }
-}
-
 /// A request whose key was checked.
 #[derive(Clone)]
 pub struct Admitted {
-    /// Who asks.
+    /// The caller.
     pub caller: Caller,
     /// The id of the request.
     pub request_id: HeaderValue,
 }
 
-/// Who asks, in a handler.
+/// The caller, as an extractor for handlers.
 pub struct By(pub Caller);
 
 impl<S: Send + Sync> FromRequestParts<S> for Admitted {
@@ -339,7 +260,9 @@ impl<S: Send + Sync> FromRequestParts<S> for Admitted {
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Refused> {
         let admitted = parts.extensions.get::<Self>().cloned();
-        admitted.ok_or_else(|| Refused::new(ErrorCode::Unauthorized, "no key was checked"))
+        admitted.ok_or_else(|| {
+            Refused::new(ErrorCode::Unauthorized, "the key of the request was not checked")
+        })
     }
 }
 
@@ -351,13 +274,13 @@ impl<S: Send + Sync> FromRequestParts<S> for By {
     }
 }
 
-/// What is no route at all.
+/// The answer for an unknown route.
 #[expect(clippy::unused_async, reason = "handlers are async")]
 pub async fn no_route() -> Refused {
-    Refused::new(ErrorCode::NotFound, "there is no such route")
+    Refused::new(ErrorCode::NotFound, "the route does not exist")
 }
 
-/// A route, but not with this method.
+/// The answer for a route without this method.
 #[expect(clippy::unused_async, reason = "handlers are async")]
 pub async fn no_method() -> Refused {
     Refused::new(ErrorCode::MethodNotAllowed, "the route exists, but not with this method")
@@ -376,10 +299,10 @@ mod tests {
     use crate::dialect;
 
     #[tokio::test]
-    async fn a_panic_is_answered_with_the_id_of_its_request() {
+    async fn panic_in_a_handler_is_answered_with_the_request_id() {
         use http_body_util::BodyExt as _;
         let (app, _stop) = App::for_tests().await;
-        let (needs, dialect) = (Needs::Nothing, dialect::own());
+        let (needs, dialect) = (Needs::Public, dialect::own());
         let front = Front { app, route: "/panic", needs, takes_body: false, dialect };
         let panics = || async { panic!("on purpose") as Response };
         let mut router =
@@ -399,9 +322,9 @@ mod tests {
     }
 
     #[test]
-    fn a_role_may_do_what_those_below_it_may() {
+    fn role_includes_the_roles_below_it() {
         let allowed = |needs: Needs| Role::ALL.map(|role| needs.allow(role));
-        assert_eq!(allowed(Needs::Nothing), [true, true, true]);
+        assert_eq!(allowed(Needs::Public), [true, true, true]);
         assert_eq!(allowed(Needs::Read), [true, true, true]);
         assert_eq!(allowed(Needs::Use), [true, true, false]);
         assert_eq!(allowed(Needs::Admin), [true, false, false]);

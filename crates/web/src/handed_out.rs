@@ -1,6 +1,6 @@
-//! The answer to a checkout, or to a new session. What was made becomes the client's when its answer
-//! is taken for writing; an answer that is dropped before, because the client went away, takes it
-//! back.
+//! The answer to a checkout or a new session. The client owns the lease or session as soon as its
+//! answer is taken for writing. If the answer is dropped before, because the client disconnected,
+//! the lease or session is taken back.
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -12,32 +12,32 @@ use http_body::{Body, Frame, SizeHint};
 
 use crate::idempotency::{Answer, Claim};
 
-/// What is taken back when it is dropped, unless it is kept.
-pub trait Kept: Send + Unpin + 'static {
-    /// The client has it now.
+/// A lease or session that is taken back on drop, unless it is kept.
+pub trait HandoverGuard: Send + Unpin + 'static {
+    /// The client owns it now.
     fn keep(self);
 }
 
-impl Kept for HandedOut {
+impl HandoverGuard for HandedOut {
     fn keep(self) {
         let _: CheckedOut = Self::keep(self);
     }
 }
 
-/// A body with something in it that was made.
+/// A body that hands over a new lease or session.
 pub struct Handover<K> {
     bytes: Bytes,
     made: Option<(K, Option<(Claim, Answer)>)>,
 }
 
-impl<K: Kept> Handover<K> {
-    /// An answer whose bytes hand something over, and what is settled when they are taken.
+impl<K: HandoverGuard> Handover<K> {
+    /// A body that keeps `made` and settles `claim` when it is taken for writing.
     pub fn new(bytes: Bytes, made: K, claim: Option<(Claim, Answer)>) -> Self {
         Self { bytes, made: Some((made, claim)) }
     }
 }
 
-impl<K: Kept> Body for Handover<K> {
+impl<K: HandoverGuard> Body for Handover<K> {
     type Data = Bytes;
     type Error = Infallible;
 
@@ -46,7 +46,7 @@ impl<K: Kept> Body for Handover<K> {
         _: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
         if let Some((made, claim)) = self.made.take() {
-            Kept::keep(made);
+            HandoverGuard::keep(made);
             if let Some((claim, answer)) = claim {
                 claim.settle(answer);
             }

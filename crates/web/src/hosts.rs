@@ -22,19 +22,19 @@ impl Hosts {
 
     /// Refuses a request that is addressed to another name.
     pub fn check(&self, headers: &HeaderMap, uri: &Uri) -> Result<(), Refused> {
-        // A request in absolute form says it there, and the header does not count.
+        // In a request in absolute form the URI names the host, and the header does not count.
         let given = match uri.authority() {
             Some(authority) => authority.as_str(),
             None => match headers.get(HOST).map(http::HeaderValue::to_str) {
                 Some(Ok(host)) => host,
                 Some(Err(_)) => return Err(Refused::bad("Host", "the Host header is not text")),
-                None => return Err(Refused::bad("Host", "there is no Host header")),
+                None => return Err(Refused::bad("Host", "the Host header is missing")),
             },
         };
         if self.serves(given) {
             return Ok(());
         }
-        let cause = format!("this server is not known as {given:?}");
+        let cause = format!("the server does not serve the host {given:?}");
         let mut refused = Refused::new(ErrorCode::HostRefused, cause);
         refused.field = Some("Host".into());
         Err(refused)
@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_of_others_are_refused() {
+    fn unknown_host_names_are_refused() {
         let hosts = Hosts::new(&["shoal.example".to_owned(), "Box:7600".to_owned()]);
         for (host, served) in [
             ("localhost", true),
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn the_address_of_the_request_counts_before_its_header() {
+    fn host_in_an_absolute_uri_overrides_the_header() {
         let hosts = Hosts::new(&[]);
         let mut headers = HeaderMap::new();
         let relative: Uri = "/health".parse().unwrap();

@@ -2,8 +2,8 @@
 //! it again with the same `Idempotency-Key`: what was done is not done again, and the answer is the
 //! same. Two at once are one: the second waits for the first.
 //!
-//! A lease is named after the key, so that even a server that was started anew can tell that the
-//! lease was given out and is lost. So is a session, which is then still there.
+//! The id of a lease is derived from the key, so that even a restarted server can tell that the
+//! lease was handed out and is lost. The id of a session is too; a session is then still there.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -25,16 +25,16 @@ pub const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key
 /// The header of an answer that was given before.
 pub const IDEMPOTENCY_REPLAYED: HeaderName = HeaderName::from_static("idempotency-replayed");
 
-/// Of each key: what one sends makes nothing of another's be forgotten.
+/// Per API key: requests of one key never displace those of another.
 const REMEMBERED: usize = 10_000;
 const REMEMBERED_FOR: Duration = Duration::from_hours(24);
-/// How often what is too old is looked for, of everybody.
+/// How often outdated entries of all keys are removed.
 const SWEEP: Duration = Duration::from_mins(1);
 const LENGTH_MAX: usize = 255;
 /// Longer than any checkout may wait.
 const PATIENCE: Duration = Duration::from_mins(11);
 
-/// What was asked for with a key before.
+/// Earlier requests by their idempotency key.
 #[derive(Default)]
 pub struct Idempotency {
     table: Mutex<Table>,
@@ -46,7 +46,7 @@ struct Table {
     swept_at: Option<Instant>,
 }
 
-/// What one key asked for.
+/// Earlier requests of one API key.
 #[derive(Default)]
 struct Known {
     entries: BTreeMap<Box<str>, Entry>,
@@ -56,29 +56,29 @@ struct Known {
 
 #[derive(Clone)]
 struct Entry {
-    /// What was asked for; none if it was given up before it arrived.
+    /// The digest of the request; none if it was abandoned before it arrived.
     fingerprint: Option<[u8; 32]>,
     slot: Arc<AsyncMutex<Slot>>,
 }
 
 #[derive(Default)]
 struct Slot {
-    /// How often it was begun and came to nothing. Each attempt has a lease of its own, since one
-    /// that was given up may have been given out for a moment.
+    /// How many attempts failed. Each attempt has its own lease, since an abandoned one may have
+    /// been handed out for a moment.
     given_up: u32,
-    /// Whoever asked wants nothing any more, whether the request has arrived or not.
+    /// The client abandoned the request, whether it has arrived or not.
     abandoned: bool,
     answer: Option<Answer>,
 }
 
-/// What was answered.
+/// An answer.
 #[derive(Debug, Clone)]
 pub enum Answer {
     /// A lease: the answer is how it is now.
     Lease {
         /// Which.
         lease: LeaseId,
-        /// How it was come by.
+        /// How its sandbox was obtained.
         path: CheckoutPath,
     },
     /// A session: the answer is how it is now.
@@ -89,8 +89,8 @@ pub enum Answer {
     Said(StatusCode, Bytes),
 }
 
-/// The right to do what was asked, or what was answered. Dropped before it is settled, the next
-/// one with the same key does it.
+/// The right to carry out a request, or its earlier answer. Dropped before it is settled, the next
+/// request with the same key carries it out.
 pub struct Claim {
     slot: OwnedMutexGuard<Slot>,
     key: KeyId,
@@ -98,7 +98,7 @@ pub struct Claim {
 }
 
 impl Claim {
-    /// What was answered before.
+    /// The earlier answer.
     pub fn answer(&self) -> Option<Answer> {
         self.slot.answer.clone()
     }
@@ -127,7 +127,7 @@ impl Claim {
         version & !(0x3 << 62) | 0x2 << 62
     }
 
-    /// It was done, and answered like this.
+    /// The request was carried out, with this answer.
     pub fn settle(mut self, answer: Answer) {
         self.slot.answer = Some(answer);
     }
@@ -163,13 +163,13 @@ impl Idempotency {
         }
         let slot = entry.locked().await?;
         if slot.abandoned {
-            return Err(conflict("the request with this Idempotency-Key was given up"));
+            return Err(conflict("the request with this Idempotency-Key was abandoned"));
         }
         Ok(Some(Claim { slot, key, name }))
     }
 
-    /// Whoever sent a request with this key does not take its answer: nothing more will come of it.
-    /// The lease that was handed out for it, if there is one, is told when that is certain.
+    /// The client abandons the request with this key: it will not be carried out any more.
+    /// Answers with the lease that was handed out for it, if any, once that is certain.
     #[boxed]
     pub async fn abandon(
         &self,
@@ -177,10 +177,10 @@ impl Idempotency {
         key: KeyId,
     ) -> Result<Option<LeaseId>, Refused> {
         let Some(name) = name(headers)? else {
-            let cause = "the Idempotency-Key of the request that is given up";
+            let cause = "the Idempotency-Key of the abandoned request is required";
             return Err(Refused::bad("Idempotency-Key", cause));
         };
-        // Not known yet, it may still be on its way.
+        // An unknown request may still be on its way.
         let mut slot = self.entry(key, name, None).locked().await?;
         match &slot.answer {
             Some(Answer::Lease { lease, .. }) => Ok(Some(*lease)),
@@ -209,16 +209,16 @@ impl Idempotency {
 }
 
 impl Entry {
-    /// Waits until nobody else works on it.
+    /// Waits until no other request works on it.
     async fn locked(self) -> Result<OwnedMutexGuard<Slot>, Refused> {
         timeout(PATIENCE, self.slot.lock_owned()).await.map_err(|_| {
-            let cause = "the same request, sent earlier, is still being worked on";
+            let cause = "the same request was sent before and is still in progress";
             Refused::new(ErrorCode::DeadlineExceeded, cause)
         })
     }
 }
 
-const USED: &str = "this Idempotency-Key was used for another request";
+const USED: &str = "this Idempotency-Key was already used for a different request";
 
 fn conflict(cause: &'static str) -> Refused {
     let mut refused = Refused::new(ErrorCode::IdempotencyConflict, cause);
@@ -232,7 +232,8 @@ fn name(headers: &HeaderMap) -> Result<Option<Box<str>>, Refused> {
     match given.to_str() {
         Ok(text) if is_key(text) => Ok(Some(text.into())),
         Ok(_) | Err(_) => {
-            let cause = format!("an Idempotency-Key is 1 to {LENGTH_MAX} visible characters");
+            let cause =
+                format!("an Idempotency-Key must have 1 to {LENGTH_MAX} visible characters");
             Err(Refused::bad("Idempotency-Key", cause))
         }
     }
@@ -244,7 +245,7 @@ fn is_key(text: &str) -> bool {
 }
 
 impl Table {
-    /// Forgets now and then what is too old, also of those who come no more.
+    /// Removes outdated entries now and then, also of keys that no longer send requests.
     fn sweep(&mut self, now: Instant) {
         if self.swept_at.is_some_and(|at| now.duration_since(at) < SWEEP) {
             return;
@@ -258,7 +259,7 @@ impl Table {
 }
 
 impl Known {
-    /// Forgets what is too old, and the oldest if there are too many.
+    /// Removes outdated entries, and the oldest ones if there are too many.
     fn forget(&mut self, now: Instant) {
         while let Some((at, _)) = self.ages.front()
             && (self.ages.len() >= REMEMBERED || now.duration_since(*at) >= REMEMBERED_FOR)
@@ -287,7 +288,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_was_answered_is_answered_again() {
+    async fn idempotent_request_gets_the_same_answer_again() {
         let table = Idempotency::default();
         let none = table.claim(&HeaderMap::new(), KEY, "/", b"").await.unwrap();
         assert!(none.is_none(), "without a key every request is new");
@@ -307,7 +308,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_second_waits_for_the_first() {
+    async fn idempotent_request_waits_for_the_first_with_its_key() {
         let table = Idempotency::default();
         let first = claim(&table, "a", "1").await.unwrap().unwrap();
         let second = claim(&table, "a", "1");
@@ -318,7 +319,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_came_to_nothing_is_tried_again_with_another_lease() {
+    async fn idempotent_request_that_failed_is_retried_with_another_lease() {
         let table = Idempotency::default();
         let first = claim(&table, "a", "1").await.unwrap().unwrap();
         let lease = first.lease();
@@ -335,7 +336,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_given_up_comes_to_nothing() {
+    async fn abandoned_request_is_not_carried_out() {
         let table = Idempotency::default();
         let headers = |name: &str| {
             let mut headers = HeaderMap::new();
@@ -354,7 +355,7 @@ mod tests {
             let refused = claim(&table, name, "1").await.err().unwrap();
             assert_eq!(refused.refusal.code, ErrorCode::IdempotencyConflict);
         }
-        // In the middle of it: told when it is certain.
+        // During the request: answered when it is certain.
         let first = claim(&table, "a", "1").await.unwrap().unwrap();
         let lease = first.lease();
         let abandoned = abandon("a");
@@ -370,7 +371,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn only_so_much_is_remembered() {
+    async fn idempotency_keys_are_bounded() {
         let table = Idempotency::default();
         for n in 0..=REMEMBERED {
             claim(&table, &n.to_string(), "1").await.unwrap().unwrap().settle(said());
@@ -383,7 +384,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_one_key_sends_makes_nothing_of_another_be_forgotten() {
+    async fn idempotency_keys_of_one_api_key_do_not_displace_those_of_another() {
         const OTHER: KeyId = KeyId::from_u128(2);
         let table = Idempotency::default();
         claim(&table, "mine", "1").await.unwrap().unwrap().settle(said());
@@ -396,7 +397,7 @@ mod tests {
         tokio::time::advance(REMEMBERED_FOR).await;
         drop(claim(&table, "later", "1").await);
         let keys: Vec<_> = table.table.lock().unwrap().by_key.keys().copied().collect();
-        assert_eq!(keys, [KEY], "who comes no more is forgotten");
+        assert_eq!(keys, [KEY], "a key without recent requests is removed");
     }
 
     use futures_util::FutureExt as _;

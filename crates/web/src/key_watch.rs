@@ -1,5 +1,5 @@
-//! Looks now and then whether the key of a stream still works: one that is revoked or expires ends
-//! what was begun with it.
+//! Checks now and then whether the key of a stream is still valid. When the key is revoked or
+//! expires, the stream ends.
 
 use std::time::Duration;
 
@@ -9,15 +9,15 @@ use tokio::time::{Instant, sleep};
 use crate::app::App;
 use crate::refused::Refused;
 
-/// How often it is looked.
+/// How often the key is checked.
 const LOOK: Duration = Duration::from_secs(5);
 
-/// What is answered then.
+/// The refusal for a key that is no longer valid.
 pub fn revoked() -> Refused {
-    Refused::new(ErrorCode::Unauthorized, "the key works no more")
+    Refused::new(ErrorCode::Unauthorized, "the key is no longer valid")
 }
 
-/// Does something for as long as the key works.
+/// Does something while the key is valid.
 pub async fn while_it_works<T>(
     app: &App,
     key: KeyId,
@@ -38,20 +38,20 @@ pub struct KeyWatch {
 }
 
 impl KeyWatch {
-    /// It works now.
+    /// A key that is valid now.
     pub fn new(key: KeyId) -> Self {
         Self { key, looked_at: Instant::now() }
     }
 
-    /// Done when it works no more. Dropped, nothing is lost.
+    /// Done when the key is no longer valid. May be dropped at any time.
     pub async fn ended(&mut self, app: &App) {
         while self.works(app) {
             sleep(LOOK).await;
         }
     }
 
-    /// Whether it still does, as far as is known. Standing keys are in no store, and work for as long
-    /// as the server runs.
+    /// Whether it still does, as far as is known. Standing keys are in no store, and work for as
+    /// long as the server runs.
     pub fn works(&mut self, app: &App) -> bool {
         if self.looked_at.elapsed() < LOOK {
             return true;

@@ -1,6 +1,6 @@
-//! Serving HTTP: what every request passes through on its way in and every answer on its way out, for
-//! our own routes and for every dialect. Keys, hosts, sizes, rates and pauses are guarded here. It
-//! decides nothing about sandboxes, knows no vendor, and knows neither stores nor runtimes.
+//! The HTTP server that our own routes and all dialects share: it checks keys, hosts, sizes, rates
+//! and timeouts, and logs and counts requests. It must decide nothing about sandboxes, and knows
+//! neither vendors nor stores nor runtimes.
 
 pub mod answer;
 pub mod app;
@@ -8,41 +8,42 @@ pub mod archive;
 pub mod body;
 pub mod body_memory;
 pub mod body_reader;
-pub mod checks;
 pub mod contents;
 pub mod cors;
 pub mod dialect;
-pub mod exit;
+pub mod exec_exit;
 pub mod front;
 pub mod handed_out;
 pub mod hosts;
 pub mod idempotency;
+pub mod input_checks;
 pub mod key_watch;
-pub mod lasting;
-pub mod lost;
+pub mod long_lived;
 pub mod metrics;
 pub mod octal;
 #[cfg(feature = "schema")]
 pub mod openapi;
 pub mod operation;
-pub mod passed_on;
 pub mod path;
-pub mod pieces;
 pub mod port;
 pub mod process_wait;
 pub mod proxy;
-pub mod pulse;
+pub mod proxy_exchange;
 pub mod query;
 pub mod range;
 pub mod rate;
 pub mod refused;
 pub mod request_id;
+pub mod request_log;
 pub mod serve;
 pub mod settings;
+pub mod state_loss;
 pub mod stream;
 pub mod subprotocol;
 pub mod tunnel;
-pub mod used;
+pub mod use_target;
+pub mod utf8_chunks;
+pub mod ws_keepalive;
 
 // A future that is not boxed is compiled in every crate that awaits it, with everything beneath it.
 // Public functions that are not in the way of a checkout or an exec are boxed, so that they are

@@ -1,4 +1,4 @@
-//! What is counted about requests, and the page on which everything that is counted can be read.
+//! Metrics of requests, and the page with all metrics for Prometheus.
 
 use std::time::Duration;
 
@@ -32,7 +32,7 @@ fn times() -> Histogram {
     Histogram::new(exponential_buckets(0.000_02, 2.0, 22))
 }
 
-/// What is counted about requests.
+/// Metrics of requests.
 #[derive(Debug)]
 pub struct Metrics {
     registry: Registry,
@@ -69,7 +69,7 @@ impl Metrics {
     }
 }
 
-/// Numbers that are read from the engine whenever someone asks.
+/// Metrics that are read from the engine at each scrape.
 struct Gauges(Engine);
 
 impl std::fmt::Debug for Gauges {
@@ -112,6 +112,15 @@ struct ByMove {
 
 impl Collector for Gauges {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
+        self.encode_sandboxes(&mut encoder)?;
+        self.encode_sessions_and_health(&mut encoder)?;
+        self.encode_store(&mut encoder)?;
+        self.encode_runtimes_and_pools(&mut encoder)
+    }
+}
+
+impl Gauges {
+    fn encode_sandboxes(&self, encoder: &mut DescriptorEncoder<'_>) -> std::fmt::Result {
         let stats = self.0.stats();
         let help = "Sandboxes by state";
         let mut sandboxes =
@@ -127,7 +136,7 @@ impl Collector for Gauges {
             let by = ByState { state: state.as_str() };
             ConstGauge::new(i64::from(count)).encode(sandboxes.encode_family(&by)?)?;
         }
-        let help = "Changes of the states of sandboxes, by the states before and after";
+        let help = "Transitions of sandboxes, by the states before and after";
         let mut moves =
             encoder.encode_descriptor("shoal_sandbox_moves", help, None, MetricType::Counter)?;
         for (from, to, times) in self.0.moves() {
@@ -135,12 +144,19 @@ impl Collector for Gauges {
             ConstCounter::new(times).encode(moves.encode_family(&by)?)?;
         }
         let rest = self.0.resting();
-        let help = "Sandboxes by rest: frozen, kept awake by something of their own";
+        let help = "Sandboxes that are frozen, and those that a keep-alive holds awake";
         let mut by_rest =
             encoder.encode_descriptor("shoal_sandboxes_rest", help, None, MetricType::Gauge)?;
         for (rest, count) in [("frozen", rest.frozen), ("awake", rest.awake)] {
             ConstGauge::new(i64::from(count)).encode(by_rest.encode_family(&ByRest { rest })?)?;
         }
+        let help = "Most sandboxes that may exist";
+        let most =
+            encoder.encode_descriptor("shoal_sandboxes_max", help, None, MetricType::Gauge)?;
+        ConstGauge::new(i64::from(stats.max_capacity)).encode(most)
+    }
+
+    fn encode_sessions_and_health(&self, encoder: &mut DescriptorEncoder<'_>) -> std::fmt::Result {
         let help = "Sessions by status";
         let mut sessions =
             encoder.encode_descriptor("shoal_sessions", help, None, MetricType::Gauge)?;
@@ -148,18 +164,17 @@ impl Collector for Gauges {
             let by = ByStatus { status: status.as_str() };
             ConstGauge::new(i64::from(count)).encode(sessions.encode_family(&by)?)?;
         }
-        let help = "Most sandboxes that may exist";
-        let most =
-            encoder.encode_descriptor("shoal_sandboxes_max", help, None, MetricType::Gauge)?;
-        ConstGauge::new(i64::from(stats.max_capacity)).encode(most)?;
         let help = "Sessions that lost files because a setting of the server allowed it";
         let given_up =
             encoder.encode_descriptor("shoal_files_given_up", help, None, MetricType::Counter)?;
         ConstCounter::new(self.0.files_given_up()).encode(given_up)?;
-        let help = "Whether everything works";
+        let help = "Whether the server is healthy";
         let healthy = self.0.health().degraded.is_empty();
         let up = encoder.encode_descriptor("shoal_healthy", help, None, MetricType::Gauge)?;
-        ConstGauge::new(i64::from(healthy)).encode(up)?;
+        ConstGauge::new(i64::from(healthy)).encode(up)
+    }
+
+    fn encode_store(&self, encoder: &mut DescriptorEncoder<'_>) -> std::fmt::Result {
         let store = self.0.store_condition();
         for (name, help, value) in [
             (
@@ -175,18 +190,22 @@ impl Collector for Gauges {
             ("shoal_store_log_bytes", "Bytes of the log of the database", store.log_bytes),
             (
                 "shoal_store_bound_bytes",
-                "What history may make the database grow to",
+                "The size that history may make the database grow to",
                 store.bound_bytes,
             ),
             (
                 "shoal_store_lost_commits",
-                "Commits that the database lacked when the server started",
+                "Commits that were missing in the database when the server started",
                 store.lost_commits,
             ),
         ] {
             let gauge = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
             ConstGauge::new(i64::try_from(value).unwrap_or(i64::MAX)).encode(gauge)?;
         }
+        Ok(())
+    }
+
+    fn encode_runtimes_and_pools(&self, encoder: &mut DescriptorEncoder<'_>) -> std::fmt::Result {
         let help = "Whether a runtime works, as far as is known: its engine answers";
         let mut runtimes =
             encoder.encode_descriptor("shoal_runtime_up", help, None, MetricType::Gauge)?;
@@ -194,7 +213,7 @@ impl Collector for Gauges {
             let by = ByRuntime { runtime: kind.as_str() };
             ConstGauge::new(i64::from(trouble.is_none())).encode(runtimes.encode_family(&by)?)?;
         }
-        let help = "What each pool has";
+        let help = "Sandboxes, waiters and slots of each pool";
         let mut pools = encoder.encode_descriptor("shoal_pool", help, None, MetricType::Gauge)?;
         for pool in self.0.pools() {
             for (what, count) in [

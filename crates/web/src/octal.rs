@@ -1,4 +1,4 @@
-//! Permissions of files, in the octal digits that everybody writes them in.
+//! File permissions as octal digits.
 
 /// The permissions, if these are some.
 pub fn octal(text: &str) -> Option<u32> {

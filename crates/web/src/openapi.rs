@@ -1,4 +1,4 @@
-//! The OpenAPI document, made from the list of routes and the schemas of the words they use. Every
+//! The OpenAPI document, made from the list of routes and the schemas of their types. Every
 //! status that a route can answer with is in it.
 
 use std::collections::BTreeMap;
@@ -43,7 +43,7 @@ pub fn document(routes: &[Route], schemas: Schemas) -> String {
 fn build(routes: &[Route], schemas: Schemas) -> OpenApi {
     let scheme = HttpBuilder::new()
         .scheme(HttpAuthScheme::Bearer)
-        .description(Some("A key of this server: `shoal key create` makes one"))
+        .description(Some("A key of this server: `shoal key create` creates one"))
         .build();
     let components = ComponentsBuilder::new()
         .schemas_from_iter(schemas)
@@ -113,7 +113,7 @@ fn operation(route: &Route, id: &str) -> OperationBuilder {
     if let Some(body) = body(*takes) {
         built = built.request_body(Some(body));
     }
-    if route.needs != Needs::Nothing {
+    if route.needs != Needs::Public {
         built = built.security(SecurityRequirement::new(KEY, Vec::<String>::new()));
     }
     let mut responses = BTreeMap::new();
@@ -146,9 +146,9 @@ fn operation(route: &Route, id: &str) -> OperationBuilder {
 fn state_lost() -> Header {
     let mut header = Header::new(text());
     header.description = Some(
-        "Only if files of the session were lost since the last answer that said so: the reason. \
+        "Only if files of the session were lost and no earlier answer reported it: the reason. \
          An answer that is a JSON object then also has `state_lost` and `state_lost_reason`. \
-         Refusals say it in the same way."
+         Refusals report it in the same way."
             .to_owned(),
     );
     header
@@ -306,7 +306,7 @@ fn refusals(route: &Route) -> BTreeMap<u16, Vec<ErrorCode>> {
     let keyed = [ErrorCode::Unauthorized, ErrorCode::Forbidden, ErrorCode::RateLimited];
     let bodied = [ErrorCode::RequestTimeout, ErrorCode::TooLarge, ErrorCode::UnsupportedMediaType];
     let mut all: Vec<_> = always.to_vec();
-    if route.needs != Needs::Nothing {
+    if route.needs != Needs::Public {
         all.extend(keyed);
     }
     if route.operation.takes != Takes::Nothing {

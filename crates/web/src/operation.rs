@@ -1,4 +1,4 @@
-//! A route and what is told about it. The router and the OpenAPI document are made from the same
+//! A route and its description. The router and the OpenAPI document are made from the same
 //! list, so that no route can be without its description.
 
 use axum::handler::Handler;
@@ -16,11 +16,11 @@ pub struct Route {
     pub path: &'static str,
     /// Other spellings of the path, which need no description of their own.
     pub also: &'static [&'static str],
-    /// What a key must allow.
+    /// The role that it requires.
     pub needs: Needs,
     /// Its description.
     pub operation: Operation,
-    /// What answers it.
+    /// Its handler.
     pub handler: MethodRouter<App>,
 }
 
@@ -39,7 +39,7 @@ impl Route {
     {
         let handler = match method.filter() {
             Some(filter) => on(filter, handler),
-            None => on(passed_on(), handler),
+            None => on(proxied_methods(), handler),
         };
         Self { method, path, also: &[], needs, operation, handler }
     }
@@ -52,9 +52,9 @@ impl Route {
     }
 }
 
-/// What is passed on to servers inside: everything that a client may mean for them. `TRACE` would
-/// send back what only we are told.
-const fn passed_on() -> MethodFilter {
+/// The methods that are proxied to servers inside. Not `TRACE`: it would echo headers that only
+/// this server may see.
+const fn proxied_methods() -> MethodFilter {
     MethodFilter::GET
         .or(MethodFilter::HEAD)
         .or(MethodFilter::POST)
@@ -77,7 +77,7 @@ pub enum Verb {
     Patch,
     /// `DELETE`.
     Delete,
-    /// Whatever there is.
+    /// Any method.
     Any,
 }
 
@@ -94,11 +94,11 @@ impl Verb {
     }
 }
 
-/// What is told about a route.
+/// The description of a route.
 pub struct Operation {
     /// A name for generated clients.
     pub id: &'static str,
-    /// What it does, in a sentence.
+    /// Its description, in a sentence.
     pub about: &'static str,
     /// The body that it takes.
     pub takes: Takes,
@@ -108,7 +108,7 @@ pub struct Operation {
     pub headers: Vec<Param>,
     /// Its successful answers.
     pub answers: Vec<Answers>,
-    /// Besides those that every route has.
+    /// Error codes, besides those of every route.
     pub refuses: Vec<ErrorCode>,
 }
 
@@ -119,7 +119,7 @@ impl Operation {
         Self { id, about, takes: Takes::Nothing, query, headers, answers, refuses }
     }
 
-    /// Says which body it takes.
+    /// Sets the body that it takes.
     #[must_use]
     pub fn takes(mut self, takes: Takes) -> Self {
         self.takes = takes;
@@ -175,9 +175,9 @@ pub enum Takes {
 
 /// A parameter of the query, or a header.
 pub struct Param {
-    /// What it is called.
+    /// Its name.
     pub name: &'static str,
-    /// What it means.
+    /// Its description.
     pub about: &'static str,
     /// Its values.
     pub kind: Kind,
@@ -225,7 +225,7 @@ pub enum Kind {
 pub struct Answers {
     /// Its status.
     pub status: u16,
-    /// What it means.
+    /// Its description.
     pub about: &'static str,
     /// Its bodies.
     pub content: Vec<Content>,

@@ -1,5 +1,4 @@
-//! The variable parts of a route. What is not of its kind names nothing, so it is answered like
-//! something that does not exist.
+//! The variable parts of a route's path. A malformed id is answered with 404, like an unknown one.
 
 use std::str::FromStr;
 
@@ -16,12 +15,12 @@ pub struct Named<T>(pub T);
 
 /// What a path can name.
 pub trait Name: Sized {
-    /// What a part of a path names, or that it names nothing.
+    /// Reads a part of a path.
     fn read(text: &str) -> Result<Self, Refused>;
 }
 
 fn id<T: FromStr>(text: &str, code: ErrorCode) -> Result<T, Refused> {
-    let unknown = |_| Refused::new(code, format!("{text:?} is not an id: those are UUIDs"));
+    let unknown = |_| Refused::new(code, format!("{text:?} is not a valid id: ids are UUIDs"));
     text.parse().map_err(unknown)
 }
 
@@ -64,7 +63,7 @@ impl Name for PortNumber {
     fn read(text: &str) -> Result<Self, Refused> {
         let digits = text.bytes().all(|byte| byte.is_ascii_digit());
         let number = text.parse().ok().filter(|number| digits && *number > 0);
-        let cause = || format!("{text:?} is not a port: those are numbers from 1 to 65535");
+        let cause = || format!("{text:?} is not a valid port: ports are numbers from 1 to 65535");
         number.map(Self).ok_or_else(|| Refused::new(ErrorCode::NotFound, cause()))
     }
 }
@@ -95,14 +94,15 @@ impl Name for ImageReference {
         if text.len() <= ImageName::MAX_LEN && text.bytes().all(fits) {
             return Ok(Self(text.to_owned()));
         }
-        let cause = "this cannot be the name or the id of an image";
+        let cause = "the path has no valid name or id of an image";
         Err(Refused::new(ErrorCode::ImageUnknown, cause))
     }
 }
 
 impl Name for ErrorCode {
     fn read(text: &str) -> Result<Self, Refused> {
-        let unknown = || Refused::new(ErrorCode::NotFound, format!("there is no code {text:?}"));
+        let unknown =
+            || Refused::new(ErrorCode::NotFound, format!("the error code {text:?} does not exist"));
         Self::ALL.iter().copied().find(|code| code.as_str() == text).ok_or_else(unknown)
     }
 }
@@ -117,7 +117,7 @@ impl<T: Name, S: Send + Sync> FromRequestParts<S> for Named<T> {
     }
 }
 
-/// The only way in which a path cannot be read.
+/// The only reason why a path cannot be read.
 fn not_text() -> Refused {
     Refused::new(ErrorCode::NotFound, "a part of the path is not UTF-8")
 }

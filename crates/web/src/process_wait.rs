@@ -1,5 +1,5 @@
-//! Waiting for a process. Whoever waits keeps its sandbox from being frozen by the use that he holds;
-//! a wait that is over, or given up, changes nothing.
+//! Waiting for a process. The caller's use keeps the sandbox from being frozen during the wait; a
+//! wait that ends or is cancelled changes nothing.
 
 use engine::{Caller, ProcessRef, Use};
 use model::{ErrorCode, ProcessId, ProcessRecord, SandboxId};
@@ -7,15 +7,15 @@ use tokio::time::{Instant, sleep_until};
 
 use crate::app::App;
 use crate::boxed;
-use crate::passed_on::until_open;
+use crate::proxy_exchange::until_open;
 use crate::refused::Refused;
 
-/// Somebody who waits for a process.
+/// A wait for a process.
 #[derive(Clone, Copy)]
 pub struct Waiting<'a> {
-    /// What every handler knows.
+    /// The shared state.
     pub app: &'a App,
-    /// Who waits.
+    /// The caller that waits.
     pub caller: Caller,
     /// The sandbox of the process.
     pub sandbox: SandboxId,
@@ -24,7 +24,7 @@ pub struct Waiting<'a> {
 }
 
 impl Waiting<'_> {
-    /// The process when it is over, or as it is at the deadline.
+    /// The process when it has ended, or as it is at the deadline.
     #[boxed]
     pub async fn end(
         &self,
@@ -35,14 +35,14 @@ impl Waiting<'_> {
             return Ok(record);
         }
         tokio::select! {
-            over = self.over() => over,
+            ended = self.ended() => ended,
             () = sleep_until(deadline) => self.now().await,
             () = self.server_stops() => Err(stopping()),
         }
     }
 
-    /// The process when somebody listens on all ports, and whether that is so; else when it is over,
-    /// or at the deadline.
+    /// The process when all ports are open, has ended, or at the deadline; and whether all ports
+    /// are open.
     #[boxed]
     pub async fn ports(
         &self,
@@ -60,13 +60,13 @@ impl Waiting<'_> {
                 open?;
                 Ok((self.now().await?, true))
             }
-            over = self.over() => Ok((over?, false)),
+            ended = self.ended() => Ok((ended?, false)),
             () = sleep_until(deadline) => Ok((self.now().await?, false)),
             () = self.server_stops() => Err(stopping()),
         }
     }
 
-    async fn over(&self) -> Result<ProcessRecord, Refused> {
+    async fn ended(&self) -> Result<ProcessRecord, Refused> {
         let of = ProcessRef::Id(self.process);
         Ok(self.app.engine.wait_process(self.caller, self.sandbox, &of).await?)
     }
@@ -80,13 +80,13 @@ impl Waiting<'_> {
 
     async fn server_stops(&self) {
         let mut stops = self.app.stopping.clone();
-        // That nobody will say so any more is a stop too.
+        // A dropped sender means a stop, too.
         let _ = stops.wait_for(|stops| *stops).await;
     }
 }
 
 fn stopping() -> Refused {
-    Refused::new(ErrorCode::ShuttingDown, "the server stops while the process is waited for")
+    Refused::new(ErrorCode::ShuttingDown, "the server stopped during the wait for the process")
 }
 
 /// Refuses a port on which another program listens already: that one would answer.
@@ -96,7 +96,9 @@ pub async fn refuse_taken(used: &Use, ports: &[u16]) -> Result<(), Refused> {
     match ports.iter().find(|wanted| listening.iter().any(|one| one.port == **wanted)) {
         None => Ok(()),
         Some(port) => {
-            let cause = format!("something listens on port {port} already; nothing was started");
+            let cause = format!(
+                "another program already listens on port {port}; the process was not started"
+            );
             let mut refused = Refused::new(ErrorCode::PortTaken, cause);
             refused.field = Some("wait_for_ports".into());
             Err(refused)

@@ -1,6 +1,5 @@
-//! A request for a server inside a sandbox: what is passed on of its head, and of the head of the
-//! answer. Keys of this server never get inside, and what is said between two neighbours on the way
-//! is not passed on.
+//! Headers of a proxied request and its answer. Keys of this server must never reach the sandbox,
+//! and hop-by-hop headers are not forwarded.
 
 use http::header::{
     AUTHORIZATION, CONNECTION, EXPECT, HOST, HeaderName, LOCATION, PROXY_AUTHENTICATE,
@@ -11,9 +10,9 @@ use http::{HeaderMap, HeaderValue, Uri};
 
 use crate::subprotocol;
 
-/// What is passed inside as `Authorization`, since that one is ours.
+/// The header that is forwarded as `Authorization`, since that one carries our key.
 pub const INNER_AUTHORIZATION: HeaderName = HeaderName::from_static("x-shoal-authorization");
-/// What may carry a key of ours, whichever words its client speaks elsewhere.
+/// Headers that may carry a key of this server, in any dialect.
 const SECRETS: [HeaderName; 3] = [
     AUTHORIZATION,
     HeaderName::from_static("x-blaxel-authorization"),
@@ -35,37 +34,37 @@ const BETWEEN_NEIGHBOURS: [HeaderName; 9] = [
     UPGRADE,
 ];
 
-/// What would be said about this server and everything behind it, by one sandbox.
+/// Headers that apply to a whole origin: no single sandbox may set them for this server.
 const OF_THE_WHOLE_ORIGIN: [HeaderName; 3] = [
     HeaderName::from_static("service-worker-allowed"),
     HeaderName::from_static("clear-site-data"),
     STRICT_TRANSPORT_SECURITY,
 ];
 
-/// How many parts of a path come before the one that is the inside's own.
+/// How many parts of a path come before the path for the server inside.
 const PREFIX_PARTS: usize = 5;
 
 /// Where a request goes: the part of its path that is ours, and what is left of it.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Place {
-    /// What comes before the path that the server inside sees.
+pub struct ProxyPath {
+    /// The prefix that the server inside does not see.
     pub prefix: String,
     /// The path that the server inside sees.
     pub inside: PathAndQuery,
 }
 
 /// `/v1/sandboxes/ID/ports/PORT/...`, cut before the last part.
-pub fn place(uri: &Uri) -> Option<Place> {
+pub fn proxy_path(uri: &Uri) -> Option<ProxyPath> {
     let path = uri.path();
     let end = path.match_indices('/').nth(PREFIX_PARTS).map_or(path.len(), |(at, _)| at);
     let (prefix, rest) = path.split_at(end);
     let rest = if rest.is_empty() { "/" } else { rest };
     let query = uri.query().map(|query| format!("?{query}")).unwrap_or_default();
     let inside = PathAndQuery::try_from(format!("{rest}{query}")).ok()?;
-    Some(Place { prefix: prefix.to_owned(), inside })
+    Some(ProxyPath { prefix: prefix.to_owned(), inside })
 }
 
-/// What both want to go over to, if they do.
+/// The protocol to upgrade to, if any.
 pub fn upgrade(headers: &HeaderMap) -> Option<HeaderValue> {
     let words = headers.get_all(CONNECTION).iter().filter_map(|value| value.to_str().ok());
     let wanted = words
@@ -74,7 +73,7 @@ pub fn upgrade(headers: &HeaderMap) -> Option<HeaderValue> {
     headers.get(UPGRADE).filter(|_| wanted).cloned()
 }
 
-/// Leaves out what is between two neighbours, named by the standard or by the sender.
+/// Removes hop-by-hop headers, named by the standard or by the sender.
 fn strip(headers: &mut HeaderMap) {
     let named: Vec<HeaderName> = headers
         .get_all(CONNECTION)
@@ -95,14 +94,14 @@ fn go_over(headers: &mut HeaderMap, to: Option<HeaderValue>) {
     }
 }
 
-/// The head of a request as it is passed on; whether a key came by a subprotocol.
+/// The headers of a request as they are forwarded; and whether a key came as a subprotocol.
 pub fn inward(headers: &mut HeaderMap, prefix: &str, port: u16) -> bool {
     let to = upgrade(headers);
     strip(headers);
     for name in &SECRETS {
         headers.remove(name);
     }
-    // The body is passed on as it comes; whoever waits for a word about it gets it from us.
+    // The body is forwarded as it comes; this server answers `Expect` itself.
     headers.remove(EXPECT);
     if let Some(inner) = headers.remove(INNER_AUTHORIZATION) {
         headers.insert(AUTHORIZATION, inner);
@@ -111,7 +110,7 @@ pub fn inward(headers: &mut HeaderMap, prefix: &str, port: u16) -> bool {
     if let Some(host) = headers.remove(HOST) {
         headers.insert(FORWARDED_HOST, host);
     }
-    // Servers for development answer to this name alone.
+    // Development servers accept only this host name.
     if let Ok(host) = HeaderValue::try_from(format!("localhost:{port}")) {
         headers.insert(HOST, host);
     }
@@ -125,21 +124,23 @@ pub fn inward(headers: &mut HeaderMap, prefix: &str, port: u16) -> bool {
     had_key
 }
 
-/// The head of an answer as it is passed on.
+/// The headers of an answer as they are forwarded.
 pub fn outward(headers: &mut HeaderMap, prefix: &str, port: u16) {
     let to = upgrade(headers);
     strip(headers);
     for name in OF_THE_WHOLE_ORIGIN {
         headers.remove(name);
     }
-    if let Some(moved) = headers.get(LOCATION).and_then(|to| moved(to, prefix, port)) {
-        headers.insert(LOCATION, moved);
+    if let Some(rewritten) =
+        headers.get(LOCATION).and_then(|to| rewritten_location(to, prefix, port))
+    {
+        headers.insert(LOCATION, rewritten);
     }
     go_over(headers, to);
 }
 
-/// A place inside as it is reached from outside; none if it is one already, or elsewhere.
-fn moved(to: &HeaderValue, prefix: &str, port: u16) -> Option<HeaderValue> {
+/// A location inside, rewritten for clients outside; none if it needs no change.
+fn rewritten_location(to: &HeaderValue, prefix: &str, port: u16) -> Option<HeaderValue> {
     let to = to.to_str().ok()?;
     let own = format!("http://localhost:{port}");
     let path = match to.strip_prefix(&own) {
@@ -165,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn the_inside_gets_its_own_part_of_the_path_as_it_was_written() {
+    fn proxied_path_is_forwarded_unchanged() {
         for (uri, inside) in [
             ("/v1/sandboxes/a/ports/80", "/"),
             ("/v1/sandboxes/a/ports/80/", "/"),
@@ -173,14 +174,14 @@ mod tests {
             ("/v1/sandboxes/a/ports/80/b%2Fc/../d?e=f%20g&h", "/b%2Fc/../d?e=f%20g&h"),
             ("/v1/sandboxes/a/ports/80//b", "//b"),
         ] {
-            let place = place(&uri.parse().unwrap()).unwrap();
-            assert_eq!(place.inside.as_str(), inside, "{uri}");
-            assert_eq!(place.prefix, "/v1/sandboxes/a/ports/80");
+            let path = proxy_path(&uri.parse().unwrap()).unwrap();
+            assert_eq!(path.inside.as_str(), inside, "{uri}");
+            assert_eq!(path.prefix, "/v1/sandboxes/a/ports/80");
         }
     }
 
     #[test]
-    fn our_key_and_what_is_between_neighbours_stays_outside() {
+    fn proxy_removes_keys_and_hop_by_hop_headers() {
         let mut given = headers(&[
             ("authorization", "Bearer ours"),
             ("x-blaxel-authorization", "Bearer ours"),
@@ -207,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn what_both_go_over_to_is_passed_on() {
+    fn proxy_forwards_upgrades() {
         let mut given = headers(&[
             ("connection", "Upgrade"),
             ("upgrade", "websocket"),
@@ -223,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn places_inside_are_told_as_they_are_reached() {
+    fn proxy_rewrites_locations() {
         for (to, expected) in [
             ("/login?a=b", "/p/login?a=b"),
             ("http://localhost:80/x", "/p/x"),

@@ -1,5 +1,5 @@
-//! The query of a request. Each parameter is taken by name; what is left over, given twice or of
-//! the wrong form is refused by name, so that a typing error is never ignored.
+//! The query of a request. Each parameter is taken by name; one that is left over, given twice or
+//! of the wrong form is refused by name, so that a typing error is never ignored.
 
 use std::fmt::Display;
 use std::ops::RangeInclusive;
@@ -29,7 +29,10 @@ impl Query {
         let mut pairs = Vec::new();
         for pair in text.split('&').filter(|pair| !pair.is_empty()) {
             if pairs.len() == PAIRS_MAX {
-                return Err(Refused::bad("query", format!("more than {PAIRS_MAX} parameters")));
+                return Err(Refused::bad(
+                    "query",
+                    format!("the query has more than {PAIRS_MAX} parameters"),
+                ));
             }
             let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
             pairs.push((decode(name)?, decode(value)?));
@@ -97,12 +100,12 @@ impl Query {
         }
     }
 
-    /// Refuses what nobody took.
+    /// Refuses parameters that the route did not take.
     pub fn done(self) -> Result<(), Refused> {
         match self.pairs.into_iter().next() {
             None => Ok(()),
             Some((name, _)) => {
-                let cause = format!("there is no parameter `{name}` here");
+                let cause = format!("the route has no parameter `{name}`");
                 Err(Refused::bad(name, cause))
             }
         }
@@ -151,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn parameters_are_taken_by_name() {
+    fn query_parameters_are_taken_by_name() {
         let mut q = query("path=%2Fa%20b%2Bc+d&force&limit=5&label=a%3Db&label=c%3Dd&");
         assert_eq!(q.required("path").unwrap(), "/a b+c d");
         assert!(q.flag("force").unwrap());
@@ -166,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_right_is_refused_by_name() {
+    fn query_parameters_are_refused_by_name() {
         assert_eq!(blamed(query("a=1&b=2").done()), "a");
         assert_eq!(blamed(query("a=1&a=2").text("a")), "a");
         assert_eq!(blamed(query("").required("path")), "path");

@@ -1,4 +1,4 @@
-//! Which part of a file is asked for. Only one part: whoever asks for several gets the whole file,
+//! The `Range` header. Only one range: a request for several gets the whole file,
 //! as the standard allows.
 
 /// A part of a file.
@@ -45,7 +45,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_part_is_understood_and_anything_else_is_ignored() {
+    fn single_range_is_read_and_others_are_ignored() {
         let from = |first, last| Some(Part::From { first, last });
         for (header, expected) in [
             ("bytes=0-4", from(0, Some(4))),

@@ -39,7 +39,7 @@ impl Rate {
             return Ok(());
         }
         let missing_s = (1.0 - bucket.tokens) / self.per_s;
-        let cause = format!("this key may send {} requests a second", self.per_s);
+        let cause = format!("this key may send at most {} requests per second", self.per_s);
         #[expect(clippy::cast_sign_loss, reason = "a bucket never holds more than one token here")]
         let wait_ms = (missing_s * 1000.0).ceil() as u64;
         Err(Refusal::new(ErrorCode::RateLimited, cause).retry_after(wait_ms))
@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_second_s_worth_at_once_and_then_steadily() {
+    fn rate_limit_allows_a_burst_of_one_second() {
         let rate = Rate::new(4);
         let (a, b) = (KeyId::from_u128(1), KeyId::from_u128(2));
         let start = Instant::now();

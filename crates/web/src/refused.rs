@@ -13,23 +13,23 @@ use wire::Problem;
 /// The pause before another try, where nothing better is known.
 pub const RETRY_AFTER_MS: u64 = 1000;
 
-/// Why a request was not done, and which field, parameter or header is to blame.
+/// Why a request was refused, and which field, parameter or header is wrong.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refused {
     /// The code, the cause and the remedy.
     pub refusal: Refusal,
-    /// The field that is to blame, if one is.
+    /// The wrong field, if there is one.
     pub field: Option<Cow<'static, str>>,
-    /// What is known of a sandbox that is gone.
+    /// What is known of a sandbox that has ended.
     pub elsewhere: Option<Box<Elsewhere>>,
 }
 
-/// Why a sandbox is gone, and where to go instead.
+/// Why a sandbox ended, and which sandbox to use instead.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Elsewhere {
     /// Why it ended.
     pub reason: TerminatedReason,
-    /// The session that it was of.
+    /// The session that it belonged to.
     pub session_id: Option<SessionId>,
     /// The sandbox that the session has now.
     pub sandbox_id: Option<SandboxId>,
@@ -54,17 +54,17 @@ impl Refused {
         Self::with_field(Refusal::new(ErrorCode::InvalidArgument, cause), field)
     }
 
-    /// A request by HTTP alone, where something else is spoken.
+    /// A request without the protocol upgrade that the route requires.
     pub fn upgrade(cause: impl Into<Cow<'static, str>>) -> Self {
         Self::with_field(Refusal::new(ErrorCode::UpgradeRequired, cause), "Upgrade")
     }
 
-    /// The same with the field that is to blame.
+    /// A refusal with the wrong field.
     pub fn with_field(refusal: Refusal, field: impl Into<Cow<'static, str>>) -> Self {
         Self { refusal, field: Some(field.into()), elsewhere: None }
     }
 
-    /// As it is told.
+    /// As it is sent to the client.
     pub fn problem(&self, request_id: &str) -> Problem {
         let problem = Problem::new(&self.refusal, self.field.as_deref(), request_id);
         let elsewhere = self.elsewhere.as_ref();
@@ -77,7 +77,7 @@ impl Refused {
         }
     }
 
-    /// When to try again. Who is only told that nothing can be done now tries again soon.
+    /// When to try again: soon, if the refusal gives no time.
     fn retry_after_ms(&self) -> Option<u64> {
         let default_ms = (self.refusal.code.status() == 503).then_some(RETRY_AFTER_MS);
         self.refusal.retry_after_ms.or(default_ms)
@@ -129,7 +129,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_cause_that_begins_with_a_field_names_it() {
+    fn refusal_cause_that_begins_with_a_field_names_it() {
         for (code, cause, field) in [
             (ErrorCode::InvalidArgument, "wait_ms: must be at most 5", Some("wait_ms")),
             (ErrorCode::TemplateInvalid, "pool.pool_size: no", Some("pool.pool_size")),
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn who_asks_for_what_is_gone_is_told_why_wherever_the_refusal_was_made() {
+    fn refusal_for_an_ended_sandbox_has_its_reason() {
         let gone = Refused::from(Refusal::sandbox_gone(model::EndCause::Restart)).problem("r");
         assert_eq!(gone.reason, Some(model::EndCause::Restart.reason()));
         let plain = Refused::new(ErrorCode::QueueFull, "full").problem("r");
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pause_is_told_in_whole_seconds() {
+    fn retry_after_is_in_whole_seconds() {
         for (ms, seconds) in [(0, "1"), (1, "1"), (1000, "1"), (1001, "2")] {
             let refusal = Refusal::new(ErrorCode::QueueFull, "full").retry_after(ms);
             let mut response = Response::new(Body::empty());
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_is_told_to_come_back_is_told_when() {
+    fn refusals_with_status_503_have_retry_after() {
         for &code in ErrorCode::ALL {
             let refused = Refused::new(code, "no");
             let mut response = Response::new(Body::empty());

@@ -1,4 +1,4 @@
-//! The name of a request in the log and in answers: the client's own, if it gave one that can be
+//! The id of a request in the log and in answers: the client's own, if it sent one that can be
 //! printed, or a new one.
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_given_id_is_kept_if_it_can_be_printed() {
+    fn request_id_of_the_client_is_used_if_printable() {
         let ids = RequestIds::new();
         let of = |id: &[u8]| {
             let mut headers = HeaderMap::new();

@@ -1,4 +1,4 @@
-//! How the API is to behave. Every limit has a default that is safe on a laptop.
+//! Settings of the API. Every limit has a default that is safe on a laptop.
 
 use std::time::Duration;
 
@@ -23,7 +23,8 @@ pub struct Settings {
     pub body_memory_bytes: u64,
     /// How long a body may pause.
     pub body_stall: Duration,
-    /// How long a body that is read whole may take. Files and archives may take as long as they like.
+    /// How long a body that is read whole may take. Files and archives may take as long as they
+    /// like.
     pub body_total: Duration,
     /// How long an image may take to arrive.
     pub image_total: Duration,

@@ -1,5 +1,5 @@
-//! Bodies that are written while they are made: nothing is made before the client has taken what
-//! came before it, so a slow client costs no memory, and a client that goes away ends its stream.
+//! Streamed bodies: each piece is made only after the client took the one before it, so a slow
+//! client costs no memory, and a client that disconnects ends its stream.
 
 use std::borrow::Cow;
 use std::convert::Infallible;
@@ -12,7 +12,7 @@ use http::header::{CACHE_CONTROL, CONTENT_TYPE};
 use http::{HeaderName, HeaderValue};
 use serde::Serialize;
 
-/// How often a stream on which nothing happens says that it is still there.
+/// How often a silent stream sends a heartbeat.
 pub const HEARTBEAT: std::time::Duration = std::time::Duration::from_secs(15);
 
 /// The media type of server-sent events.
@@ -20,14 +20,14 @@ pub const SSE: &str = "text/event-stream";
 /// The media type of JSON in lines.
 pub const NDJSON: &str = "application/x-ndjson";
 
-/// What makes the pieces of a stream.
-pub trait Pieces: Send + 'static {
+/// The source of the pieces of a streamed body.
+pub trait BodySource: Send + 'static {
     /// The next one; none at the end.
     fn next(&mut self) -> impl Future<Output = Option<Bytes>> + Send;
 }
 
 /// A body of these pieces.
-pub fn body(pieces: impl Pieces) -> Body {
+pub fn body(pieces: impl BodySource) -> Body {
     Body::from_stream(stream::unfold(pieces, |mut pieces| async move {
         let piece = pieces.next().await?;
         Some((Ok::<_, Infallible>(piece), pieces))
@@ -35,7 +35,7 @@ pub fn body(pieces: impl Pieces) -> Body {
 }
 
 /// A stream of events or lines.
-pub fn response(format: Format, pieces: impl Pieces) -> Response {
+pub fn response(format: Format, pieces: impl BodySource) -> Response {
     let mut response = Response::new(body(pieces));
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static(format.media_type()));
@@ -81,8 +81,8 @@ impl Format {
         text.into()
     }
 
-    /// One event whose value is JSON already. Line breaks outside of texts mean nothing in JSON, and
-    /// inside they are escaped.
+    /// One event whose value is JSON already. Line breaks outside of texts mean nothing in JSON,
+    /// and inside they are escaped.
     pub fn event_of_json(id: u64, name: &str, json: &str) -> Bytes {
         let broken = json.contains(['\n', '\r']);
         let json =
@@ -109,7 +109,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_event_is_one_line_or_one_block() {
+    fn stream_event_is_one_line_or_one_block() {
         let value = serde_json::json!({"data": "a\nb"});
         let sse = Format::Sse.event(Some(7), "stdout", &value);
         assert_eq!(sse, "id: 7\nevent: stdout\ndata: {\"data\":\"a\\nb\"}\n\n");

@@ -1,11 +1,11 @@
-//! Keys of pages in browsers, which can send no header of their own when they open a WebSocket: one of
-//! the subprotocols that they offer is `shoal.key.KEY`, another is `shoal`, which is the one that is
-//! agreed on. No key is ever passed on to what runs in a sandbox.
+//! Keys of pages in browsers, which can send no header of their own when they open a WebSocket: one
+//! of the subprotocols that they offer is `shoal.key.KEY`, another is `shoal`, which is the one
+//! that is agreed on. No key is ever passed on to what runs in a sandbox.
 
 use http::header::{SEC_WEBSOCKET_KEY, SEC_WEBSOCKET_PROTOCOL};
 use http::{HeaderMap, HeaderValue};
 
-/// What is spoken.
+/// The subprotocol of this server.
 pub const NAME: &str = "shoal";
 const KEY: &str = "shoal.key.";
 
@@ -49,7 +49,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_key_is_found_and_taken_out() {
+    fn key_in_a_subprotocol_is_found_and_removed() {
         let mut headers = HeaderMap::new();
         let offer = HeaderValue::from_static("graphql-ws, shoal.key.secret_1,shoal");
         headers.insert(SEC_WEBSOCKET_PROTOCOL, offer);

@@ -17,28 +17,28 @@ use tokio::time::{sleep, timeout};
 
 use crate::app::App;
 use crate::key_watch::KeyWatch;
-use crate::lasting::Place;
+use crate::long_lived::LongLivedSlot;
 
-/// How long a client may take to go over to what was agreed on.
+/// How long a client may take to switch protocols.
 const AGREED_WITHIN: Duration = Duration::from_secs(10);
 /// How long one direction may be silent after the other has ended.
 const HALF_OPEN: Duration = Duration::from_mins(5);
 const READ_BYTES: usize = 64 * 1024;
 
-/// What ends a tunnel besides its two ends.
+/// A tunnel before it is opened.
 pub struct Tunnel {
-    /// What every handler knows.
+    /// The shared state.
     pub app: App,
-    /// Who asks.
+    /// The caller.
     pub caller: Caller,
     /// The use that lasts as long as the tunnel.
     pub used: Use,
-    /// The place among what one key may have open.
-    pub place: Place,
+    /// Its slot among the long-lived connections of the key.
+    pub slot: LongLivedSlot,
 }
 
 impl Tunnel {
-    /// Passes bytes on, in a task of its own, once both have gone over.
+    /// Forwards bytes, in its own task, once both sides have switched protocols.
     pub fn open<F, S>(self, client: OnUpgrade, inside: F)
     where
         F: Future<Output = Option<S>> + Send + 'static,
@@ -49,7 +49,7 @@ impl Tunnel {
             if let Ok((Ok(client), Some(inside))) = timeout(AGREED_WITHIN, both).await {
                 self.pass(TokioIo::new(client), inside).await;
             } else {
-                tracing::debug!("a tunnel was agreed on and did not begin");
+                tracing::debug!("the client of a tunnel did not switch protocols");
             }
         });
     }
@@ -61,19 +61,20 @@ impl Tunnel {
     ) {
         let mut stops = self.app.stopping.clone();
         tokio::select! {
-            // How it ended is known to both ends, and of no interest to anybody else.
+            // Both ends know how it ended, so it is not logged.
             () = both_ways(client, inside) => {}
-            refusal = self.used.broken() => tracing::debug!(cause = %refusal, "a tunnel broke"),
-            // That nobody will say so any more is a stop too.
+            refusal = self.used.broken() => {
+                tracing::debug!(cause = %refusal, "a tunnel was closed because its sandbox ended");
+            }
+            // A dropped sender means a stop, too.
             _ = stops.wait_for(|stops| *stops) => {}
             () = revoked(&self.app, self.caller) => {}
         }
-        drop(self.place);
+        drop(self.slot);
     }
 }
 
-/// Passes bytes both ways. When one direction has come to its end, the other goes on for as long as
-/// anything moves in it.
+/// Forwards bytes both ways. When one direction has ended, the other continues while bytes move.
 async fn both_ways(
     client: impl AsyncRead + AsyncWrite + Unpin,
     inside: impl AsyncRead + AsyncWrite + Unpin,
@@ -109,17 +110,17 @@ async fn one_way<R: AsyncRead, W: AsyncWrite>(
             break;
         }
     }
-    // Who is gone need not be told.
+    // A peer that is gone needs no shutdown.
     let _ = to.shutdown().await;
     ended.send_replace(true);
 }
 
-/// Done when the key works no more.
+/// Done when the key is no longer valid.
 pub async fn revoked(app: &App, caller: Caller) {
     KeyWatch::new(caller.key).ended(app).await;
 }
 
-/// What a client goes over with, if it can.
+/// The client's side of the upgrade, if the request has one.
 pub fn client_of(request: &mut Request) -> Option<OnUpgrade> {
     request.extensions_mut().remove::<OnUpgrade>()
 }
@@ -132,7 +133,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn what_is_half_open_lasts_only_while_something_moves() {
+    async fn half_open_tunnel_ends_when_it_is_silent() {
         let ((mut person, client), (inside, mut program)) = (duplex(64), duplex(64));
         let passing = tokio::spawn(both_ways(client, inside));
         person.write_all(b"hi").await.unwrap();

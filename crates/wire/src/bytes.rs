@@ -1,4 +1,4 @@
-//! Bytes that are not text. JSON has no word for them, so they travel as base64 beside an empty
+//! Bytes that are not text. JSON has no type for them, so they are sent as base64 beside an empty
 //! text, never as text with replacement characters.
 
 use std::fmt;
@@ -46,7 +46,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn text_stays_text_and_anything_else_comes_back_whole() {
+    fn bytes_are_text_if_utf8_and_base64_otherwise() {
         for bytes in [&b""[..], b"hi\n", "grün".as_bytes(), b"\xff\xfe", b"a\0b", b"gr\xc3"] {
             let (text, base64) = text_or_base64(bytes.to_vec());
             assert_eq!(text.is_some(), std::str::from_utf8(bytes).is_ok(), "{bytes:?}");

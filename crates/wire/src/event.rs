@@ -1,4 +1,4 @@
-//! What happened, as it is told on streams and in pages.
+//! Events as they are sent on streams and in pages.
 
 use model::{KeyId, LifecycleEvent, StoredEvent};
 use serde::{Deserialize, Serialize};
@@ -10,11 +10,11 @@ use crate::time::Time;
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct Event {
     /// Its number: later events have higher ones, also over restarts of the server. A
-    /// `sandbox_state` is not kept, and has the number of the last event before it.
+    /// `sandbox_state` is not stored, and has the number of the last event before it.
     pub id: u64,
     /// When it happened.
     pub at: Time,
-    /// The key that it concerns; none if it is about the server itself.
+    /// The key that it concerns; null if it is about the server itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<KeyId>,
     /// What happened.
@@ -42,19 +42,20 @@ impl From<StoredEvent> for Event {
 pub struct EventList {
     /// One page of them.
     pub events: Vec<Event>,
-    /// What to give as `after` for the next page, if there is one.
+    /// The value of `after` for the next page, if there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next: Option<u64>,
-    /// The oldest event that is still remembered; those before it are forgotten.
+    /// The oldest event that is still stored; older ones are deleted.
     pub oldest: u64,
 }
 
-/// Told on a stream as `reset`: events between the last one that was read and `oldest` are
-/// forgotten, or the last one that was read is of a history that is gone. Whoever keeps a picture of the world should read it anew.
+/// Sent on a stream as `reset`: events between the last one that the client read and `oldest` are
+/// deleted, or the last one belongs to a history that is gone. A client that derives state from
+/// events must read that state again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct EventsReset {
-    /// The oldest event that is still remembered.
+    /// The oldest event that is still stored.
     pub oldest: u64,
 }
 
@@ -132,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn an_event_looks_on_the_wire_as_it_always_did() {
+    fn event_json_is_stable() {
         let (session, lease) = (Some(SessionId::from_u128(1)), None);
         let (sandbox_id, generation) = (SandboxId::from_u128(2), Generation::FIRST);
         let active = LifecycleEvent::SandboxActive {

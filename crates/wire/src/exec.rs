@@ -7,51 +7,52 @@ use serde::{Deserialize, Serialize};
 use crate::bytes::{self, Base64Error};
 use crate::problem::Problem;
 
-/// The header of an answer that reports lost files of a session: the reason, in the words of
+/// The header of an answer that reports lost files of a session: the reason, with the values of
 /// `sandbox_terminated`.
 pub const STATE_LOST_HEADER: &str = "shoal-state-lost";
 
-/// A program to run. Exactly one of `command` and `argv`; at most one of `stdin` and `stdin_base64`.
+/// A program to run. Exactly one of `command` and `argv`; at most one of `stdin` and
+/// `stdin_base64`.
 #[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct ExecRequest {
-    /// A line for the shell.
+    /// A command line for the shell.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schema(example = "echo hi"))]
     pub command: Option<String>,
     /// A program and its arguments, without a shell.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub argv: Option<Vec<String>>,
-    /// Where it starts; `/workspace` if not given.
+    /// Its working directory; `/workspace` if not given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cwd: Option<String>,
-    /// Environment on top of what was given at checkout.
+    /// Environment variables, added to those given at checkout.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub env: BTreeMap<String, String>,
-    /// Its input, as text.
+    /// Its standard input, as text.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stdin: Option<String>,
-    /// Its input, as base64.
+    /// Its standard input, as base64.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stdin_base64: Option<String>,
-    /// When it is killed; the template's `exec_timeout_ms` if not given.
+    /// Its timeout, after which it is killed; the template's `exec_timeout_ms` if not given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schema(minimum = 1, maximum = 86_400_000))]
     pub timeout_ms: Option<u64>,
-    /// Bytes kept of each of its two outputs; the template's `exec_output_bytes` if not given.
+    /// The most bytes to return of each output; the template's `exec_output_bytes` if not given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schema(maximum = 16_777_216))]
     pub output_bytes: Option<u64>,
 }
 
 impl ExecRequest {
-    /// The longest that a program may be given.
+    /// The longest timeout.
     pub const TIMEOUT_MS_MAX: u64 = 86_400_000;
-    /// The most output that is kept.
+    /// The most output that is returned.
     pub const OUTPUT_BYTES_MAX: u64 = 16 << 20;
 
-    /// A line for the shell.
+    /// A command line for the shell.
     pub fn shell(line: impl Into<String>) -> Self {
         Self { command: Some(line.into()), ..Self::default() }
     }
@@ -75,7 +76,7 @@ impl std::fmt::Debug for ExecRequest {
     }
 }
 
-/// What came of a program.
+/// The result of a program.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct ExecResult {
@@ -83,33 +84,33 @@ pub struct ExecResult {
     pub exit_code: i32,
     /// The signal that ended it, such as `SIGKILL`.
     pub signal: Option<String>,
-    /// What it wrote; null if that is not UTF-8.
+    /// Its standard output; null if that is not UTF-8.
     pub stdout: Option<String>,
-    /// What it wrote as errors; null if that is not UTF-8.
+    /// Its standard error; null if that is not UTF-8.
     pub stderr: Option<String>,
-    /// What it wrote, if that is not UTF-8.
+    /// Its standard output as base64, if that is not UTF-8.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stdout_base64: Option<String>,
-    /// What it wrote as errors, if that is not UTF-8.
+    /// Its standard error as base64, if that is not UTF-8.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stderr_base64: Option<String>,
-    /// Whether there was more of either than is kept.
+    /// Whether either output was truncated.
     pub truncated: bool,
-    /// Whether there was more of `stdout`.
+    /// Whether `stdout` was truncated.
     pub stdout_truncated: bool,
-    /// Whether there was more of `stderr`.
+    /// Whether `stderr` was truncated.
     pub stderr_truncated: bool,
-    /// Whether it was killed because its time was over. One that ended by itself just before that
-    /// was in time.
+    /// Whether it was killed because it reached its timeout.
     pub timed_out: bool,
-    /// Whether something in the sandbox was killed for want of memory, which is why it ended.
+    /// Whether it ended because the sandbox ran out of memory.
     pub oom: bool,
     /// How long it took.
     pub duration_ms: f64,
-    /// Files of the session were lost before this program ran, and no answer had reported it.
+    /// Whether files of the session were lost before this program ran, and this answer is the first
+    /// to report it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub state_lost: bool,
-    /// Why they were lost, in the words of `sandbox_terminated`.
+    /// Why they were lost: a reason of `sandbox_terminated`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub state_lost_reason: Option<String>,
 }
@@ -137,12 +138,12 @@ impl ExecResult {
         }
     }
 
-    /// What it wrote.
+    /// Its standard output.
     pub fn stdout_bytes(&self) -> Result<Vec<u8>, Base64Error> {
         bytes::join(self.stdout.as_deref(), self.stdout_base64.as_deref())
     }
 
-    /// What it wrote as errors.
+    /// Its standard error.
     pub fn stderr_bytes(&self) -> Result<Vec<u8>, Base64Error> {
         bytes::join(self.stderr.as_deref(), self.stderr_base64.as_deref())
     }
@@ -156,36 +157,35 @@ pub struct ExecExit {
     pub exit_code: i32,
     /// The signal that ended it, such as `SIGKILL`.
     pub signal: Option<String>,
-    /// Whether there was more of either output than was sent.
+    /// Whether either output was truncated.
     pub truncated: bool,
-    /// Whether there was more of `stdout`.
+    /// Whether `stdout` was truncated.
     pub stdout_truncated: bool,
-    /// Whether there was more of `stderr`.
+    /// Whether `stderr` was truncated.
     pub stderr_truncated: bool,
-    /// Whether it was killed because its time was over. One that ended by itself just before that
-    /// was in time.
+    /// Whether it was killed because it reached its timeout.
     pub timed_out: bool,
-    /// Whether something in the sandbox was killed for want of memory, which is why it ended.
+    /// Whether it ended because the sandbox ran out of memory.
     pub oom: bool,
     /// How long it took.
     pub duration_ms: f64,
 }
 
-/// One step of a program that is watched, as an event of a stream or as a line. The last one is
-/// `exit` or `error`; a stream that ends without either was cut off.
+/// One event of a program's output, in an event stream or as a JSON line. The last one is
+/// `exit` or `error`; a stream without either was cut off.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub enum ExecEvent {
-    /// It is about to run.
+    /// The program is about to start.
     Started,
-    /// It wrote something.
+    /// Output on `stdout`.
     Stdout(Output),
-    /// It wrote something as errors.
+    /// Output on `stderr`.
     Stderr(Output),
-    /// It is over.
+    /// The program ended.
     Exit(ExecExit),
-    /// It could not be started, or its sandbox ended before it did.
+    /// The program could not be started, or its sandbox ended before it.
     Error {
         /// Why.
         problem: Box<Problem>,
@@ -235,7 +235,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_result_has_the_shape_of_the_design() {
+    fn exec_result_has_the_documented_fields() {
         let exit = ExecExit { duration_ms: 0.6, ..ExecExit::default() };
         let result = ExecResult::new(exit, b"hi\n".to_vec(), Vec::new());
         assert_eq!(
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn events_are_tagged_by_their_name() {
+    fn exec_events_are_tagged_by_their_name() {
         let problem =
             Problem::new(&model::Refusal::new(model::ErrorCode::Oom, "no memory"), None, "r");
         for event in [
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn secrets_are_not_printed() {
+    fn exec_request_does_not_print_secrets() {
         let mut request = ExecRequest::shell("x");
         request.env.insert("TOKEN".to_owned(), "hunter2".to_owned());
         request.stdin = Some("hunter3".to_owned());

@@ -9,12 +9,12 @@ use crate::time::Time;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct FileEntry {
-    /// Its last name; with replacement characters where it is not UTF-8.
+    /// Its file name; with replacement characters where it is not UTF-8.
     pub name: String,
-    /// Its last name, where that is not UTF-8.
+    /// Its file name as base64, if that is not UTF-8.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name_base64: Option<String>,
-    /// What it is.
+    /// Its kind.
     pub kind: FileKind,
     /// Its size in bytes.
     pub size: u64,
@@ -22,10 +22,10 @@ pub struct FileEntry {
     pub mode: String,
     /// When it was last written.
     pub modified_at: Time,
-    /// Where a link points; with replacement characters where that is not UTF-8.
+    /// The target of a link; with replacement characters where that is not UTF-8.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub target: Option<String>,
-    /// Where a link points, where that is not UTF-8.
+    /// The target of a link as base64, if that is not UTF-8.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub target_base64: Option<String>,
 }
@@ -67,7 +67,7 @@ pub(crate) fn shown(name: &[u8]) -> (String, Option<String>) {
     (text.into_owned(), exact)
 }
 
-/// What a file is.
+/// The kind of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
@@ -88,26 +88,26 @@ pub enum FileKind {
 pub struct FileList {
     /// One page of it.
     pub entries: Vec<FileEntry>,
-    /// What to give as `after` for the next page, if there is one.
+    /// The value of `after` for the next page, if there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next: Option<String>,
 }
 
-/// A file or directory is to have another name.
+/// A request to rename a file or directory.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct MoveRequest {
-    /// What it is called.
+    /// Its path.
     pub from: String,
-    /// What it is to be called.
+    /// Its new path.
     pub to: String,
-    /// Whether it takes the place of what is there.
+    /// Whether it replaces what exists at the new path.
     #[serde(default)]
     pub overwrite: bool,
 }
 
-/// Something about a file is to be changed.
+/// A request to change the metadata of a file.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
@@ -121,14 +121,14 @@ pub struct AboutRequest {
     pub modified_at: Option<Time>,
 }
 
-/// A symbolic link is to be made.
+/// A request to create a symbolic link.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct LinkRequest {
-    /// Where it is to be.
+    /// The path of the link.
     pub path: String,
-    /// Where it points. It never leads out of the sandbox, whatever it says.
+    /// Its target. A link never leads out of the sandbox.
     pub target: String,
 }
 
@@ -137,10 +137,10 @@ pub struct LinkRequest {
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct Uploaded {
     /// In the order in which they came, with their paths from the directory that was named.
-    pub files: Vec<crate::look::FoundFile>,
+    pub files: Vec<crate::file_search::FoundFile>,
 }
 
-/// A directory is to be made, with those above it.
+/// A request to create a directory, with its parents.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
@@ -149,7 +149,7 @@ pub struct DirectoryRequest {
     pub path: String,
 }
 
-/// What came out of an archive.
+/// What was unpacked from an archive.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct Unpacked {
@@ -168,7 +168,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_shown_and_kept_exactly() {
+    fn file_names_are_shown_and_kept_exactly() {
         for name in [&b"a.txt"[..], "grün".as_bytes(), b"\xff.bin", "\u{fffd}".as_bytes()] {
             let entry = FileEntry::new(name, FileKind::Link, 3, 0o644, Time(0), Some(name));
             assert_eq!(entry.name_bytes().unwrap(), name);

@@ -1,29 +1,29 @@
-//! How the WebSocket to a harness ends: with a number to branch on, and a reason that says a code
-//! and its cause, as far as that fits into what a WebSocket has room for.
+//! How the WebSocket to a harness ends: with a close code to branch on, and a reason: an error code
+//! and its cause, cut to the length that a WebSocket allows.
 
 /// The program ended: its code or signal is in the cause.
 pub const CLOSE_EXITED: u16 = 4000;
 /// The sandbox ran out of memory, and the program with it.
 pub const CLOSE_OUT_OF_MEMORY: u16 = 4001;
-/// The sandbox is gone.
+/// The sandbox has ended.
 pub const CLOSE_SANDBOX_GONE: u16 = 4002;
-/// The program said a line that is too long.
+/// The program wrote a line that is too long.
 pub const CLOSE_LINE_TOO_LONG: u16 = 4003;
-/// The program said something that is no text.
+/// The program wrote bytes that are not UTF-8.
 pub const CLOSE_NOT_TEXT: u16 = 4004;
 
-/// The longest line that may be said to a harness.
+/// The longest line that may be sent to a harness.
 pub const HARNESS_LINE_BYTES_MAX: usize = 1 << 20;
 
-/// What a WebSocket has room for besides the number.
+/// The longest reason of a WebSocket close.
 const REASON_BYTES_MAX: usize = 123;
 
 /// Why a WebSocket to a harness was closed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HarnessClosed {
-    /// The number.
+    /// The close code.
     pub number: u16,
-    /// A word to branch on.
+    /// The error code.
     pub code: String,
     /// What happened, for people; perhaps cut.
     pub cause: String,
@@ -55,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_said_is_read_back_as_far_as_there_is_room() {
+    fn harness_close_reason_is_read_back_and_cut_to_the_limit() {
         for (cause, read) in [
             ("the harness exited with code 3: no", "the harness exited with code 3: no".to_owned()),
             (&*"ü".repeat(200), "ü".repeat((REASON_BYTES_MAX - "oom: ".len()) / 2)),

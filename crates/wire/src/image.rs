@@ -1,4 +1,4 @@
-//! Images: root filesystems that somebody brought, and that templates name.
+//! Images: root filesystems that were imported and that templates name.
 
 use std::collections::BTreeMap;
 
@@ -11,15 +11,15 @@ use crate::time::Time;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct Image {
-    /// Which one it is: the same contents have the same id everywhere.
+    /// Its id: equal contents have the same id on every server.
     pub id: ImageId,
-    /// What it is called; nothing if another image took its name.
+    /// Its names; empty if another image took them.
     pub names: Vec<ImageName>,
     /// Bytes of all files in all layers, shared or not.
     pub bytes: u64,
-    /// What it is made of, lowest first.
+    /// Its layers, lowest first.
     pub layers: Vec<ImageLayer>,
-    /// What it says about itself.
+    /// Its configuration.
     pub config: ImageConfig,
     /// When it was imported first.
     pub imported_at: Time,
@@ -37,29 +37,29 @@ pub struct ImageLayer {
     pub bytes: u64,
     /// Devices, pipes and the like, which were left out.
     pub left_out: u64,
-    /// Entries that had setuid, setgid or sticky bits and have them no longer.
+    /// Entries whose setuid, setgid or sticky bits were removed.
     pub bits_dropped: u64,
-    /// Entries that had extended attributes and have them no longer.
+    /// Entries whose extended attributes were removed.
     pub attributes_dropped: u64,
 }
 
-/// What an image says about itself. None of it is obeyed: templates and execs decide.
+/// The configuration in an image. It is only shown: templates and execs decide.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct ImageConfig {
-    /// The kind of processor, as in `amd64`; empty if it does not say.
+    /// The processor architecture, such as `amd64`; empty if not given.
     pub architecture: String,
     /// Environment, as `NAME=VALUE`.
     pub env: Vec<String>,
-    /// The program that is meant to be started, with its first arguments.
+    /// The entrypoint: a program and its first arguments.
     pub entrypoint: Vec<String>,
-    /// Arguments of that, or a program if there is none.
+    /// Arguments of the entrypoint, or a program if there is none.
     pub command: Vec<String>,
-    /// Where it is meant to be started.
+    /// The working directory.
     pub working_directory: String,
-    /// As whom.
+    /// The user.
     pub user: String,
-    /// What its makers wrote on it.
+    /// Labels.
     pub labels: BTreeMap<String, String>,
 }
 
@@ -71,7 +71,7 @@ pub struct ImageList {
     pub images: Vec<Image>,
 }
 
-/// Names are gone, and with them what nothing uses any more.
+/// Which names, layers and bytes a removal deleted.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct ImageRemoved {

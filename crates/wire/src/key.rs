@@ -7,17 +7,17 @@ use serde::{Deserialize, Serialize};
 
 use crate::time::Time;
 
-/// A key is wanted.
+/// A request to create a key.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct KeyRequest {
-    /// What people call it.
+    /// Its name, for people.
     #[cfg_attr(feature = "schema", schema(min_length = 1, max_length = 100))]
     pub name: String,
-    /// What it allows.
+    /// Its role.
     pub role: Role,
-    /// How long it works, in seconds; for ever if not given.
+    /// Its lifetime in seconds; without a limit if not given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schema(minimum = 1, maximum = 3_153_600_000u64))]
     pub ttl_s: Option<u64>,
@@ -26,7 +26,7 @@ pub struct KeyRequest {
 impl KeyRequest {
     /// The longest name.
     pub const NAME_CHARS_MAX: usize = 100;
-    /// The longest life that may be asked for: a hundred years.
+    /// The longest lifetime: a hundred years.
     pub const TTL_S_MAX: u64 = 3_153_600_000;
 }
 
@@ -36,16 +36,16 @@ impl KeyRequest {
 pub struct Key {
     /// Its id: what is made with it belongs to this id.
     pub id: KeyId,
-    /// What people call it.
+    /// Its name, for people.
     pub name: String,
-    /// What it allows.
+    /// Its role.
     pub role: Role,
     /// When it was made.
     pub created_at: Time,
-    /// When it stops to work.
+    /// When it expires.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires_at: Option<Time>,
-    /// When it was called back, if it was.
+    /// When it was revoked, if it was.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub revoked_at: Option<Time>,
 }
@@ -71,22 +71,22 @@ pub struct KeyList {
     pub keys: Vec<Key>,
 }
 
-/// A key that was just made.
+/// A key that was just created.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct NewKey {
     /// Its id: what is made with it belongs to this id.
     pub id: KeyId,
-    /// What people call it.
+    /// Its name, for people.
     pub name: String,
-    /// What it allows.
+    /// Its role.
     pub role: Role,
     /// When it was made.
     pub created_at: Time,
-    /// When it stops to work.
+    /// When it expires.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires_at: Option<Time>,
-    /// What to send as `Authorization: Bearer SECRET`. It is not shown again.
+    /// The secret, sent as `Authorization: Bearer SECRET`. It is not shown again.
     pub secret: String,
 }
 

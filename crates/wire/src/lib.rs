@@ -1,19 +1,19 @@
-//! The words of the HTTP API, for the server and its clients alike: what requests and answers look
-//! like as JSON, and nothing about how they travel.
+//! The JSON types of the HTTP API, for the server and its clients: what requests and answers look
+//! like, and nothing about how they are sent.
 //!
 //! Names are `snake_case`, ids are UUIDs, times are RFC 3339 in UTC with milliseconds, durations
 //! are in the unit of their name. A request with a field that is not known is refused; a client
-//! reads past fields that it does not know, so that a server may say more than it used to.
+//! ignores fields that it does not know, so that a newer server may send more.
 
-pub mod awake;
 mod bytes;
 pub mod event;
 pub mod exec;
 pub mod file;
+pub mod file_search;
 pub mod harness;
 pub mod image;
+pub mod keep_alive;
 pub mod key;
-pub mod look;
 pub mod node;
 pub mod pool;
 pub mod port;
@@ -26,7 +26,6 @@ mod time;
 pub mod turn;
 pub mod why;
 
-pub use awake::{StatusReport, StopRequest};
 pub use bytes::{Base64Error, from_base64, to_base64};
 pub use event::{Event, EventBody, EventList, EventsReset};
 pub use exec::{ExecEvent, ExecExit, ExecRequest, ExecResult, Output, STATE_LOST_HEADER};
@@ -34,11 +33,12 @@ pub use file::{
     AboutRequest, DirectoryRequest, FileEntry, FileKind, FileList, LinkRequest, MoveRequest,
     Unpacked, Uploaded,
 };
-pub use image::{Image, ImageConfig, ImageLayer, ImageList, ImageRemoved};
-pub use key::{Key, KeyList, KeyRequest, NewKey};
-pub use look::{
+pub use file_search::{
     ChangedFile, FileEvent, FileTree, FoundFile, FoundList, SearchResult, TextMatch, TreeEntry,
 };
+pub use image::{Image, ImageConfig, ImageLayer, ImageList, ImageRemoved};
+pub use keep_alive::{StatusReport, StopRequest};
+pub use key::{Key, KeyList, KeyRequest, NewKey};
 pub use model::Template;
 pub use model::stats::{NodeStats, PoolCounters, PoolStats};
 pub use node::{Health, HealthStatus, SessionCounts, Stats};

@@ -3,13 +3,13 @@
 use model::stats::{NodeStats, PoolStats};
 use serde::{Deserialize, Serialize};
 
-/// Whether the server works, for whoever watches over it.
+/// The health of the server, for monitoring.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct Health {
-    /// In a word.
+    /// The overall status.
     pub status: HealthStatus,
-    /// Why it is not `ok`: what is wrong, and for a key of role admin the cause.
+    /// Why the status is not `ok`: what is wrong and, for a key of role admin, the cause.
     pub reasons: Vec<String>,
     /// The version of the server.
     pub version: String,
@@ -26,16 +26,16 @@ pub struct Health {
     pub files_given_up: u64,
 }
 
-/// Whether the server works.
+/// The overall status of the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub enum HealthStatus {
-    /// It does.
+    /// The server works.
     Ok,
-    /// It does, but not everything works.
+    /// The server works, but not everything in it.
     Degraded,
-    /// It finishes what it does and takes nothing new.
+    /// The server finishes running requests and accepts no new ones.
     Stopping,
 }
 
@@ -60,14 +60,14 @@ pub struct Stats {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct SessionCounts {
-    /// Those whose first sandbox is being found.
+    /// Sessions that wait for their first sandbox.
     pub starting: u32,
-    /// Those that take turns.
+    /// Sessions that take turns.
     pub active: u32,
-    /// Those that are set aside until they are used again.
+    /// Paused sessions, which resume on their next use.
     pub paused: u32,
-    /// Those that were stopped.
+    /// Stopped sessions.
     pub stopped: u32,
-    /// Those that are over and still remembered.
+    /// Ended sessions that are still stored.
     pub ended: u32,
 }

@@ -10,18 +10,18 @@ use serde::{Deserialize, Serialize};
 pub struct TemplateList {
     /// The templates, as they were put.
     pub templates: Vec<Template>,
-    /// What they come to on this node where they leave something open, in the same order.
+    /// What this node decided for settings that they leave open, in the same order.
     #[serde(default)]
     pub effective: Vec<EffectiveTemplate>,
 }
 
-/// What a template comes to on a node.
+/// What a node decided for the open settings of a template.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct EffectiveTemplate {
     /// The template.
     pub template: TemplateName,
-    /// Where the files of its workspaces are; not there if the node cannot do what the template asks.
+    /// Where the files of its workspaces are; absent if the node cannot satisfy the template.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workspace: Option<Placed>,
 }
@@ -34,7 +34,7 @@ pub struct PoolList {
     pub pools: Vec<PoolStats>,
 }
 
-/// A pool is to have another size. What is not given stays as it is.
+/// A request to change the size of a pool. A field that is not given stays as it is.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Ports on which something listens, in their order.
+/// Open ports, in ascending order.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct PortList {
@@ -10,13 +10,12 @@ pub struct PortList {
     pub ports: Vec<PortEntry>,
 }
 
-/// A port on which something listens.
+/// A port on which a program listens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct PortEntry {
     /// Its number.
     pub port: u16,
-    /// Whether only programs inside could reach it by themselves. From outside it is reached all the
-    /// same.
+    /// Whether it listens on loopback only. The proxy reaches it all the same.
     pub loopback_only: bool,
 }

@@ -8,7 +8,7 @@ use model::error::Retry;
 use model::{ErrorCode, Refusal, SandboxId, SessionId, TerminatedReason};
 use serde::{Deserialize, Serialize};
 
-/// Why a request was not done.
+/// Why a request was refused.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct Problem {
@@ -26,27 +26,27 @@ pub struct Problem {
     pub code: Cow<'static, str>,
     /// What happened.
     pub detail: String,
-    /// What can be done about it.
+    /// How to fix it.
     #[cfg_attr(feature = "schema", schema(value_type = String))]
     pub remedy: Cow<'static, str>,
     /// Whether the same request may work later.
     pub retryable: bool,
-    /// When that is likely.
+    /// When a retry is likely to work.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retry_after_ms: Option<u64>,
     /// The field, parameter or header that is wrong.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub field: Option<String>,
-    /// Why the sandbox is gone.
+    /// Why the sandbox ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<TerminatedReason>,
-    /// The session that the sandbox was of.
+    /// The session that the sandbox belonged to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session_id: Option<SessionId>,
     /// The sandbox that the session has now.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sandbox_id: Option<SandboxId>,
-    /// The request, as the server's log calls it.
+    /// The id of the request, also in the server's log.
     pub request_id: String,
 }
 
@@ -54,7 +54,7 @@ impl Problem {
     /// The media type of a problem.
     pub const MEDIA_TYPE: &'static str = "application/problem+json";
 
-    /// A refusal as it is told to its caller.
+    /// A refusal as it is sent to the caller.
     pub fn new(refusal: &Refusal, field: Option<&str>, request_id: &str) -> Self {
         let code = refusal.code;
         Self {
@@ -93,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_refusal_says_what_to_do() {
+    fn problem_has_code_cause_and_remedy() {
         let refusal = Refusal::new(ErrorCode::QueueFull, "1024 wait already").retry_after(250);
         let problem = Problem::new(&refusal, None, "r1");
         assert_eq!(
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn every_code_is_known_by_its_word_and_others_are_not() {
+    fn every_error_code_is_read_back_and_unknown_ones_are_not() {
         for &code in ErrorCode::ALL {
             let problem = Problem::new(&Refusal::new(code, "c"), Some("f"), "r");
             let text = serde_json::to_string(&problem).unwrap();

@@ -10,64 +10,64 @@ use serde::{Deserialize, Serialize};
 use crate::bytes;
 use crate::time::Time;
 
-/// A process to start. Exactly one of `command` and `argv`; at most one of `stdin`, `stdin_base64` and
-/// `stdin_open`; at most one of `wait` and `wait_for_ports`.
+/// A process to start. Exactly one of `command` and `argv`; at most one of `stdin`, `stdin_base64`
+/// and `stdin_open`; at most one of `wait` and `wait_for_ports`.
 #[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct ProcessRequest {
-    /// A line for the shell.
+    /// A command line for the shell.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schema(example = "npm run dev"))]
     pub command: Option<String>,
     /// A program and its arguments, without a shell.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub argv: Option<Vec<String>>,
-    /// What it is called; made up if not given. Not only digits, no `/`, unique among those that run.
+    /// Its name; generated if not given. Not only digits, no `/`, unique among running processes.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schema(min_length = 1, max_length = 128))]
     pub name: Option<String>,
-    /// Where it starts; `/workspace` if not given.
+    /// Its working directory; `/workspace` if not given.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cwd: Option<String>,
-    /// Environment on top of what was given at checkout.
+    /// Environment variables, added to those given at checkout.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub env: BTreeMap<String, String>,
-    /// Its input, as text.
+    /// Its standard input, as text.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stdin: Option<String>,
-    /// Its input, as base64.
+    /// Its standard input, as base64.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stdin_base64: Option<String>,
-    /// Whether its input is written later.
+    /// Whether its standard input stays open to be written later.
     #[serde(skip_serializing_if = "is_false")]
     pub stdin_open: bool,
-    /// Whether it keeps its sandbox awake.
+    /// Whether it keeps its sandbox from being frozen.
     #[serde(skip_serializing_if = "is_false")]
     pub keep_alive: bool,
-    /// When it is killed, in seconds in which its sandbox is not frozen; 0 is never. Not given it is
-    /// never, or the node's default if it keeps its sandbox awake.
+    /// Its timeout in seconds, not counting time in which the sandbox is frozen; 0 is none. Not
+    /// given: none, or the node's default if `keep_alive` is set.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schema(maximum = 31_536_000))]
     pub timeout_s: Option<u64>,
-    /// Whether its end is waited for. That the wait ends first kills nothing.
+    /// Whether to wait for its end. If the wait ends first, the process continues.
     #[serde(skip_serializing_if = "is_false")]
     pub wait: bool,
-    /// How long it, or its ports, are waited for; ten minutes if not given.
+    /// How long to wait for its end or its ports; ten minutes if not given.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schema(minimum = 1, maximum = 86_400_000))]
     pub wait_timeout_ms: Option<u64>,
-    /// The answer comes when somebody listens on all of these, or when it is over.
+    /// Answer when all of these ports are open, or when the process has ended.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[cfg_attr(feature = "schema", schema(max_items = 32))]
     pub wait_for_ports: Vec<u16>,
-    /// Whether it is started again when it fails.
+    /// Whether it is restarted when it fails.
     #[serde(skip_serializing_if = "is_false")]
     pub restart_on_failure: bool,
-    /// How often at most; any number of times if not given.
+    /// The most restarts; without a limit if not given.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_restarts: Option<u32>,
-    /// A terminal of this size. Its input can be written.
+    /// Run it on a terminal of this size. Its input can be written.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub terminal: Option<TerminalSize>,
 }
@@ -78,7 +78,7 @@ fn is_false(value: &bool) -> bool {
 }
 
 impl ProcessRequest {
-    /// The longest time that may be given.
+    /// The longest timeout.
     pub const TIMEOUT_S_MAX: u64 = 31_536_000;
     /// The longest wait.
     pub const WAIT_MS_MAX: u64 = 86_400_000;
@@ -87,7 +87,7 @@ impl ProcessRequest {
     /// The most ports that are waited for.
     pub const PORTS_MAX: usize = 32;
 
-    /// A line for the shell.
+    /// A command line for the shell.
     pub fn shell(line: impl Into<String>) -> Self {
         Self { command: Some(line.into()), ..Self::default() }
     }
@@ -98,7 +98,7 @@ impl ProcessRequest {
     }
 }
 
-/// What is run, its environment and its input may be secret: only names show.
+/// The command, its environment and its input may be secret: only names are shown.
 impl fmt::Debug for ProcessRequest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ProcessRequest")
@@ -132,34 +132,34 @@ pub struct Process {
     pub id: ProcessId,
     /// Its sandbox.
     pub sandbox_id: SandboxId,
-    /// Its place among those of its sandbox, from 1.
+    /// Its number among the processes of its sandbox, from 1.
     pub number: u64,
-    /// Its first process id inside, which it is known by over restarts.
+    /// Its first process id inside the sandbox; unchanged by restarts.
     pub pid: u32,
-    /// What it is called.
+    /// Its name.
     pub name: String,
-    /// What was started, as a line.
+    /// Its command line.
     pub command: String,
-    /// Where it was started, if that was said.
+    /// Its working directory, if given.
     pub cwd: Option<String>,
-    /// How it is.
+    /// Its status.
     pub status: ProcessStatus,
-    /// Whether it keeps its sandbox awake.
+    /// Whether it keeps its sandbox from being frozen.
     pub keep_alive: bool,
-    /// When it is killed, in seconds in which its sandbox is not frozen; 0 is never.
+    /// Its timeout in seconds, not counting time in which the sandbox is frozen; 0 is none.
     pub timeout_s: u64,
-    /// Whether it is started again when it fails.
+    /// Whether it is restarted when it fails.
     pub restart_on_failure: bool,
-    /// How often at most.
+    /// The most restarts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_restarts: Option<u32>,
-    /// How often it was.
+    /// How often it was restarted.
     pub restarts: u32,
     /// Whether it has a terminal.
     pub terminal: bool,
     /// Whether its input can be written.
     pub stdin_open: bool,
-    /// When it was started, the last time.
+    /// When it was last started.
     pub started_at: Time,
     /// When it ended.
     pub ended_at: Option<Time>,
@@ -172,18 +172,18 @@ pub struct Process {
     /// More about why, in words.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub detail: Option<String>,
-    /// What is kept of what it wrote.
+    /// The stored part of its output.
     pub log: LogExtent,
-    /// Only in the answer to a start that waits for ports: whether somebody listens on all of them.
+    /// Only in the answer to a start that waits for ports: whether all of them are open.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ports_open: Option<bool>,
-    /// Only in answers that wait for its end.
+    /// The end of its output; only in answers to requests that wait for its end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output: Option<ProcessOutput>,
 }
 
 impl fmt::Debug for Process {
-    /// What was started and what it wrote may have secrets in it.
+    /// The command line and the output may contain secrets.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Process")
             .field("id", &self.id)
@@ -194,23 +194,23 @@ impl fmt::Debug for Process {
     }
 }
 
-/// The end of what a process wrote.
+/// The end of a process's output.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct ProcessOutput {
-    /// What it wrote; null if that is not UTF-8.
+    /// Its standard output; null if that is not UTF-8.
     pub stdout: Option<String>,
-    /// What it wrote as errors; null if that is not UTF-8.
+    /// Its standard error; null if that is not UTF-8.
     pub stderr: Option<String>,
-    /// What it wrote, if that is not UTF-8.
+    /// Its standard output as base64, if that is not UTF-8.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stdout_base64: Option<String>,
-    /// What it wrote as errors, if that is not UTF-8.
+    /// Its standard error as base64, if that is not UTF-8.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stderr_base64: Option<String>,
-    /// Whether there was more of `stdout` before this.
+    /// Whether `stdout` had more before this.
     pub stdout_truncated: bool,
-    /// Whether there was more of `stderr` before this.
+    /// Whether `stderr` had more before this.
     pub stderr_truncated: bool,
 }
 
@@ -227,18 +227,18 @@ impl ProcessOutput {
     }
 }
 
-/// What is kept of what a process wrote. Offsets count the bytes of both outputs together, in the
+/// The stored part of a process's output. Offsets count the bytes of both streams together, in the
 /// order in which they came.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct LogExtent {
-    /// The first byte that is still kept.
+    /// The first byte that is still stored.
     pub first_offset: u64,
     /// One past the last.
     pub end_offset: u64,
-    /// Bytes of the output, all that there ever were.
+    /// Bytes written to `stdout` in total.
     pub stdout_bytes: u64,
-    /// Bytes of the error output, all that there ever were.
+    /// Bytes written to `stderr` in total.
     pub stderr_bytes: u64,
 }
 
@@ -248,12 +248,12 @@ pub struct LogExtent {
 pub struct ProcessList {
     /// One page of them.
     pub processes: Vec<Process>,
-    /// What to give as `before` for the next page, if there is one.
+    /// The value of `before` for the next page, if there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next: Option<u64>,
 }
 
-/// A signal for a process.
+/// A request to send a signal to a process.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
@@ -261,7 +261,7 @@ pub struct SignalRequest {
     /// Its name, such as `SIGHUP`, with or without `SIG`.
     #[cfg_attr(feature = "schema", schema(example = "SIGHUP"))]
     pub signal: String,
-    /// Whether everything that descends from the process gets it too.
+    /// Whether all descendants of the process get it too.
     #[serde(default, skip_serializing_if = "is_false")]
     pub tree: bool,
 }
@@ -271,7 +271,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_request_is_small_where_nothing_is_said() {
+    fn process_request_omits_defaults() {
         let request = ProcessRequest::shell("sleep 1");
         assert_eq!(serde_json::to_string(&request).unwrap(), r#"{"command":"sleep 1"}"#);
         let text = r#"{"argv":["a"],"keep_alive":true,"timeout_s":0,"terminal":{"rows":2,"columns":3},
@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn secrets_are_not_printed() {
+    fn process_request_does_not_print_secrets() {
         let mut request = ProcessRequest::shell("run --token hunter1");
         request.env.insert("TOKEN".to_owned(), "hunter2".to_owned());
         request.stdin = Some("hunter3".to_owned());
@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tail_says_whether_it_is_all() {
+    fn process_output_tail_shows_whether_it_is_complete() {
         let extent = LogExtent { stdout_bytes: 3, stderr_bytes: 2, ..LogExtent::default() };
         let output = ProcessOutput::new(b"abc".to_vec(), vec![0xff], extent);
         assert_eq!((output.stdout.as_deref(), output.stdout_truncated), (Some("abc"), false));

@@ -1,4 +1,4 @@
-//! What processes write: in parts, as it comes, and on terminals.
+//! The output of processes: in pages, as a stream, and on terminals.
 
 use serde::{Deserialize, Serialize};
 
@@ -8,31 +8,31 @@ use crate::process::{Process, TerminalSize};
 use crate::session::LogStream;
 use crate::time::Time;
 
-/// Part of what a process wrote.
+/// A page of a process's output.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct ProcessLog {
-    /// What it wrote, in order.
+    /// The output, in order.
     pub pieces: Vec<LogPiece>,
-    /// Where to go on.
+    /// The offset of the next page.
     pub next_offset: u64,
-    /// The first byte that is still kept.
+    /// The first byte that is still stored.
     pub first_offset: u64,
-    /// Whether there is more right now.
+    /// Whether more output is available now.
     pub more: bool,
-    /// Whether the process is over.
+    /// Whether the process has ended.
     pub over: bool,
 }
 
-/// What a process wrote at once to one of its outputs.
+/// One chunk of a process's output.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct LogPiece {
-    /// Where it begins.
+    /// Its offset.
     pub offset: u64,
-    /// Where to go on after it.
+    /// The offset after it.
     pub next_offset: u64,
-    /// To which of the two.
+    /// The stream: `stdout` or `stderr`.
     pub stream: LogStream,
     /// When.
     pub at: Time,
@@ -41,20 +41,20 @@ pub struct LogPiece {
     pub output: Output,
 }
 
-/// One step of a log that is followed, as an event of a stream or as a line. The last one is `exit` or
-/// `error`; a stream that ends without either was cut off and can be taken up where it was.
+/// One event of a followed log, in an event stream or as a JSON line. The last one is `exit` or
+/// `error`; a stream without either was cut off and can be resumed at the last offset.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub enum ProcessEvent {
-    /// It wrote something.
+    /// The process wrote output.
     Output(LogPiece),
-    /// It is over, and everything that it wrote was told.
+    /// The process ended, and all its output was sent.
     Exit {
         /// How it ended.
         process: Box<Process>,
     },
-    /// It cannot be told on.
+    /// The stream failed.
     Error {
         /// Why.
         problem: Box<Problem>,
@@ -72,18 +72,18 @@ impl ProcessEvent {
     }
 }
 
-/// What is said in texts on a terminal over a WebSocket. Bytes are the terminal's own.
+/// Text messages on a terminal's WebSocket. Binary messages are the bytes of the terminal.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub enum TerminalWord {
-    /// By the client: the terminal has another size now.
+    /// From the client: the new size of the terminal.
     Resize(TerminalSize),
-    /// By the server, first: the process.
+    /// From the server, first: the process.
     Process(Box<Process>),
-    /// By the server, last: how the process ended.
+    /// From the server, last: how the process ended.
     Exit(Box<Process>),
-    /// By the server, last: why there is nothing more to see.
+    /// From the server, last: why the terminal closed.
     Error(Box<Problem>),
 }
 
@@ -92,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_on_a_terminal_are_named_by_their_key() {
+    fn terminal_messages_are_tagged_by_their_key() {
         let resize = TerminalWord::Resize(TerminalSize { rows: 24, columns: 80 });
         let text = r#"{"resize":{"rows":24,"columns":80}}"#;
         assert_eq!(serde_json::to_string(&resize).unwrap(), text);

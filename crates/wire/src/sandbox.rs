@@ -11,36 +11,37 @@ use serde::{Deserialize, Serialize};
 
 use crate::time::Time;
 
-/// A sandbox is wanted, under a lease.
+/// A request to check out a sandbox under a lease.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct CheckoutRequest {
-    /// Of this template.
+    /// The template of the sandbox.
     pub template: TemplateName,
-    /// Environment of the programs that run in it.
+    /// Environment variables of the programs that run in it.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub env: BTreeMap<String, String>,
-    /// Free words, shown in listings and to filter by.
+    /// Labels, shown in listings and usable as filters.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: BTreeMap<String, String>,
-    /// How long the lease lasts unless renewed, in seconds; the template's `lease_ttl_ms` if not given.
+    /// How long the lease lasts unless renewed, in seconds; the template's `lease_ttl_ms` if not
+    /// given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schema(minimum = 1, maximum = 31_536_000))]
     pub ttl_s: Option<u64>,
-    /// How long to wait for one; the server's default if not given.
+    /// How long to wait for a sandbox; the server's default if not given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schema(maximum = 600_000))]
     pub wait_ms: Option<u64>,
-    /// How far to go to get one; `wait` if not given.
+    /// How a sandbox may be obtained; `wait` if not given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub policy: Option<CheckoutPolicy>,
 }
 
 impl CheckoutRequest {
-    /// The longest lease that may be asked for.
+    /// The longest lease.
     pub const TTL_S_MAX: u64 = 31_536_000;
-    /// The longest wait that may be asked for.
+    /// The longest wait.
     pub const WAIT_MS_MAX: u64 = 600_000;
 
     /// A sandbox of this template, with every default.
@@ -70,35 +71,35 @@ impl fmt::Debug for CheckoutRequest {
     }
 }
 
-/// How far a checkout goes to get a sandbox.
+/// How a checkout may obtain a sandbox.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub enum CheckoutPolicy {
-    /// Takes an idle one, starts one, or waits.
+    /// Take an idle one, start one, or wait.
     #[default]
     Wait,
-    /// Takes an idle one or starts one, but does not wait for others to return theirs.
+    /// Take an idle one or start one, but do not wait for a return.
     FailFast,
-    /// Takes an idle one or nothing.
+    /// Take an idle one, or refuse.
     IdleOnly,
 }
 
-/// How a checkout came by its sandbox.
+/// How a checkout obtained its sandbox.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub enum CheckoutPath {
-    /// One was idle.
+    /// A sandbox was idle.
     Fast,
-    /// One was started for it at once.
+    /// A sandbox was started for it at once.
     Overflow,
-    /// It had to wait.
+    /// The checkout had to wait.
     Blocked,
 }
 
 impl CheckoutPath {
-    /// The word used in the API.
+    /// As text in the API.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Fast => "fast",
@@ -116,17 +117,17 @@ pub struct Checkout {
     pub id: LeaseId,
     /// Its sandbox.
     pub sandbox: Sandbox,
-    /// How it was come by; only in the answer to the checkout itself.
+    /// How the sandbox was obtained; only in the answer to the checkout itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub path: Option<CheckoutPath>,
 }
 
-/// A lease is to last longer.
+/// A request to renew a lease.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct RenewRequest {
-    /// How long from now, in seconds; as long as at first if not given.
+    /// Seconds from now until it expires; the original duration if not given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schema(minimum = 1, maximum = 31_536_000))]
     pub ttl_s: Option<u64>,
@@ -140,37 +141,37 @@ pub struct Sandbox {
     pub id: SandboxId,
     /// Its template.
     pub template: TemplateName,
-    /// What isolates it.
+    /// The runtime that isolates it.
     #[serde(default)]
     pub runtime: RuntimeKind,
-    /// What the engine of its runtime calls it: the id of a container. Null where there is none.
+    /// The id of its container in the engine of its runtime; null if there is none.
     #[serde(default)]
     pub container_id: Option<String>,
     /// Its state.
     pub state: SandboxState,
-    /// Whether it is frozen: it wakes on the next use.
+    /// Whether it is frozen. The next use thaws it.
     pub frozen: bool,
-    /// Whether something of its own keeps it awake: a process, or the scale file.
+    /// Whether a process or the scale file keeps it from being frozen.
     #[serde(default)]
     pub awake: bool,
-    /// When it will be frozen if nothing happens.
+    /// When it will be frozen if it is not used.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub freezes_at: Option<Time>,
-    /// Grows each time it is remade.
+    /// Grows each time the sandbox is recreated.
     pub generation: Generation,
     /// The lease it is under.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lease: Option<LeaseId>,
-    /// The session it is of.
+    /// The session it belongs to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session: Option<SessionId>,
-    /// The words its user gave it.
+    /// The labels that its user gave it.
     #[serde(default)]
     pub labels: BTreeMap<String, String>,
     /// How often it was used, this time included.
     pub uses: u32,
-    /// How often what was launched for it was handed out, this time included: 1 for its first user. It
-    /// goes on counting where used sandboxes are wiped and handed out again.
+    /// How often its instance was handed out, this time included: 1 for the first user. It grows
+    /// only if used sandboxes are wiped and handed out again.
     #[serde(default)]
     pub use_count: u32,
     /// When it was made.
@@ -194,7 +195,7 @@ pub struct Sandbox {
 pub struct SandboxList {
     /// One page of them.
     pub sandboxes: Vec<Sandbox>,
-    /// What to give as `after` for the next page, if there is one.
+    /// The value of `after` for the next page, if there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next: Option<String>,
 }
@@ -204,7 +205,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_design_s_example_is_understood() {
+    fn checkout_request_example_is_read() {
         let text = r#"{"template":"default","env":{},"ttl_s":600,"wait_ms":5000}"#;
         let request: CheckoutRequest = serde_json::from_str(text).unwrap();
         assert_eq!((request.ttl_s, request.wait_ms, request.policy), (Some(600), Some(5000), None));
@@ -214,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_fields_and_names_are_refused_by_name() {
+    fn checkout_request_refuses_unknown_fields_by_name() {
         for (text, part) in [
             (r#"{"template":"default","ttl":600}"#, "`ttl`"),
             (r#"{"template":"No such"}"#, "template name"),
@@ -229,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn values_of_the_environment_are_never_printed() {
+    fn checkout_request_does_not_print_environment_values() {
         let mut request = CheckoutRequest::of(TemplateName::new("t").unwrap());
         request.env.insert("TOKEN".to_owned(), "hunter2".to_owned());
         let shown = format!("{request:?}");
@@ -237,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_reads_past_what_it_does_not_know() {
+    fn client_ignores_unknown_fields() {
         let text = r#"{"id":"00000000-0000-0000-0000-000000000001","template":"t","state":"warm",
             "frozen":false,"generation":1,"uses":0,"created_at":"2026-01-02T03:04:05.678Z",
             "last_used_at":"2026-01-02T03:04:05.678Z","of_the_future":1}"#;

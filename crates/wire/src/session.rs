@@ -1,4 +1,4 @@
-//! Conversations: how one is asked for, what is told of it, and what its harness wrote.
+//! Sessions: requests to create and change them, their views, and the log of their harness.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -12,41 +12,41 @@ use serde_json::{Map, Value};
 
 use crate::time::Time;
 
-/// A session is wanted.
+/// A request to create a session.
 #[derive(Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct SessionRequest {
-    /// Of this template.
+    /// The template of its sandboxes.
     pub template: TemplateName,
-    /// Its id, if it is to have a certain one.
+    /// Its id, if the client chooses it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub id: Option<SessionId>,
-    /// Environment of the programs that run for it.
+    /// Environment variables of the programs that run for it.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub env: BTreeMap<String, String>,
-    /// Free words, shown in listings and to filter by.
+    /// Labels, shown in listings and usable as filters.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub metadata: BTreeMap<String, String>,
-    /// What its harness is told besides the messages.
+    /// Configuration for its harness.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub config: Option<Map<String, Value>>,
     /// Files that its workspace begins with.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[cfg_attr(feature = "schema", schema(max_items = 1000))]
     pub files: Vec<SessionFile>,
-    /// How long it may be idle before its sandbox is put to sleep, in seconds; the template's
+    /// How long it may be idle before its sandbox becomes cold, in seconds; the template's
     /// `idle_timeout_ms` if not given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schema(minimum = 1, maximum = 31_536_000))]
     pub idle_timeout_s: Option<u64>,
-    /// What becomes of a turn whose client goes away; `continue` if not given.
+    /// What happens to a turn whose client disconnects; `continue` if not given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub on_disconnect: Option<OnDisconnect>,
 }
 
 impl SessionRequest {
-    /// The longest idle time that may be asked for.
+    /// The longest idle time.
     pub const IDLE_TIMEOUT_S_MAX: u64 = 31_536_000;
     /// The most files that may be given.
     pub const FILES_MAX: usize = 1000;
@@ -86,13 +86,13 @@ impl fmt::Debug for SessionRequest {
 #[serde(deny_unknown_fields)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct SessionFile {
-    /// Where it is, beneath `/workspace`.
+    /// Its path beneath `/workspace`.
     #[cfg_attr(feature = "schema", schema(example = "src/main.py"))]
     pub path: String,
-    /// What is in it, as text.
+    /// Its contents, as text.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub content: Option<String>,
-    /// What is in it, as base64.
+    /// Its contents, as base64.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub content_base64: Option<String>,
     /// Its permissions in octal, such as `0644`.
@@ -107,15 +107,15 @@ impl fmt::Debug for SessionFile {
     }
 }
 
-/// What is to be changed about a session; what is not given stays.
+/// A request to change a session. A field that is not given stays as it is.
 #[derive(Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct SessionUpdate {
-    /// The words it is found by from now on.
+    /// Its new labels.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub metadata: Option<BTreeMap<String, String>>,
-    /// What its harness is told from its next turn on; null for nothing.
+    /// Configuration for its harness from the next turn on; null for none.
     #[serde(default, deserialize_with = "given", skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schema(value_type = Option<Map<String, Value>>))]
     pub config: Option<Value>,
@@ -144,9 +144,9 @@ pub struct Session {
     pub id: SessionId,
     /// Its template.
     pub template: TemplateName,
-    /// How it is.
+    /// Its status.
     pub status: SessionStatus,
-    /// Whether it has a sandbox that works.
+    /// Whether it has a working sandbox.
     pub sandbox_status: SandboxStatus,
     /// That sandbox.
     pub sandbox_id: Option<SandboxId>,
@@ -154,7 +154,7 @@ pub struct Session {
     pub generation: Generation,
     /// Whether files were lost, and no answer has reported it yet.
     pub state_lost: bool,
-    /// Whether its files are still there if its sandbox or the server dies now.
+    /// Whether its files would survive a crash of its sandbox or the server now.
     #[serde(default = "yes")]
     pub files_durable: bool,
     /// The turn in progress.
@@ -163,18 +163,18 @@ pub struct Session {
     pub queued_turns: u32,
     /// The session it was forked from.
     pub parent_id: Option<SessionId>,
-    /// The words it is found by.
+    /// Its labels.
     #[serde(default)]
     pub metadata: BTreeMap<String, String>,
-    /// What its harness is told besides the messages.
+    /// Configuration for its harness.
     #[serde(default)]
     pub config: Option<Map<String, Value>>,
     /// How long it may be idle; its template's value if not given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub idle_timeout_s: Option<u64>,
-    /// What becomes of a turn whose client goes away.
+    /// What happens to a turn whose client disconnects.
     pub on_disconnect: OnDisconnect,
-    /// Where its files are, if that is known.
+    /// Where its files are, if known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workspace: Option<SessionWorkspace>,
     /// When it was created.
@@ -203,7 +203,7 @@ impl fmt::Debug for Session {
 pub struct SessionWorkspace {
     /// `disk`, `memory` or `archive`.
     pub place: String,
-    /// How much they take, if that is known.
+    /// Their size in bytes, if known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bytes: Option<u64>,
 }
@@ -214,34 +214,35 @@ pub struct SessionWorkspace {
 pub struct SessionList {
     /// One page of them.
     pub sessions: Vec<Session>,
-    /// What to give as `after` for the next page, if there may be one.
+    /// The value of `after` for the next page, if there may be one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next: Option<String>,
 }
 
-/// The turn in progress is to end.
+/// A request to abort the turn in progress.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct AbortRequest {
-    /// Whether the sandbox lives on; if not, its files are kept and the next turn gets another.
+    /// Whether to keep the sandbox. If not, its files are kept and the next turn gets another
+    /// sandbox.
     #[serde(default)]
     pub keep_sandbox: bool,
 }
 
-/// What an abort found, once it is over.
+/// The result of an abort, once the turn has ended.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct Aborted {
-    /// The turn that was called off, if there was one.
+    /// The turn that was aborted, if there was one.
     pub turn_id: Option<TurnId>,
-    /// Whether the sandbox lives on.
+    /// Whether the sandbox is kept.
     pub sandbox_kept: bool,
     /// The session as it is now.
     pub session: Session,
 }
 
-/// What the harness of a session wrote that belongs to no turn.
+/// A line of a session's harness log: output that belongs to no turn.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct LogLine {
@@ -269,12 +270,12 @@ pub enum LogStream {
     Stdout,
     /// Its output for errors.
     Stderr,
-    /// Said by the server about it.
+    /// A message of the server about the harness.
     System,
 }
 
 impl LogStream {
-    /// The word used in the API.
+    /// As text in the API.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Stdout => "stdout",
@@ -284,13 +285,13 @@ impl LogStream {
     }
 }
 
-/// Lines that are remembered, oldest first.
+/// The stored lines, oldest first.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct LogList {
     /// The lines.
     pub logs: Vec<LogLine>,
-    /// What to give as `after` to get those that come later.
+    /// The value of `after` for later lines.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next: Option<u64>,
 }
@@ -300,7 +301,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_asked_for_is_understood_and_secrets_are_not_printed() {
+    fn session_request_is_read_and_does_not_print_secrets() {
         let text = r#"{"template":"default","env":{"TOKEN":"hunter2"},"metadata":{"user":"ada"},
             "config":{"model":"hunter3"},"files":[{"path":"a","content":"hunter4","mode":"0644"}],
             "idle_timeout_s":60,"on_disconnect":"abort"}"#;
@@ -320,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn a_config_of_null_is_not_none_at_all() {
+    fn session_change_distinguishes_null_config_from_none() {
         for (text, expected) in [
             ("{}", None),
             (r#"{"config":null}"#, Some(Value::Null)),

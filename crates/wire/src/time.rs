@@ -15,7 +15,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 pub struct Time(pub i64);
 
 impl Time {
-    /// Milliseconds from now until this moment; negative if it is over.
+    /// Milliseconds from `now` until this moment; negative if it has passed.
     pub const fn ms_after(self, now: Self) -> i64 {
         self.0.saturating_sub(now.0)
     }
@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn moments_have_milliseconds_and_a_z() {
+    fn times_have_milliseconds_and_a_z() {
         for (ms, text) in [
             (0, "1970-01-01T00:00:00.000Z"),
             (1_767_323_045_678, "2026-01-02T03:04:05.678Z"),
@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn moments_are_read_in_any_zone_and_with_any_fraction() {
+    fn times_are_read_in_any_zone_and_with_any_fraction() {
         for text in [
             "2026-01-02T03:04:05.678Z",
             "2026-01-02T04:04:05.678+01:00",

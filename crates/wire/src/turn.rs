@@ -1,4 +1,4 @@
-//! Turns: what is said to a session, what comes back piece by piece, and how it ended.
+//! Turns: the message to a session, the pieces of the answer, and how the turn ended.
 
 use std::fmt;
 
@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use crate::time::Time;
 
-/// Something to say to a session.
+/// A message to a session.
 #[derive(Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
@@ -21,12 +21,12 @@ pub struct TurnRequest {
     /// What to do if another turn is in progress; `refuse` if not given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub when_busy: Option<WhenBusy>,
-    /// Its id, if it is to have a certain one.
+    /// Its id, if the client chooses it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub id: Option<TurnId>,
 }
 
-/// What can be said: for the schema only.
+/// The message: for the schema only.
 #[cfg(feature = "schema")]
 #[derive(utoipa::ToSchema)]
 #[schema(as = TurnInput)]
@@ -45,7 +45,7 @@ impl TurnRequest {
     }
 }
 
-/// What is said may be secret.
+/// The message may be secret.
 impl fmt::Debug for TurnRequest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("TurnRequest")
@@ -55,19 +55,19 @@ impl fmt::Debug for TurnRequest {
     }
 }
 
-/// What a turn does when another is in progress.
+/// What to do with a new turn while another is in progress.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub enum WhenBusy {
-    /// It is refused.
+    /// Refuse the new turn.
     #[default]
     Refuse,
-    /// It waits for those before it.
+    /// Queue the new turn behind the others.
     Queue,
 }
 
-/// A turn as it is written down.
+/// A turn as it is stored.
 #[derive(Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct Turn {
@@ -77,28 +77,28 @@ pub struct Turn {
     pub session_id: SessionId,
     /// Its place in the history: later turns have higher ones.
     pub number: u64,
-    /// What was said.
+    /// The message.
     pub input: Value,
     /// How it ended; null until then.
     pub outcome: Option<TurnOutcome>,
-    /// What the harness gave as the result.
+    /// The result from the harness.
     pub result: Option<Value>,
-    /// What went wrong.
+    /// The error, if it failed.
     pub error: Option<TurnError>,
-    /// The sandbox it was given to.
+    /// The sandbox in which it ran.
     pub sandbox_id: Option<SandboxId>,
-    /// The generation of that.
+    /// The generation of that sandbox.
     pub generation: Option<Generation>,
-    /// When it was said.
+    /// When the message was sent.
     pub created_at: Time,
-    /// When it was given to the harness.
+    /// When the harness got the message.
     pub started_at: Option<Time>,
     /// When it ended.
     pub ended_at: Option<Time>,
-    /// What came back, if it was asked for; the end is above.
+    /// Its pieces, if requested; the end is in the fields above.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub events: Option<Vec<TurnEvent>>,
-    /// The turn's own address has more of them after this one.
+    /// Set if there are more pieces: the value of `after` at the turn's own address.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub events_next: Option<u64>,
 }
@@ -114,11 +114,11 @@ impl fmt::Debug for Turn {
     }
 }
 
-/// What went wrong with a turn.
+/// The error of a turn.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct TurnError {
-    /// What to branch on. Harnesses may have codes of their own.
+    /// The error code. Harnesses may have their own codes.
     #[serde(default)]
     pub code: String,
     /// In words.
@@ -126,19 +126,19 @@ pub struct TurnError {
     pub message: String,
 }
 
-/// One piece of what a turn gave.
+/// One piece of a turn's answer.
 #[derive(Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct TurnEvent {
     /// Its number in the turn.
     pub id: u64,
-    /// When it came; not told on streams.
+    /// When it came; absent on streams.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub at: Option<Time>,
-    /// What it is: `sandbox_active`, `turn_started`, `output`, `message`, `error`, `result`,
+    /// Its kind: `sandbox_active`, `turn_started`, `output`, `message`, `error`, `result`,
     /// `sandbox_terminated` or `turn_ended`, which is the last.
     pub event: String,
-    /// What it says.
+    /// Its contents.
     pub data: Value,
 }
 
@@ -151,17 +151,17 @@ impl fmt::Debug for TurnEvent {
     }
 }
 
-/// What a piece named `output` says.
+/// The contents of a piece named `output`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct TurnOutput {
     /// `stdout` or `stderr`.
     pub stream: String,
-    /// What was written.
+    /// The output.
     pub text: String,
 }
 
-/// What the last piece says, named `turn_ended`.
+/// The contents of the last piece, named `turn_ended`.
 #[derive(Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct TurnEnded {
@@ -171,9 +171,9 @@ pub struct TurnEnded {
     pub turn: TurnId,
     /// How it ended.
     pub outcome: TurnOutcome,
-    /// What the harness gave as the result.
+    /// The result from the harness.
     pub result: Option<Value>,
-    /// What went wrong.
+    /// The error, if it failed.
     pub error: Option<TurnError>,
 }
 
@@ -192,7 +192,7 @@ impl fmt::Debug for TurnEnded {
     }
 }
 
-/// What came of a turn, for whoever waited for its end.
+/// The result of a turn, for a client that waited for its end.
 #[derive(Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct TurnAnswer {
@@ -202,17 +202,17 @@ pub struct TurnAnswer {
     pub session_id: SessionId,
     /// How it ended.
     pub outcome: TurnOutcome,
-    /// What the harness gave as the result.
+    /// The result from the harness.
     pub result: Option<Value>,
-    /// What went wrong.
+    /// The error, if it failed.
     pub error: Option<TurnError>,
-    /// What was written to `stdout`.
+    /// The output on `stdout`.
     pub output: String,
-    /// What was written to `stderr`.
+    /// The output on `stderr`.
     pub errors: String,
-    /// What the harness said, in order.
+    /// Messages of the harness, in order.
     pub messages: Vec<Value>,
-    /// Whether there was more of these than is kept.
+    /// Whether these were truncated.
     pub truncated: bool,
 }
 
@@ -232,18 +232,18 @@ impl fmt::Debug for TurnAnswer {
 pub struct TurnList {
     /// One page of them.
     pub turns: Vec<Turn>,
-    /// What to give as `after` for the next page, if there may be one.
+    /// The value of `after` for the next page, if there may be one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next: Option<u64>,
 }
 
-/// What a turn gave, in order.
+/// The pieces of a turn, in order.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct TurnEventList {
     /// One page of it.
     pub events: Vec<TurnEvent>,
-    /// What to give as `after` for the next page, if there may be one.
+    /// The value of `after` for the next page, if there may be one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next: Option<u64>,
 }
@@ -253,7 +253,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_said_is_a_text_or_an_object_and_is_not_printed() {
+    fn turn_message_is_a_text_or_an_object_and_is_not_printed() {
         let request: TurnRequest =
             serde_json::from_str(r#"{"input":"hunter2","when_busy":"queue"}"#).unwrap();
         assert_eq!(request.when_busy, Some(WhenBusy::Queue));
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn an_end_is_read_from_what_a_stream_says() {
+    fn turn_end_is_read_from_the_last_piece() {
         let text = r#"{"type":"turn_ended","session":"00000000-0000-0000-0000-000000000001",
             "turn":"00000000-0000-0000-0000-000000000002","outcome":"failed","result":null,
             "error":{"code":"harness_failed","message":"it died"}}"#;

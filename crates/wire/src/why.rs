@@ -1,4 +1,4 @@
-//! Why a sandbox is as it is, or how it ended: every fact, and one sentence for people.
+//! Why a sandbox is in its state, or how it ended: every fact, and one sentence for people.
 
 use model::record::Owner;
 use model::state::Wakefulness;
@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::time::Time;
 
-/// Why a sandbox is as it is.
+/// Why a sandbox is in its state, or how it ended.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "status", rename_all = "snake_case")]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
@@ -23,11 +23,11 @@ pub enum Why {
     Ended(Box<WhyEnded>),
 }
 
-/// What keeps a sandbox as it is, and what will happen to it if nobody uses it.
+/// The state of a sandbox, and what will happen to it if it is not used.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct WhyAlive {
-    /// All of it in a sentence.
+    /// A summary in one sentence.
     pub summary: String,
     /// The sandbox.
     pub sandbox: SandboxId,
@@ -35,13 +35,13 @@ pub struct WhyAlive {
     pub generation: Generation,
     /// Its template.
     pub template: TemplateName,
-    /// What isolates it.
+    /// The runtime that isolates it.
     #[serde(default)]
     pub runtime: RuntimeKind,
-    /// What the engine of its runtime calls it: the id of a container. Null where there is none.
+    /// The id of its container in the engine of its runtime; null if there is none.
     #[serde(default)]
     pub container_id: Option<String>,
-    /// How often what was launched for it was handed out, this time included.
+    /// How often its instance was handed out, this time included.
     #[serde(default)]
     pub use_count: u32,
     /// Its state.
@@ -49,7 +49,7 @@ pub struct WhyAlive {
     /// The lease it is under.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lease: Option<LeaseId>,
-    /// The session it is of.
+    /// The session it belongs to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session: Option<SessionId>,
     /// The key it belongs to.
@@ -61,14 +61,14 @@ pub struct WhyAlive {
     pub wakefulness: Wakefulness,
     /// Execs and calls in progress.
     pub uses_in_progress: u32,
-    /// Processes that keep it awake.
+    /// How many processes keep it from being frozen.
     pub keep_alive_processes: u32,
-    /// What programs wrote to the scale file.
+    /// The counter in the scale file.
     pub scale: u32,
-    /// How the size of its workspace is kept, where it is on disk.
+    /// How the size of its workspace is limited, if it is on disk.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workspace_limit: Option<WorkspaceLimit>,
-    /// What its workspace took when it was last measured; only soft limits need that.
+    /// The size of its workspace when it was last measured; only with a soft limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workspace_bytes: Option<u64>,
     /// Why it is being ended, if it is.
@@ -94,7 +94,7 @@ pub struct WhyAlive {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct WhyEnded {
-    /// All of it in a sentence.
+    /// A summary in one sentence.
     pub summary: String,
     /// The sandbox.
     pub sandbox: SandboxId,
@@ -108,7 +108,7 @@ pub struct WhyEnded {
     /// How that lease ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lease_end: Option<EndCause>,
-    /// The session it was of.
+    /// The session it belonged to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session: Option<SessionId>,
     /// The key it belonged to.
@@ -118,10 +118,10 @@ pub struct WhyEnded {
     pub reason: TerminatedReason,
     /// Why, exactly.
     pub cause: EndCause,
-    /// What the runtime said of it.
+    /// The detail that the runtime reported.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub detail: Option<String>,
-    /// The decision, where it was an eviction.
+    /// The decision, if it was an eviction.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub eviction: Option<Eviction>,
     /// When it was made.
@@ -134,9 +134,9 @@ pub struct WhyEnded {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct Eviction {
-    /// The tier of the one that had to go.
+    /// The tier of the evicted sandbox.
     pub tier: Tier,
-    /// What was short.
+    /// The resource that ran out.
     pub shortage: Shortage,
     /// The next in line of each tier when it was decided.
     pub candidates: Vec<Candidate>,
@@ -250,13 +250,13 @@ fn ended(ended: &Ended, now: Time) -> WhyEnded {
 
 fn alive_sentence(alive: &Alive, now: Time) -> String {
     if let Some(cause) = alive.ending {
-        return format!("is being ended: {}", told(cause).trim_end_matches(','));
+        return format!("is being ended: {}", cause_text(cause).trim_end_matches(','));
     }
     let state = match alive.state {
         SandboxState::Cold => {
             return match alive.slept {
                 Some(cause) => {
-                    format!("cold, without a process: {}", told(cause).trim_end_matches(','))
+                    format!("cold, without a process: {}", cause_text(cause).trim_end_matches(','))
                 }
                 None => "cold, without a process".to_owned(),
             };
@@ -273,9 +273,9 @@ fn alive_sentence(alive: &Alive, now: Time) -> String {
     };
     let frozen = if alive.frozen { ", frozen until its next use" } else { "" };
     let next = [
-        (alive.freezes_at.filter(|_| !alive.frozen), "will be frozen because it is quiet"),
+        (alive.freezes_at.filter(|_| !alive.frozen), "will be frozen because it is inactive"),
         (alive.sleeps_at, "will become cold because it is idle"),
-        (alive.expires_at, "ends because its time is over"),
+        (alive.expires_at, "expires"),
     ];
     let next = next.into_iter().filter_map(|(at, what)| Some((Time::from(at?), what))).min();
     let next = next.map_or_else(String::new, |(at, what)| {
@@ -287,43 +287,45 @@ fn alive_sentence(alive: &Alive, now: Time) -> String {
 fn ended_sentence(ended: &Ended, now: Time) -> String {
     let at = Time::from(ended.ended_at);
     let detail = ended.detail.as_deref().map_or_else(String::new, |detail| format!(" ({detail})"));
-    format!("{} {} ago{detail}", told(ended.cause), span(now.ms_after(at)))
+    format!("{} {} ago{detail}", cause_text(ended.cause), span(now.ms_after(at)))
 }
 
-/// How an end is told in a sentence about the sandbox.
-const fn told(cause: EndCause) -> &'static str {
+/// The cause of an end as part of a sentence about the sandbox.
+const fn cause_text(cause: EndCause) -> &'static str {
     match cause {
         EndCause::UserAbort => "ended by its user, who aborted the turn,",
         EndCause::TurnTimeout => "ended because its turn took too long,",
-        EndCause::Idle => "put to sleep because nobody used it,",
+        EndCause::Idle => "put to sleep because it was idle too long,",
         EndCause::LeaseExpired => "ended because its lease was not renewed in time,",
-        EndCause::LifetimeOver => "ended because it reached the longest life its template allows,",
+        EndCause::LifetimeOver => "ended because it reached the maximum lifetime of its template,",
         EndCause::NearExpiry => {
-            "discarded because it had too little left to live to be handed out,"
+            "discarded because it had too little lifetime left to be handed out,"
         }
-        EndCause::Crash => "died on its own",
+        EndCause::Crash => "crashed",
         EndCause::LaunchFailed => "could not be started",
         EndCause::ReadyTimeout => "was not ready in time",
-        EndCause::ClaimFailed => "ended because settings could not be bound to it",
-        EndCause::ProbeFailed => "replaced because it did not answer",
+        EndCause::ClaimFailed => "ended because the caller's settings could not be applied to it",
+        EndCause::ProbeFailed => "replaced because it did not answer a probe",
         EndCause::FreezeFailed => "ended because it could not be frozen or thawed",
         EndCause::TurnFailed => "ended because a turn could not be started or stopped in it",
         EndCause::Oom => "ran out of memory",
-        EndCause::DiskLimit => "ended because it wrote too much to its workspace,",
-        EndCause::Evicted => "gave way to another one",
+        EndCause::DiskLimit => "ended because its workspace exceeded its limit,",
+        EndCause::Evicted => "evicted because another sandbox needed its place",
         EndCause::Shutdown => "ended because the server stopped",
-        EndCause::Restart => "ended because the server was started again",
+        EndCause::Restart => "ended because the server was restarted",
         EndCause::Deleted => "deleted by its user",
         EndCause::Returned => "returned by its user",
-        EndCause::ClientGone => "ended because its client went away before it had it",
+        EndCause::ClientGone => "ended because its client disconnected before receiving it",
         EndCause::SessionStopped => "ended because its session was stopped",
         EndCause::SessionEnded => "ended because its session ended",
         EndCause::PoolClosed => "ended because its pool was drained or destroyed",
         EndCause::MaxUses => "retired after as many uses as its template allows",
-        EndCause::NotClean => "retired because it could not be proven clean and alive",
-        EndCause::Surplus => "ended because its pool had more idle ones than wanted",
-        EndCause::Pruned => "given up because nobody came back for its files for long enough",
-        EndCause::FilesGone => "could not start: the files it was to start on are gone",
+        EndCause::NotClean => "retired because it could not be proven clean and alive after a use",
+        EndCause::Surplus => "ended because its pool had more idle sandboxes than its size",
+        EndCause::Pruned => {
+            "deleted because its files were unused for longer than the node keeps them"
+        }
+        EndCause::FilesGone => "could not start: its files are missing or cannot be read",
         EndCause::TemplateReplaced => "ended because its template was replaced",
     }
 }
@@ -389,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    fn ends_are_told_in_a_sentence() {
+    fn why_explains_an_end_in_a_sentence() {
         for &cause in EndCause::ALL {
             let why = Why::new(model::why::Why::Ended(an_end(cause)), NOW);
             assert!(why.summary().ends_with("3 s ago"), "{}", why.summary());
@@ -405,7 +407,7 @@ mod tests {
     }
 
     #[test]
-    fn lives_say_what_comes_next() {
+    fn why_explains_what_comes_next() {
         let tell = |change: fn(&mut Alive)| {
             let mut alive = a_life();
             change(&mut alive);
@@ -414,12 +416,9 @@ mod tests {
         for (summary, parts) in [
             (
                 tell(|_| ()),
-                &["between uses, under a lease", "frozen because it is quiet in 10 s"][..],
+                &["between uses, under a lease", "frozen because it is inactive in 10 s"][..],
             ),
-            (
-                tell(|a| a.frozen = true),
-                &["frozen until its next use", "its time is over in 10 min"],
-            ),
+            (tell(|a| a.frozen = true), &["frozen until its next use", "expires in 10 min"]),
             (
                 tell(|a| a.ending = Some(EndCause::Deleted)),
                 &["is being ended: deleted by its user"],
@@ -439,7 +438,7 @@ mod tests {
     }
 
     #[test]
-    fn spans_have_one_unit() {
+    fn durations_have_one_unit() {
         for (ms, text) in [
             (-5, "0 ms"),
             (999, "999 ms"),

@@ -1,4 +1,4 @@
-"""Servers without sandboxes, which answer late, badly or not at all when they are told to."""
+"""Servers without sandboxes, which answer late, wrongly or not at all on demand."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Gates:
     def pass_through(self, kind: str) -> None:
         gate = self._gates.get(kind)
         if gate is not None:
-            assert gate.wait(PATIENCE_S), f"nobody lets go: {kind}"
+            assert gate.wait(PATIENCE_S), f"the gate was not opened: {kind}"
 
 
 class FakePools(Gates):
@@ -138,7 +138,7 @@ def _kind(request: str) -> str:
 
 
 class FakeHarness(Gates):
-    """Speaks as it is told to with whoever connects, and notes what it hears.
+    """Follows a script with each client, and records what it receives.
 
     Handshakes are kept back as ``open``. The next ones are refused with the codes in ``refusals``.
     """

@@ -1,4 +1,4 @@
-"""A way to the server on which things go wrong when they are told to."""
+"""A proxy to the server that fails on demand."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class FaultyProxy:
         out = asyncio.create_task(self._pass(reader, there_writer))
         back = asyncio.create_task(self._pass_back(there_reader, writer))
         try:
-            # Whoever leaves first takes the other along.
+            # When one side closes, the other is closed too.
             await asyncio.wait({out, back}, return_when=asyncio.FIRST_COMPLETED)
         finally:
             for one in (out, back):

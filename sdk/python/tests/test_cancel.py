@@ -61,7 +61,7 @@ async def test_many_cancelled_at_once(pool: Pool, admin: httpx.Client) -> None:
     await eventually("nothing is leased", lambda: leased(admin) == 0)
 
 
-async def test_an_answer_that_nobody_takes_is_given_back(admin: httpx.Client) -> None:
+async def test_lease_of_an_unread_answer_is_returned(admin: httpx.Client) -> None:
     async with FaultyProxy(URL) as proxy, Pool(proxy.url, KEY) as pool:
         proxy.hold()
         task = asyncio.create_task(pool.checkout()._take())
@@ -74,14 +74,14 @@ async def test_an_answer_that_nobody_takes_is_given_back(admin: httpx.Client) ->
         await eventually("it is given back", lambda: leased(admin) == 0)
 
 
-async def test_who_stops_waiting_in_line_leaves_the_line(pool: Pool, admin: httpx.Client) -> None:
+async def test_cancelled_checkout_leaves_the_queue(pool: Pool, admin: httpx.Client) -> None:
     async with pool.checkout("scarce"):
         waiting = [asyncio.create_task(pool.checkout("scarce", wait=60)._take()) for _ in range(5)]
         await eventually("they wait", lambda: leased(admin) == 6)
         for task in waiting:
             task.cancel()
         await asyncio.gather(*waiting, return_exceptions=True)
-        await eventually("nobody waits", lambda: leased(admin) == 1)
+        await eventually("no checkout waits", lambda: leased(admin) == 1)
     async with pool.checkout("scarce", wait=10):
         pass
 

@@ -27,7 +27,7 @@ async def heard(box: object) -> object:
 
 
 @pytest.mark.parametrize("template", ["talks", "ready"])
-async def test_lines_go_both_ways_and_what_is_printed_is_none(pool: Pool, template: str) -> None:
+async def test_harness_lines_go_both_ways_and_other_output_is_no_line(pool: Pool, template: str) -> None:
     async with pool.checkout(template) as box:
         # As with a stream writer: bytes, and then a drain.
         box.stdin_pipe.write(b'{"say": ')
@@ -42,7 +42,7 @@ async def test_lines_go_both_ways_and_what_is_printed_is_none(pool: Pool, templa
 
 
 @pytest.mark.parametrize("template", ["talks", "ready"])
-async def test_what_was_given_at_the_checkout_is_there(pool: Pool, template: str) -> None:
+async def test_harness_has_the_environment_of_the_checkout(pool: Pool, template: str) -> None:
     async with pool.checkout(template, env={"TOKEN": "mine"}) as box:
         await box.stdin_pipe.write_line({"env": "TOKEN"})
         assert await heard(box) == {"env": "mine"}
@@ -71,7 +71,7 @@ async def test_waits_that_are_given_up_lose_no_line(pool: Pool) -> None:
         assert read == list(range(count))
 
 
-async def test_lines_that_are_written_are_sent_also_if_nobody_waits(pool: Pool) -> None:
+async def test_written_lines_are_sent_even_if_the_wait_is_cancelled(pool: Pool) -> None:
     async with pool.checkout("talks") as box:
         for n in range(20):
             task = asyncio.create_task(box.stdin_pipe.write_line({"say": n}))
@@ -92,7 +92,7 @@ async def test_a_line_without_end_is_not_sent(pool: Pool) -> None:
         assert await heard(box) == {"heard": longest}
 
 
-async def test_its_end_is_told_and_why(pool: Pool) -> None:
+async def test_harness_end_has_its_reason(pool: Pool) -> None:
     async with pool.checkout("talks") as box:
         await box.stdin_pipe.write_line({"say": 1})
         await box.stdin_pipe.write_line({"exit": 3})
@@ -130,7 +130,7 @@ async def test_a_sandbox_that_is_gone_is_an_end(pool: Pool, admin: httpx.Client)
         await box.stdout_pipe.readline(timeout=30)
 
 
-async def test_one_speaks_at_a_time(pool: Pool, admin: httpx.Client) -> None:
+async def test_harness_has_one_client_at_a_time(pool: Pool, admin: httpx.Client) -> None:
     async with pool.checkout("talks") as box:
         await box.stdin_pipe.write_line({"say": 1})
         second = Harness(pool._http.server, box.sandbox_id)
@@ -191,7 +191,7 @@ async def test_a_harness_that_cannot_be_started(pool: Pool, admin: httpx.Client)
             assert told.value.code == "harness_failed"
 
 
-async def test_what_nobody_reads_keeps_the_harness_waiting_and_nothing_is_lost(pool: Pool) -> None:
+async def test_unread_lines_make_the_harness_wait_and_none_is_lost(pool: Pool) -> None:
     async with pool.checkout("talks") as box:
         for _ in range(12):
             await box.stdin_pipe.write_line({"long": 3 << 20})

@@ -1,4 +1,4 @@
-"""Leases, with a server that does as it is told: they go back whatever happens, and stay what they are."""
+"""Leases with a scripted server: they are always returned, and keep their ids."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_a_checkout_that_is_interrupted_leaves_nothing(pools: FakePools) -> None
         soon("it is given up", lambda: pools.leased == {} and pools.count("abandon") == 1)
 
 
-def test_a_lease_that_came_when_nobody_took_it_any_more_goes_back(pools: FakePools) -> None:
+def test_lease_of_a_cancelled_checkout_is_returned(pools: FakePools) -> None:
     with SyncPool(pools.url, "key") as pool:
         checkout = pool.checkout(renew=False)
         wait = pool._loop.wait
@@ -106,7 +106,7 @@ def test_a_lease_that_came_when_nobody_took_it_any_more_goes_back(pools: FakePoo
         assert (pools.leased, pools.count("return")) == ({}, 1)
 
 
-def test_who_is_still_in_line_when_the_pool_is_closed_has_nothing(pools: FakePools) -> None:
+def test_closing_the_pool_cancels_waiting_checkouts(pools: FakePools) -> None:
     with ThreadPoolExecutor(1) as threads:
         pool = SyncPool(pools.url, "key")
         pools.keep_back("checkout")
@@ -146,7 +146,7 @@ async def test_a_lease_that_comes_while_the_pool_is_closed_goes_back(
 FEW = httpx.Limits(max_connections=2)
 
 
-async def test_who_waits_in_line_keeps_nobody_from_a_connection(
+async def test_waiting_checkouts_block_no_other_request(
     pools: FakePools, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(http, "_LIMITS", FEW)
@@ -159,7 +159,7 @@ async def test_who_waits_in_line_keeps_nobody_from_a_connection(
         await asyncio.wait_for(box.exec(["true"]), PATIENCE_S)
         await box.release()
         assert pools.count("return") == 1
-        # Whoever gives up leaves room, at the server too.
+        # A cancelled checkout frees its place, at the server too.
         for task in waiting[:3]:
             task.cancel()
         await asyncio.gather(*waiting[:3], return_exceptions=True)
@@ -171,7 +171,7 @@ async def test_who_waits_in_line_keeps_nobody_from_a_connection(
     assert pools.leased == {}
 
 
-def test_threads_that_wait_in_line_keep_nobody_from_a_connection(
+def test_waiting_checkouts_of_threads_block_no_other_request(
     pools: FakePools, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(http, "_LIMITS", FEW)
@@ -297,7 +297,7 @@ def test_pools_that_are_closed_at_any_moment_leave_nothing(pools: FakePools) -> 
             time.sleep(0.002 * n)
             pool.close()
             for task in running:
-                # Whoever was late is told so, and that is all that goes wrong.
+                # A late caller gets an error, and nothing else fails.
                 error = task.exception(PATIENCE_S)
                 assert error is None or "the pool" in str(error)
         assert pools.leased == {}

@@ -1,4 +1,4 @@
-"""Lines to and from a harness that does as it is told, for coroutines and for threads."""
+"""Lines to and from a scripted harness, for coroutines and for threads."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ async def test_a_line_whose_writer_gave_up_is_sent_all_the_same() -> None:
 
 
 class Talker:
-    """Says much that nobody asked for, and asks whether it is heard."""
+    """Writes many unread lines, and checks whether pings are answered."""
 
     def __init__(self, count: int) -> None:
         self._count = count
@@ -135,7 +135,7 @@ class Talker:
             pass
 
 
-async def test_who_does_not_read_many_short_lines_is_still_there() -> None:
+async def test_client_with_many_unread_lines_still_answers_pings() -> None:
     talker = Talker(5000)
     with FakeHarness(talker.speak) as fake:
         async with spoken(fake) as (_, stdout):
@@ -154,7 +154,7 @@ def test_a_thread_that_does_not_read_many_short_lines_is_still_there() -> None:
         assert [stdout.readline(PATIENCE_S) for _ in range(4999)][-1] == "4999"
 
 
-def test_what_no_thread_reads_is_kept_up_to_a_measure_and_nothing_is_lost() -> None:
+def test_unread_lines_are_bounded_and_none_is_lost() -> None:
     count = 60
 
     def speak(socket: ServerConnection) -> None:
@@ -181,13 +181,13 @@ FAREWELL = 25
 
 
 def farewell(socket: ServerConnection) -> None:
-    """Says a lot, and is over."""
+    """Writes many lines, and ends."""
     for n in range(FAREWELL):
         socket.send(f"{n} ".ljust(LONG))
-    socket.close(4000, "harness_died: it is over")
+    socket.close(4000, "harness_died: the program exited")
 
 
-async def test_what_was_said_before_the_end_is_read_also_by_who_knows_of_it() -> None:
+async def test_lines_before_the_end_of_a_harness_are_read_first() -> None:
     with FakeHarness(farewell) as fake:
         async with spoken(fake) as (stdin, stdout):
             assert (await stdout.readline(PATIENCE_S)).split() == ["0"]
@@ -200,10 +200,10 @@ async def test_what_was_said_before_the_end_is_read_also_by_who_knows_of_it() ->
             for _ in range(2):
                 with pytest.raises(HarnessEnded) as told:
                     await stdout.readline(PATIENCE_S)
-                assert told.value.cause == "it is over"
+                assert told.value.cause == "the program exited"
 
 
-def test_what_was_said_before_the_end_is_read_by_threads() -> None:
+def test_lines_before_the_end_of_a_harness_are_read_by_threads() -> None:
     with FakeHarness(farewell) as fake, sync_spoken(fake) as (stdin, stdout):
         assert stdout.readline(PATIENCE_S).split() == ["0"]
         with pytest.raises(HarnessEnded):
@@ -215,7 +215,7 @@ def test_what_was_said_before_the_end_is_read_by_threads() -> None:
         for _ in range(2):
             with pytest.raises(HarnessEnded) as told:
                 stdout.readline(PATIENCE_S)
-            assert told.value.cause == "it is over"
+            assert told.value.cause == "the program exited"
 
 
 def test_a_harness_that_starts_slowly_is_not_waited_for_any_longer() -> None:
@@ -234,7 +234,7 @@ def test_a_harness_that_starts_slowly_is_not_waited_for_any_longer() -> None:
         assert fake.opened == 1
 
 
-def test_who_waits_for_a_harness_is_told_when_it_is_let_go() -> None:
+def test_wait_for_a_harness_ends_when_it_is_closed() -> None:
     with FakeHarness() as fake, sync_spoken(fake) as (stdin, stdout), ThreadPoolExecutor(1) as threads:
         fake.keep_back("open")
         reading = threads.submit(stdout.readline)

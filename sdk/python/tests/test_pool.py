@@ -72,7 +72,7 @@ async def test_a_program_that_ends_badly_is_a_result(pool: Pool) -> None:
         assert late.timed_out
         assert late.signal == "SIGKILL"
         assert late.stdout == "begun\n"
-        with pytest.raises(RuntimeError, match="time was over"):
+        with pytest.raises(RuntimeError, match="killed at its timeout"):
             late.check()
         assert (await box.run("print(2)")).check().stdout == "2\n"
 
@@ -100,7 +100,7 @@ async def test_files(pool: Pool) -> None:
         assert told.value.status == 404
 
 
-async def test_what_one_leaves_the_next_does_not_find(pool: Pool) -> None:
+async def test_files_of_one_lease_are_gone_in_the_next(pool: Pool) -> None:
     async with pool.checkout("scarce") as box:
         await box.files.write("secret", "mine")
         first = box.sandbox_id
@@ -169,7 +169,7 @@ async def test_a_sandbox_that_is_killed_in_the_middle(pool: Pool, admin: httpx.C
             await box.run("print(1)")
 
 
-async def test_leases_are_renewed_while_somebody_has_them(pool: Pool, admin: httpx.Client) -> None:
+async def test_leases_are_renewed_while_they_are_held(pool: Pool, admin: httpx.Client) -> None:
     async with pool.checkout(ttl=1) as box:
         await asyncio.sleep(2.5)
         assert (await box.run("print(1)")).ok
@@ -179,7 +179,7 @@ async def test_leases_are_renewed_while_somebody_has_them(pool: Pool, admin: htt
             await box.run("print(1)")
         with pytest.raises(LeaseLost):
             await box.renew()
-    # One that nobody has any more is not kept.
+    # A box without references is not kept.
     box = await pool.checkout(ttl=1)
     del box
     gc.collect()

@@ -53,7 +53,7 @@ def test_whatever_ends_the_body_returns_it(sync_pool: SyncPool, admin: httpx.Cli
         assert leased(admin) == 0
 
 
-def test_what_is_refused(sync_pool: SyncPool) -> None:
+def test_sync_errors(sync_pool: SyncPool) -> None:
     with pytest.raises(UnknownTemplate) as unknown:
         sync_pool.checkout("nosuch").take()
     assert isinstance(unknown.value, ValueError)
@@ -85,7 +85,7 @@ def test_an_interrupt_while_waiting_in_line_leaves_nothing(sync_pool: SyncPool, 
     wait = sync_pool._loop.wait
 
     def interrupted(begun: Any) -> Any:
-        # The answer came, and nobody took it.
+        # The answer came, and no caller took it.
         sync_pool._loop.wait = wait  # type: ignore[method-assign]
         wait(begun)
         raise KeyboardInterrupt
@@ -96,7 +96,7 @@ def test_an_interrupt_while_waiting_in_line_leaves_nothing(sync_pool: SyncPool, 
     assert leased(admin) == 0
 
 
-def test_leases_are_renewed_while_somebody_has_them(sync_pool: SyncPool, admin: httpx.Client) -> None:
+def test_leases_are_renewed_while_they_are_held(sync_pool: SyncPool, admin: httpx.Client) -> None:
     with sync_pool.checkout(ttl=1) as box:
         time.sleep(2.5)
         assert box.run("print(1)").ok
@@ -174,7 +174,7 @@ def test_a_pool_that_is_closed_in_the_middle_leaves_nothing(admin: httpx.Client)
             running = [threads.submit(one) for _ in range(8)]
             time.sleep(0.02 * n)
             pool.close()
-            # Whoever was late is told so, one way or another.
+            # A late caller gets an error in every case.
             for task in running:
                 task.exception(PATIENCE_S)
         until_nothing_is_leased(admin)

@@ -35,7 +35,7 @@ def nowhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_what_is_said_comes_before_what_is_found(nowhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_arguments_take_precedence_over_discovery(nowhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert (find().url, find().key) == (DEFAULT_URL, None)
     (nowhere / "admin.key").write_text("found\n")
     assert (find().url, find().key) == (DEFAULT_URL, "found")
@@ -65,7 +65,7 @@ def test_the_key_of_this_machine_stays_on_it(nowhere: Path) -> None:
 
 
 @pytest.mark.parametrize("url", ["ftp://h", "http://", "http://u@h", "http://h?q", "http://h:99999", "//"])
-def test_what_is_no_address_is_refused(nowhere: Path, url: str) -> None:
+def test_invalid_server_address_is_refused(nowhere: Path, url: str) -> None:
     with pytest.raises(InvalidArgument):
         find(url)
 
@@ -82,20 +82,20 @@ def test_what_is_no_address_is_refused(nowhere: Path, url: str) -> None:
         ("ftp://ada:hush@h/hush", "'ftp://h'"),
         # Where it cannot be told what is a secret nothing is shown.
         ("http://ada:hush", "'http://ada'"),
-        ("http://ada:hush#more@h", "what was given"),
-        ("http://ada:hush/more@h", "what was given"),
-        ("http://ada:hush@[h", "what was given"),
-        ("//", "what was given"),
+        ("http://ada:hush#more@h", "the given text"),
+        ("http://ada:hush/more@h", "the given text"),
+        ("http://ada:hush@[h", "the given text"),
+        ("//", "the given text"),
     ],
 )
 def test_an_address_that_is_refused_is_shown_without_secrets(nowhere: Path, url: str, shown: str) -> None:
     with pytest.raises(InvalidArgument) as told:
         find(url)
-    assert told.value.cause == f"{shown} is no address of a server"
+    assert told.value.cause == f"{shown} is not the address of a server"
     assert "hush" not in f"{told.value} {told.value!r}"
 
 
-def test_what_is_asked_is_shown_without_secrets() -> None:
+def test_requests_are_shown_without_secrets() -> None:
     wanted = Wanted("default", {"TOKEN": "hush"}, {}, None, None, None)
     program = execute("box", ["true"], timeout=None, env={"TOKEN": "hush"}, cwd=None, stdin="hush")
     marked = Call("GET", "/", headers={"Authorization": "hush"})
@@ -157,7 +157,7 @@ def test_closes_of_a_harness() -> None:
         (4004, "harness_protocol: no text", HarnessEnded, "harness_protocol"),
         (1001, "shutting_down: the server stops", ShoalError, "shutting_down"),
         (1007, "invalid_argument: a line", InvalidArgument, "invalid_argument"),
-        # It is over, and no reason to wait once more.
+        # The attempts are used up: no further wait.
         (1008, "deadline_exceeded: the client took nothing", HarnessEnded, "deadline_exceeded"),
         (1006, "", ConnectionFailed, "cut"),
         (None, "", ConnectionFailed, "cut"),
@@ -186,7 +186,7 @@ def test_lines_are_whole_lines() -> None:
     assert len(out.lines) == 5
 
 
-def test_only_what_does_no_harm_is_tried_again() -> None:
+def test_only_safe_requests_are_retried() -> None:
     cut = ConnectionFailed("cut", "it")
     busy = errors.of_code("overloaded", "it", retry_after=2.0)
     exhausted = errors.of_code("pool_empty", "it", retryable=True)
@@ -223,7 +223,7 @@ def test_checkouts_are_marked_and_each_by_its_own() -> None:
             Wanted("default", {}, {}, None, wait, None).checkout()
 
 
-def test_small_things() -> None:
+def test_values_of_answers() -> None:
     assert [inside("a"), inside("/a")] == ["/workspace/a", "/a"]
     assert pause_s(600) == 200
     assert 0 < pause_s(0.1) < 1

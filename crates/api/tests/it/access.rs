@@ -106,7 +106,7 @@ async fn what_belongs_to_another_key_does_not_exist() {
 }
 
 #[tokio::test]
-async fn what_else_could_have_been_evicted_is_told_to_whose_it_is() {
+async fn eviction_candidates_are_shown_to_their_owner_only() {
     let mut plan = Plan::default();
     plan.engine.node.max_sandboxes = 2;
     plan.engine.templates[0].pool.pool_size = 0;

@@ -6,7 +6,7 @@ use std::io::{Read as _, Write as _};
 use serde_json::{Value, json};
 use tar::{Builder, EntryType, Header};
 
-use crate::answer::Answer;
+use crate::raw_client::Answer;
 use crate::stage::{Plan, Stage, request};
 
 async fn upload(stage: &Stage, id: &str, headers: &str, body: &[u8]) -> Answer {
@@ -120,7 +120,7 @@ async fn archives_may_be_compressed_both_ways() {
 }
 
 #[tokio::test]
-async fn what_points_out_of_the_directory_is_refused_by_name() {
+async fn archive_entries_that_leave_the_directory_are_refused_by_name() {
     let stage = Stage::start().await;
     let (_, id) = stage.checkout().await;
     for (bytes, name) in [

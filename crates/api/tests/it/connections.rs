@@ -17,7 +17,7 @@ fn short() -> Plan {
 }
 
 #[tokio::test]
-async fn heads_that_do_not_come_to_an_end_are_cut() {
+async fn request_heads_that_do_not_end_are_cut() {
     let stage = Stage::with(short()).await;
     for start in ["", "GET", "GET /health HTTP/1.1\r\nhost: localhost\r\nx-a: "] {
         let mut connection = stage.connect().await;
@@ -28,7 +28,7 @@ async fn heads_that_do_not_come_to_an_end_are_cut() {
 }
 
 #[tokio::test]
-async fn quiet_connections_are_let_go_and_busy_ones_kept() {
+async fn idle_connections_are_closed_and_busy_ones_kept() {
     let stage = Stage::with(short()).await;
     let mut connection = stage.connect().await;
     for _ in 0..3 {
@@ -40,7 +40,7 @@ async fn quiet_connections_are_let_go_and_busy_ones_kept() {
 }
 
 #[tokio::test]
-async fn a_body_that_does_not_arrive_is_given_up() {
+async fn body_that_does_not_arrive_is_refused() {
     let stage = Stage::with(short()).await;
     let mut connection = stage.connect().await;
     let mut bytes = request(&stage.admin, "POST", "/v1/checkouts", "", &[b' '; 100]);
@@ -51,7 +51,7 @@ async fn a_body_that_does_not_arrive_is_given_up() {
 }
 
 #[tokio::test]
-async fn heads_have_a_size() {
+async fn request_heads_have_a_maximum_size() {
     let stage = Stage::start().await;
     let mut connection = stage.connect().await;
     let long =
@@ -69,7 +69,7 @@ async fn heads_have_a_size() {
 }
 
 #[tokio::test]
-async fn one_connection_too_many_is_told_so() {
+async fn connection_above_the_limit_is_refused() {
     let mut plan = Plan::default();
     plan.limits.connections = 2;
     let stage = Stage::with(plan).await;
@@ -131,7 +131,7 @@ async fn a_client_that_goes_away_while_it_waits_holds_nothing() {
 }
 
 #[tokio::test]
-async fn who_leaves_is_missed_though_more_was_sent() {
+async fn client_disconnect_is_seen_behind_unread_bytes() {
     let mut plan = Plan::default();
     plan.limits.head = Duration::from_millis(400);
     plan.engine.templates[0].pool.pool_size = 1;
@@ -162,7 +162,7 @@ async fn who_leaves_is_missed_though_more_was_sent() {
 }
 
 #[tokio::test]
-async fn a_lease_whose_answer_nobody_takes_is_returned() {
+async fn lease_whose_answer_is_not_read_is_returned() {
     let stage = Stage::start().await;
     for mark in ["", "one"] {
         let request = axum::extract::Request::post("/v1/checkouts")
@@ -185,7 +185,7 @@ async fn a_lease_whose_answer_nobody_takes_is_returned() {
 }
 
 #[tokio::test]
-async fn a_stop_finishes_what_is_being_worked_on() {
+async fn server_stop_finishes_requests_in_progress() {
     let mut stage = Stage::start().await;
     let (_, id) = stage.checkout().await;
     let mut idle = stage.connect().await;
@@ -219,7 +219,7 @@ async fn a_socket_in_the_file_system_serves_too() {
         answer
     };
     let answer = tokio::select! {
-        _ = serving => unreachable!("nobody stops it"),
+        _ = serving => unreachable!("the server is not stopped"),
         answer = asking => answer,
     };
     std::fs::remove_file(&path).unwrap();
@@ -227,7 +227,7 @@ async fn a_socket_in_the_file_system_serves_too() {
 }
 
 #[tokio::test]
-async fn a_stop_does_not_wait_for_ever() {
+async fn server_stop_has_a_deadline() {
     let mut plan = Plan::default();
     plan.limits.stop_grace = Duration::from_millis(100);
     let mut stage = Stage::with(plan).await;

@@ -10,8 +10,8 @@ use runtime::fake::{Fault, Operation};
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
+use crate::conversation_client::{active, outcome, output, rest, until};
 use crate::stage::{Plan, Stage, request, template, text};
-use crate::talk::{active, outcome, output, rest, until};
 
 fn plan(change: impl FnOnce(&mut NodeConfig)) -> Plan {
     let mut node = NodeConfig::default();
@@ -173,7 +173,7 @@ async fn acceptance_17_aborts_at_any_moment_leak_nothing_and_are_told_later() {
     let path = format!("/v1/sessions/{id}/turns");
     let body = json!({"input": "sleep 2; echo done"});
     drop(stage.ask_for_stream("POST", &path, "", &body).await);
-    // During creation: nobody gets to know the session.
+    // During creation: no client learns of the session.
     stage.runtime.inject(Operation::Claim, Fault::Delay(Duration::from_millis(500)));
     let body = br#"{"template":"default","env":{"A":"b"}}"#;
     let create = request(&stage.admin, "POST", "/v1/sessions", "", body);

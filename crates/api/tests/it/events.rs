@@ -3,7 +3,7 @@
 use model::Role;
 use serde_json::{Value, json};
 
-use crate::answer::Connection;
+use crate::raw_client::Connection;
 use crate::stage::{Plan, Stage, request, text};
 
 async fn watch(stage: &Stage, key: &str, path: &str, headers: &str) -> Connection {
@@ -33,7 +33,7 @@ async fn use_once(stage: &Stage, key: &str) -> String {
 }
 
 #[tokio::test]
-async fn a_stream_tells_what_happens_and_goes_on_where_it_was_left() {
+async fn event_stream_resumes_where_it_was_left() {
     let stage = Stage::start().await;
     let key = stage.key(Role::Use).await;
     let mut live = watch(&stage, &key, "/v1/events", "").await;
@@ -73,7 +73,7 @@ async fn change(stream: &mut Connection) -> (String, String, Value) {
 }
 
 #[tokio::test]
-async fn changes_of_states_are_shown_as_they_happen_and_are_in_no_page() {
+async fn state_transitions_are_streamed_and_are_in_no_page() {
     let stage = Stage::start().await;
     let (alice, bob) = (stage.key(Role::Use).await, stage.key(Role::Use).await);
     // One that is launched for a caller who waits is that caller's before it is warm.
@@ -113,7 +113,7 @@ async fn changes_of_states_are_shown_as_they_happen_and_are_in_no_page() {
 }
 
 #[tokio::test]
-async fn pages_go_through_the_history_and_only_one_s_own() {
+async fn event_pages_have_only_the_callers_events() {
     let stage = Stage::start().await;
     let (alice, bob) = (stage.key(Role::Use).await, stage.key(Role::Use).await);
     let mut mine = Vec::new();
@@ -145,7 +145,7 @@ async fn pages_go_through_the_history_and_only_one_s_own() {
 }
 
 #[tokio::test]
-async fn who_was_away_too_long_is_told() {
+async fn event_stream_resets_a_client_that_was_away_too_long() {
     let mut plan = Plan::default();
     plan.retention.events = 4;
     let stage = Stage::with(plan).await;
@@ -164,7 +164,7 @@ async fn who_was_away_too_long_is_told() {
 }
 
 #[tokio::test]
-async fn who_read_another_history_is_told() {
+async fn event_stream_resets_a_client_of_another_history() {
     let stage = Stage::start().await;
     let admin = stage.admin.clone();
     use_once(&stage, &admin).await;
@@ -179,7 +179,7 @@ async fn who_read_another_history_is_told() {
 }
 
 #[tokio::test]
-async fn streams_end_when_the_server_stops() {
+async fn event_streams_end_when_the_server_stops() {
     let mut stage = Stage::start().await;
     let admin = stage.admin.clone();
     let mut stream = watch(&stage, &admin, "/v1/events", "").await;

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::answer::Connection;
+use crate::raw_client::Connection;
 use crate::stage::{Stage, request, text};
 
 async fn watch(stage: &Stage, id: &str, accept: &str, body: &Value) -> Connection {
@@ -132,7 +132,7 @@ async fn a_stream_may_be_cut_to_a_size() {
 }
 
 #[tokio::test]
-async fn the_time_of_a_program_ends_though_nobody_reads() {
+async fn exec_timeout_applies_to_a_client_that_does_not_read() {
     use http_body_util::BodyExt as _;
     use tower_service::Service as _;
     let stage = Stage::start().await;

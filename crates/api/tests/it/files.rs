@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::answer::Answer;
+use crate::raw_client::Answer;
 use crate::stage::{Stage, request, text};
 
 struct Files<'a> {

@@ -1,4 +1,5 @@
-//! The harness of a sandbox over a web socket: lines both ways, one speaker, and an end that says why.
+//! The harness of a sandbox over a web socket: lines both ways, one speaker, and an end that says
+//! why.
 
 use std::sync::Arc;
 
@@ -13,7 +14,7 @@ use tokio_tungstenite::tungstenite::client::IntoClientRequest as _;
 use tokio_tungstenite::tungstenite::{Error, Message};
 use tokio_tungstenite::{WebSocketStream, client_async};
 
-use crate::answer::PATIENCE;
+use crate::raw_client::PATIENCE;
 use crate::stage::{Plan, Stage, template, text};
 
 /// A server with a template of each kind of harness.
@@ -100,7 +101,7 @@ async fn sandbox_of(stage: &Stage, template: &str) -> String {
 }
 
 #[tokio::test]
-async fn lines_pass_both_ways_and_what_is_printed_is_none() {
+async fn harness_lines_pass_both_ways_and_other_output_is_no_line() {
     let stage = stage().await;
     let sandbox = sandbox_of(&stage, "default").await;
     let mut lines = Lines::open(&stage, &sandbox).await;
@@ -119,7 +120,7 @@ async fn lines_pass_both_ways_and_what_is_printed_is_none() {
 }
 
 #[tokio::test]
-async fn one_speaks_at_a_time_and_takes_the_program_along() {
+async fn harness_has_one_client_at_a_time_and_ends_with_it() {
     let stage = stage().await;
     let sandbox = sandbox_of(&stage, "default").await;
     let mut first = Lines::open(&stage, &sandbox).await;
@@ -143,7 +144,7 @@ async fn one_speaks_at_a_time_and_takes_the_program_along() {
 }
 
 #[tokio::test]
-async fn who_may_not_or_cannot_speak_is_refused_before_anything_is_agreed_on() {
+async fn harness_connection_is_refused_before_the_upgrade() {
     let stage = stage().await;
     let sandbox = sandbox_of(&stage, "default").await;
     let shell = sandbox_of(&stage, "shell").await;
@@ -163,7 +164,7 @@ async fn who_may_not_or_cannot_speak_is_refused_before_anything_is_agreed_on() {
 }
 
 #[tokio::test]
-async fn a_turn_and_a_speaker_keep_each_other_out() {
+async fn harness_has_either_a_turn_or_a_client() {
     let stage = stage().await;
     let session =
         stage.call("POST", "/v1/sessions", json!({"template": "default"})).await.expect(201);
@@ -176,7 +177,7 @@ async fn a_turn_and_a_speaker_keep_each_other_out() {
         stage.call("POST", &turns, turn).await.problem("harness_busy");
     }
     drop(lines);
-    stage.until("nobody speaks", |stage| stage.runtime.alive().tasks == 0).await;
+    stage.until("no client uses the harness", |stage| stage.runtime.alive().tasks == 0).await;
     let waiting = stage.connect().await;
     let body = json!({ "input": "hang" }).to_string();
     let kind = "content-type: application/json\r\naccept: text/event-stream\r\n";
@@ -187,7 +188,7 @@ async fn a_turn_and_a_speaker_keep_each_other_out() {
 }
 
 #[tokio::test]
-async fn an_end_says_why() {
+async fn harness_close_has_its_reason() {
     let stage = stage().await;
     for (script, number, reason) in [
         ("log bye; die 3", 4000, "harness_died: the harness exited with code 3: bye"),
@@ -216,7 +217,7 @@ async fn an_end_says_why() {
 }
 
 #[tokio::test]
-async fn what_is_no_line_is_told_so() {
+async fn harness_refuses_what_is_not_a_line() {
     let stage = stage().await;
     let long = "x".repeat((1 << 20) + 1);
     for (message, number, code) in [
@@ -233,7 +234,7 @@ async fn what_is_no_line_is_told_so() {
 }
 
 #[tokio::test]
-async fn a_server_that_stops_says_so() {
+async fn harness_connection_ends_with_the_server() {
     let mut stage = stage().await;
     let sandbox = sandbox_of(&stage, "default").await;
     let mut lines = Lines::open(&stage, &sandbox).await;

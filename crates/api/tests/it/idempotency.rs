@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::answer::Answer;
+use crate::raw_client::Answer;
 use crate::stage::{Plan, Stage, request, text};
 
 async fn send(stage: &Stage, path: &str, mark: &str, body: &Value) -> Answer {
@@ -12,7 +12,7 @@ async fn send(stage: &Stage, path: &str, mark: &str, body: &Value) -> Answer {
 }
 
 #[tokio::test]
-async fn the_same_request_gives_the_same_answer() {
+async fn idempotent_request_has_the_same_answer_twice() {
     let stage = Stage::start().await;
     let body = json!({"template": "default"});
     for path in ["/v1/checkouts", "/v1/sandboxes"] {
@@ -37,7 +37,7 @@ async fn the_same_request_gives_the_same_answer() {
 }
 
 #[tokio::test]
-async fn two_at_once_are_one() {
+async fn two_idempotent_requests_at_once_are_one() {
     let stage = Stage::start().await;
     let body = json!({"template": "default"});
     let requests = (0..20).map(|_| send(&stage, "/v1/checkouts", "one", &body));
@@ -85,10 +85,10 @@ async fn abandon(stage: &Stage, mark: &str) -> Answer {
 }
 
 #[tokio::test]
-async fn a_checkout_whose_answer_nobody_took_leaves_nothing() {
+async fn checkout_whose_answer_was_not_read_leaves_nothing() {
     let stage = Stage::start().await;
     let body = json!({"template": "default"});
-    // It was answered, and nobody read the answer.
+    // The request was answered, and the client did not read the answer.
     let lease = text(&send(&stage, "/v1/checkouts", "read", &body).await.expect(201)["id"]);
     assert_eq!(stage.leased(), 1);
     for _ in 0..2 {

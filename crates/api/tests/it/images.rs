@@ -10,7 +10,7 @@ use model::{Role, Template};
 use serde_json::{Value, json};
 use tar::{Builder, Header};
 
-use crate::answer::Answer;
+use crate::raw_client::Answer;
 use crate::stage::{Plan, Stage, request, template};
 
 /// A stage with a store that is gone afterwards.
@@ -100,7 +100,7 @@ async fn an_image_is_imported_seen_and_removed() {
 }
 
 #[tokio::test]
-async fn what_a_template_names_stays() {
+async fn image_that_a_template_names_stays() {
     let scene = Scene::start("used").await;
     let stage = &scene.stage;
     scene.put(RootFs::Image("a".into())).await.problem("image_unknown");
@@ -123,7 +123,7 @@ async fn what_a_template_names_stays() {
 }
 
 #[tokio::test]
-async fn what_a_template_needs_is_kept_from_everybody() {
+async fn image_that_a_template_needs_cannot_be_removed() {
     let scene = Scene::start("kept").await;
     let stage = &scene.stage;
     let first = scene.import("name=a", &archive(b"1")).await.expect(201);
@@ -155,7 +155,7 @@ async fn a_short_name_is_not_taken_for_an_id() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_used_is_refused_and_leaves_nothing() {
+async fn invalid_image_is_refused_and_leaves_nothing() {
     let scene = Scene::start("refused").await;
     let good = archive(b"x");
     for (query, body, code) in [
@@ -199,7 +199,7 @@ async fn only_admins_change_images() {
 }
 
 #[tokio::test]
-async fn a_server_without_a_store_says_so() {
+async fn images_without_a_store_are_unsupported() {
     let stage = Stage::start().await;
     stage.get("/v1/images").await.problem("unsupported");
     stage.get("/v1/images/a").await.problem("unsupported");

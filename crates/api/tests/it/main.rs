@@ -3,27 +3,27 @@
 #![expect(clippy::unwrap_used, reason = "a test that panics has done its work")]
 
 mod access;
-mod answer;
 mod archives;
 mod ash;
 mod blaxel;
 mod connections;
+mod conversation_client;
 mod conversations;
 mod documents;
 mod events;
 mod exec;
+mod file_search;
 mod files;
 mod harness;
 mod idempotency;
 mod images;
-mod life;
-mod look;
+mod lifecycle;
 mod mcp;
 mod ports;
 mod processes;
+mod raw_client;
 mod refusals;
 mod sessions;
 mod stage;
-mod talk;
 mod terminals;
 mod turns;

@@ -1,10 +1,10 @@
-//! The Model Context Protocol as a client meets it that sends plain messages: the server's tools, those
-//! of a sandbox, and who is let in.
+//! The Model Context Protocol as a client meets it that sends plain messages: the server's tools,
+//! those of a sandbox, and who is let in.
 
 use model::Role;
 use serde_json::{Value, json};
 
-use crate::answer::Answer;
+use crate::raw_client::Answer;
 use crate::stage::{Stage, request, text};
 
 /// A client of one place where the protocol is spoken.
@@ -72,7 +72,7 @@ impl<'a> Client<'a> {
 }
 
 #[tokio::test]
-async fn it_says_who_it_is_and_which_tools_there_are() {
+async fn mcp_server_lists_its_tools() {
     let stage = Stage::start().await;
     let (_, id) = stage.checkout().await;
     for (client, name) in
@@ -101,7 +101,7 @@ async fn it_says_who_it_is_and_which_tools_there_are() {
                 assert!(is_told, "{name}: {field} has no description: {schema}");
             }
         }
-        // Nobody waits for messages of the server: there are none.
+        // The server sends no messages of its own.
         let get = request(&client.key, "GET", &client.path, "accept: text/event-stream\r\n", b"");
         stage.raw(&get).await.problem("method_not_allowed");
     }
@@ -278,12 +278,12 @@ async fn a_key_sees_and_calls_only_what_it_may() {
     let other = Client { key: stage.key(Role::Use).await, ..Client::of_sandbox(&stage, &id) };
     let list = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/list"});
     other.send("", &list).await.problem("sandbox_unknown");
-    let nobody = Client { key: "no".to_owned(), ..Client::of_server(&stage) };
-    nobody.send("", &list).await.problem("unauthorized");
+    let unknown = Client { key: "no".to_owned(), ..Client::of_server(&stage) };
+    unknown.send("", &list).await.problem("unauthorized");
 }
 
 #[tokio::test]
-async fn pages_from_elsewhere_are_not_let_in() {
+async fn mcp_refuses_pages_of_other_origins() {
     let stage = Stage::start().await;
     let client = Client::of_server(&stage);
     let ping = json!({"jsonrpc": "2.0", "id": 1, "method": "ping"});
@@ -301,7 +301,7 @@ async fn pages_from_elsewhere_are_not_let_in() {
 }
 
 #[tokio::test]
-async fn what_is_no_message_is_refused() {
+async fn mcp_refuses_malformed_messages() {
     let stage = Stage::start().await;
     for body in [&b""[..], b"{", b"[]", b"{}", b"null", b"{\"jsonrpc\":\"2.0\"}", b"\xff"] {
         let headers = "content-type: application/json\r\n";
@@ -314,7 +314,7 @@ async fn what_is_no_message_is_refused() {
 }
 
 #[tokio::test]
-async fn what_was_made_for_a_client_that_went_away_is_taken_back() {
+async fn mcp_takes_back_what_was_created_for_a_disconnected_client() {
     let stage = Stage::start().await;
     let message = json!({
         "jsonrpc": "2.0", "id": 1, "method": "tools/call",
@@ -326,7 +326,7 @@ async fn what_was_made_for_a_client_that_went_away_is_taken_back() {
         connection.send(request(&stage.admin, "POST", "/mcp", "", body.as_bytes())).await;
         drop(connection);
     }
-    // A program ends with whoever called for it.
+    // A program ends with the client that started it.
     let (_, id) = stage.checkout().await;
     stage.until("only one is checked out", |stage| stage.leased() == 1).await;
     let mut connection = stage.connect().await;
@@ -340,7 +340,7 @@ async fn what_was_made_for_a_client_that_went_away_is_taken_back() {
     let is_running = |stage: &Stage| stage.engine.stats().running == 1;
     stage.until("it runs", is_running).await;
     drop(connection);
-    stage.until("it is over", |stage| !is_running(stage)).await;
+    stage.until("the program has ended", |stage| !is_running(stage)).await;
 }
 
 #[tokio::test]
@@ -352,7 +352,7 @@ async fn processes_of_a_sandbox_by_the_names_that_its_clients_know() {
     let ran = client.done("processExecute", ran).await;
     assert_eq!((&ran["status"], &ran["exitCode"]), (&json!("failed"), &json!(3)));
     assert_eq!((&ran["logs"], &ran["pollRequired"]), (&json!("hi\n"), &Value::Null));
-    // The wait is over after a second, and the process is not.
+    // The wait ends after a second, and the process continues.
     let slow = json!({
         "command": "sleep 30", "name": "slow", "waitForCompletion": true, "timeout": 1,
     });

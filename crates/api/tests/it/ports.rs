@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use crate::answer::Connection;
+use crate::raw_client::Connection;
 use crate::stage::{Stage, request};
 
 /// A program that listens and says back what it hears.
@@ -27,7 +27,7 @@ async fn forward(stage: &Stage, path: &str) -> Connection {
 }
 
 #[tokio::test]
-async fn bytes_go_both_ways_through_a_connection_of_ones_own() {
+async fn tunnel_passes_bytes_both_ways() {
     let stage = Stage::start().await;
     let (_, id) = stage.checkout().await;
     let _server = listening(&stage, &id, 3000).await;
@@ -56,7 +56,7 @@ async fn a_tunnel_ends_with_the_server_and_holds_it_up_for_nothing() {
 }
 
 #[tokio::test]
-async fn where_nothing_answers_that_is_said() {
+async fn port_without_a_server_is_refused() {
     let stage = Stage::start().await;
     let (_, id) = stage.checkout().await;
     let sandbox = format!("/v1/sandboxes/{id}");

@@ -3,7 +3,7 @@
 use model::Role;
 use serde_json::{Value, json};
 
-use crate::answer::Answer;
+use crate::raw_client::Answer;
 use crate::stage::{Stage, request, text};
 
 async fn start(stage: &Stage, id: &str, body: Value) -> Value {
@@ -42,7 +42,7 @@ async fn a_process_is_started_found_and_ended() {
         .await
         .problem("process_name_taken");
     let waited = stage.get(&format!("{}/wait?timeout_ms=20", one(&id, &made))).await.expect(200);
-    assert_eq!(waited["status"], "running", "that the wait is over ends nothing");
+    assert_eq!(waited["status"], "running", "the end of the wait does not end the process");
     let killed =
         stage.call("POST", &format!("{}/kill", one(&id, &made)), Value::Null).await.expect(200);
     assert_eq!((&killed["status"], &killed["reason"]), (&"killed".into(), &"killed".into()));
@@ -79,7 +79,7 @@ async fn a_process_that_is_waited_for_has_its_output() {
 }
 
 #[tokio::test]
-async fn the_latest_come_first_and_pages_go_back() {
+async fn process_pages_begin_with_the_latest() {
     let stage = Stage::start().await;
     let (_, id) = stage.checkout().await;
     for n in 0..5 {
@@ -168,7 +168,7 @@ async fn a_log_is_followed_while_its_process_is_fed() {
 }
 
 #[tokio::test]
-async fn ports_are_waited_for_and_never_anybody_elses() {
+async fn process_start_waits_for_its_own_ports_only() {
     let stage = Stage::start().await;
     let (_, id) = stage.checkout().await;
     let made =
@@ -199,7 +199,7 @@ async fn a_start_that_is_sent_twice_starts_once() {
 }
 
 #[tokio::test]
-async fn what_keeps_a_sandbox_awake_is_told_and_taken_away() {
+async fn keep_alive_is_shown_and_ended() {
     let stage = Stage::start().await;
     let (_, id) = stage.checkout().await;
     let status = format!("/v1/sandboxes/{id}/status");

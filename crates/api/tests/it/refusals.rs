@@ -4,10 +4,10 @@ use serde_json::{Value, json};
 
 use crate::stage::{Plan, Stage, request, text};
 
-const NOBODY: &str = "00000000-0000-0000-0000-000000000001";
+const UNKNOWN_ID: &str = "00000000-0000-0000-0000-000000000001";
 
 #[tokio::test]
-async fn what_cannot_be_read_is_refused_by_field() {
+async fn malformed_requests_are_refused_by_field() {
     let stage = Stage::start().await;
     let (_, id) = stage.checkout().await;
     let sandbox = |rest: &str| format!("/v1/sandboxes/{id}{rest}");
@@ -197,7 +197,7 @@ async fn bodies_are_refused_where_none_is_taken() {
 }
 
 #[tokio::test]
-async fn what_does_not_exist_is_said_so() {
+async fn unknown_ids_and_routes_are_refused_by_code() {
     let stage = Stage::start().await;
     for (method, path, code) in [
         ("GET", "/".to_owned(), "not_found"),
@@ -209,10 +209,10 @@ async fn what_does_not_exist_is_said_so() {
         ("GET", "/v1/pools/nosuch".to_owned(), "template_unknown"),
         ("GET", "/v1/pools/..%2fx".to_owned(), "template_unknown"),
         ("GET", "/v1/templates/%ff".to_owned(), "not_found"),
-        ("GET", format!("/v1/sandboxes/{NOBODY}"), "sandbox_unknown"),
+        ("GET", format!("/v1/sandboxes/{UNKNOWN_ID}"), "sandbox_unknown"),
         ("GET", "/v1/sandboxes/7".to_owned(), "sandbox_unknown"),
-        ("POST", format!("/v1/sandboxes/{NOBODY}/freeze"), "sandbox_unknown"),
-        ("DELETE", format!("/v1/checkouts/{NOBODY}"), "lease_unknown"),
+        ("POST", format!("/v1/sandboxes/{UNKNOWN_ID}/freeze"), "sandbox_unknown"),
+        ("DELETE", format!("/v1/checkouts/{UNKNOWN_ID}"), "lease_unknown"),
         ("DELETE", "/v1/checkouts/x".to_owned(), "lease_unknown"),
         ("DELETE", "/v1/keys/x".to_owned(), "not_found"),
         ("GET", "/docs/errors/nosuch".to_owned(), "not_found"),
@@ -256,7 +256,8 @@ async fn bodies_of_the_wrong_form_are_refused() {
     }
     let untyped = stage.raw(&post("", b"{\"template\":\"default\"}")).await;
     untyped.expect(201);
-    // Without a size, and larger than allowed: the answer must arrive though nobody reads the rest.
+    // Without a size, and larger than allowed: the answer must arrive though the server stops
+    // reading.
     let chunked = format!(
         "POST /v1/checkouts HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {}\r\n\
          transfer-encoding: chunked\r\n\r\n",
@@ -270,7 +271,7 @@ async fn bodies_of_the_wrong_form_are_refused() {
     }
     bytes.extend_from_slice(b"0\r\n\r\n");
     stage.raw(&bytes).await.problem("too_large");
-    let path = format!("/v1/sandboxes/{NOBODY}/files?path=/workspace/a");
+    let path = format!("/v1/sandboxes/{UNKNOWN_ID}/files?path=/workspace/a");
     let upload = request(&stage.admin, "PUT", &path, "", &vec![0; 4 << 20]);
     stage.raw(&upload).await.problem("sandbox_unknown");
 }
@@ -311,11 +312,11 @@ async fn bodies_take_no_more_memory_than_there_is() {
 }
 
 #[tokio::test]
-async fn who_may_not_use_a_sandbox_is_told_before_its_body_is_read() {
+async fn caller_without_access_is_refused_before_the_body_is_read() {
     let stage = Stage::start().await;
     let (_, id) = stage.checkout().await;
     let other = stage.key(model::Role::Use).await;
-    for (key, id) in [(&stage.admin, NOBODY), (&other, id.as_str())] {
+    for (key, id) in [(&stage.admin, UNKNOWN_ID), (&other, id.as_str())] {
         let path = format!("/v1/sandboxes/{id}/exec");
         let answer = stage.raw(&begun(key, &path, 1000, 10)).await;
         answer.problem("sandbox_unknown");
@@ -354,7 +355,7 @@ async fn hosts_and_origins_are_checked() {
 }
 
 #[tokio::test]
-async fn a_key_that_calls_too_often_is_told_when_to_come_back() {
+async fn rate_limited_key_gets_retry_after() {
     let mut plan = Plan::default();
     plan.settings.web.rate_limit_per_s = Some(2);
     let stage = Stage::with(plan).await;
@@ -372,7 +373,7 @@ async fn a_key_that_calls_too_often_is_told_when_to_come_back() {
 }
 
 #[tokio::test]
-async fn requests_have_ids() {
+async fn every_answer_has_a_request_id() {
     let stage = Stage::start().await;
     let with = |id: &str| {
         let headers = format!("x-request-id: {id}\r\n");
@@ -385,7 +386,7 @@ async fn requests_have_ids() {
 }
 
 #[tokio::test]
-async fn a_full_pool_says_when_to_come_back() {
+async fn full_pool_answers_with_retry_after() {
     let mut plan = Plan::default();
     plan.engine.templates[0].pool.pool_size = 1;
     plan.engine.templates[0].pool.max_overflow = 0;

@@ -3,11 +3,11 @@
 use model::Role;
 use serde_json::{Value, json};
 
+use crate::conversation_client::{outcome, output};
 use crate::stage::{Stage, request, text};
-use crate::talk::{outcome, output};
 
 #[tokio::test]
-async fn a_session_says_how_it_is_from_its_first_word_to_its_last() {
+async fn session_view_follows_its_life() {
     let stage = Stage::start().await;
     let asked = json!({"template": "default", "metadata": {"user": "ada"}, "env": {"A": "1"},
         "config": {"model": "m"}, "idle_timeout_s": 60, "on_disconnect": "abort"});
@@ -97,7 +97,7 @@ async fn sessions_are_listed_newest_first_in_pages_and_by_their_words() {
 }
 
 #[tokio::test]
-async fn a_session_is_set_aside_taken_up_stopped_and_forked() {
+async fn session_is_paused_resumed_stopped_and_forked() {
     let stage = Stage::start().await;
     let id = stage.session().await;
     stage.talk(&id, "echo one").await;
@@ -217,7 +217,7 @@ async fn the_same_request_makes_one_session_also_over_a_restart() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_is_refused_by_field() {
+async fn session_requests_are_refused_by_field() {
     let stage = Stage::start().await;
     for (body, code, field) in [
         (json!({"template": "default", "idle_timeout_s": 0}), "invalid_argument", "idle_timeout_s"),
@@ -281,7 +281,7 @@ async fn sessions_are_counted_by_status_and_their_sandboxes_by_state() {
 }
 
 #[tokio::test]
-async fn what_happened_to_a_session_is_replayed_to_who_was_away() {
+async fn session_events_are_replayed_after_a_reconnect() {
     let stage = Stage::start().await;
     let (id, other) = (stage.session().await, stage.session().await);
     stage.talk(&id, "echo hi").await;

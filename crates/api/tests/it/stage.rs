@@ -18,7 +18,7 @@ use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
-use crate::answer::{Answer, Connection, PATIENCE};
+use crate::raw_client::{Answer, Connection, PATIENCE};
 
 /// How a server is to be.
 pub(crate) struct Plan {

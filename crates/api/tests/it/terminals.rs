@@ -8,7 +8,7 @@ use tokio_tungstenite::tungstenite::client::IntoClientRequest as _;
 use tokio_tungstenite::tungstenite::{Error, Message};
 use tokio_tungstenite::{WebSocketStream, client_async};
 
-use crate::answer::PATIENCE;
+use crate::raw_client::PATIENCE;
 use crate::stage::{Stage, text};
 
 struct Socket(WebSocketStream<TcpStream>);
@@ -93,7 +93,7 @@ async fn a_terminal_passes_bytes_both_ways_and_ends_with_its_client() {
 }
 
 #[tokio::test]
-async fn a_terminal_tells_the_end_of_its_process() {
+async fn terminal_reports_the_end_of_its_process() {
     let stage = Stage::start().await;
     let (_, id) = stage.checkout().await;
     let path = format!("/v1/sandboxes/{id}/terminal?command=echo%20hi;%20exit%207&keep");
@@ -108,7 +108,7 @@ async fn a_terminal_tells_the_end_of_its_process() {
 }
 
 #[tokio::test]
-async fn a_socket_is_refused_before_it_is_one() {
+async fn websocket_is_refused_before_the_upgrade() {
     let stage = Stage::start().await;
     let (_, id) = stage.checkout().await;
     let reader = stage.key(model::Role::Read).await;
@@ -127,7 +127,7 @@ async fn a_socket_is_refused_before_it_is_one() {
 }
 
 #[tokio::test]
-async fn changes_are_told_on_a_socket() {
+async fn watch_reports_changes_on_a_websocket() {
     let stage = Stage::start().await;
     let (_, id) = stage.checkout().await;
     let path = format!("/v1/sandboxes/{id}/files/watch?path=/workspace");

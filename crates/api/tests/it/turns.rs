@@ -2,11 +2,11 @@
 
 use serde_json::{Value, json};
 
+use crate::conversation_client::{Piece, names, next, outcome, output, rest, until};
 use crate::stage::{Stage, request, text};
-use crate::talk::{Piece, names, next, outcome, output, rest, until};
 
 #[tokio::test]
-async fn a_turn_is_told_as_it_goes_and_told_again_from_anywhere() {
+async fn turn_is_streamed_and_replayed_from_any_piece() {
     let stage = Stage::start().await;
     let id = stage.session().await;
     let told = stage.talk(&id, "echo one; echo two >&2; exit 3").await;
@@ -32,7 +32,7 @@ async fn a_turn_is_told_as_it_goes_and_told_again_from_anywhere() {
     let seen = stage
         .raw(&request(&stage.admin, "GET", &events, &format!("last-event-id: {last}\r\n"), b""))
         .await;
-    assert_eq!(seen.status, 204, "whoever has seen the end need not come back");
+    assert_eq!(seen.status, 204, "a client that has seen the end need not reconnect");
     let json = "accept: application/json\r\n";
     let page = stage
         .raw(&request(&stage.admin, "GET", &format!("{events}?after=1&limit=2"), json, b""))
@@ -127,7 +127,7 @@ async fn a_client_that_goes_away_in_the_middle_finds_the_rest_when_it_is_back() 
 }
 
 #[tokio::test]
-async fn two_can_follow_one_turn_and_neither_holds_up_the_other() {
+async fn turn_has_two_followers_that_do_not_delay_each_other() {
     let stage = Stage::start().await;
     let id = stage.session().await;
     let mut first = stage.say(&id, json!({"input": "echo a; sleep 1; echo b"})).await;

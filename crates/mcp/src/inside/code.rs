@@ -1,23 +1,22 @@
-//! Finding one's way in the code that is in the sandbox: files by name, lines by what is in them, and
-//! the lines around them.
+//! Tools for code in the sandbox: find files by name, find lines by text, and read ranges of lines.
 
 use engine::{EntryKind, FindQuery, SearchQuery, UseKind};
 use rmcp::schemars::{self, JsonSchema};
 use serde::{Deserialize, Serialize};
 
 use super::files::{Directory, listed};
-use super::{Used, WORKSPACE};
+use super::{UseTarget, WORKSPACE};
 use crate::text_file;
 use crate::tool::{About, Call, Effect, Tool};
-use web::checks::checked_path;
 use web::front::Needs;
+use web::input_checks::checked_path;
 use web::refused::Refused;
 
 /// Files that are looked at for one name.
 const FILES_MAX: u32 = 50_000;
-/// Names that are told.
+/// The most names in an answer.
 const MATCHES_MAX: usize = 10;
-/// Lines that are told.
+/// The most lines in an answer.
 const LINES_MAX: u32 = 200;
 /// Directories that hold what others made.
 const SKIPPED: [&str; 10] = [
@@ -33,27 +32,30 @@ const SKIPPED: [&str; 10] = [
     "coverage",
 ];
 
-pub(super) fn tools() -> Vec<Tool<Used>> {
+pub(super) fn tools() -> Vec<Tool<UseTarget>> {
     let reads = |name, text| About::new(name, text, Needs::Read, Effect::Reads);
     vec![
         Tool::new(
             reads(
                 "codegenFileSearch",
-                "Find files by name: those that have the letters of the query in this order in their name, the best 10. \
-                 Directories such as node_modules and .git are passed over.",
+                "Find files by name: the 10 best whose names contain the letters of the query in order. \
+                 Directories such as node_modules and .git are skipped.",
             ),
             file_search,
         ),
         Tool::new(
             reads(
                 "codegenGrepSearch",
-                "Find lines with a text in them, as it is and not as a pattern, beneath the working directory: at most 200.",
+                "Find lines that contain a text, taken literally and not as a pattern, beneath the working directory: at most 200.",
             ),
             grep_search,
         ),
         Tool::new(reads("codegenReadFileRange", "Read some lines of a file."), read_range),
         Tool::new(
-            reads("codegenListDir", "The files and directories in a directory of the workspace."),
+            reads(
+                "codegenListDir",
+                "List the files and directories in a directory of the workspace.",
+            ),
             list_dir,
         ),
     ]
@@ -71,15 +73,15 @@ struct FileSearch {
 
 #[derive(Serialize, JsonSchema)]
 struct FilesFound {
-    /// It was looked for.
+    /// Whether the search was carried out.
     success: bool,
     /// The paths, the best first.
     matches: Vec<String>,
-    /// What was looked for.
+    /// The query.
     query: String,
 }
 
-async fn file_search(call: Call<Used>, asked: FileSearch) -> Result<FilesFound, Refused> {
+async fn file_search(call: Call<UseTarget>, asked: FileSearch) -> Result<FilesFound, Refused> {
     if asked.query.trim().is_empty() {
         return Err(Refused::invalid("query", "query: is empty"));
     }
@@ -138,24 +140,24 @@ fn rank(name: &str, query: &str) -> Option<(u8, usize)> {
 struct GrepSearch {
     /// The text.
     query: String,
-    /// Whether A and a differ; they do not if not given.
+    /// Whether upper and lower case differ; false if not given.
     #[serde(default)]
     case_sensitive: Option<bool>,
-    /// Only in files whose names are like this, such as `*.rs`; several are separated by commas.
+    /// Only files whose names match this pattern, such as `*.rs`; several are separated by commas.
     #[serde(default)]
     include_pattern: Option<String>,
-    /// Not in directories of these names; several are separated by commas.
+    /// Skip directories with this name; several are separated by commas.
     #[serde(default)]
     exclude_pattern: Option<String>,
 }
 
 #[derive(Serialize, JsonSchema)]
 struct LinesFound {
-    /// It was looked for.
+    /// Whether the search was carried out.
     success: bool,
     /// The lines.
     results: Vec<Line>,
-    /// Whether there are more than are told.
+    /// Whether there are more lines.
     truncated: bool,
 }
 
@@ -171,7 +173,7 @@ struct Line {
     text: String,
 }
 
-async fn grep_search(call: Call<Used>, asked: GrepSearch) -> Result<LinesFound, Refused> {
+async fn grep_search(call: Call<UseTarget>, asked: GrepSearch) -> Result<LinesFound, Refused> {
     if asked.query.is_empty() {
         return Err(Refused::invalid("query", "query: is empty"));
     }
@@ -232,7 +234,7 @@ struct Range {
     total_lines: u64,
 }
 
-async fn read_range(call: Call<Used>, asked: ReadRange) -> Result<Range, Refused> {
+async fn read_range(call: Call<UseTarget>, asked: ReadRange) -> Result<Range, Refused> {
     let file = checked_path("targetFile", asked.target_file)?;
     let used = call.begin(UseKind::Read).await?;
     let (_, text) = text_file::read_text(&used, &file).await?;
@@ -245,7 +247,7 @@ async fn read_range(call: Call<Used>, asked: ReadRange) -> Result<Range, Refused
 fn lines(text: &str, first: u64, last: u64) -> Result<(String, u64), Refused> {
     let total = text.split_inclusive('\n').count() as u64;
     if first == 0 || last < first {
-        let cause = "startLineOneIndexed: must be at least 1 and not after the last line wanted";
+        let cause = "startLineOneIndexed: must be at least 1 and not after the last requested line";
         return Err(Refused::invalid("startLineOneIndexed", cause));
     }
     if first > total.max(1) {
@@ -268,11 +270,11 @@ struct ListDir {
 struct Listed {
     /// It was read.
     success: bool,
-    /// What is in it.
+    /// Its entries.
     directory: Directory,
 }
 
-async fn list_dir(call: Call<Used>, asked: ListDir) -> Result<Listed, Refused> {
+async fn list_dir(call: Call<UseTarget>, asked: ListDir) -> Result<Listed, Refused> {
     let given = match asked.relative_workspace_path.as_str() {
         "" => ".".to_owned(),
         _ => asked.relative_workspace_path,
@@ -286,7 +288,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_that_fit_better_come_first() {
+    fn file_search_ranks_better_matches_first() {
         let mut names = ["domain.rs", "main.rs", "m_a_i_n.txt", "other.rs", "mainframe.rs"];
         names.sort_by_key(|name| rank(name, "main.rs").unwrap_or((9, 0)));
         assert_eq!(names[0], "main.rs");
@@ -295,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_are_taken_as_they_are() {
+    fn read_range_returns_lines_unchanged() {
         let text = "one\ntwo\r\n\nfour";
         for (first, last, content) in [
             (1, 1, Some("one\n")),
@@ -314,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn patterns_are_names() {
+    fn search_patterns_are_file_names() {
         let names = |text| listed_names(Some(text)).collect::<Vec<_>>();
         assert_eq!(names("*.rs, **/*.py,,target/**,x/"), ["*.rs", "*.py", "target", "x"]);
         assert_eq!(listed_names(None).count(), 0);

@@ -5,12 +5,12 @@ use rmcp::schemars::{self, JsonSchema};
 use serde::{Deserialize, Serialize};
 use wire::Time;
 
-use super::{Nothing, Used, WORKSPACE};
+use super::{Nothing, UseTarget, WORKSPACE};
 use crate::edit::{self, Names};
 use crate::text_file::{self, READ_BYTES_MAX};
 use crate::tool::{About, Call, Effect, Tool};
-use web::checks::checked_path;
 use web::front::Needs;
+use web::input_checks::checked_path;
 use web::octal::octal;
 use web::refused::Refused;
 
@@ -18,16 +18,22 @@ use web::refused::Refused;
 const ENTRIES_MAX: usize = 10_000;
 const PAGE: u32 = 1000;
 
-pub(super) fn tools() -> Vec<Tool<Used>> {
+pub(super) fn tools() -> Vec<Tool<UseTarget>> {
     let reads = |name, text| About::new(name, text, Needs::Read, Effect::Reads);
     let changes = |name, text| About::new(name, text, Needs::Use, Effect::Changes);
     vec![
         Tool::new(
-            reads("fsGetWorkingDirectory", "Where programs start and relative paths begin."),
+            reads(
+                "fsGetWorkingDirectory",
+                "Get the working directory: programs start and relative paths begin there.",
+            ),
             working_directory,
         ),
         Tool::new(
-            reads("fsListDirectory", "The files and directories in a directory, one level deep."),
+            reads(
+                "fsListDirectory",
+                "List the files and directories in a directory, one level deep.",
+            ),
             list_directory,
         ),
         Tool::new(
@@ -40,7 +46,7 @@ pub(super) fn tools() -> Vec<Tool<Used>> {
         Tool::new(
             changes(
                 "fsWriteFile",
-                "Write a whole file, or with isDirectory make a directory. Directories above it are made; what was there is \
+                "Write a whole file, or create a directory with isDirectory. Missing parents are created; an existing file is \
                  replaced.",
             ),
             write_file,
@@ -48,14 +54,14 @@ pub(super) fn tools() -> Vec<Tool<Used>> {
         Tool::new(
             changes(
                 "fsEditFile",
-                "Replace a text in a file. It must be there exactly once, unless replaceAll is given.",
+                "Replace a text in a file. It must occur exactly once, unless replaceAll is set.",
             ),
             edit_file,
         ),
         Tool::new(
             changes(
                 "fsDeleteFileOrDirectory",
-                "Remove a file, or a directory, if it is empty or recursive is given.",
+                "Remove a file, or a directory if it is empty or recursive is set.",
             ),
             delete,
         ),
@@ -69,7 +75,7 @@ struct WorkingDirectory {
 }
 
 async fn working_directory(
-    _: Call<Used>,
+    _: Call<UseTarget>,
     Nothing {}: Nothing,
 ) -> Result<WorkingDirectory, Refused> {
     Ok(WorkingDirectory { path: WORKSPACE.to_owned() })
@@ -77,8 +83,8 @@ async fn working_directory(
 
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct At {
-    /// Where it is.
+struct PathArgument {
+    /// Its path.
     path: String,
 }
 
@@ -91,23 +97,23 @@ struct Listed {
 /// A directory.
 #[derive(Serialize, JsonSchema)]
 pub(super) struct Directory {
-    /// Where it is.
+    /// Its path.
     path: String,
-    /// Its last name.
+    /// Its file name.
     name: String,
     /// Files in it, and links.
     files: Vec<File>,
     /// Directories in it.
     subdirectories: Vec<Subdirectory>,
-    /// Whether there is more than is told.
+    /// Whether the directory has more entries.
     truncated: bool,
 }
 
 #[derive(Serialize, JsonSchema)]
 struct Subdirectory {
-    /// Where it is.
+    /// Its path.
     path: String,
-    /// Its last name.
+    /// Its file name.
     name: String,
 }
 
@@ -115,9 +121,9 @@ struct Subdirectory {
 #[derive(Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 struct File {
-    /// Where it is.
+    /// Its path.
     path: String,
-    /// Its last name.
+    /// Its file name.
     name: String,
     /// Its permissions in octal.
     permissions: String,
@@ -140,7 +146,7 @@ impl File {
 }
 
 /// A directory and what is in it.
-pub(super) async fn listed(call: &Call<Used>, path: String) -> Result<Directory, Refused> {
+pub(super) async fn listed(call: &Call<UseTarget>, path: String) -> Result<Directory, Refused> {
     let used = call.begin(UseKind::Read).await?;
     let (mut files, mut subdirectories) = (Vec::new(), Vec::new());
     let (mut after, mut truncated): (Option<Vec<u8>>, _) = (None, false);
@@ -173,7 +179,7 @@ fn last_name(path: &str) -> String {
     path.trim_end_matches('/').rsplit('/').next().unwrap_or_default().to_owned()
 }
 
-async fn list_directory(call: Call<Used>, asked: At) -> Result<Listed, Refused> {
+async fn list_directory(call: Call<UseTarget>, asked: PathArgument) -> Result<Listed, Refused> {
     let path = checked_path("path", asked.path)?;
     Ok(Listed { directory: listed(&call, path).await? })
 }
@@ -182,7 +188,7 @@ async fn list_directory(call: Call<Used>, asked: At) -> Result<Listed, Refused> 
 struct FileContent {
     #[serde(flatten)]
     file: File,
-    /// What is in it.
+    /// Its contents.
     content: String,
     /// `utf-8`, or `base64` where it is not text.
     encoding: &'static str,
@@ -190,7 +196,7 @@ struct FileContent {
     truncated: bool,
 }
 
-async fn read_file(call: Call<Used>, asked: At) -> Result<FileContent, Refused> {
+async fn read_file(call: Call<UseTarget>, asked: PathArgument) -> Result<FileContent, Refused> {
     let path = checked_path("path", asked.path)?;
     let used = call.begin(UseKind::Read).await?;
     let read = text_file::read(&used, &path, 0, READ_BYTES_MAX).await?;
@@ -211,28 +217,28 @@ async fn read_file(call: Call<Used>, asked: At) -> Result<FileContent, Refused> 
 #[derive(Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct WriteFile {
-    /// Where it is to be.
+    /// Its path.
     path: String,
-    /// What is to be in it.
+    /// Its contents.
     #[serde(default)]
     content: Option<String>,
     /// Its permissions in octal, such as 0755.
     #[serde(default)]
     permissions: Option<String>,
-    /// Make a directory.
+    /// Create a directory instead of a file.
     #[serde(default)]
     is_directory: Option<bool>,
 }
 
 #[derive(Serialize, JsonSchema)]
-struct Told {
-    /// Where it is, or was.
+struct Done {
+    /// Its path.
     path: String,
     /// What was done.
     message: &'static str,
 }
 
-async fn write_file(call: Call<Used>, asked: WriteFile) -> Result<Told, Refused> {
+async fn write_file(call: Call<UseTarget>, asked: WriteFile) -> Result<Done, Refused> {
     let path = checked_path("path", asked.path)?;
     let mode = asked.permissions.as_deref().map(permissions).transpose()?;
     let used = call.begin(UseKind::Files).await?;
@@ -241,11 +247,11 @@ async fn write_file(call: Call<Used>, asked: WriteFile) -> Result<Told, Refused>
         if mode.is_some() {
             used.set_about(&path, mode, None).await?;
         }
-        return Ok(Told { path, message: "Directory created successfully" });
+        return Ok(Done { path, message: "Directory created successfully" });
     }
     let content = asked.content.unwrap_or_default();
     text_file::write(&used, &path, content.as_bytes(), mode).await?;
-    Ok(Told { path, message: "File created/updated successfully" })
+    Ok(Done { path, message: "File created/updated successfully" })
 }
 
 fn permissions(text: &str) -> Result<u32, Refused> {
@@ -258,13 +264,13 @@ fn permissions(text: &str) -> Result<u32, Refused> {
 #[derive(Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct EditFile {
-    /// Where it is.
+    /// Its path.
     path: String,
-    /// What is to be replaced, exactly as it is in the file.
+    /// The text to replace, exactly as it is in the file.
     old_string: String,
-    /// What is to be there instead.
+    /// The new text.
     new_string: String,
-    /// Replace every place where it is.
+    /// Replace every occurrence.
     #[serde(default)]
     replace_all: Option<bool>,
 }
@@ -272,13 +278,13 @@ struct EditFile {
 #[derive(Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 struct Edited {
-    /// Where it is.
+    /// Its path.
     path: String,
-    /// How many places were replaced.
+    /// How many occurrences were replaced.
     occurrences_replaced: u64,
 }
 
-async fn edit_file(call: Call<Used>, asked: EditFile) -> Result<Edited, Refused> {
+async fn edit_file(call: Call<UseTarget>, asked: EditFile) -> Result<Edited, Refused> {
     let path = checked_path("path", asked.path)?;
     let used = call.begin(UseKind::Files).await?;
     let (_, text) = text_file::read_text(&used, &path).await?;
@@ -293,31 +299,34 @@ async fn edit_file(call: Call<Used>, asked: EditFile) -> Result<Edited, Refused>
 #[derive(Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct Delete {
-    /// Where it is.
+    /// Its path.
     path: String,
-    /// Whether a directory is expected there; what is there counts if not given.
+    /// Whether the path must be a directory; either is accepted if not given.
     #[serde(default)]
     is_directory: Option<bool>,
-    /// A directory with everything in it.
+    /// Remove a directory with all its contents.
     #[serde(default)]
     recursive: Option<bool>,
 }
 
-async fn delete(call: Call<Used>, asked: Delete) -> Result<Told, Refused> {
+async fn delete(call: Call<UseTarget>, asked: Delete) -> Result<Done, Refused> {
     let path = checked_path("path", asked.path)?;
     let used = call.begin(UseKind::Files).await?;
     let is_directory = used.stat(&path).await?.kind == EntryKind::Directory;
     match (asked.is_directory, is_directory) {
         (Some(true), false) => {
-            return Err(Refused::invalid("isDirectory", "isDirectory: it is no directory"));
+            return Err(Refused::invalid(
+                "isDirectory",
+                "isDirectory: the path is not a directory",
+            ));
         }
         (Some(false), true) => {
-            return Err(Refused::invalid("isDirectory", "isDirectory: it is a directory"));
+            return Err(Refused::invalid("isDirectory", "isDirectory: the path is a directory"));
         }
         (Some(_) | None, _) => {}
     }
     used.remove(&path, asked.recursive.unwrap_or(false)).await?;
     let message =
         if is_directory { "Directory deleted successfully" } else { "File deleted successfully" };
-    Ok(Told { path, message })
+    Ok(Done { path, message })
 }

@@ -1,5 +1,5 @@
-//! What keeps the sandbox awake, and how to let it rest. There is one schedule for a sandbox, whoever
-//! asks and by whatever way.
+//! The keep-alive status of the sandbox, and ending its keep-alive. A sandbox has one schedule,
+//! shared by all callers and interfaces.
 
 use engine::SandboxStatusReport;
 use model::ProcessRecord;
@@ -8,18 +8,18 @@ use rmcp::schemars::{self, JsonSchema};
 use serde::{Deserialize, Serialize};
 use wire::Time;
 
-use super::{Nothing, Used, now};
+use super::{Nothing, UseTarget, now};
 use crate::tool::{About, Call, Effect, Tool};
 use web::front::Needs;
 use web::refused::Refused;
 
-pub(super) fn tools() -> Vec<Tool<Used>> {
+pub(super) fn tools() -> Vec<Tool<UseTarget>> {
     vec![
         Tool::new(
             About::new(
                 "stop",
-                "Take keepAlive from the processes that have it now, at once or after `timeout` seconds, so that the sandbox \
-                 may rest. Nothing is killed. The latest call counts; an immediate one cancels one that is scheduled.",
+                "End the keepAlive of the processes that have it now, at once or after `timeout` seconds, so that the sandbox \
+                 may be frozen. No process is killed. The latest call counts; an immediate one cancels a scheduled one.",
                 Needs::Use,
                 Effect::Changes,
             ),
@@ -28,7 +28,7 @@ pub(super) fn tools() -> Vec<Tool<Used>> {
         Tool::new(
             About::new(
                 "status",
-                "Whether anything keeps the sandbox awake, and which processes do. It does not wake it.",
+                "Show whether the sandbox is kept from being frozen, and by which processes. This does not thaw it.",
                 Needs::Read,
                 Effect::Reads,
             ),
@@ -37,15 +37,15 @@ pub(super) fn tools() -> Vec<Tool<Used>> {
     ]
 }
 
-/// What keeps a sandbox awake.
+/// The keep-alive status of a sandbox.
 #[derive(Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 struct Status {
-    /// `awake` while something keeps it so, else `auto`.
+    /// `awake` while something keeps it from being frozen, else `auto`.
     state: &'static str,
-    /// When the processes will no longer keep it awake, in UTC.
+    /// When the keep-alive of the processes ends, in UTC.
     scheduled_stop_at: Option<String>,
-    /// The processes that keep it awake.
+    /// The processes that keep it from being frozen.
     keep_alive_processes: Vec<KeepAlive>,
 }
 
@@ -56,11 +56,11 @@ struct KeepAlive {
     pid: String,
     /// Its name.
     name: String,
-    /// What was started.
+    /// Its command line.
     command: String,
     /// When, in UTC.
     started_at: String,
-    /// After how many seconds it is killed; 0 is never.
+    /// Its timeout in seconds; 0 is none.
     timeout: u64,
 }
 
@@ -77,7 +77,7 @@ impl Status {
         }
     }
 
-    /// A session without a sandbox: nothing is there that could be awake.
+    /// The status of a session without a sandbox.
     const fn of_nothing() -> Self {
         Self { state: "auto", scheduled_stop_at: None, keep_alive_processes: Vec::new() }
     }
@@ -98,12 +98,12 @@ impl KeepAlive {
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Stop {
-    /// In how many seconds; at once if not given, or 0.
+    /// After this many seconds; at once if not given or 0.
     #[serde(default)]
     timeout: Option<i64>,
 }
 
-async fn stop(call: Call<Used>, asked: Stop) -> Result<Status, Refused> {
+async fn stop(call: Call<UseTarget>, asked: Stop) -> Result<Status, Refused> {
     let after_s = asked.timeout.and_then(|seconds| u64::try_from(seconds).ok()).unwrap_or(0);
     let Some(sandbox) = now(call.of, &call.app, call.caller)? else {
         return Ok(Status::of_nothing());
@@ -113,7 +113,7 @@ async fn stop(call: Call<Used>, asked: Stop) -> Result<Status, Refused> {
     Ok(Status::new(&report))
 }
 
-async fn status(call: Call<Used>, Nothing {}: Nothing) -> Result<Status, Refused> {
+async fn status(call: Call<UseTarget>, Nothing {}: Nothing) -> Result<Status, Refused> {
     let Some(sandbox) = now(call.of, &call.app, call.caller)? else {
         return Ok(Status::of_nothing());
     };

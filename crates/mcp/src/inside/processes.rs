@@ -1,5 +1,5 @@
-//! Processes of the sandbox. How long a call waits and when a process is killed are two things: a
-//! wait that is over leaves the process alone.
+//! Processes of the sandbox. The wait of a call and the timeout of a process are independent: the
+//! end of a wait never kills the process.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -14,10 +14,10 @@ use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 use wire::Time;
 
-use super::{Nothing, Used, now};
+use super::{Nothing, UseTarget, now};
 use crate::tool::{About, Call, Effect, Tool};
-use web::checks::{checked, checked_env};
 use web::front::Needs;
+use web::input_checks::{checked, checked_env};
 use web::process_wait::{Waiting, refuse_taken};
 use web::refused::Refused;
 
@@ -29,28 +29,28 @@ const LIST_MAX: u32 = 1000;
 const LOG_BYTES: u64 = 64 << 10;
 const LOG_BYTES_MAX: u64 = 1 << 20;
 
-pub(super) fn tools() -> Vec<Tool<Used>> {
+pub(super) fn tools() -> Vec<Tool<UseTarget>> {
     let reads = |name, text| About::new(name, text, Needs::Read, Effect::Reads);
     let changes = |name, text| About::new(name, text, Needs::Use, Effect::Changes);
     vec![
         Tool::new(
             reads(
                 "processesList",
-                "The processes of the sandbox, the latest first, without their output.",
+                "List the processes of the sandbox, the latest first, without their output.",
             ),
             list,
         ),
         Tool::new(
             changes(
                 "processExecute",
-                "Start a process. With waitForCompletion its end is waited for, at most 58 seconds: past that pollRequired is \
-                 true, and the process runs on. Without keepAlive, timeout only ends the wait; with keepAlive the process \
-                 keeps the sandbox awake and is killed after timeout seconds (600 if not given, 0 is never).",
+                "Start a process. With waitForCompletion the call waits for its end, at most 58 seconds: after that pollRequired is \
+                 true, and the process continues. Without keepAlive, timeout only ends the wait; with keepAlive the process \
+                 keeps the sandbox from being frozen and is killed after timeout seconds (600 if not given, 0 is never).",
             ),
             execute,
         ),
-        Tool::new(reads("processGet", "A process with the end of its output."), get),
-        Tool::new(reads("processGetLogs", "What a process wrote, the end of it."), logs),
+        Tool::new(reads("processGet", "Get a process with the end of its output."), get),
+        Tool::new(reads("processGetLogs", "Get the end of a process's output."), logs),
         Tool::new(
             changes(
                 "processStop",
@@ -70,7 +70,7 @@ struct Process {
     pid: String,
     /// Its name.
     name: String,
-    /// What was started.
+    /// Its command line.
     command: String,
     /// `running`, `completed`, `failed`, `killed` or `stopped`.
     status: &'static str,
@@ -80,15 +80,15 @@ struct Process {
     completed_at: Option<String>,
     /// Its exit code; -1 if a signal ended it, null while it runs.
     exit_code: Option<i32>,
-    /// Where it was started.
+    /// Its working directory.
     working_dir: String,
-    /// Whether it is started again when it fails.
+    /// Whether it is restarted when it fails.
     restart_on_failure: bool,
-    /// How often at most; -1 is any number of times.
+    /// The most restarts; -1 is no limit.
     max_restarts: i64,
-    /// How often it was.
+    /// How often it was restarted.
     restart_count: u32,
-    /// Whether it keeps the sandbox awake.
+    /// Whether it keeps the sandbox from being frozen.
     keep_alive: bool,
 }
 
@@ -121,11 +121,11 @@ impl Process {
 struct ProcessList {
     /// The processes.
     processes: Vec<Process>,
-    /// Whether there are older ones that are not told.
+    /// Whether there are older ones that are not listed.
     truncated: bool,
 }
 
-async fn list(call: Call<Used>, Nothing {}: Nothing) -> Result<ProcessList, Refused> {
+async fn list(call: Call<UseTarget>, Nothing {}: Nothing) -> Result<ProcessList, Refused> {
     let Some(sandbox) = now(call.of, &call.app, call.caller)? else {
         return Ok(ProcessList { processes: Vec::new(), truncated: false });
     };
@@ -138,34 +138,34 @@ async fn list(call: Call<Used>, Nothing {}: Nothing) -> Result<ProcessList, Refu
 #[derive(Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct Execute {
-    /// A line for the shell.
+    /// A command line for the shell.
     command: String,
-    /// What the process is called; made up if not given.
+    /// The name of the process; generated if not given.
     #[serde(default)]
     name: Option<String>,
-    /// Where it starts; the workspace if not given.
+    /// Its working directory; the workspace if not given.
     #[serde(default)]
     working_dir: Option<String>,
-    /// Environment on top of that of the sandbox.
+    /// Environment variables, added to those of the sandbox.
     #[serde(default)]
     env: Option<BTreeMap<String, String>>,
     /// Wait for its end.
     #[serde(default)]
     wait_for_completion: Option<bool>,
-    /// In seconds. Without keepAlive how long to wait, 30 if not given; with it when the process is
-    /// killed.
+    /// In seconds. Without keepAlive: how long to wait, 30 if not given. With keepAlive: when the
+    /// process is killed.
     #[serde(default)]
     timeout: Option<i64>,
-    /// Wait until all of these are listened on.
+    /// Wait until all of these ports are open.
     #[serde(default)]
     wait_for_ports: Option<Vec<u16>>,
-    /// Start it again when it fails.
+    /// Restart it when it fails.
     #[serde(default)]
     restart_on_failure: Option<bool>,
-    /// How often at most; a negative number is any number of times.
+    /// The most restarts; a negative number is no limit.
     #[serde(default)]
     max_restarts: Option<i64>,
-    /// Let it keep the sandbox awake.
+    /// Keep the sandbox from being frozen while it runs.
     #[serde(default)]
     keep_alive: Option<bool>,
 }
@@ -221,15 +221,15 @@ struct Executed {
     status: &'static str,
     /// Its exit code; -1 if a signal ended it, null while it runs.
     exit_code: Option<i32>,
-    /// The end of what it wrote.
+    /// The end of its output.
     logs: Option<String>,
     /// What to do next.
     message: Option<String>,
-    /// The wait is over and the process is not: ask again with processGet.
+    /// The wait ended before the process: check it again with processGet.
     poll_required: Option<bool>,
 }
 
-async fn execute(call: Call<Used>, asked: Execute) -> Result<Executed, Refused> {
+async fn execute(call: Call<UseTarget>, asked: Execute) -> Result<Executed, Refused> {
     let request = asked.request()?;
     let ports = asked.wait_for_ports.clone().unwrap_or_default();
     let used = call.begin(UseKind::Exec).await?;
@@ -264,7 +264,7 @@ async fn execute(call: Call<Used>, asked: Execute) -> Result<Executed, Refused> 
     let message = (!is_done).then(|| {
         let what = if waits_for_end { "has not ended" } else { "does not listen on every port" };
         format!(
-            "The process {what} yet and runs on. Ask again with processGet, and its output is in processGetLogs; the \
+            "The process {what} yet and continues. Check it with processGet, and read its output with processGetLogs; the \
              identifier is {}.",
             record.name
         )
@@ -282,7 +282,7 @@ async fn execute(call: Call<Used>, asked: Execute) -> Result<Executed, Refused> 
 
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct Which {
+struct ProcessArgument {
     /// The process id or the name of the process.
     identifier: String,
 }
@@ -291,11 +291,11 @@ struct Which {
 struct ProcessWithLogs {
     #[serde(flatten)]
     process: Process,
-    /// The end of what it wrote, both outputs in the order in which they came.
+    /// The end of its output, both streams in the order in which they came.
     logs: String,
 }
 
-async fn get(call: Call<Used>, asked: Which) -> Result<ProcessWithLogs, Refused> {
+async fn get(call: Call<UseTarget>, asked: ProcessArgument) -> Result<ProcessWithLogs, Refused> {
     let sandbox = call.sandbox()?;
     let of = ProcessRef::parse(&asked.identifier);
     let record = call.app.engine.process(call.caller, sandbox, &of).await?;
@@ -305,13 +305,13 @@ async fn get(call: Call<Used>, asked: Which) -> Result<ProcessWithLogs, Refused>
 
 #[derive(Serialize, JsonSchema)]
 struct Logs {
-    /// Both outputs in the order in which they came.
+    /// Both streams in the order in which they came.
     logs: String,
     /// Whether there was more before.
     truncated: bool,
 }
 
-async fn logs(call: Call<Used>, asked: Which) -> Result<Logs, Refused> {
+async fn logs(call: Call<UseTarget>, asked: ProcessArgument) -> Result<Logs, Refused> {
     let sandbox = call.sandbox()?;
     let of = ProcessRef::parse(&asked.identifier);
     let record = call.app.engine.process(call.caller, sandbox, &of).await?;
@@ -319,9 +319,9 @@ async fn logs(call: Call<Used>, asked: Which) -> Result<Logs, Refused> {
     Ok(Logs { logs, truncated })
 }
 
-/// The end of what a process wrote, and whether there was more before.
+/// The end of a process's output, and whether there was more before.
 async fn tail(
-    call: &Call<Used>,
+    call: &Call<UseTarget>,
     sandbox: SandboxId,
     record: &ProcessRecord,
     max_bytes: u64,
@@ -344,14 +344,14 @@ struct Ended {
     status: &'static str,
 }
 
-async fn stop(call: Call<Used>, asked: Which) -> Result<Ended, Refused> {
+async fn stop(call: Call<UseTarget>, asked: ProcessArgument) -> Result<Ended, Refused> {
     let sandbox = call.sandbox()?;
     let of = ProcessRef::parse(&asked.identifier);
     let ended = call.app.engine.stop_process(call.caller, sandbox, &of, STOP_GRACE_MS).await?;
     Ok(Ended { status: ended.status().as_str() })
 }
 
-async fn kill(call: Call<Used>, asked: Which) -> Result<Ended, Refused> {
+async fn kill(call: Call<UseTarget>, asked: ProcessArgument) -> Result<Ended, Refused> {
     let sandbox = call.sandbox()?;
     let of = ProcessRef::parse(&asked.identifier);
     let ended = call.app.engine.kill_process(call.caller, sandbox, &of).await?;
@@ -370,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn the_wait_is_bounded_and_kills_nothing() {
+    fn process_wait_is_bounded_and_kills_nothing() {
         for (keep_alive, timeout, wait_s, kill_ms) in [
             (false, None, 30, None),
             (false, Some(5), 5, None),

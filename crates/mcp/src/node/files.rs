@@ -10,12 +10,12 @@ use crate::edit::{self, Names};
 use crate::text_file::{self, READ_BYTES_MAX};
 use crate::tool::Effect::{Changes, Reads};
 use crate::tool::{About, Call, Tool};
-use web::checks::checked_path;
 use web::front::Needs;
+use web::input_checks::checked_path;
 use web::octal::octal;
 use web::path::Name as _;
 use web::refused::Refused;
-use web::used::Used;
+use web::use_target::UseTarget;
 
 pub(super) fn tools() -> Vec<Tool<Node>> {
     vec![
@@ -23,7 +23,7 @@ pub(super) fn tools() -> Vec<Tool<Node>> {
             About::new(
                 "read_file",
                 "Read a file of a sandbox, or part of it: at most 1 MiB in one call. `content` is null and `content_base64` \
-                 is given where it is not UTF-8.",
+                 is set if the file is not UTF-8.",
                 Needs::Read,
                 Reads,
             ),
@@ -32,7 +32,7 @@ pub(super) fn tools() -> Vec<Tool<Node>> {
         Tool::new(
             About::new(
                 "write_file",
-                "Write a whole file in a sandbox, with the directories above it. What was there is replaced.",
+                "Write a whole file in a sandbox, with missing parent directories. An existing file is replaced.",
                 Needs::Use,
                 Changes,
             ),
@@ -41,7 +41,7 @@ pub(super) fn tools() -> Vec<Tool<Node>> {
         Tool::new(
             About::new(
                 "edit_file",
-                "Replace a text in a file of a sandbox. It must be there exactly once, unless all of them are meant.",
+                "Replace a text in a file of a sandbox. It must occur exactly once, unless `replace_all` is set.",
                 Needs::Use,
                 Changes,
             ),
@@ -51,7 +51,7 @@ pub(super) fn tools() -> Vec<Tool<Node>> {
 }
 
 async fn begin(call: &Call<Node>, sandbox: &str, kind: UseKind) -> Result<Use, Refused> {
-    Used::from(SandboxId::read(sandbox)?).begin(&call.app, call.caller, kind).await
+    UseTarget::from(SandboxId::read(sandbox)?).begin(&call.app, call.caller, kind).await
 }
 
 #[derive(Deserialize, JsonSchema)]
@@ -59,27 +59,27 @@ async fn begin(call: &Call<Node>, sandbox: &str, kind: UseKind) -> Result<Use, R
 struct ReadFile {
     /// The id of the sandbox.
     sandbox_id: String,
-    /// Where the file is.
+    /// The path of the file.
     path: String,
     /// The first byte; the beginning if not given.
     #[serde(default)]
     offset: Option<u64>,
-    /// At most so many bytes, and never more than 1 MiB.
+    /// The most bytes to read; never more than 1 MiB.
     #[serde(default)]
     length: Option<u64>,
 }
 
 #[derive(Serialize, JsonSchema)]
 struct FileText {
-    /// What is in it; null where that is not UTF-8.
+    /// Its contents; null if they are not UTF-8.
     content: Option<String>,
-    /// What is in it, where that is not UTF-8.
+    /// Its contents as base64, if they are not UTF-8.
     content_base64: Option<String>,
     /// The size of the whole file.
     size: u64,
     /// Its permissions, such as `0644`.
     mode: String,
-    /// Where to go on reading, if there is more.
+    /// The offset to continue reading at, if there is more.
     next_offset: Option<u64>,
 }
 
@@ -103,22 +103,23 @@ async fn read_file(call: Call<Node>, asked: ReadFile) -> Result<FileText, Refuse
 struct WriteFile {
     /// The id of the sandbox.
     sandbox_id: String,
-    /// Where the file is to be.
+    /// The path of the file.
     path: String,
-    /// What is to be in it, as text. One of this and `content_base64` must be given.
+    /// Its contents, as text. Exactly one of `content` and `content_base64` must be given.
     #[serde(default)]
     content: Option<String>,
-    /// What is to be in it, as base64.
+    /// Its contents, as base64.
     #[serde(default)]
     content_base64: Option<String>,
-    /// Its permissions in octal, such as `0755`; those of the file it replaces, or 0644, if not given.
+    /// Its permissions in octal, such as `0755`; those of the file it replaces, or 0644, if not
+    /// given.
     #[serde(default)]
     mode: Option<String>,
 }
 
 #[derive(Serialize, JsonSchema)]
 struct Written {
-    /// Where it is.
+    /// Its path.
     path: String,
     /// Its size.
     size: u64,
@@ -153,22 +154,22 @@ fn permissions(text: &str) -> Result<u32, Refused> {
 struct EditFile {
     /// The id of the sandbox.
     sandbox_id: String,
-    /// Where the file is.
+    /// The path of the file.
     path: String,
-    /// What is to be replaced, exactly as it is in the file.
+    /// The text to replace, exactly as it is in the file.
     old_text: String,
-    /// What is to be there instead.
+    /// The new text.
     new_text: String,
-    /// Replace every place where it is.
+    /// Replace every occurrence.
     #[serde(default)]
     replace_all: bool,
 }
 
 #[derive(Serialize, JsonSchema)]
 struct Edited {
-    /// Where it is.
+    /// Its path.
     path: String,
-    /// How many places were replaced.
+    /// How many occurrences were replaced.
     replaced: u64,
 }
 

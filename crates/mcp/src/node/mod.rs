@@ -1,15 +1,15 @@
-//! The tools of the server. Most are routes; a few do what no single route does: they read and write
-//! files as texts, and give a sandbox back by its own id.
+//! The tools of the server. Most are routes; a few do what no single route does: they read and
+//! write files as texts, and give a sandbox back by its own id.
 
 mod files;
-mod held;
-mod table;
+mod route_tools;
+mod sandbox_tools;
 
 use std::sync::Arc;
 
 use axum::Router;
 
-use super::server::Of;
+use super::server::ToolScope;
 use super::tool::Tool;
 use web::app::App;
 use web::operation::{Route, Verb};
@@ -24,9 +24,10 @@ struct Parts {
 }
 
 impl Node {
-    /// Handlers without the front, which every message has passed already. `document` describes them.
+    /// Handlers without the front, which every message has already passed. `document` describes
+    /// them.
     pub(super) fn new(app: &App, routes: Vec<Route>, document: &str) -> Self {
-        let all = [table::tools(&routes, document), held::tools(), files::tools()];
+        let all = [route_tools::tools(&routes, document), sandbox_tools::tools(), files::tools()];
         let tools = all.into_iter().flatten().collect();
         let routes = routes
             .into_iter()
@@ -41,13 +42,13 @@ impl Node {
     }
 }
 
-impl Of for Node {
+impl ToolScope for Node {
     const NAME: &'static str = "shoal";
-    const INSTRUCTIONS: &'static str = "Sandboxes to run programs in. `checkout` gives you one \
-        of your own within milliseconds; `exec`, `write_file`, `read_file` and the others take its \
-        `sandbox_id`; `return_sandbox` gives it back. Relative paths are those of /workspace. \
-        Programs that are to run on are processes: `start_process`. A session is a conversation \
-        whose files survive its sandbox. `why_sandbox` says why a sandbox is as it is, or how it ended.";
+    const INSTRUCTIONS: &'static str = "Sandboxes to run programs in. `checkout` hands out one \
+        for your exclusive use within milliseconds; `exec`, `write_file`, `read_file` and the others take its \
+        `sandbox_id`; `return_sandbox` returns it. Relative paths begin in /workspace. \
+        Use `start_process` for programs that must outlive a call. A session is a conversation \
+        whose files survive its sandbox. `why_sandbox` explains why a sandbox is in its state, or how it ended.";
 
     fn tools(&self) -> &[Tool<Self>] {
         &self.0.tools

@@ -1,5 +1,5 @@
-//! What a process wrote: a part of it as JSON, all of it as bytes, or followed. Only who follows one
-//! that runs holds a use; the rest is read from disk and wakes nothing.
+//! The output of a process: a page as JSON, all of it as bytes, or followed. Only following a
+//! running process is a use; the rest is read from disk and thaws nothing.
 
 use axum::extract::State;
 use axum::response::Response;
@@ -21,8 +21,8 @@ use web::front::Admitted;
 use web::path::NamedOf;
 use web::query::Query;
 use web::refused::Refused;
-use web::stream::{self, Format, NDJSON, Pieces, SSE};
-use web::used::Used;
+use web::stream::{self, BodySource, Format, NDJSON, SSE};
+use web::use_target::UseTarget;
 
 const PAGE_BYTES: u64 = 1 << 20;
 pub(super) const PAGE_BYTES_MAX: u64 = 4 << 20;
@@ -55,7 +55,9 @@ fn wanted(query: &mut Query) -> Result<LogWanted, Refused> {
         None | Some("both") => Ok(LogWanted::Both),
         Some("stdout") => Ok(LogWanted::Stdout),
         Some("stderr") => Ok(LogWanted::Stderr),
-        Some(other) => Err(Refused::bad("stream", format!("there is no stream {other:?}"))),
+        Some(other) => {
+            Err(Refused::bad("stream", format!("`stream`: {other:?} is not one of the streams")))
+        }
     }
 }
 
@@ -105,7 +107,7 @@ pub(super) async fn logs(
     }
 }
 
-/// A use for as long as somebody looks at a process that runs.
+/// A use while a client follows a running process.
 async fn watching(
     app: &App,
     caller: Caller,
@@ -114,7 +116,7 @@ async fn watching(
 ) -> Result<Option<engine::Use>, Refused> {
     match record.end {
         Some(_) => Ok(None),
-        None => Used::from(id).begin(app, caller, UseKind::Stream).await.map(Some),
+        None => UseTarget::from(id).begin(app, caller, UseKind::Stream).await.map(Some),
     }
 }
 
@@ -143,17 +145,17 @@ async fn page(
     })
 }
 
-fn bytes_of(kind: &'static str, pieces: impl Pieces) -> Response {
+fn bytes_of(kind: &'static str, pieces: impl BodySource) -> Response {
     let mut response = Response::new(stream::body(pieces));
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static(kind));
-    // What programs wrote is never to be taken for a page.
+    // A browser must never render output of a sandbox as a page.
     let no_sniffing = HeaderName::from_static("x-content-type-options");
     headers.insert(no_sniffing, HeaderValue::from_static("nosniff"));
     response
 }
 
-/// All that is written down, read as fast as it is taken.
+/// The whole stored log, read as fast as the client takes it.
 struct Part {
     app: App,
     caller: Caller,
@@ -164,7 +166,7 @@ struct Part {
     left: Option<u64>,
 }
 
-impl Pieces for Part {
+impl BodySource for Part {
     async fn next(&mut self) -> Option<Bytes> {
         loop {
             let max_bytes = self.left.unwrap_or(READ_BYTES).min(READ_BYTES);
@@ -173,7 +175,7 @@ impl Pieces for Part {
             }
             let asked = LogQuery { wanted: self.wanted, offset: Some(self.at), max_bytes };
             let page = self.app.engine.process_log(self.caller, self.id, &self.of, asked).await;
-            // What is cut off is seen to be: a log that can be read has an end.
+            // A cut-off body is noticed by the client: a complete log has a regular end.
             let page = page.ok()?;
             let went_on = page.next_offset > self.at;
             self.at = page.next_offset;
@@ -199,7 +201,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_form_is_as_it_is_accepted() {
+    fn log_format_follows_the_accept_header() {
         let mut headers = HeaderMap::new();
         assert_eq!(form(&headers), Form::Page);
         for (accept, expected) in [

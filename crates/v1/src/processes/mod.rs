@@ -1,11 +1,11 @@
-//! Processes: programs that outlive the request that started them. They are known by their id, by
-//! their process id inside or by their name. What only reads what is written down wakes nothing.
+//! Processes: programs that outlive the request that started them. A path names one by its id, its
+//! process id inside or its name. Reading stored data thaws nothing.
 
-mod acts;
-mod asked;
 mod logs;
+mod operations;
 mod output;
 mod start;
+mod start_request;
 
 use model::ErrorCode;
 use wire::ProcessRequest;
@@ -13,7 +13,7 @@ use wire::ProcessRequest;
 use crate::checkouts::ONCE;
 use crate::events::{AFTER_MAX, RESUME};
 use crate::exec::USING;
-use crate::used::SANDBOX_REFUSES;
+use crate::use_routes::SANDBOX_REFUSES;
 use web::front::Needs;
 use web::operation::{Content, Kind, Operation, Param, Route, Takes, Verb, json};
 use web::stream::{NDJSON, SSE};
@@ -23,7 +23,7 @@ const ONE: &str = "/v1/sandboxes/{id}/processes/{process}";
 const BYTES: &str = "application/octet-stream";
 const TEXT: &str = "text/plain; charset=utf-8";
 
-/// What reading may be refused for.
+/// Error codes of reading.
 const READING: &[ErrorCode] = &[
     ErrorCode::SandboxUnknown,
     ErrorCode::SandboxGone,
@@ -33,42 +33,35 @@ const READING: &[ErrorCode] = &[
     ErrorCode::ShuttingDown,
 ];
 
-/// What only running processes refuse.
+/// Error codes that only running processes have.
 const CHANGING: &[ErrorCode] = &[ErrorCode::ProcessOver, ErrorCode::StdinClosed];
 
 const STARTING: &[ErrorCode] =
     &[ErrorCode::ProcessNameTaken, ErrorCode::PortTaken, ErrorCode::IdempotencyConflict];
 
 pub(super) fn routes() -> Vec<Route> {
-    [lives(), input(), output()].into_iter().flatten().collect()
+    [start_and_read(), end(), input(), output()].into_iter().flatten().collect()
 }
 
 fn the_process(id: &'static str, about: &'static str) -> Operation {
     Operation::new(id, about).answers(200, "The process", [json("Process")])
 }
 
-/// Starting, looking, ending.
-fn lives() -> Vec<Route> {
+fn using(operation: Operation) -> Operation {
+    operation.refuses(USING).refuses(SANDBOX_REFUSES)
+}
+
+/// Starting and reading processes.
+fn start_and_read() -> Vec<Route> {
     let new = Operation::new(
         "start_process",
-        "Start a program that runs on when this request is over; its end, or its ports, may be waited for",
+        "Start a program that outlives this request; the answer may wait for its end or its ports",
     )
-    .answers(201, "The process; still `running` if the wait was over first", [json("Process")]);
-    let list = Operation::new("list_processes", "The processes of a sandbox, over or not").answers(
-        200,
-        "A page of them, the latest first",
-        [json("ProcessList")],
-    );
-    let get = the_process("get_process", "A process as it is now, or how it ended");
-    let stop = the_process(
-        "stop_process",
-        "Ask a process and all its descendants to end, and kill them if they have not in time",
-    );
-    let kill = the_process("kill_process", "Kill a process and all its descendants");
-    let signal = the_process("signal_process", "Send a signal to a process");
-    let wait =
-        the_process("wait_process", "Wait until a process is over, or until it has taken long");
-    let using = |operation: Operation| operation.refuses(USING).refuses(SANDBOX_REFUSES);
+    .answers(201, "The process; still `running` if the wait ended first", [json("Process")]);
+    let list =
+        Operation::new("list_processes", "List the processes of a sandbox, running or ended")
+            .answers(200, "A page of processes, the latest first", [json("ProcessList")]);
+    let get = the_process("get_process", "Get a process");
     vec![
         Route::new(
             Verb::Post,
@@ -81,32 +74,45 @@ fn lives() -> Vec<Route> {
             Verb::Get,
             ALL,
             Needs::Read,
-            acts::list,
+            operations::list,
             list.query([
                 Param::new(
                     "before",
                     Kind::Number(0, AFTER_MAX),
-                    "Only those with a lower number: `next` of the page before",
+                    "Only processes with a lower number: `next` of the previous page",
                 ),
                 Param::new(
                     "limit",
-                    Kind::Number(1, acts::PAGE_MAX),
-                    "At most so many; 100 if not given",
+                    Kind::Number(1, operations::PAGE_MAX),
+                    "The most processes in a page; 100 if not given",
                 ),
-                Param::new("running", Kind::Flag, "Only those that run"),
+                Param::new("running", Kind::Flag, "Only running processes"),
             ])
             .refuses(READING),
         ),
-        Route::new(Verb::Get, ONE, Needs::Read, acts::read, get.refuses(READING)),
+        Route::new(Verb::Get, ONE, Needs::Read, operations::read, get.refuses(READING)),
+    ]
+}
+
+/// Ending, signalling and waiting for processes.
+fn end() -> Vec<Route> {
+    let stop = the_process(
+        "stop_process",
+        "Ask a process and all its descendants to end, and kill them after a grace time",
+    );
+    let kill = the_process("kill_process", "Kill a process and all its descendants");
+    let signal = the_process("signal_process", "Send a signal to a process");
+    let wait = the_process("wait_process", "Wait until a process has ended, or until a timeout");
+    vec![
         Route::new(
             Verb::Delete,
             ONE,
             Needs::Use,
-            acts::stop,
+            operations::stop,
             using(stop.query([Param::new(
                 "grace_ms",
-                Kind::Number(0, acts::GRACE_MS_MAX),
-                "How long it may take; ten seconds if not given",
+                Kind::Number(0, operations::GRACE_MS_MAX),
+                "The grace time before the kill; ten seconds if not given",
             )]))
             .refuses(CHANGING),
         ),
@@ -114,73 +120,78 @@ fn lives() -> Vec<Route> {
             Verb::Post,
             "/v1/sandboxes/{id}/processes/{process}/kill",
             Needs::Use,
-            acts::kill,
+            operations::kill,
             using(kill).refuses(CHANGING),
         ),
         Route::new(
             Verb::Post,
             "/v1/sandboxes/{id}/processes/{process}/signal",
             Needs::Use,
-            acts::signal,
+            operations::signal,
             using(signal.takes(Takes::Json("SignalRequest"))).refuses(CHANGING),
         ),
         Route::new(
             Verb::Get,
             "/v1/sandboxes/{id}/processes/{process}/wait",
             Needs::Read,
-            acts::wait,
+            operations::wait,
             using(wait.query([Param::new(
                 "timeout_ms",
                 Kind::Number(1, ProcessRequest::WAIT_MS_MAX),
-                "How long; ten minutes if not given",
+                "How long to wait; ten minutes if not given",
             )])),
         ),
     ]
 }
 
-/// What is given to a process.
+/// Input of processes.
 fn input() -> Vec<Route> {
-    let write = Operation::new("write_stdin", "Write to the input of a process").answers(
+    let write = Operation::new("write_stdin", "Write to the standard input of a process").answers(
         204,
-        "All of it is written",
+        "All bytes were written",
         [],
     );
-    let close =
-        Operation::new("close_stdin", "End the input of a process").answers(204, "It is ended", []);
-    let resize = Operation::new("resize_process", "Give the terminal of a process another size")
-        .answers(204, "It has it", []);
+    let close = Operation::new("close_stdin", "Close the standard input of a process").answers(
+        204,
+        "The standard input is closed",
+        [],
+    );
+    let resize = Operation::new("resize_process", "Resize the terminal of a process").answers(
+        204,
+        "The terminal was resized",
+        [],
+    );
     let stdin = "/v1/sandboxes/{id}/processes/{process}/stdin";
-    let using =
-        |operation: Operation| operation.refuses(USING).refuses(SANDBOX_REFUSES).refuses(CHANGING);
+    let changing = |operation: Operation| using(operation).refuses(CHANGING);
     vec![
         Route::new(
             Verb::Post,
             stdin,
             Needs::Use,
-            acts::write_stdin,
-            using(write.takes(Takes::Bytes(&[BYTES]))),
+            operations::write_stdin,
+            changing(write.takes(Takes::Bytes(&[BYTES]))),
         ),
-        Route::new(Verb::Delete, stdin, Needs::Use, acts::close_stdin, using(close)),
+        Route::new(Verb::Delete, stdin, Needs::Use, operations::close_stdin, changing(close)),
         Route::new(
             Verb::Post,
             "/v1/sandboxes/{id}/processes/{process}/resize",
             Needs::Use,
-            acts::resize,
-            using(resize.takes(Takes::Json("TerminalSize"))),
+            operations::resize,
+            changing(resize.takes(Takes::Json("TerminalSize"))),
         ),
     ]
 }
 
-/// What a process wrote.
+/// Output of processes.
 fn output() -> Vec<Route> {
     let logs = Operation::new(
         "process_logs",
-        "What a process wrote: a part as JSON, all of it as bytes, or followed as a stream",
+        "Read the output of a process: a page as JSON, all of it as bytes, or a stream that follows it",
     )
     .answers(
         200,
-        "A part; or everything from `offset` on as bytes; or a stream of `ProcessEvent`s that ends with \
-         `exit`, in which `id` is where to go on",
+        "A page; or everything from `offset` on as bytes; or a stream of `ProcessEvent`s that ends with \
+         `exit`, in which `id` is the offset to resume at",
         [
             json("ProcessLog"),
             Content(SSE, Some("ProcessEvent")),
@@ -198,19 +209,19 @@ fn output() -> Vec<Route> {
             Param::new(
                 "stream",
                 Kind::OneOf(&["stdout", "stderr", "both"]),
-                "Which output; both if not given",
+                "Which stream; both if not given",
             ),
             Param::new(
                 "offset",
                 Kind::Number(0, AFTER_MAX),
-                "From here on. Without it JSON has the end of the log, anything else all of it",
+                "The first byte. Not given: JSON has the end of the log, other formats all of it",
             ),
             Param::new(
                 "max_bytes",
                 Kind::Number(1, logs::PAGE_BYTES_MAX),
-                "At most so much; as JSON 1 MiB if not given, as bytes everything",
+                "The most bytes; not given: 1 MiB as JSON, everything as bytes",
             ),
-            Param::new("follow", Kind::Flag, "As bytes: go on until the process is over"),
+            Param::new("follow", Kind::Flag, "As bytes: follow until the process has ended"),
         ])
         .headers([RESUME])
         .refuses(READING)

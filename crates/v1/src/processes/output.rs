@@ -1,4 +1,4 @@
-//! What a process wrote, for the client that waited for its end.
+//! The output of a process, for a client that waited for its end.
 
 use engine::{LogQuery, LogWanted, ProcessRef};
 use web::process_wait::Waiting;

@@ -1,5 +1,4 @@
-//! Starting a process, and waiting for its end or for its ports. Nothing that happens to the wait
-//! happens to the process.
+//! Starts a process, and waits for its end or its ports. If the wait fails, the process continues.
 
 use std::time::Duration;
 
@@ -11,8 +10,8 @@ use model::{ProcessRecord, SandboxId};
 use tokio::time::Instant;
 use wire::ExecRequest;
 
-use super::asked::{Asked, Wait};
 use super::output::output;
+use super::start_request::{StartRequest, Wait};
 use crate::checkouts::replayed;
 use crate::view;
 use web::answer;
@@ -24,7 +23,7 @@ use web::path::Named;
 use web::process_wait::{Waiting, refuse_taken};
 use web::query::NoQuery;
 use web::refused::Refused;
-use web::used::Used;
+use web::use_target::UseTarget;
 
 pub(super) async fn start(
     State(app): State<App>,
@@ -33,12 +32,12 @@ pub(super) async fn start(
     Named(id): Named<SandboxId>,
     request: Request,
 ) -> Result<Response, Refused> {
-    // Who may not use the sandbox has no business sending the input of a program.
-    Used::from(id).check(&app, caller)?;
+    // A caller that may not use the sandbox must not make the server read a large body.
+    UseTarget::from(id).check(&app, caller)?;
     let headers = request.headers().clone();
     let Json { value, bytes, share } =
         json_up_to(request, &app, app.settings.exec_bytes_max).await?;
-    let Asked { process, wait, wait_ms } = Asked::new(value)?;
+    let StartRequest { process, wait, wait_ms } = StartRequest::new(value)?;
     let route = format!("/v1/sandboxes/{id}/processes");
     let claim = app.idempotency.claim(&headers, caller.key, &route, &bytes).await?;
     drop(bytes);
@@ -47,10 +46,10 @@ pub(super) async fn start(
         drop(claim);
         let waiting = Waiting { app: &app, caller, sandbox: id, process };
         let record = app.engine.process(caller, id, &ProcessRef::Id(process)).await?;
-        // One that is over is not waited for, and its sandbox may be gone.
+        // An ended process needs no wait, and its sandbox may have ended.
         let used = match record.end {
             None if wait != Wait::Nothing => {
-                Some(Used::from(id).begin(&app, caller, UseKind::Exec).await?)
+                Some(UseTarget::from(id).begin(&app, caller, UseKind::Exec).await?)
             }
             None | Some(_) => None,
         };
@@ -58,7 +57,7 @@ pub(super) async fn start(
         replayed(&mut response);
         return Ok(response);
     }
-    let used = Used::from(id).begin(&app, caller, UseKind::Exec).await?;
+    let used = UseTarget::from(id).begin(&app, caller, UseKind::Exec).await?;
     if let Wait::Ports(ports) = &wait {
         refuse_taken(&used, ports).await?;
     }
@@ -79,7 +78,7 @@ async fn waited(
     record: ProcessRecord,
     used: Option<&Use>,
 ) -> Result<Response, Refused> {
-    let told = match (wait, used) {
+    let process_view = match (wait, used) {
         (Wait::Nothing, _) => view::process(&record),
         (Wait::End, used) => {
             let record = waiting.end(deadline, record).await?;
@@ -96,5 +95,5 @@ async fn waited(
             wire::Process { ports_open: Some(false), ..view::process(&record) }
         }
     };
-    answer::json(StatusCode::CREATED, &told)
+    answer::json(StatusCode::CREATED, &process_view)
 }

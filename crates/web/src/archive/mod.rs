@@ -1,5 +1,5 @@
-//! Archives of directories on their way: compressed and uncompressed as they pass. What is in them
-//! is the engine's affair, and the guest's.
+//! Compresses and decompresses archives as they pass. The engine and the guest read and write their
+//! contents.
 
 pub mod pack;
 pub mod source;

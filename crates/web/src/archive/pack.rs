@@ -21,7 +21,7 @@ impl Sending {
         Self { packing, gzip }
     }
 
-    /// The next bytes; none at the end. After an error there are no more.
+    /// The next bytes; none at the end and after an error.
     pub async fn next(&mut self) -> io::Result<Option<Bytes>> {
         loop {
             let plain = self.packing.next_piece().await?;

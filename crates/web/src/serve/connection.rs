@@ -1,6 +1,6 @@
 //! One connection: hyper on a watched stream. A request lives in the task of its connection, so a
 //! client that goes away takes its request along. A connection that was handed over to something
-//! else than HTTP counts as one until that is over.
+//! else than HTTP counts as one until that ends.
 
 use std::convert::Infallible;
 use std::pin::{Pin, pin};
@@ -65,7 +65,7 @@ async fn serve<S, H>(
 {
     let mut serving = pin!(serving);
     let stopped = async {
-        // That nobody will say so any more is a stop too.
+        // A dropped sender means a stop, too.
         let _ = stops.wait_for(|stops| *stops).await;
     };
     let ended = tokio::select! {
@@ -77,7 +77,7 @@ async fn serve<S, H>(
     };
     if let Err(error) = ended {
         // Clients come and go as they like.
-        tracing::debug!(%error, "a connection ended early");
+        tracing::debug!(%error, "connection closed before its answer was complete");
     }
 }
 

@@ -1,6 +1,6 @@
 //! The accept loop. Connections are bounded in number, and each in what it may cost: a head that
-//! dribbles in, a client that says nothing and one that takes nothing are let go. When the server
-//! stops, what is being worked on is finished first.
+//! arrives too slowly, a client that sends nothing and one that reads nothing are cut off. When the
+//! server stops, requests in progress are finished first.
 //!
 //! HTTP/1.1 only: one request at a time on a connection, so that the bound on connections is one
 //! on requests too.
@@ -37,7 +37,7 @@ const KEEPALIVE_PROBES: u32 = 3;
 /// How long what was sent may stay without an answer of the client's machine.
 const USER_TIMEOUT_MS: u32 = 60_000;
 
-/// What connections may cost.
+/// Limits of connections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ConnectionLimits {
     /// How many there may be.
@@ -91,13 +91,13 @@ impl Listen for TcpListener {
     }
 
     fn send_away(stream: TcpStream, text: &[u8]) {
-        // Whoever does not hear it sees the end of the connection.
+        // A client that misses this answer sees the connection close.
         let _ = stream.try_write(text);
     }
 }
 
-/// A client whose machine vanished says nothing, and whoever waits for it would wait for ever: it is
-/// asked after a while of silence, and what it does not take in time ends its connection.
+/// A client whose machine vanished closes no connection. TCP keepalive probes find it after a while
+/// of silence, and data that it does not acknowledge in time ends its connection.
 fn notice_who_is_gone(stream: &TcpStream) -> io::Result<()> {
     sockopt::set_socket_keepalive(stream, true)?;
     sockopt::set_tcp_keepidle(stream, KEEPALIVE_IDLE)?;
@@ -115,7 +115,7 @@ impl Listen for UnixListener {
     }
 
     fn send_away(stream: UnixStream, text: &[u8]) {
-        // Whoever does not hear it sees the end of the connection.
+        // A client that misses this answer sees the connection close.
         let _ = stream.try_write(text);
     }
 }
@@ -123,7 +123,7 @@ impl Listen for UnixListener {
 /// How serving ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Served {
-    /// Connections whose requests were not over in time, and which were cut.
+    /// Connections whose requests did not end in time, and which were cut.
     pub cut: usize,
 }
 
@@ -152,7 +152,7 @@ pub async fn serve<L: Listen>(
                 Ok(stream) => L::send_away(stream, &too_many),
                 Err(error) if is_of_one_connection(&error) => {}
                 Err(error) => {
-                    tracing::warn!(%error, "no connection can be accepted");
+                    tracing::warn!(%error, "accepting a connection failed; trying again");
                     sleep(ACCEPT_PAUSE).await;
                 }
             },
@@ -171,9 +171,9 @@ pub async fn serve<L: Listen>(
     Served { cut }
 }
 
-/// What is told to a connection that is one too many.
+/// The answer to a connection above the limit.
 fn too_many() -> Vec<u8> {
-    let refusal = Refusal::new(ErrorCode::Overloaded, "there are too many connections");
+    let refusal = Refusal::new(ErrorCode::Overloaded, "the server has too many connections");
     let problem = Problem::new(&refusal.retry_after(1000), None, "none");
     let body = serde_json::to_string(&problem).unwrap_or_default();
     let (media_type, length) = (Problem::MEDIA_TYPE, body.len());
@@ -188,7 +188,7 @@ fn report(ended: Result<(), tokio::task::JoinError>) {
     if let Err(error) = ended
         && error.is_panic()
     {
-        tracing::error!(%error, "a connection panicked");
+        tracing::error!(%error, "the task of a connection panicked");
     }
 }
 

@@ -1,5 +1,5 @@
 //! Whether the other end of a connection is still there, also while bytes that it sent before it
-//! left are unread: those hide the end from whoever reads in order.
+//! left are unread: a reader sees the end only after those.
 
 use std::io;
 use std::task::{Context, Poll};
@@ -9,15 +9,15 @@ use tokio::net::{TcpStream, UnixStream};
 
 /// The other end of a connection.
 pub trait Peer {
-    /// Whether it said that it sends no more, or is gone altogether.
+    /// Whether it closed its sending side, or is gone altogether.
     fn is_gone(&self) -> bool;
 
-    /// Ready if there is something to read, its end included; else whoever asks is woken then.
+    /// Ready if there is something to read, its end included; else the task is woken then.
     fn poll_heard(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>>;
 }
 
-// Of the things that can be asked for, priority is the one that is also so when the other end is
-// closed, and not when there is something to read. Nothing is done: the kernel has told already.
+// Priority is the one readiness that a closed peer sets and readable bytes do not. The readiness is
+// only checked; no system call is made.
 
 impl Peer for TcpStream {
     fn is_gone(&self) -> bool {
@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_end_is_seen_behind_bytes_that_nobody_read() {
+    async fn peer_close_is_seen_behind_unread_bytes() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let here = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
         is_seen_to_leave(here, listener.accept().await.unwrap().0).await;

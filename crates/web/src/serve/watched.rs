@@ -1,9 +1,9 @@
-//! A connection that is watched: it is cut when nothing is asked on it for too long, when a head
-//! does not come to its end, when nobody takes what is written to it, or when its client leaves while
-//! a request is worked on. When it is closed by us
-//! while the client still sends, what is sent is read and dropped for a moment, or the client would
-//! see a broken connection instead of its answer. Time is looked at a few
-//! times per limit and not per request: an exact timer for each would cost more than it is worth.
+//! A connection with timeouts: it is cut when no request comes for too long, when a request head
+//! does not arrive completely, when the client does not read its answer, or when the client
+//! disconnects during a request. When the server closes it while the client still sends, the bytes
+//! are read and dropped for a moment; otherwise the client would see a broken connection instead of
+//! its answer. Timeouts are checked a few times per limit, not per request: exact timers would cost
+//! too much.
 
 use std::convert::Infallible;
 use std::io;
@@ -58,13 +58,13 @@ impl Activity {
         }
     }
 
-    /// What is said from here on is no HTTP, and may pause for as long as it likes.
+    /// From here on the bytes are not HTTP, and may pause without a limit.
     pub(super) fn hand_over(&self) {
         self.phase.store(HANDED_OVER, Ordering::Relaxed);
     }
 
     /// Something was read.
-    fn hear(&self) {
+    fn on_read(&self) {
         if self.phase.load(Ordering::Relaxed) == IDLE {
             self.enter(HEAD);
         }
@@ -121,7 +121,7 @@ impl<S> Watched<S> {
         Self { stream, activity, limits, look, every, stuck_since, lingering, _there: there }
     }
 
-    /// Tells somebody when it is gone.
+    /// Drops `gone` together with the stream.
     pub(super) fn held(self, there: oneshot::Sender<Infallible>) -> Self {
         Self { _there: Some(there), ..self }
     }
@@ -187,7 +187,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Watched<S> {
     ) -> Poll<io::Result<()>> {
         let read = Pin::new(&mut self.stream).poll_read(cx, buf);
         if read.is_ready() {
-            self.activity.hear();
+            self.activity.on_read();
             return read;
         }
         self.poll_overdue(cx).map(Err)
@@ -207,7 +207,7 @@ impl<S: Peer> Watched<S> {
         }
         match heard {
             Poll::Pending => Poll::Pending,
-            // Nobody would be woken by more of the same: it is looked at again after a while.
+            // More bytes would wake no task, so the state is checked again after a while.
             Poll::Ready(_) => self.poll_overdue(cx),
         }
     }
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_is_handed_over_may_pause() {
+    async fn upgraded_connection_has_no_timeouts() {
         let (here, _there) = duplex(64);
         let (mut stream, activity) = watched(here);
         activity.serve();
@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_head_that_dribbles_in_is_cut() {
+    async fn connection_with_a_slow_request_head_is_cut() {
         let (mut client, server) = duplex(64);
         let (mut server, _) = watched(server);
         let dribbling = async {
@@ -302,14 +302,14 @@ mod tests {
         };
         let cut = async { given_up_after(&mut server).await };
         let after = tokio::select! {
-            () = dribbling => unreachable!("nobody closed it"),
+            () = dribbling => unreachable!("the server did not close it"),
             after = cut => after.unwrap(),
         };
         assert!((10..=13).contains(&after), "{after}");
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_quiet_connection_is_kept_longer_and_one_that_works_for_ever() {
+    async fn idle_connection_has_a_longer_timeout_and_a_busy_one_none() {
         let (_client, server) = duplex(64);
         let (mut server, activity) = watched(server);
         activity.serve();
@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn who_takes_nothing_is_cut_and_who_takes_slowly_is_not() {
+    async fn connection_that_reads_nothing_is_cut_and_a_slow_one_is_not() {
         let (mut client, server) = duplex(64);
         let (mut server, activity) = watched(server);
         activity.serve();
@@ -346,7 +346,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_a_client_still_sends_is_read_before_the_end() {
+    async fn bytes_that_a_client_still_sends_are_read_before_the_close() {
         let (mut client, server) = duplex(64);
         let (mut server, _) = watched(server);
         let began = Instant::now();
@@ -366,7 +366,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn who_sends_for_ever_is_not_waited_for() {
+    async fn client_that_sends_without_end_does_not_delay_the_close() {
         let (mut client, server) = duplex(64);
         let (mut server, _) = watched(server);
         client.write_all(b"x").await.unwrap();
@@ -378,7 +378,7 @@ mod tests {
         };
         tokio::select! {
             closed = server.shutdown() => closed.unwrap(),
-            () = sending => unreachable!("nobody closed it"),
+            () = sending => unreachable!("the server did not close it"),
         }
         assert!(began.elapsed() >= LINGER);
     }

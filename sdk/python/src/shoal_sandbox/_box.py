@@ -1,4 +1,4 @@
-"""A sandbox that is yours until it is returned, for coroutines."""
+"""A checked-out sandbox, for coroutines."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ DEFAULT_PYTHON = "python3"
 
 
 class Held:
-    """A lease while it is had, which may be longer than anybody has its box."""
+    """A lease until it is returned, which may be later than the last reference to its box."""
 
     def __init__(self, lease: Lease, harness: Harness, ttl_s: int | None) -> None:
         self.lease = lease
         self.harness = harness
         self.ttl_s = ttl_s
         self.renewing: asyncio.Task[None] | None = None
-        # Under way, or over: a lease is returned once.
+        # In progress or done: a lease is returned once.
         self.returning: asyncio.Task[None] | None = None
 
 
@@ -71,12 +71,12 @@ class Box:
 
     @property
     def path(self) -> str | None:
-        """How it was come by: ``fast``, ``overflow`` or ``blocked``."""
+        """How it was obtained: ``fast``, ``overflow`` or ``blocked``."""
         return self._held.lease.path
 
     @property
     def expires_at(self) -> datetime | None:
-        """When it ends unless it is renewed, which is done for you."""
+        """When it expires unless it is renewed, which the pool does."""
         return self._held.lease.expires_at
 
     async def run(
@@ -104,15 +104,15 @@ class Box:
         cwd: str | None = None,
         stdin: Data | None = None,
     ) -> Result:
-        """Runs a program with its arguments, or a line of shell if the command is a text."""
+        """Runs a program with its arguments, or a shell command line if the command is a text."""
         call = calls.execute(self.sandbox_id, command, timeout=timeout, env=env, cwd=cwd, stdin=stdin)
         return calls.result_of(await self._http.send(call))
 
     async def renew(self, ttl: int | None = None) -> None:
-        """Lets the lease last so many seconds from now; as long as at first if not given."""
+        """Renews the lease for this many seconds from now; the original duration if not given."""
         call = calls.renew(self.lease, self._held.ttl_s if ttl is None else ttl)
         self._held.lease = calls.renewed(self._held.lease, await self._http.send(call))
 
     async def release(self) -> None:
-        """Returns it. A second time nothing happens."""
+        """Returns the sandbox. A second call does nothing."""
         await self._give_back(self._held)

@@ -52,9 +52,9 @@ class Call:
     extra_s: float = 0.0
     # Whether doing it twice is the same as doing it once.
     repeatable: bool = False
-    # Whether it may stand in line: such ones have connections of their own, and keep nobody else from one.
+    # Whether it may wait at the server: such requests have their own connections, and block no others.
     waits: bool = False
-    # Whether an attempt at it may have been done, whatever was said to the ones after it.
+    # Whether an earlier attempt may have been carried out.
     unsure: bool = False
 
     def timeout(self, answer_s: float, connect_s: float) -> httpx.Timeout:
@@ -90,18 +90,18 @@ class Attempts:
             return None
         self._left -= 1
         pause_s, self._pause_s = self._pause_s, self._pause_s * 2
-        # Not all of those who were refused together come back together.
+        # Jitter: requests that were refused together must not retry together.
         jittered_s = pause_s * random.uniform(1.0, 1.5)
         return min(max(jittered_s, error.retry_after or 0.0), _PAUSE_S_MAX)
 
 
 def failed(call: Call, error: httpx.HTTPError) -> tuple[ShoalError, bool]:
-    """What became of a request without an answer, and whether it may have arrived."""
+    """The error for a request without an answer, and whether the request may have arrived."""
     what = f"{call.method} {call.path}"
     if isinstance(error, (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)):
         where = f"{error.request.url.host}:{error.request.url.port}"
-        cause = f"no server at {where}: {error or type(error).__name__}"
-        remedy = "start one with `shoal serve`, or set SHOAL_URL"
+        cause = f"no server answers at {where}: {error or type(error).__name__}"
+        remedy = "start a server with `shoal serve`, or set SHOAL_URL"
         return ConnectionFailed("no_server", cause, remedy=remedy, retryable=True), False
     if isinstance(error, httpx.TimeoutException):
         return Timeout("no_answer", f"{what} was not answered in time", retryable=call.repeatable), True
@@ -110,20 +110,20 @@ def failed(call: Call, error: httpx.HTTPError) -> tuple[ShoalError, bool]:
 
 
 def may_have_happened(call: Call, error: BaseException) -> bool:
-    """Whether a request that failed, or was given up, may have been done by this attempt or one before."""
+    """Whether a failed or cancelled request may have been carried out, by this attempt or an earlier one."""
     unsure = not isinstance(error, ShoalError) or error.code in ("cut", "no_answer", "unexpected")
     return call.unsure or unsure
 
 
 def refused(response: httpx.Response) -> ShoalError:
-    """Why a server did not do it."""
+    """The error in an answer."""
     try:
         problem = response.json()
     except ValueError:
         problem = None
     if isinstance(problem, dict) and "code" in problem:
         return of_problem(response.status_code, problem)
-    cause = f"an answer with status {response.status_code} that is none of Shoal's"
+    cause = f"the answer with status {response.status_code} did not come from Shoal"
     return ShoalError("unexpected", cause, status=response.status_code)
 
 
@@ -131,7 +131,7 @@ def _body(response: httpx.Response) -> Any:
     try:
         return response.json()
     except ValueError as error:
-        cause = f"an answer that cannot be understood: {error}"
+        cause = f"the answer cannot be decoded: {error}"
         raise ShoalError("unexpected", cause, status=response.status_code) from error
 
 
@@ -140,7 +140,7 @@ def _body(response: httpx.Response) -> Any:
 
 @dataclass(frozen=True)
 class Wanted:
-    """A sandbox that is asked for, the same however often it is."""
+    """A checkout, with the same id for every attempt."""
 
     template: str
     # Not shown: there are secrets in it.
@@ -156,7 +156,7 @@ class Wanted:
         """Asks for it."""
         wait_s = self.wait_s
         if wait_s is not None and not 0 <= wait_s <= _WAIT_S_MAX:
-            raise InvalidArgument("invalid_argument", f"wait: from 0 to {_WAIT_S_MAX:g} seconds")
+            raise InvalidArgument("invalid_argument", f"wait: must be from 0 to {_WAIT_S_MAX:g} seconds")
         value = {
             "template": self.template,
             "env": dict(self.env) or None,
@@ -171,22 +171,22 @@ class Wanted:
         return call
 
     def abandon(self) -> Call:
-        """Nobody takes the answer: whatever was handed out for it is returned."""
+        """Abandons the checkout: the server takes back what it handed out for it."""
         return Call("DELETE", "/v1/checkouts", headers={"Idempotency-Key": self.mark}, repeatable=True)
 
 
 def lease_of(response: httpx.Response) -> Lease:
-    """A lease, as it is answered."""
+    """The lease in an answer."""
     value = _body(response)
     try:
         return Lease.read(value, response.headers.get("date"))
     except (KeyError, TypeError, ValueError) as error:
-        cause = f"a lease that cannot be understood: {error}"
+        cause = f"the lease in the answer cannot be decoded: {error}"
         raise ShoalError("unexpected", cause, status=response.status_code) from error
 
 
 def renewed(lease: Lease, response: httpx.Response) -> Lease:
-    """The lease after a renewal, whose answer does not say how it was come by."""
+    """The lease after a renewal, whose answer does not say how it was obtained."""
     return dataclasses.replace(lease_of(response), path=lease.path)
 
 
@@ -218,7 +218,7 @@ def execute(
     cwd: str | None,
     stdin: Data | None,
 ) -> Call:
-    """A line for the shell, or a program and its arguments."""
+    """A shell command line, or a program and its arguments."""
     value: dict[str, Any] = {"env": dict(env) if env else None, "cwd": cwd}
     if isinstance(command, str):
         value["command"] = command
@@ -243,7 +243,7 @@ def python(python: str, code: str, args: Sequence[str]) -> tuple[list[str], str 
 
 
 def result_of(response: httpx.Response) -> Result:
-    """What came of a program."""
+    """The result of a program."""
     return Result.read(_body(response))
 
 

@@ -45,7 +45,7 @@ class Server:
 def find(
     url: str | None = None, key: str | None = None, data_dir: str | os.PathLike[str] | None = None
 ) -> Server:
-    """The server that is meant."""
+    """The server and its key."""
     directory = Path(data_dir or _set("SHOAL_DATA_DIR") or _default_data_dir())
     named = url or _set("SHOAL_URL")
     written = _lines(directory / "address")
@@ -90,15 +90,15 @@ def _checked(url: str) -> str:
     except ValueError:
         wrong = True
     if wrong:
-        remedy = "it looks like http://127.0.0.1:7600"
-        cause = f"{_shown(whole)} is no address of a server"
+        remedy = "use an address such as http://127.0.0.1:7600"
+        cause = f"{_shown(whole)} is not the address of a server"
         raise InvalidArgument("invalid_argument", cause, remedy=remedy)
     return whole.rstrip("/")
 
 
 def _shown(url: str) -> str:
     """What may be repeated of an address that is refused: scheme, host and port, but no secret."""
-    unnamed = "what was given"
+    unnamed = "the given text"
     try:
         parts = urlsplit(url)
     except ValueError:

@@ -1,8 +1,8 @@
-"""What can go wrong, by the server's stable codes and by what Python calls it.
+"""Errors: by the server's stable codes, and by the built-in exceptions of Python.
 
-Whoever wrote for another pool catches what they always caught: ``ValueError`` for a template that is not
-served, ``RuntimeError`` for a sandbox that could not be started, ``asyncio.TimeoutError`` for waits that
-ended, ``EOFError`` for a sandbox or a harness that is gone. Whoever writes for this one branches on ``code``.
+Code that was written for another pool can catch ``ValueError`` for an unknown template, ``RuntimeError`` for
+a sandbox that could not be started, ``asyncio.TimeoutError`` for a timeout, and ``EOFError`` for a sandbox or
+a harness that has ended. New code branches on ``code``.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from typing import Any
 
 
 class ShoalError(Exception):
-    """Something was not done.
+    """A request failed.
 
-    ``code`` never changes its meaning, ``cause`` says what happened, ``remedy`` what to do about it,
-    ``retryable`` whether the same may work later. ``status`` is the HTTP status, if there was an answer.
+    ``code`` never changes its meaning, ``cause`` says what happened, ``remedy`` how to fix it,
+    ``retryable`` whether the same request may work later, ``status`` the HTTP status, if any.
     """
 
     def __init__(
@@ -42,8 +42,8 @@ class ShoalError(Exception):
         self.request_id = request_id
 
     def __str__(self) -> str:
-        told = f"{self.code}: {self.cause}" if self.cause else self.code
-        return f"{told} ({self.remedy})" if self.remedy else told
+        text = f"{self.code}: {self.cause}" if self.cause else self.code
+        return f"{text} ({self.remedy})" if self.remedy else text
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.code!r}, {self.cause!r})"
@@ -59,35 +59,35 @@ class ShoalError(Exception):
 
 
 class ConnectionFailed(ShoalError, ConnectionError):
-    """No server answers, or the connection broke: what was asked may have been done."""
+    """No server answers, or the connection broke: the server may have carried out the request."""
 
 
 class UnknownTemplate(ShoalError, ValueError):
-    """No template of that name is served."""
+    """The server has no template with this name."""
 
 
 class InvalidArgument(ShoalError, ValueError):
-    """What was asked for cannot be right."""
+    """An argument has a value that is not allowed."""
 
 
 class NotAllowed(ShoalError, PermissionError):
-    """The key is not known, or may not do this."""
+    """The key is unknown, or its role does not allow this."""
 
 
 class LaunchError(ShoalError, RuntimeError):
-    """The sandbox, or its harness, could not be started."""
+    """The sandbox or its harness could not be started."""
 
 
 class PoolExhausted(ShoalError):
-    """Nothing is free, and it was not to be waited for, or cannot be."""
+    """No sandbox is free, and the checkout does not wait or cannot wait."""
 
 
 class CheckoutTimeout(PoolExhausted, asyncio.TimeoutError):
-    """Nothing became free in time."""
+    """No sandbox became free in time."""
 
 
 class ReadyTimeout(ShoalError, asyncio.TimeoutError):
-    """The sandbox, or its harness, was started and was not ready in time."""
+    """The sandbox or its harness was started but was not ready in time."""
 
 
 class Timeout(ShoalError, asyncio.TimeoutError):
@@ -95,7 +95,7 @@ class Timeout(ShoalError, asyncio.TimeoutError):
 
 
 class SandboxCrashed(ShoalError, EOFError):
-    """The sandbox died while it was used, or is gone."""
+    """The sandbox crashed or has ended."""
 
 
 class OutOfMemory(SandboxCrashed):
@@ -103,27 +103,27 @@ class OutOfMemory(SandboxCrashed):
 
 
 class LeaseLost(SandboxCrashed):
-    """The lease is over: it expired, was returned, or the server was started anew."""
+    """The lease has ended: it expired, was returned, or the server was restarted."""
 
 
 class HarnessEnded(ShoalError, EOFError):
-    """The harness ended, or said something that cannot be passed on."""
+    """The harness ended, or wrote something that is not a line of text."""
 
 
 class HarnessBusy(ShoalError, RuntimeError):
-    """Somebody speaks with the harness already."""
+    """Another connection or a turn already uses the harness."""
 
 
 class NoHarness(ShoalError, RuntimeError):
-    """The template has no harness to speak with."""
+    """The template has no harness program."""
 
 
 class PathNotFound(ShoalError, FileNotFoundError):
-    """There is no such file, directory or program in the sandbox."""
+    """The file, directory or program does not exist in the sandbox."""
 
 
 class ProgramFailed(ShoalError, RuntimeError):
-    """A program ended badly; only told by ``Result.check``."""
+    """A program failed; only raised by ``Result.check``."""
 
 
 _CLASSES: dict[str, type[ShoalError]] = {
@@ -160,17 +160,17 @@ _CLASSES: dict[str, type[ShoalError]] = {
     "path_not_found": PathNotFound,
 }
 
-# Nothing was done, and the same request may be sent again.
+# The server carried out nothing, and the same request may be sent again.
 _NOT_DONE = frozenset({"overloaded", "rate_limited", "shutting_down", "store_unavailable"})
 
 
 def of_code(code: str, cause: str, **more: Any) -> ShoalError:
-    """An error of the class that its code stands for."""
+    """An error of the class for this code."""
     return _CLASSES.get(code, ShoalError)(code, cause, **more)
 
 
 def of_problem(status: int, problem: Mapping[str, Any]) -> ShoalError:
-    """What a server says against a request."""
+    """The error in an answer of the server."""
     after = problem.get("retry_after_ms")
     return of_code(
         str(problem.get("code", "internal")),
@@ -185,7 +185,7 @@ def of_problem(status: int, problem: Mapping[str, Any]) -> ShoalError:
 
 
 def is_not_done(error: ShoalError) -> bool:
-    """Whether a server refused before it did anything, and may not the next time."""
+    """Whether the server refused before it did anything, and may accept the next attempt."""
     return error.code in _NOT_DONE
 
 
@@ -198,7 +198,7 @@ _NOT_TEXT = 4004
 
 
 def of_close(number: int | None, reason: str) -> ShoalError:
-    """What the end of the WebSocket to a harness means."""
+    """The error for a closed WebSocket to a harness."""
     code, _, cause = reason.partition(": ")
     if number in (_EXITED, _TOO_LONG, _NOT_TEXT):
         return HarnessEnded(code, cause)
@@ -209,6 +209,6 @@ def of_close(number: int | None, reason: str) -> ShoalError:
         return error if isinstance(error, SandboxCrashed) else SandboxCrashed(code, cause)
     if code:
         error = of_code(code, cause)
-        # Whoever tries again after a timeout would do so for ever: nothing more comes.
+        # Not a timeout error: a caller that retries timeouts would retry for ever.
         return HarnessEnded(code, cause) if isinstance(error, asyncio.TimeoutError) else error
     return ConnectionFailed("cut", "the connection to the harness broke", retryable=True)

@@ -19,19 +19,19 @@ class Files:
         self._sandbox = sandbox
 
     async def read(self, path: str) -> bytes:
-        """A whole file."""
+        """Reads a whole file."""
         return (await self._http.send(calls.read_file(self._sandbox, calls.inside(path)))).content
 
     async def read_text(self, path: str) -> str:
-        """A whole file as UTF-8."""
+        """Reads a whole file as UTF-8."""
         return (await self.read(path)).decode()
 
     async def write(self, path: str, data: Data, *, mode: int | None = None) -> None:
-        """Writes a whole file, which has its name when it is all there."""
+        """Writes a whole file, which appears under its name when it has arrived completely."""
         await self._http.send(calls.write_file(self._sandbox, calls.inside(path), data, mode))
 
     async def list(self, path: str = "/workspace") -> _Entries:
-        """What is in a directory, in the order of names."""
+        """Lists a directory, in the order of names."""
         found: list[FileEntry] = []
         after: str | None = None
         while True:
@@ -42,13 +42,13 @@ class Files:
                 return found
 
     async def stat(self, path: str) -> FileEntry:
-        """One file."""
+        """Describes a file."""
         return calls.entry_of(await self._http.send(calls.stat_file(self._sandbox, calls.inside(path))))
 
     async def make_directory(self, path: str) -> None:
-        """A directory, and those above it."""
+        """Creates a directory, with its parents."""
         await self._http.send(calls.make_directory(self._sandbox, calls.inside(path)))
 
     async def remove(self, path: str, *, recursive: bool = False) -> None:
-        """A file; a directory with everything in it if ``recursive``."""
+        """Removes a file; with ``recursive`` a directory with all its contents."""
         await self._http.send(calls.remove_file(self._sandbox, calls.inside(path), recursive))

@@ -1,4 +1,4 @@
-"""Sends requests and reads answers, again where no harm can come of it: for coroutines."""
+"""Sends requests and reads answers, with safe retries: for coroutines."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import httpx
 from ._calls import Attempts, Call, failed, refused
 from ._discover import Server
 
-# Of each kind: callers that wait for a sandbox have a connection each, and those who have one have others.
+# Per kind: waiting checkouts have their own connections, apart from all other requests.
 _LIMITS = httpx.Limits(max_connections=1000, max_keepalive_connections=64, keepalive_expiry=30)
 _CONNECT_S = 5.0
 

@@ -24,8 +24,8 @@ from ._errors import (
 # The longest line to a harness, and from one.
 LINE_BYTES_MAX = 1 << 20
 HEARD_BYTES_MAX = 4 << 20
-# What was said and is not read yet; whoever leaves more unread keeps the harness from going on, and is taken
-# for gone by the server after a minute.
+# Received lines that are not read yet. With more unread bytes the harness has to wait, and after a minute the
+# server closes the connection.
 UNREAD_BYTES_MAX = 16 << 20
 # How long a goodbye may take.
 CLOSE_S = 2.0
@@ -34,7 +34,7 @@ Line = Union[str, bytes, dict[str, Any], list[Any]]
 
 
 def address(server: Server, sandbox: str) -> str:
-    """Where the harness of a sandbox is spoken with."""
+    """The address of the WebSocket to a harness."""
     scheme, _, rest = server.url.partition("://")
     return f"{'wss' if scheme == 'https' else 'ws'}://{rest}/v1/sandboxes/{quote(sandbox, safe='')}/harness"
 
@@ -44,7 +44,7 @@ def headers(server: Server) -> dict[str, str]:
 
 
 def not_opened(error: Exception) -> ShoalError:
-    """Why a harness cannot be spoken with."""
+    """The error when the connection to a harness cannot be opened."""
     if isinstance(error, InvalidStatus):
         response = error.response
         try:
@@ -53,15 +53,15 @@ def not_opened(error: Exception) -> ShoalError:
             problem = None
         if isinstance(problem, dict):
             return of_problem(response.status_code, problem)
-        cause = f"an answer with status {response.status_code} that is none of Shoal's"
+        cause = f"the answer with status {response.status_code} did not come from Shoal"
         return ShoalError("unexpected", cause, status=response.status_code)
     if isinstance(error, InvalidHandshake):
-        return ShoalError("unexpected", f"the server speaks no WebSocket: {error}")
+        return ShoalError("unexpected", f"the server did not accept the WebSocket: {error}")
     return ConnectionFailed("no_server", f"no connection to the harness: {error}", retryable=True)
 
 
 def closed(error: ConnectionClosed) -> ShoalError:
-    """Why nothing more is heard of a harness."""
+    """The error when the connection to a harness is closed."""
     received = error.rcvd
     return of_close(received.code, received.reason) if received is not None else of_close(None, "")
 
@@ -71,7 +71,7 @@ def not_ready() -> ReadyTimeout:
 
 
 def silent(timeout_s: float | None) -> Timeout:
-    return Timeout("line_timeout", f"the harness said nothing for {timeout_s} s", retryable=True)
+    return Timeout("line_timeout", f"the harness wrote no line for {timeout_s} s", retryable=True)
 
 
 def let_go() -> HarnessEnded:
@@ -79,7 +79,7 @@ def let_go() -> HarnessEnded:
 
 
 class Outgoing:
-    """What is written, until it is whole lines."""
+    """Collects written text into lines."""
 
     def __init__(self) -> None:
         self._partial = b""
@@ -108,13 +108,13 @@ class Outgoing:
         else:
             text = line.encode() if isinstance(line, str) else bytes(line)
         if b"\n" in text:
-            raise InvalidArgument("invalid_argument", "a line has no line break in it")
+            raise InvalidArgument("invalid_argument", "a line must not contain a line break")
         if self._partial:
-            raise InvalidArgument("invalid_argument", "the line before is not whole yet")
+            raise InvalidArgument("invalid_argument", "the previous line is not complete yet")
         return _checked(text)
 
     def take_back(self, line: str) -> None:
-        """Removes this very line, if it is not sent yet."""
+        """Removes this line, if it was not sent yet."""
         for at, queued in enumerate(self.lines):
             if queued is line:
                 del self.lines[at]
@@ -127,8 +127,8 @@ def _checked(line: bytes) -> str:
     try:
         return line.decode()
     except UnicodeDecodeError as error:
-        raise InvalidArgument("invalid_argument", "a line is text") from error
+        raise InvalidArgument("invalid_argument", "a line must be text") from error
 
 
 def _too_long() -> InvalidArgument:
-    return InvalidArgument("too_large", f"a line has at most {LINE_BYTES_MAX} bytes")
+    return InvalidArgument("too_large", f"a line must have at most {LINE_BYTES_MAX} bytes")

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 _T = TypeVar("_T")
 
-# What a thread is told that comes too late, or whose work was called off because of that.
+# The error for a thread that comes after the close, or whose work the close cancelled.
 CLOSED = "the pool is closed"
 
 
@@ -40,22 +40,22 @@ class Loop:
             return asyncio.run_coroutine_threadsafe(work, self._loop)
 
     def run(self, work: Coroutine[Any, Any, _T]) -> _T:
-        """Runs work to its end. A thread that is interrupted gives it up, like a cancelled coroutine."""
+        """Runs work to its end. An interrupt of the thread cancels it, like a coroutine."""
         return self.wait(self.begin(work))
 
     def wait(self, begun: Future[_T]) -> _T:
-        """Waits for work to end, or gives it up if this thread is interrupted."""
+        """Waits for work to end, or cancels it if this thread is interrupted."""
         try:
             return begun.result()
         except CancelledError:
             raise RuntimeError(CLOSED) from None
         finally:
-            # Of no effect on what is over.
+            # Does nothing if the work has ended.
             begun.cancel()
 
     def close(self, last: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Does what is to be done last, calls off the rest and ends the thread. Interrupted, it may be
-        called again."""
+        """Runs the last work, cancels the rest and ends the thread. After an interrupt it may be called
+        again."""
         with self._closing:
             with self._changing:
                 loop, thread, self._closed = self._loop, self._thread, True

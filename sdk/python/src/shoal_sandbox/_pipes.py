@@ -1,7 +1,7 @@
 """The harness of a sandbox as two pipes, for coroutines.
 
-The connection is made when one of them is first used. Whoever gives up a wait, by a timeout or by being
-cancelled, loses no line: what was said is read by the next one, and what was written is sent.
+The connection is opened when one of them is first used. A wait that ends by a timeout or a cancellation loses
+no line: the next read gets it, and written lines are still sent.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from ._lines import (
 
 
 class Harness:
-    """A conversation with the harness of one sandbox."""
+    """A connection to the harness of one sandbox."""
 
     def __init__(self, server: Server, sandbox: str) -> None:
         self._server = server
@@ -45,13 +45,13 @@ class Harness:
         self._end: ShoalError | None = None
         self._unread: deque[str] = deque()
         self._unread_bytes = 0
-        # Told when there is something to read, and when there is room for more.
+        # Set when there is something to read, and when there is room for more.
         self._news = asyncio.Event()
         self._room = asyncio.Event()
         self.out = Outgoing()
 
     async def open(self, until: Deadline) -> ClientConnection:
-        """The connection, which all callers share: it is made whether or not this one waits for it."""
+        """The connection, which all callers share: opening it continues if this caller stops waiting."""
         if self._end is not None:
             raise self._end
         if self._opening is None:
@@ -75,7 +75,7 @@ class Harness:
                 additional_headers=headers(self._server),
                 open_timeout=HARNESS_S,
                 close_timeout=CLOSE_S,
-                # The server asks whether we are there.
+                # The server sends the pings.
                 ping_interval=None,
                 max_size=HEARD_BYTES_MAX,
                 compression=None,
@@ -110,7 +110,7 @@ class Harness:
         self._news.set()
 
     async def next(self, until: Deadline) -> str:
-        """The next line. Giving up the wait loses nothing: a line is taken when it is given."""
+        """The next line. A cancelled wait loses nothing: a line is removed only when it is returned."""
         while not self._unread:
             if self._end is not None:
                 raise self._end
@@ -127,11 +127,11 @@ class Harness:
         return line
 
     async def flush(self) -> None:
-        """Sends what was written, whether or not anybody waits for it."""
+        """Sends the written lines, even if the caller stops waiting."""
         while self.out.lines:
             if self._saying is None or self._saying.done():
                 self._saying = _begun(self._say())
-            # Another one who writes may have begun the next before this one is told.
+            # Another writer may have started the next task before this one resumes.
             saying = self._saying
             await asyncio.wait({saying})
             if not saying.cancelled():
@@ -146,11 +146,11 @@ class Harness:
             try:
                 await socket.send(line)
             except ConnectionClosed as error:
-                # No end for whoever reads: there may be lines that came before it.
+                # The reader does not end yet: there may be lines that came before.
                 raise self._end or closed(error) from error
 
     async def close(self) -> None:
-        """Ends the conversation, and the program with it."""
+        """Closes the connection, which ends the program."""
         self._ended(let_go())
         opening = self._opening
         tasks: list[asyncio.Future[Any]] = [
@@ -165,14 +165,14 @@ class Harness:
 
 
 class Deadline:
-    """Until when something is waited for."""
+    """The end of a wait."""
 
     def __init__(self, timeout_s: float | None) -> None:
         self._timeout_s = timeout_s
         self._at = None if timeout_s is None else asyncio.get_running_loop().time() + timeout_s
 
     async def wait_for(self, task: asyncio.Future[Any]) -> None:
-        """Done when the task is; it goes on if that is not in time, or if nobody waits any more."""
+        """Waits for the task, which continues after a timeout or a cancellation of this wait."""
         # Not `asyncio.wait_for`, which cancels, and before 3.12 may throw away what was just had.
         left_s = None if self._at is None else max(0.0, self._at - asyncio.get_running_loop().time())
         done, _ = await asyncio.wait({task}, timeout=left_s)
@@ -184,14 +184,14 @@ _T = TypeVar("_T")
 
 
 def _begun(work: Coroutine[Any, Any, _T]) -> asyncio.Task[_T]:
-    """A task that goes on by itself, and whose failure somebody may never ask for."""
+    """A task that continues by itself, and whose failure may never be read."""
     task = asyncio.create_task(work)
     task.add_done_callback(lambda done: done.cancelled() or done.exception())
     return task
 
 
 class StdinPipe:
-    """What the harness is told."""
+    """The input of the harness."""
 
     def __init__(self, harness: Harness) -> None:
         self._harness = harness
@@ -201,7 +201,7 @@ class StdinPipe:
         self._harness.out.write(data)
 
     async def drain(self) -> None:
-        """Sends the lines that were written. They are sent also if this wait is given up."""
+        """Sends the written lines. They are sent even if this wait is cancelled."""
         await self._harness.flush()
 
     async def write_line(self, line: Line) -> None:
@@ -211,17 +211,17 @@ class StdinPipe:
         try:
             await self._harness.flush()
         except ShoalError:
-            # Whoever is told so may write it again, and it is sent once then.
+            # The caller may write the line again after this error; it is then sent once.
             out.take_back(written)
             raise
 
     async def close(self) -> None:
-        """Ends the conversation with the harness, and its program."""
+        """Closes the connection to the harness, which ends its program."""
         await self._harness.close()
 
 
 class StdoutPipe:
-    """What the harness says."""
+    """The output of the harness."""
 
     def __init__(self, harness: Harness) -> None:
         self._harness = harness
@@ -231,10 +231,10 @@ class StdoutPipe:
         """The next line, without its end.
 
         ``asyncio.TimeoutError`` if none comes in time, which loses nothing; ``EOFError`` when the harness
-        or the sandbox is over, with the reason.
+        or the sandbox has ended, with the reason.
         """
         if self._reads:
-            raise RuntimeError("another coroutine waits for a line already")
+            raise RuntimeError("another coroutine already waits for a line")
         self._reads = True
         try:
             return await self._harness.next(Deadline(timeout))

@@ -1,8 +1,8 @@
 """A pool of warm sandboxes, for coroutines.
 
-Whatever happens to whoever asked for a sandbox, the sandbox is returned: after an exception, after a
-cancellation at any await, also while the answer to the checkout was under way. What has to be said for that
-is said by tasks of the pool, which closing the pool waits for.
+A sandbox is returned in every case: after an exception, and after a cancellation at any await, also while the
+answer to the checkout was on its way. Tasks of the pool send the requests for that, and closing the pool
+waits for them.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from ._http import Http
 from ._pipes import Harness
 from ._types import Lease
 
-# How long closing waits for what is still to be said.
+# How long closing waits for requests that must still be sent.
 _CLOSE_S = 30.0
 
 
 class Pool:
     """Sandboxes of one server.
 
-    The server and the key are found as the command line finds them: what is given here, ``SHOAL_URL`` and
-    ``SHOAL_API_KEY`` (or ``SHOAL_KEY``), the data directory of this machine's server.
+    The server and the key are found as the command line finds them: by the arguments, by ``SHOAL_URL`` and
+    ``SHOAL_API_KEY`` (or ``SHOAL_KEY``), or by the data directory of a server on this machine.
 
-    ``timeout`` is how long any answer may take, on top of what was asked for; ``retries`` how often what did
-    no harm is sent again.
+    ``timeout`` is how many seconds an answer may take, in addition to any wait in the request; ``retries`` is
+    how often a request is sent again where that is safe.
     """
 
     def __init__(
@@ -65,11 +65,11 @@ class Pool:
 
     @property
     def url(self) -> str:
-        """Where the server is."""
+        """The address of the server."""
         return self._http.server.url
 
     async def startup(self, templates: Iterable[str] = ()) -> None:
-        """Makes sure that the server is there and serves these templates; ``ValueError`` if it does not."""
+        """Checks that the server answers and has these templates; ``ValueError`` if it does not have one."""
         names = list(templates)
         for name in names:
             await self._http.send(calls.template(name))
@@ -89,18 +89,18 @@ class Pool:
     ) -> Checkout:
         """A sandbox of a template, for ``async with``.
 
-        ``wait`` is how many seconds to wait for one, ``policy`` how far to go: ``wait``, ``fail_fast`` or
-        ``idle_only``. The lease lasts ``ttl`` seconds and is renewed until it is returned, unless ``renew``
-        is false.
+        ``wait`` is how many seconds to wait for one, ``policy`` how it may be obtained: ``wait``,
+        ``fail_fast`` or ``idle_only``. The lease lasts ``ttl`` seconds and is renewed until it is returned,
+        unless ``renew`` is false.
         """
         wanted = Wanted(template, env or {}, labels or {}, ttl, wait, policy)
         return Checkout(self, wanted, renew)
 
     async def aclose(self) -> None:
-        """Returns what is still checked out, and closes the connections."""
+        """Returns all sandboxes that are still checked out, and closes the connections."""
         if self._closing is None:
             self._closing = asyncio.create_task(self._close())
-        # It goes on also if nobody waits for it.
+        # The close continues even if this wait is cancelled.
         await asyncio.wait({self._closing})
         self._closing.result()
 
@@ -118,7 +118,7 @@ class Pool:
             if pending:
                 await asyncio.wait(pending, timeout=until - loop.time())
             elif self._checkouts > 0:
-                # Whoever asked is about to hear of it, and has something to give up then.
+                # A checkout is about to see its cancellation, and must then abandon its request.
                 await asyncio.sleep(0)
             else:
                 break
@@ -127,7 +127,7 @@ class Pool:
         await self._http.aclose()
 
     def _begin(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """A task that goes on whether or not anybody waits for it, until the pool is closed."""
+        """A task that continues even if no caller waits for it, until the pool is closed."""
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -150,7 +150,7 @@ class Pool:
             self._checkouts -= 1
 
     async def _ask(self, wanted: Wanted) -> Lease:
-        """A lease. Whoever stops waiting for it gives up whatever the server made of it."""
+        """A lease. If the caller stops waiting, the request is abandoned at the server."""
         if self._closing is not None:
             raise RuntimeError("the pool is closed")
         call = wanted.checkout()
@@ -169,7 +169,7 @@ class Pool:
             raise
 
     async def _abandon(self, wanted: Wanted, asking: asyncio.Task[Any]) -> None:
-        # Its connection is closed first: the server lets go of what waits on it.
+        # Its connection is closed first: the server then drops a checkout that waits on it.
         await asyncio.wait({asking})
         if not asking.cancelled():
             asking.exception()
@@ -179,12 +179,12 @@ class Pool:
             renewal.not_abandoned(error)
 
     async def _settled(self) -> None:
-        """Waits for what is being said at the moment."""
+        """Waits for the requests in progress."""
         if self._tasks:
             await asyncio.wait(set(self._tasks))
 
     async def _keep(self, held: Held, box: weakref.ref[Box]) -> None:
-        """Renews a lease for as long as somebody has it."""
+        """Renews a lease while its box exists."""
         while held.returning is None:
             await asyncio.sleep(renewal.pause_s(held.lease.lasts_s))
             if box() is None:
@@ -220,7 +220,7 @@ class Pool:
 
 
 class Checkout:
-    """A sandbox that is asked for; its guard once it is had."""
+    """A checkout in progress, and afterwards the guard of its sandbox."""
 
     def __init__(self, pool: Pool, wanted: Wanted, renew: bool) -> None:
         self._pool = pool
@@ -240,11 +240,11 @@ class Checkout:
             await self._box.release()
 
     def __await__(self) -> Generator[Any, None, Box]:
-        """The box without a guard: whoever has it calls ``release``."""
+        """The box without a guard: the caller must call ``release``."""
         return self._take().__await__()
 
     async def _take(self) -> Box:
         if self._begun:
-            raise RuntimeError("a checkout is used once: call pool.checkout() again")
+            raise RuntimeError("a checkout can be used only once: call pool.checkout() again")
         self._begun = True
         return await self._pool._check_out(self._wanted, self._renew)

@@ -27,12 +27,12 @@ def is_over(error: ShoalError) -> bool:
 
 
 def not_renewed(lease: str, error: ShoalError) -> None:
-    log.warning("lease %s was not renewed: %s", lease, error)
+    log.warning("renewing lease %s failed: %s", lease, error)
 
 
 def not_returned(lease: str, error: ShoalError) -> None:
-    log.warning("lease %s was not returned, and ends with its time: %s", lease, error)
+    log.warning("returning lease %s failed; it stays until it expires: %s", lease, error)
 
 
 def not_abandoned(error: ShoalError) -> None:
-    log.warning("a checkout that was given up may still have a lease, which ends with its time: %s", error)
+    log.warning("abandoning a checkout failed; its lease, if any, stays until it expires: %s", error)

@@ -1,4 +1,4 @@
-"""A sandbox that is yours until it is returned, for threads."""
+"""A checked-out sandbox, for threads."""
 
 from __future__ import annotations
 
@@ -55,12 +55,12 @@ class SyncBox:
 
     @property
     def path(self) -> str | None:
-        """How it was come by: ``fast``, ``overflow`` or ``blocked``."""
+        """How it was obtained: ``fast``, ``overflow`` or ``blocked``."""
         return self._box.path
 
     @property
     def expires_at(self) -> datetime | None:
-        """When it ends unless it is renewed, which is done for you."""
+        """When it expires unless it is renewed, which the pool does."""
         return self._box.expires_at
 
     def run(
@@ -86,15 +86,15 @@ class SyncBox:
         cwd: str | None = None,
         stdin: Data | None = None,
     ) -> Result:
-        """Runs a program with its arguments, or a line of shell if the command is a text."""
+        """Runs a program with its arguments, or a shell command line if the command is a text."""
         return self._loop.run(self._box.exec(command, timeout=timeout, env=env, cwd=cwd, stdin=stdin))
 
     def renew(self, ttl: int | None = None) -> None:
-        """Lets the lease last so many seconds from now; as long as at first if not given."""
+        """Renews the lease for this many seconds from now; the original duration if not given."""
         self._loop.run(self._box.renew(ttl))
 
     def release(self) -> None:
-        """Returns it. A second time nothing happens, nor after the pool was closed, which returned it."""
+        """Returns the sandbox. A second call does nothing, nor does one after the pool was closed."""
         try:
             self._loop.run(self._box.release())
         except RuntimeError as error:

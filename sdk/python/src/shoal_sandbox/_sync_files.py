@@ -19,29 +19,29 @@ class SyncFiles:
         self._files = files
 
     def read(self, path: str) -> bytes:
-        """A whole file."""
+        """Reads a whole file."""
         return self._loop.run(self._files.read(path))
 
     def read_text(self, path: str) -> str:
-        """A whole file as UTF-8."""
+        """Reads a whole file as UTF-8."""
         return self._loop.run(self._files.read_text(path))
 
     def write(self, path: str, data: Data, *, mode: int | None = None) -> None:
-        """Writes a whole file, which has its name when it is all there."""
+        """Writes a whole file, which appears under its name when it has arrived completely."""
         self._loop.run(self._files.write(path, data, mode=mode))
 
     def list(self, path: str = "/workspace") -> _Entries:
-        """What is in a directory, in the order of names."""
+        """Lists a directory, in the order of names."""
         return self._loop.run(self._files.list(path))
 
     def stat(self, path: str) -> FileEntry:
-        """One file."""
+        """Describes a file."""
         return self._loop.run(self._files.stat(path))
 
     def make_directory(self, path: str) -> None:
-        """A directory, and those above it."""
+        """Creates a directory, with its parents."""
         self._loop.run(self._files.make_directory(path))
 
     def remove(self, path: str, *, recursive: bool = False) -> None:
-        """A file; a directory with everything in it if ``recursive``."""
+        """Removes a file; with ``recursive`` a directory with all its contents."""
         self._loop.run(self._files.remove(path, recursive=recursive))

@@ -10,7 +10,7 @@ from ._pipes import Deadline, Harness, StdinPipe
 
 
 class SyncStdinPipe:
-    """What the harness is told."""
+    """The input of the harness."""
 
     def __init__(self, loop: Loop, harness: Harness) -> None:
         self._loop = loop
@@ -33,12 +33,12 @@ class SyncStdinPipe:
         self._loop.run(self._pipe.write_line(line))
 
     def close(self) -> None:
-        """Ends the conversation with the harness, and its program."""
+        """Closes the connection to the harness, which ends its program."""
         self._loop.run(self._pipe.close())
 
 
 class SyncStdoutPipe:
-    """What the harness says."""
+    """The output of the harness."""
 
     def __init__(self, loop: Loop, harness: Harness) -> None:
         self._loop = loop
@@ -48,7 +48,7 @@ class SyncStdoutPipe:
         """The next line, without its end.
 
         ``asyncio.TimeoutError`` if none comes in time, which loses nothing; ``EOFError`` when the harness
-        or the sandbox is over, with the reason.
+        or the sandbox has ended, with the reason.
         """
 
         async def next_line() -> str:

@@ -37,11 +37,11 @@ class SyncPool:
 
     @property
     def url(self) -> str:
-        """Where the server is."""
+        """The address of the server."""
         return self._pool.url
 
     def startup(self, templates: Iterable[str] = ()) -> None:
-        """Makes sure that the server is there and serves these templates; ``ValueError`` if it does not."""
+        """Checks that the server answers and has these templates; ``ValueError`` if it does not have one."""
         self._loop.run(self._pool.startup(templates))
 
     def checkout(
@@ -62,14 +62,14 @@ class SyncPool:
         return SyncCheckout(self._loop, self._pool, checkout)
 
     def close(self) -> None:
-        """Returns what is checked out, calls off what waits for a sandbox, and closes the connections."""
+        """Returns all sandboxes, cancels checkouts that wait, and closes the connections."""
         self._loop.close(self._pool.aclose)
 
     shutdown = close
 
 
 class SyncCheckout:
-    """A sandbox that is asked for; its guard once it is had."""
+    """A checkout in progress, and afterwards the guard of its sandbox."""
 
     def __init__(self, loop: Loop, pool: Pool, checkout: Checkout) -> None:
         self._loop = loop
@@ -89,7 +89,7 @@ class SyncCheckout:
             self._box.release()
 
     def take(self) -> SyncBox:
-        """The box without a guard: whoever has it calls ``release``."""
+        """The box without a guard: the caller must call ``release``."""
         taking = self._loop.begin(self._take())
         try:
             return SyncBox(self._loop, self._loop.wait(taking))
@@ -102,7 +102,7 @@ class SyncCheckout:
         return self._had
 
     def _give_up(self) -> None:
-        """Waits until nothing is left of it at the server, unless the pool is closed, which sees to that."""
+        """Waits until the server has dropped the checkout; closing the pool does that, too."""
         try:
             giving_up = self._loop.begin(self._given_up())
         except RuntimeError:
@@ -110,7 +110,7 @@ class SyncCheckout:
         self._loop.wait(giving_up)
 
     async def _given_up(self) -> None:
-        # It came, and nobody took it.
+        # The sandbox came, and no caller took it.
         if self._had is not None:
             await self._had.release()
         await self._pool._settled()

@@ -1,4 +1,4 @@
-"""What is answered: leases, what came of programs, files."""
+"""Values in answers: leases, results of programs, files."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 from ._errors import ProgramFailed
 
-# What is shown of the errors of a program that failed.
+# How much of the standard error of a failed program is shown.
 _SHOWN_CHARS = 2000
 
 
@@ -21,7 +21,7 @@ def _time(text: str) -> datetime:
 
 
 def _seconds_until(at: datetime, date: str | None) -> float:
-    # By the server's own clock, where it says what that shows.
+    # By the server's own clock, if its answer has a Date header.
     now = parsedate_to_datetime(date) if date else datetime.now(timezone.utc)
     return (at - now).total_seconds()
 
@@ -36,9 +36,9 @@ class Lease:
     template: str
     use_count: int
     expires_at: datetime | None
-    # How long it lasts, counted from when this was said.
+    # How long it lasts, counted from the answer.
     lasts_s: float | None
-    # How it was come by: "fast", "overflow" or "blocked".
+    # How it was obtained: "fast", "overflow" or "blocked".
     path: str | None
 
     @classmethod
@@ -49,7 +49,7 @@ class Lease:
         return cls(
             id=value["id"],
             sandbox_id=sandbox["id"],
-            # Not every runtime makes containers; whoever shows the id of one shows that of the sandbox.
+            # Not every runtime has containers; the id of the sandbox then takes its place.
             container_id=sandbox.get("container_id") or sandbox["id"],
             template=sandbox["template"],
             use_count=int(sandbox.get("use_count", sandbox.get("uses", 0))),
@@ -61,18 +61,18 @@ class Lease:
 
 @dataclass(frozen=True)
 class Result:
-    """What came of a program. Outputs are text; ``stdout_bytes`` and ``stderr_bytes`` are exact."""
+    """The result of a program. Outputs are text; ``stdout_bytes`` and ``stderr_bytes`` are exact."""
 
     exit_code: int
     # The signal that ended it, such as "SIGKILL".
     signal: str | None
     stdout_bytes: bytes
     stderr_bytes: bytes
-    # There was more output than is kept.
+    # The output was truncated.
     truncated: bool
-    # It was killed because its time was over.
+    # It was killed at its timeout.
     timed_out: bool
-    # Something was killed for want of memory, which is why it ended.
+    # It ended because the sandbox ran out of memory.
     oom: bool
     duration_ms: float
 
@@ -99,26 +99,27 @@ class Result:
 
     @property
     def output(self) -> str:
-        """What it wrote, and what it wrote as errors after that."""
+        """Its standard output, followed by its standard error."""
         return self.stdout + self.stderr
 
     @property
     def ok(self) -> bool:
-        """Whether it ended well."""
+        """Whether it ended with exit code 0."""
         return self.exit_code == 0
 
     def check(self) -> Result:
-        """Itself, if the program ended well; otherwise ``ProgramFailed``."""
+        """Itself, if the exit code is 0; otherwise raises ``ProgramFailed``."""
         if self.ok:
             return self
         if self.timed_out:
-            how = "its time was over"
+            how = "the program was killed at its timeout"
         elif self.oom:
-            how = "it ran out of memory"
+            how = "the program ran out of memory"
         else:
-            how = f"it was ended by {self.signal}" if self.signal else f"it ended with {self.exit_code}"
-        said = self.stderr.strip()[-_SHOWN_CHARS:]
-        raise ProgramFailed("program_failed", f"{how}: {said}" if said else how)
+            end = f"was ended by {self.signal}" if self.signal else f"exited with {self.exit_code}"
+            how = f"the program {end}"
+        stderr = self.stderr.strip()[-_SHOWN_CHARS:]
+        raise ProgramFailed("program_failed", f"{how}: {stderr}" if stderr else how)
 
 
 def _output(value: Mapping[str, Any], name: str) -> bytes:
@@ -131,12 +132,12 @@ class FileEntry:
     """One file of a sandbox."""
 
     name: str
-    # "file", "directory", "link" or what else there is.
+    # "file", "directory", "link" or "other".
     kind: str
     size: int
     mode: int
     modified_at: datetime
-    # Where a link points.
+    # The target of a link.
     target: str | None
 
     @classmethod

@@ -118,7 +118,7 @@ async fn two_deploys_at_once_get_two_versions() {
 }
 
 #[tokio::test]
-async fn what_is_written_down_of_agents_is_bounded() {
+async fn stored_agents_are_bounded() {
     let stage = stage().await;
     deploy(&stage, "a").await;
     let large = json!({"A": "x".repeat(200_000)});

@@ -36,7 +36,7 @@ async fn a_stream_ends_with_its_key_and_the_key_of_the_environment_goes_on() {
 }
 
 #[tokio::test]
-async fn what_a_key_wrote_down_goes_with_it() {
+async fn documents_of_a_key_are_deleted_with_it() {
     let stage = stage_with(|_, _, _| ()).await;
     let made = call(&stage, "POST", "/api/api-keys", json!({})).await.expect(201);
     let (key, id) = (text(&made["key"]), text(&made["id"]));

@@ -60,11 +60,11 @@ async fn every_malformed_request_is_refused_in_the_shape_of_ash() {
             "/api/agents".into(),
             json!({"name": "a", "files": [{"path": "x", "content": "*"}]}),
         ),
-        ("GET", "/api/agents/nobody".into(), none.clone()),
-        ("PATCH", "/api/agents/nobody".into(), json!({})),
+        ("GET", "/api/agents/unknown".into(), none.clone()),
+        ("PATCH", "/api/agents/unknown".into(), json!({})),
         ("PATCH", "/api/agents/tester".into(), json!({"env": 1})),
         ("PATCH", "/api/agents/tester".into(), json!({"config": []})),
-        ("DELETE", "/api/agents/nobody".into(), none.clone()),
+        ("DELETE", "/api/agents/unknown".into(), none.clone()),
         ("PATCH", "/api/agents/tester/config".into(), json!([])),
         ("GET", "/api/agents/tester/files/..%2Fx".into(), none.clone()),
         ("GET", "/api/agents/tester/files/missing".into(), none.clone()),
@@ -75,7 +75,7 @@ async fn every_malformed_request_is_refused_in_the_shape_of_ash() {
         ("POST", "/api/sessions".into(), none.clone()),
         ("POST", "/api/sessions".into(), json!({})),
         ("POST", "/api/sessions".into(), json!({"agent": 1})),
-        ("POST", "/api/sessions".into(), json!({"agent": "nobody"})),
+        ("POST", "/api/sessions".into(), json!({"agent": "unknown"})),
         ("POST", "/api/sessions".into(), json!({"agent": "tester", "credentialId": "c"})),
         ("POST", "/api/sessions".into(), json!({"agent": "tester", "extraEnv": {"A": null}})),
         ("POST", "/api/sessions".into(), json!({"agent": "tester", "extraEnv": {"A=": "1"}})),
@@ -151,7 +151,7 @@ async fn bodies_that_are_no_json_or_of_another_kind_are_refused_in_the_shape_of_
 }
 
 #[tokio::test]
-async fn who_may_not_is_told_in_the_words_of_ash() {
+async fn unauthorized_requests_have_the_texts_of_ash() {
     let stage = stage().await;
     let read = stage.key(model::Role::Read).await;
     let path = "/compat/ash/api/agents";
@@ -199,8 +199,8 @@ async fn a_body_of_very_many_parts_is_refused_before_it_takes_room() {
         let told = answer.expect(400);
         assert!(told["message"].as_str().unwrap().contains("100000 parts"), "{path}: {told}");
     }
-    // Who does not exist is told so whatever was sent.
-    for path in [files.replace("/a/", "/nobody/"), of("/messages").replace(&id, UNKNOWN)] {
+    // An unknown agent or session is refused whatever the body is.
+    for path in [files.replace("/a/", "/unknown/"), of("/messages").replace(&id, UNKNOWN)] {
         let body = format!("{{\"files\":{zeros}}}");
         let answer = stage.raw(&request(&stage.admin, "POST", &path, "", body.as_bytes())).await;
         answer.expect(404);

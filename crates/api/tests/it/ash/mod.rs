@@ -1,5 +1,5 @@
-//! The dialect of Ash as its clients meet it: through sockets, with a bridge that does what a message
-//! tells it to.
+//! The dialect of Ash as its clients meet it: through sockets, with a bridge that does what a
+//! message tells it to.
 
 mod agents;
 mod keys;
@@ -15,7 +15,7 @@ use model::template::{Harness, HarnessProgram};
 use model::{NodeConfig, Template};
 use serde_json::{Value, json};
 
-use crate::answer::{Answer, Connection};
+use crate::raw_client::{Answer, Connection};
 use crate::stage::{Plan, Stage, request, template, text};
 
 /// A server with a template for sessions of Ash.

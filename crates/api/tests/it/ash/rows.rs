@@ -12,7 +12,7 @@ use runtime::fake::{FakeProgram, Inside};
 use serde_json::{Value, json};
 
 use super::{begin, call, completed, deploy, get, names, said, send, session, stage, stage_with};
-use crate::answer::Connection;
+use crate::raw_client::Connection;
 use crate::stage::{Stage, request, text};
 
 /// The most that may be alive.
@@ -183,7 +183,7 @@ async fn row_08_a_client_that_leaves_loses_nothing() {
     drop(first);
     let path = format!("/compat/ash/api/sessions/{id}/turns/{turn}/events");
     let headers = format!("last-event-id: {}\r\n", last.unwrap());
-    // While it goes on, and once it is over.
+    // During the turn, and after its end.
     for _ in 0..2 {
         let mut again = stage.connect().await;
         again.send(request(&stage.admin, "GET", &path, &headers, b"")).await;

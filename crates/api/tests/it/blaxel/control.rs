@@ -12,7 +12,7 @@ async fn a_sandbox_is_made_found_listed_changed_and_ended() {
     let stage = Stage::start().await;
     let made = make(&stage, "my-app").await;
     assert_eq!(made["status"], "DEPLOYED");
-    assert_eq!(made["spec"]["runtime"]["image"], "base", "what was asked for is told back");
+    assert_eq!(made["spec"]["runtime"]["image"], "base", "the answer repeats the request");
     assert_eq!(made["metadata"]["url"], "http://localhost/compat/blaxel/my-app");
     let of = "/compat/blaxel/sandboxes/my-app";
     assert_eq!(stage.get(of).await.expect(200), made);
@@ -51,7 +51,7 @@ fn sessions(stage: &Stage) -> u32 {
 }
 
 #[tokio::test]
-async fn many_who_want_one_sandbox_make_one() {
+async fn sandbox_that_many_create_at_once_is_created_once() {
     let stage = Stage::start().await;
     let path = "/compat/blaxel/sandboxes?createIfNotExist=true";
     let ask = || stage.call("POST", path, json!({"metadata": {"name": "one"}}));
@@ -63,7 +63,7 @@ async fn many_who_want_one_sandbox_make_one() {
 }
 
 #[tokio::test]
-async fn one_that_is_made_while_its_name_is_removed_keeps_it_or_is_refused() {
+async fn sandbox_created_while_its_name_is_removed_keeps_it_or_is_refused() {
     let stage = Stage::start().await;
     let of = "/compat/blaxel/sandboxes/one";
     for _ in 0..8 {
@@ -132,7 +132,7 @@ async fn one_of_our_sandboxes_is_reached_by_its_id() {
 }
 
 #[tokio::test]
-async fn what_is_not_offered_says_so_in_the_form_of_blaxel() {
+async fn missing_features_are_refused_in_the_form_of_blaxel() {
     let stage = Stage::start().await;
     make(&stage, "box").await;
     for path in ["/drives/mount", "/codegen/fastapply/x", "/network/tunnel", "/archive/status"] {

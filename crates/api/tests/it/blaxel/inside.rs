@@ -1,12 +1,13 @@
-//! Servers and terminals inside, reached through the API of their sandbox; ports that are waited for.
+//! Servers and terminals inside, reached through the API of their sandbox; ports that are waited
+//! for.
 
 use serde_json::{Value, json};
 
 use super::Sandbox;
-use crate::answer::Connection;
+use crate::raw_client::Connection;
 
 #[tokio::test]
-async fn a_port_that_nobody_listens_on_is_refused_in_the_form_of_blaxel() {
+async fn closed_port_is_refused_in_the_form_of_blaxel() {
     let sandbox = Sandbox::new().await;
     let refused = sandbox.get("/port/3000/x").await;
     assert!(refused.status >= 400);
@@ -15,7 +16,7 @@ async fn a_port_that_nobody_listens_on_is_refused_in_the_form_of_blaxel() {
 }
 
 #[tokio::test]
-async fn bug_03_ports_are_waited_for_until_they_are_open_or_the_process_is_over() {
+async fn bug_03_ports_are_waited_for_until_they_are_open_or_the_process_has_ended() {
     let sandbox = Sandbox::new().await;
     let listen = json!({"command": "listen 3000", "name": "web", "waitForPorts": [3000]});
     let started = sandbox.call("POST", "/process", listen).await.expect(200);
@@ -37,7 +38,7 @@ async fn bug_03_ports_are_waited_for_until_they_are_open_or_the_process_is_over(
 }
 
 #[tokio::test]
-async fn changes_of_files_are_told_from_when_the_answer_begins() {
+async fn file_watch_reports_changes_from_when_the_answer_begins() {
     let sandbox = Sandbox::new().await;
     sandbox.call("PUT", "/filesystem/d/a", json!({"content": "x"})).await.expect(200);
     let path = "/compat/blaxel/box/watch/filesystem//workspace/d?ignore=secret";
@@ -161,7 +162,7 @@ async fn until_shown(connection: &mut Connection, wanted: &str) {
 }
 
 #[tokio::test]
-async fn a_terminal_is_there_for_whoever_comes_back() {
+async fn terminal_is_kept_for_a_client_that_reconnects() {
     let sandbox = Sandbox::new().await;
     let mut one = terminal(&sandbox).await;
     one.send(frame(r#"{"type":"input","data":"hello ü\n"}"#)).await;

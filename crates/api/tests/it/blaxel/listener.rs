@@ -4,7 +4,7 @@ use api::{BlaxelSettings, Settings};
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 
-use crate::answer::{Answer, Connection};
+use crate::raw_client::{Answer, Connection};
 use crate::stage::{Plan, Stage};
 
 struct Listener {
@@ -38,7 +38,7 @@ impl Listener {
 }
 
 #[tokio::test]
-async fn without_keys_everybody_here_is_served_and_no_web_page() {
+async fn keyless_listener_serves_local_programs_and_no_web_page() {
     let listener = Listener::start(true).await;
     assert_eq!(listener.ask("GET", "/health", "", &Value::Null).await.status, 200);
     assert_eq!(listener.stage.engine.sessions_by_status().iter().map(|(_, n)| n).sum::<u32>(), 0);
@@ -60,7 +60,7 @@ async fn without_keys_everybody_here_is_served_and_no_web_page() {
 }
 
 #[tokio::test]
-async fn with_keys_it_is_the_same_sandbox_for_all_of_them() {
+async fn listener_with_keys_has_one_sandbox_for_all_of_them() {
     let listener = Listener::start(false).await;
     assert_eq!(listener.ask("GET", "/filesystem/", "", &Value::Null).await.status, 401);
     let user = listener.stage.key(model::Role::Use).await;
@@ -73,7 +73,7 @@ async fn with_keys_it_is_the_same_sandbox_for_all_of_them() {
 }
 
 #[tokio::test]
-async fn whoever_only_looks_makes_no_sandbox() {
+async fn read_only_request_creates_no_sandbox() {
     let listener = Listener::start(false).await;
     let sessions =
         || listener.stage.engine.sessions_by_status().iter().map(|(_, n)| n).sum::<u32>();

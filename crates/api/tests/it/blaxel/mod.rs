@@ -8,7 +8,7 @@ mod processes;
 
 use serde_json::{Value, json};
 
-use crate::answer::Answer;
+use crate::raw_client::Answer;
 use crate::stage::{Stage, request};
 
 /// Makes a sandbox of a name.

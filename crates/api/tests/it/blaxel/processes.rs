@@ -1,10 +1,10 @@
-//! Processes as clients of Blaxel start, follow, feed and end them; and some of what Blaxel was seen
-//! to do wrong with them, by its number there.
+//! Processes as clients of Blaxel start, follow, feed and end them; and some of what Blaxel was
+//! seen to do wrong with them, by its number there.
 
 use serde_json::{Value, json};
 
 use super::Sandbox;
-use crate::answer::Connection;
+use crate::raw_client::Connection;
 use crate::stage::request;
 
 impl Sandbox {
@@ -55,7 +55,7 @@ fn names(status: &Value) -> Vec<&str> {
 }
 
 #[tokio::test]
-async fn requests_that_make_no_sense_are_refused() {
+async fn malformed_process_requests_are_refused() {
     let sandbox = Sandbox::new().await;
     for body in [json!({}), json!({"command": ""}), json!({"command": 7})] {
         let refused = sandbox.call("POST", "/process", body).await;
@@ -69,7 +69,7 @@ async fn requests_that_make_no_sense_are_refused() {
 }
 
 #[tokio::test]
-async fn a_process_is_waited_for_and_told_whole() {
+async fn process_with_a_wait_is_answered_whole() {
     let sandbox = Sandbox::new().await;
     let ran = sandbox.run("echo out; echo err >&2; exit 3").await;
     assert_eq!((&ran["status"], &ran["exitCode"]), (&json!("failed"), &json!(3)));
@@ -89,7 +89,7 @@ async fn a_process_is_waited_for_and_told_whole() {
 }
 
 #[tokio::test]
-async fn one_that_is_not_waited_for_has_no_logs_yet_and_no_end() {
+async fn process_without_a_wait_has_no_logs_and_no_end_yet() {
     let sandbox = Sandbox::new().await;
     let body = json!({"command": "sleep 600", "name": "my-app", "cwd": "/ignored"});
     let started = sandbox.start(body.clone()).await;
@@ -124,7 +124,7 @@ async fn without_keep_alive_a_timeout_only_ends_the_wait() {
 }
 
 #[tokio::test]
-async fn a_process_that_is_watched_tells_lines_of_json_and_itself_at_the_end() {
+async fn streamed_process_sends_json_lines_and_itself_at_the_end() {
     let sandbox = Sandbox::new().await;
     for accept in ["text/event-stream", "application/x-ndjson"] {
         let body = json!({"command": "echo out; echo err >&2; exit 2"});
@@ -164,7 +164,7 @@ async fn input_is_written_and_closed() {
 }
 
 #[tokio::test]
-async fn a_sandbox_where_nothing_runs_rests() {
+async fn sandbox_without_processes_has_no_keep_alive() {
     let sandbox = Sandbox::new().await;
     let rests = json!({"state": "auto", "scheduledStopAt": null, "keepAliveProcesses": []});
     assert_eq!(sandbox.status().await, rests);
@@ -230,7 +230,7 @@ async fn a_process_started_after_the_call_keeps_its_hold() {
     sandbox.keep("before").await;
     sandbox.stop(json!({"timeout": 1})).await;
     sandbox.keep("after").await;
-    let deadline = tokio::time::Instant::now() + crate::answer::PATIENCE;
+    let deadline = tokio::time::Instant::now() + crate::raw_client::PATIENCE;
     while names(&sandbox.status().await) != ["after"] {
         assert!(tokio::time::Instant::now() < deadline, "{}", sandbox.status().await);
         tokio::time::sleep(std::time::Duration::from_millis(20)).await;
@@ -263,7 +263,7 @@ async fn bug_02_a_process_that_was_started_again_is_found_and_stopped_by_its_fir
     });
     let started = sandbox.start(first).await;
     let pid = started["pid"].as_str().unwrap().to_owned();
-    let deadline = tokio::time::Instant::now() + crate::answer::PATIENCE;
+    let deadline = tokio::time::Instant::now() + crate::raw_client::PATIENCE;
     loop {
         let now = sandbox.get(&format!("/process/{pid}")).await.expect(200);
         if now["restartCount"] == 1 && now["stdout"].as_str().unwrap().contains('x') {
