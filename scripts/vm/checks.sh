@@ -223,15 +223,15 @@ case "$layout" in
         check 'doctor finds every limit and freezing' 120 doctor_finds_limits
         check 'a program runs' 60 runs_a_program
         check 'want of memory is told' 120 tells_of_memory
-        mapfile -t own < <(/tmp/it --list --ignored | sed -n 's/^\(native::second_generation.*\): test$/\1/p')
-        alone='native::second_generation::who_has_no_groups_is_refused_what_he_cannot_have'
+        mapfile -t own < <(/tmp/it --list --ignored | sed -n 's/^\(native::cgroup_v2.*\): test$/\1/p')
+        alone='native::cgroup_v2::cgroup_v2_without_groups_refuses_limits'
         for index in "${!own[@]}"; do [ "${own[index]}" = "$alone" ] && unset "own[index]"; done
         tests '' 0 "${own[@]}"
         tests '' 0 native::limits::a_fork_bomb_stays_inside \
-            native::limits::a_memory_hog_is_told_that_it_ran_out_of_memory \
+            native::limits::memory_hog_ends_as_out_of_memory \
             native::crash::a_killed_guest_is_noticed_and_nothing_is_left \
             native::crash::a_killed_launcher_takes_everything_along \
-            native::crowd::launches_that_nobody_waits_for_leave_nothing \
+            native::concurrent_launches::dropped_launches_leave_nothing \
             native::isolation::nothing_of_the_host_is_reachable
         check 'a server serves and stops' 300 serves_over_http
         check 'what a killed run leaves is removed' 120 cleans_up_after_a_kill
@@ -251,7 +251,7 @@ case "$layout" in
         check 'a program runs' 60 runs_a_program
         check 'want of memory is told' 120 tells_of_memory
         tests '' 0 native::limits::a_fork_bomb_stays_inside \
-            native::limits::a_memory_hog_is_told_that_it_ran_out_of_memory \
+            native::limits::memory_hog_ends_as_out_of_memory \
             native::modes::every_way_to_a_network_and_to_groups_gives_the_same_sandbox
         check 'what a killed run leaves is removed' 120 cleans_up_after_a_kill
         ;;

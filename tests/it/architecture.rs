@@ -67,9 +67,9 @@ const TABLE: &str = "the table in tests/it/architecture.rs";
 const DIALECTS: &[&str] = &["ash", "blaxel", "mcp"];
 /// What a dialect could keep things with itself, and what there is instead.
 const KEEPS: &[(&str, &str)] = &[
-    ("put_document", "`change_named`, `create_named_session` or `keep_past`"),
-    ("remove_document", "`change_named` or `end_named_session`"),
-    ("remove_documents", "`change_named` or `end_named_session`"),
+    ("put_document", "`lock_named_documents`, `create_named_session` or `store_ended_session`"),
+    ("remove_document", "`lock_named_documents` or `end_named_session`"),
+    ("remove_documents", "`lock_named_documents` or `end_named_session`"),
     ("store", "the engine"),
     ("Store", "the engine"),
 ];
@@ -315,7 +315,7 @@ fn a_dialect_that_keeps_something_is_found() {
         ("#[cfg(test)]\nmod tests { fn a() { b.put_document(); } }\nfn c() {}", None),
         ("#[cfg(test)]\nuse store::Batch;\nfn a() {}", None),
         ("// put_document\nfn a() { b(\"store\"); stores(); }", None),
-        ("fn a() { engine.change_named(KIND, caller); }", None),
+        ("fn a() { engine.lock_named_documents(KIND, caller); }", None),
     ] {
         let found = kept("crates/ash/src/a.rs", source).join("\n");
         match expected {

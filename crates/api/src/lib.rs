@@ -5,7 +5,7 @@ mod tools;
 
 use std::sync::Arc;
 
-pub use ash::{AshSettings, tell_of_recovery};
+pub use ash::{AshSettings, log_recovery};
 use axum::Router;
 use blaxel::Blaxel;
 pub use blaxel::BlaxelSettings;

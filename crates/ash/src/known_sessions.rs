@@ -61,11 +61,11 @@ pub(super) async fn remember(app: &App, view: &SessionView) -> Result<(), AshErr
     let mut shown = answer::session(view);
     shown["status"] = "ended".into();
     shown["sandboxId"] = "".into();
-    Ok(app.engine.keep_past(KIND, view.tenant, view.id, shown.to_string()).await?)
+    Ok(app.engine.store_ended_session(KIND, view.tenant, view.id, shown.to_string()).await?)
 }
 
 /// The stored views of a key's ended sessions.
 pub(super) async fn all_ended(app: &App, caller: Caller) -> Result<Vec<Value>, AshError> {
-    let over = app.engine.all_past(KIND, caller).await?;
+    let over = app.engine.ended_sessions(KIND, caller).await?;
     Ok(over.iter().filter_map(|body| serde_json::from_str(body).ok()).collect())
 }

@@ -47,7 +47,7 @@ use self::app::App;
 use self::dialect::AshDialect;
 use self::errors::AshError;
 pub use self::settings::AshSettings;
-pub use self::startup::tell_of_recovery;
+pub use self::startup::log_recovery;
 use web::front::{Front, Needs};
 
 /// Where the dialect is on the main listener.

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use engine::{Caller, Engine, NamedChange, NamedError};
+use engine::{Caller, Engine, NamedDocumentsLock, NamedError};
 use model::{Document, ErrorCode, KeyId, Refusal, SeedId, Wall};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
@@ -116,7 +116,7 @@ pub(super) async fn find(app: &App, tenant: KeyId, name: &str) -> Result<Option<
 
 /// All agents of a key, by name.
 pub(super) async fn all(app: &App, tenant: KeyId) -> Result<Vec<Agent>, Refusal> {
-    let found = app.engine.all_named(KIND, tenant).await?;
+    let found = app.engine.named_documents(KIND, tenant).await?;
     found.iter().map(read).collect()
 }
 
@@ -128,12 +128,16 @@ fn read(document: &Document) -> Result<Agent, Refusal> {
 }
 
 /// The right to change agents of a caller.
-pub(super) async fn change(app: &App, caller: Caller) -> Result<NamedChange, Refusal> {
-    app.engine.change_named(KIND, caller).await.map_err(refused)
+pub(super) async fn change(app: &App, caller: Caller) -> Result<NamedDocumentsLock, Refusal> {
+    app.engine.lock_named_documents(KIND, caller).await.map_err(refused)
 }
 
 /// Puts an agent in place of the one of its name.
-pub(super) async fn put(app: &App, change: NamedChange, agent: &Agent) -> Result<(), Refusal> {
+pub(super) async fn put(
+    app: &App,
+    change: NamedDocumentsLock,
+    agent: &Agent,
+) -> Result<(), Refusal> {
     app.engine.check_env(&agent.env)?;
     let body = serde_json::to_string(agent)
         .map_err(|error| Refusal::new(ErrorCode::Internal, error.to_string()))?;

@@ -3,7 +3,7 @@
 use engine::Recovery;
 
 /// Writes the line about sandboxes that an earlier run left, if there are some.
-pub fn tell_of_recovery(recovery: &Recovery) {
+pub fn log_recovery(recovery: &Recovery) {
     if let Some(line) = line(recovery) {
         tracing::info!("{line}");
     }

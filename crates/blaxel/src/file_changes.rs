@@ -74,7 +74,7 @@ pub(super) async fn put(
 async fn make_directory(used: &Use, path: &FilePath, mode: Option<u32>) -> Result<(), BlaxelError> {
     used.make_directory(&path.whole, true).await.map_err(unwritten)?;
     if let Some(mode) = mode {
-        used.set_about(&path.whole, Some(mode), None).await.map_err(unwritten)?;
+        used.set_metadata(&path.whole, Some(mode), None).await.map_err(unwritten)?;
     }
     Ok(())
 }
@@ -118,7 +118,7 @@ async fn upload(
         return Err(BlaxelError::bad("missing 'file' field in multipart form"));
     }
     if mode.is_some() {
-        used.set_about(&path.whole, mode, None).await.map_err(unwritten)?;
+        used.set_metadata(&path.whole, mode, None).await.map_err(unwritten)?;
     }
     answer::done(&path.shown, "Binary file uploaded successfully")
 }

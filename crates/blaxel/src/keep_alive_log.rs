@@ -1,20 +1,20 @@
 //! Log lines about keep-alive, with the texts of Blaxel: its users look for them.
 
-use engine::Observed;
+use engine::KeepAliveChange;
 
 /// Writes the lines about what happened.
-pub(super) fn write(observed: Observed<'_>) {
+pub(super) fn write(observed: KeepAliveChange<'_>) {
     let line = line(observed);
     match observed {
-        Observed::Started(_) | Observed::Ended(_) => tracing::info!("{line}"),
-        Observed::Released { sandbox, .. } => tracing::info!(%sandbox, "{line}"),
-        Observed::ReleasedOne(record) => tracing::info!(sandbox = %record.sandbox, "{line}"),
+        KeepAliveChange::Started(_) | KeepAliveChange::Ended(_) => tracing::info!("{line}"),
+        KeepAliveChange::Released { sandbox, .. } => tracing::info!(%sandbox, "{line}"),
+        KeepAliveChange::ReleasedOne(record) => tracing::info!(sandbox = %record.sandbox, "{line}"),
     }
 }
 
-fn line(observed: Observed<'_>) -> String {
+fn line(observed: KeepAliveChange<'_>) -> String {
     match observed {
-        Observed::Started(record) => {
+        KeepAliveChange::Started(record) => {
             let timeout = match record.timeout_ms {
                 0 => "infinite timeout".to_owned(),
                 ms => format!("timeout {}s", seconds(ms)),
@@ -24,7 +24,7 @@ fn line(observed: Observed<'_>) -> String {
                 "[KeepAlive] Started process {pid} (name: {name}, command: {command}) with {timeout}"
             )
         }
-        Observed::Ended(record) => {
+        KeepAliveChange::Ended(record) => {
             let (pid, name) = (record.pid, &record.name);
             let end = record.end.as_ref();
             let status = end.map_or("", |end| end.status.as_str());
@@ -33,17 +33,17 @@ fn line(observed: Observed<'_>) -> String {
                 "[KeepAlive] Stopped process {pid} (name: {name}, status: {status}, exit_code: {exit_code})"
             )
         }
-        Observed::Released { processes: 0, .. } => {
+        KeepAliveChange::Released { processes: 0, .. } => {
             "[Lifecycle] No keepAlive processes to stop".to_owned()
         }
-        Observed::Released { processes, after_ms: 0, .. } => {
+        KeepAliveChange::Released { processes, after_ms: 0, .. } => {
             format!("[Lifecycle] Executing immediate stop for {processes} processes")
         }
-        Observed::Released { processes, after_ms, .. } => {
+        KeepAliveChange::Released { processes, after_ms, .. } => {
             let after_s = after_ms.div_ceil(1000);
             format!("[Lifecycle] Scheduling stop in {after_s} seconds for {processes} processes")
         }
-        Observed::ReleasedOne(record) => {
+        KeepAliveChange::ReleasedOne(record) => {
             let (pid, name) = (record.pid, &record.name);
             format!(
                 "[KeepAlive] Removed keepAlive from process {pid} (name: {name}) via force stop"
@@ -107,14 +107,15 @@ mod tests {
     #[test]
     fn keep_alive_log_lines_have_the_texts_of_blaxel() {
         let sandbox = SandboxId::from_u128(2);
-        let released = |processes, after_ms| Observed::Released { sandbox, processes, after_ms };
+        let released =
+            |processes, after_ms| KeepAliveChange::Released { sandbox, processes, after_ms };
         let started = "[KeepAlive] Started process 7 (name: dev, command: npm run\\ndev) with";
         let stopped = "[KeepAlive] Stopped process 7 (name: dev, status: failed, exit_code:";
         for (observed, expected) in [
-            (Observed::Started(&record(0, None)), format!("{started} infinite timeout")),
-            (Observed::Started(&record(600_000, None)), format!("{started} timeout 600s")),
-            (Observed::Ended(&record(0, Some(end(Some(3))))), format!("{stopped} 3)")),
-            (Observed::Ended(&record(0, Some(end(None)))), format!("{stopped} -1)")),
+            (KeepAliveChange::Started(&record(0, None)), format!("{started} infinite timeout")),
+            (KeepAliveChange::Started(&record(600_000, None)), format!("{started} timeout 600s")),
+            (KeepAliveChange::Ended(&record(0, Some(end(Some(3))))), format!("{stopped} 3)")),
+            (KeepAliveChange::Ended(&record(0, Some(end(None)))), format!("{stopped} -1)")),
             (released(0, 0), "[Lifecycle] No keepAlive processes to stop".to_owned()),
             (released(0, 5), "[Lifecycle] No keepAlive processes to stop".to_owned()),
             (released(2, 0), "[Lifecycle] Executing immediate stop for 2 processes".to_owned()),
@@ -123,7 +124,7 @@ mod tests {
                 "[Lifecycle] Scheduling stop in 2 seconds for 2 processes".to_owned(),
             ),
             (
-                Observed::ReleasedOne(&record(0, None)),
+                KeepAliveChange::ReleasedOne(&record(0, None)),
                 "[KeepAlive] Removed keepAlive from process 7 (name: dev) via force stop"
                     .to_owned(),
             ),

@@ -1,6 +1,6 @@
 //! Processes as Blaxel shows them, with the end of their output.
 
-use engine::{Caller, LogQuery, LogWanted, ProcessRef};
+use engine::{Caller, LogQuery, OutputSelection, ProcessRef};
 use model::process::ProcessEnd;
 use model::{ProcessRecord, Refusal};
 use serde::Serialize;
@@ -127,8 +127,8 @@ pub(super) async fn written(
         let is_cut = total > bytes.len() as u64 && !bytes.is_empty();
         Ok(text(&bytes, is_cut))
     };
-    let stdout = read(LogWanted::Stdout, log.stdout_bytes).await?;
-    let stderr = read(LogWanted::Stderr, log.stderr_bytes).await?;
+    let stdout = read(OutputSelection::Stdout, log.stdout_bytes).await?;
+    let stderr = read(OutputSelection::Stderr, log.stderr_bytes).await?;
     Ok(ProcessText { stdout, stderr })
 }
 

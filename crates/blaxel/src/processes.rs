@@ -8,7 +8,7 @@ use std::time::Duration;
 use axum::extract::Request;
 use axum::response::Response;
 use engine::{
-    Command, LogWanted, ProcessInput, ProcessQuery, ProcessRef, ProcessRequest, Use, UseKind,
+    Command, OutputSelection, ProcessInput, ProcessQuery, ProcessRef, ProcessRequest, Use, UseKind,
 };
 
 use model::process::RestartPolicy;
@@ -361,7 +361,7 @@ pub(super) async fn close_stdin(target: &Target, id: &str) -> Result<Response, B
 }
 
 /// The outputs in a stream of logs.
-pub(super) const BOTH: LogWanted = LogWanted::Both;
+pub(super) const BOTH: OutputSelection = OutputSelection::Both;
 
 #[cfg(test)]
 mod tests {

@@ -70,7 +70,7 @@ fn shown(named: &NamedSession, status: &str, here: &Here) -> Value {
 }
 
 fn status(app: &App, caller: Caller, named: &NamedSession) -> &'static str {
-    if app.engine.session_lives(caller, named.session) { "DEPLOYED" } else { "TERMINATED" }
+    if app.engine.is_session_alive(caller, named.session) { "DEPLOYED" } else { "TERMINATED" }
 }
 
 /// Checks the name of a sandbox.
@@ -164,7 +164,7 @@ pub(super) async fn create(
     };
     check_name(&name)?;
     let there = app.engine.named_session(KIND, caller.key, &name).await?;
-    let there = there.filter(|named| app.engine.session_lives(caller, named.session));
+    let there = there.filter(|named| app.engine.is_session_alive(caller, named.session));
     let (named, is_new) = if let Some(named) = there {
         (named, false)
     } else {

@@ -44,7 +44,7 @@ impl Target {
     ) -> Result<Self, BlaxelError> {
         let caller = Caller { key: OF_LISTENER, role: by.role };
         let of = match app.engine.named_session(KIND, OF_LISTENER, OF_ITS_OWN).await? {
-            Some(named) if app.engine.session_lives(caller, named.session) => {
+            Some(named) if app.engine.is_session_alive(caller, named.session) => {
                 TargetKind::Named(named)
             }
             Some(_) | None if is_used => TargetKind::Named(sandboxes::make_own(app, caller).await?),

@@ -346,16 +346,16 @@ impl Core {
                     }
                     None => undelivered_events.extend(undelivered(result)),
                 },
-                Notice::InstanceOver { instance, cause } => {
+                Notice::InstanceEnded { instance, cause } => {
                     self.instance_ends.report(instance, cause)
                 }
-                Notice::ProcessRests { sandbox, process, exit_code, attempt, of } => {
+                Notice::ProcessRestartScheduled { sandbox, process, exit_code, attempt, of } => {
                     processes::pauses(self, sandbox, process, exit_code, (attempt, of));
                 }
                 Notice::ProcessOver { sandbox, process, end, keeps_alive } => {
                     processes::end_process(self, sandbox, process, end, keeps_alive);
                 }
-                Notice::HoldsChanged { instance, processes, seen } => {
+                Notice::KeepAliveCountChanged { instance, processes, seen } => {
                     scale_file::show(self, instance, processes, seen);
                 }
                 Notice::ShutdownComplete => {

@@ -55,8 +55,8 @@ fn runtime_of(core: &Core, action: &Action) -> Option<RuntimeKind> {
         | Action::Prove { instance }
         | Action::Freeze { instance }
         | Action::Thaw { instance }
-        | Action::HoldStill { instance }
-        | Action::LetRun { instance }
+        | Action::Quiesce { instance }
+        | Action::Unquiesce { instance }
         | Action::StartTurn { instance, .. }
         | Action::StopTurn { instance, .. }
         | Action::KillProcess { instance, .. }
@@ -154,10 +154,10 @@ async fn act(core: &Arc<Core>, effect: &Effect, give_up: &Notify) -> Result<(), 
             claim(core, *instance, settings.as_deref()).await
         }
         Action::Probe { instance } => Ok(probe(core, *instance, effect).await?),
-        Action::Freeze { instance } | Action::HoldStill { instance } => {
+        Action::Freeze { instance } | Action::Quiesce { instance } => {
             Ok(find(core, *instance)?.freeze().await?)
         }
-        Action::Thaw { instance } | Action::LetRun { instance } => {
+        Action::Thaw { instance } | Action::Unquiesce { instance } => {
             Ok(find(core, *instance)?.thaw().await?)
         }
         Action::Kill { instance, workspace } => {
@@ -323,8 +323,8 @@ pub(crate) const fn action_name(action: &Action) -> &'static str {
         Action::Prove { .. } => "prove",
         Action::Freeze { .. } => "freeze",
         Action::Thaw { .. } => "thaw",
-        Action::HoldStill { .. } => "hold_still",
-        Action::LetRun { .. } => "let_run",
+        Action::Quiesce { .. } => "hold_still",
+        Action::Unquiesce { .. } => "let_run",
         Action::StartTurn { .. } => "start_turn",
         Action::StopTurn { .. } => "stop_turn",
         Action::KillProcess { .. } => "kill_process",

@@ -18,7 +18,7 @@ impl Engine {
     /// Stores what callers will see of a session after its end, and removes the oldest of its key
     /// where there are too many.
     #[boxed]
-    pub async fn keep_past(
+    pub async fn store_ended_session(
         &self,
         kind: &'static str,
         tenant: KeyId,
@@ -60,7 +60,7 @@ impl Engine {
 
     /// What is stored of those ended sessions of a caller that the kernel no longer knows.
     #[boxed]
-    pub async fn all_past(
+    pub async fn ended_sessions(
         &self,
         kind: &'static str,
         caller: Caller,

@@ -90,7 +90,7 @@ impl Harnesses {
         let logs = Arc::clone(&one.logs) as Arc<dyn Logs>;
         let timeout = Duration::from_millis(template.ready_timeout_ms);
         let link =
-            harness::start(sandbox, &template.harness, Whose::Nobodys, logs, timeout).await?;
+            harness::start(sandbox, &template.harness, Whose::NoSession, logs, timeout).await?;
         *linked = Some(Linked { link, session: None });
         Ok(())
     }

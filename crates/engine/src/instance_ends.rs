@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-use kernel::use_broken;
+use kernel::interrupted_use_refusal;
 use model::{EndCause, InstanceId, Refusal};
 use tokio::sync::Notify;
 use tokio::time::timeout;
@@ -80,12 +80,12 @@ impl EndWatch {
 
     /// The refusal for a caller that was using the sandbox, if it has ended.
     pub(crate) fn refusal(&self) -> Option<Refusal> {
-        self.cause().map(use_broken)
+        self.cause().map(interrupted_use_refusal)
     }
 
     /// Waits for the end of the instance, however long that takes, and returns the refusal.
     pub(crate) async fn ended(&self) -> Refusal {
-        use_broken(self.wait_for_cause().await)
+        interrupted_use_refusal(self.wait_for_cause().await)
     }
 
     async fn wait_for_cause(&self) -> EndCause {
@@ -137,9 +137,9 @@ mod tests {
         });
         tokio::task::yield_now().await;
         ends.report(INSTANCE, EndCause::Crash);
-        assert_eq!(waits.await.unwrap(), Some(use_broken(EndCause::Crash)));
+        assert_eq!(waits.await.unwrap(), Some(interrupted_use_refusal(EndCause::Crash)));
         for watch in &watches {
-            assert_eq!(watch.refusal(), Some(use_broken(EndCause::Crash)));
+            assert_eq!(watch.refusal(), Some(interrupted_use_refusal(EndCause::Crash)));
         }
         assert!(ends.is_empty(), "remaining watches keep their cause");
     }
@@ -154,7 +154,7 @@ mod tests {
         assert!(after.reason().await.is_none(), "no report about the next user arrives in time");
         assert!(!ends.is_empty());
         ends.report(INSTANCE, EndCause::Returned);
-        assert_eq!(after.ended().await, use_broken(EndCause::Returned));
+        assert_eq!(after.ended().await, interrupted_use_refusal(EndCause::Returned));
         ends.report(INSTANCE, EndCause::Crash);
         assert!(ends.is_empty(), "a report about an unwatched instance is dropped");
     }

@@ -9,7 +9,7 @@ use crate::Engine;
 
 /// A change of what keeps a sandbox awake.
 #[derive(Debug, Clone, Copy)]
-pub enum Observed<'a> {
+pub enum KeepAliveChange<'a> {
     /// A process that keeps its sandbox awake started.
     Started(&'a ProcessRecord),
     /// A process that kept its sandbox awake has ended. Its record has its end.
@@ -27,30 +27,30 @@ pub enum Observed<'a> {
     ReleasedOne(&'a ProcessRecord),
 }
 
-type Observer = Box<dyn Fn(Observed<'_>) + Send + Sync>;
+type Observer = Box<dyn Fn(KeepAliveChange<'_>) + Send + Sync>;
 
 /// All observers.
 #[derive(Default)]
 pub(crate) struct Observers(RwLock<Vec<Observer>>);
 
 impl Observers {
-    pub(crate) fn notify(&self, observed: Observed<'_>) {
+    pub(crate) fn notify(&self, observed: KeepAliveChange<'_>) {
         match observed {
-            Observed::Started(record) => {
+            KeepAliveChange::Started(record) => {
                 tracing::debug!(
                     process = %record.id,
                     sandbox = %record.sandbox,
                     "a process keeps its sandbox awake"
                 );
             }
-            Observed::Ended(record) => {
+            KeepAliveChange::Ended(record) => {
                 tracing::debug!(
                     process = %record.id,
                     sandbox = %record.sandbox,
                     "a process that kept its sandbox awake has ended"
                 );
             }
-            Observed::Released { sandbox, processes, after_ms } => {
+            KeepAliveChange::Released { sandbox, processes, after_ms } => {
                 tracing::debug!(
                     %sandbox,
                     processes,
@@ -58,7 +58,7 @@ impl Observers {
                     "processes will no longer keep a sandbox awake"
                 );
             }
-            Observed::ReleasedOne(record) => {
+            KeepAliveChange::ReleasedOne(record) => {
                 tracing::debug!(
                     process = %record.id,
                     sandbox = %record.sandbox,
@@ -74,7 +74,7 @@ impl Observers {
 
 impl Engine {
     /// Calls `observer` for every change from now on. It must not wait for anything.
-    pub fn observe(&self, observer: impl Fn(Observed<'_>) + Send + Sync + 'static) {
+    pub fn observe(&self, observer: impl Fn(KeepAliveChange<'_>) + Send + Sync + 'static) {
         let mut all = self.core.observers.0.write().unwrap_or_else(PoisonError::into_inner);
         all.push(Box::new(observer));
     }

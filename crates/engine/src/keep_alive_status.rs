@@ -1,12 +1,12 @@
 //! What keeps a sandbox awake, when it will be frozen or slept, and how processes are released.
 
-use kernel::{Event, Kernel, Reply, Resting, WakeReport};
+use kernel::{Event, KeepAliveCounts, KeepAliveReport, Kernel, Reply};
 use model::why::Why;
 use model::{EndCause, ProcessId, ProcessRecord, Refusal, SandboxId, Wall};
 
 use crate::Engine;
 use crate::boxed;
-use crate::keep_alive_observers::Observed;
+use crate::keep_alive_observers::KeepAliveChange;
 use crate::keys::Caller;
 use crate::processes::ProcessRef;
 use crate::sandboxes::unexpected;
@@ -15,7 +15,7 @@ use crate::sandboxes::unexpected;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SandboxStatusReport {
     /// What keeps it awake, by process.
-    pub wake: WakeReport,
+    pub wake: KeepAliveReport,
     /// The processes that do. A process that has just ended may be missing.
     pub keep_alive: Vec<ProcessRecord>,
     /// Whether it is frozen.
@@ -28,7 +28,7 @@ pub struct SandboxStatusReport {
 
 impl Engine {
     /// How many sandboxes are frozen, and how many are kept awake by their own processes.
-    pub fn resting(&self) -> Resting {
+    pub fn resting(&self) -> KeepAliveCounts {
         self.core.read(Kernel::resting)
     }
 
@@ -42,7 +42,7 @@ impl Engine {
         if let Err(unknown) = self.check_sandbox(caller, sandbox) {
             return Err(self.ended_long_ago(caller, sandbox).await.unwrap_or(unknown));
         }
-        let wake = self.core.read(|kernel| kernel.wake_report(sandbox));
+        let wake = self.core.read(|kernel| kernel.keep_alive_report(sandbox));
         match wake {
             Some(wake) => self.report(caller, sandbox, wake).await,
             // The sandbox is known but does not live: it has ended.
@@ -64,7 +64,7 @@ impl Engine {
         after_ms: u64,
     ) -> Result<SandboxStatusReport, Refusal> {
         self.check_sandbox(caller, sandbox)?;
-        let before = self.core.read(|kernel| kernel.wake_report(sandbox));
+        let before = self.core.read(|kernel| kernel.keep_alive_report(sandbox));
         let of = before.map(|report| report.processes).unwrap_or_default();
         let request = self.core.request();
         let event = Event::StopRequested { sandbox, after_ms };
@@ -78,7 +78,7 @@ impl Engine {
         &self,
         caller: Caller,
         sandbox: SandboxId,
-        wake: WakeReport,
+        wake: KeepAliveReport,
     ) -> Result<SandboxStatusReport, Refusal> {
         let now = self.now();
         let why = self.core.read(|kernel: &Kernel| kernel.why(now, sandbox));
@@ -105,13 +105,13 @@ impl Engine {
         of: impl ExactSizeIterator<Item = ProcessId>,
     ) {
         let processes = of.len();
-        self.core.observers.notify(Observed::Released { sandbox, processes, after_ms });
+        self.core.observers.notify(KeepAliveChange::Released { sandbox, processes, after_ms });
         if after_ms > 0 {
             return;
         }
         for id in of {
             if let Ok(record) = self.process(caller, sandbox, &ProcessRef::Id(id)).await {
-                self.core.observers.notify(Observed::ReleasedOne(&record));
+                self.core.observers.notify(KeepAliveChange::ReleasedOne(&record));
             }
         }
     }

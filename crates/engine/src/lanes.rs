@@ -82,8 +82,8 @@ fn lane_of(action: &Action) -> Lane {
         | Action::Prove { instance }
         | Action::Freeze { instance }
         | Action::Thaw { instance }
-        | Action::HoldStill { instance }
-        | Action::LetRun { instance }
+        | Action::Quiesce { instance }
+        | Action::Unquiesce { instance }
         | Action::StartTurn { instance, .. }
         | Action::StopTurn { instance, .. }
         | Action::KillProcess { instance, .. }

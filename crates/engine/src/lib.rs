@@ -78,18 +78,18 @@ pub use crate::clock::WallClock;
 pub use crate::events::EventWatch;
 pub use crate::harnesses::LogLine;
 pub use crate::images::{ImageRemoved, ImageRequest};
-pub use crate::keep_alive_observers::Observed;
+pub use crate::keep_alive_observers::KeepAliveChange;
 pub use crate::keep_alive_status::SandboxStatusReport;
 pub use crate::keys::{Caller, NewKey};
 pub use crate::leases::{CheckoutRequest, HandedOut};
 pub use crate::metrics::Metrics;
 pub use crate::mounts::Mounts;
-pub use crate::named_documents::{NAMED_BYTES_MAX, NAMED_MAX, NamedChange, NamedError};
+pub use crate::named_documents::{NAMED_BYTES_MAX, NAMED_MAX, NamedDocumentsLock, NamedError};
 pub use crate::named_sessions::NamedSession;
 pub use crate::node_health::{Degraded, Health};
 pub use crate::processes::{
-    LogFollow, LogPage, LogPiece, LogQuery, LogWanted, ProcessInput, ProcessLogs, ProcessPage,
-    ProcessQuery, ProcessRef, ProcessRequest,
+    LogFollow, LogPage, LogPiece, LogQuery, OutputSelection, ProcessInput, ProcessLogs,
+    ProcessPage, ProcessQuery, ProcessRef, ProcessRequest,
 };
 pub use crate::roots::Roots;
 pub use crate::runtimes::Runtimes;
@@ -98,9 +98,9 @@ pub use crate::sessions::{
     StartedTurn, TurnRequest,
 };
 pub use crate::start::{EngineConfig, StartError, Started, Strays};
-pub use crate::state_loss::with_losses;
+pub use crate::state_loss::collect_losses;
 pub use crate::templates::Put;
-pub use crate::transitions::{StatesFound, StatesQuery, StatesWatch};
+pub use crate::transitions::{TransitionPage, TransitionQuery, TransitionWatch};
 pub use crate::turns::{TurnFollow, turn_error};
 pub use crate::uploads::{UPLOAD_PARTS_MAX, Upload, UploadError, UploadPart, UploadPartWriter};
 pub use crate::uses::Use;
@@ -108,8 +108,8 @@ pub use crate::workspace_location::{SessionWorkspace, WorkspaceLocation};
 pub use ::images::Image;
 pub use harness::{HarnessError, HarnessErrorCode, Held, HeldInput, HeldOutput, LogStream};
 pub use kernel::{
-    CheckedOut, CheckoutPath, CheckoutPolicy, Grant, KeptProcess, Loss, Recovery, RestCause,
-    Resting, SandboxView, SessionView, UseKind, WakeReport, WhenBusy,
+    CheckedOut, CheckoutPath, CheckoutPolicy, FreezeStatus, Grant, KeepAliveCounts,
+    KeepAliveProcess, KeepAliveReport, Loss, Recovery, SandboxView, SessionView, UseKind, WhenBusy,
 };
 pub use runtime::{
     ChangeKind, Collected, Command, Duplex, Entry, EntryKind, ExecSpec, Exit, ExitStatus,

@@ -73,7 +73,7 @@ pub(crate) struct NamedDocuments {
 }
 
 /// The right to change what a key has of a kind.
-pub struct NamedChange {
+pub struct NamedDocumentsLock {
     core: Arc<Core>,
     kind: &'static str,
     tenant: KeyId,
@@ -200,7 +200,7 @@ impl Engine {
 
     /// All documents of a kind that a key has, by name.
     #[boxed]
-    pub async fn all_named(
+    pub async fn named_documents(
         &self,
         kind: &'static str,
         tenant: KeyId,
@@ -210,18 +210,18 @@ impl Engine {
 
     /// The right to change what a caller has of a kind; no other task has it until this is dropped.
     #[boxed]
-    pub async fn change_named(
+    pub async fn lock_named_documents(
         &self,
         kind: &'static str,
         caller: Caller,
-    ) -> Result<NamedChange, NamedError> {
+    ) -> Result<NamedDocumentsLock, NamedError> {
         let (core, tenant) = (Arc::clone(&self.core), caller.key);
         let alone = core.named_documents.lock(kind, tenant, None).await?;
-        Ok(NamedChange { core, kind, tenant, alone })
+        Ok(NamedDocumentsLock { core, kind, tenant, alone })
     }
 }
 
-impl NamedChange {
+impl NamedDocumentsLock {
     /// Stores a document under a name, in place of the one there. The seed archive that it names
     /// stays for as long as the document.
     #[boxed]

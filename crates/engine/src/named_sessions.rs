@@ -104,7 +104,7 @@ impl Engine {
     }
 
     /// Whether a session exists for a caller and has not ended.
-    pub fn session_lives(&self, caller: Caller, session: SessionId) -> bool {
+    pub fn is_session_alive(&self, caller: Caller, session: SessionId) -> bool {
         self.session(caller, session).is_ok_and(|view| view.status != SessionStatus::Ended)
     }
 
@@ -128,7 +128,7 @@ impl Engine {
                 engine.core.named_documents.lock(kind, key.tenant, Some(&key.name)).await?;
             let before = written(&engine.core, &key).await?;
             match before {
-                Some(there) if engine.session_lives(caller, there.session) => Ok((there, false)),
+                Some(there) if engine.is_session_alive(caller, there.session) => Ok((there, false)),
                 Some(_) | None => Ok((engine.make_named(caller, key, object, asked).await?, true)),
             }
         })
@@ -255,7 +255,7 @@ impl Engine {
             return Ok(());
         }
         let alone = self.core.named_documents.lock(&key.kind, key.tenant, None).await?;
-        let has_ended = !self.session_lives(caller, session);
+        let has_ended = !self.is_session_alive(caller, session);
         if has_ended && is_left(written(&self.core, key).await?) {
             self.core.write_names(alone, vec![key.removed()], None).await?;
         }

@@ -14,7 +14,7 @@ tokio::task_local! {
 }
 
 /// Prepares an answer, and returns what it must report.
-pub async fn with_losses<T>(answer: impl Future<Output = T>) -> (T, Vec<Loss>) {
+pub async fn collect_losses<T>(answer: impl Future<Output = T>) -> (T, Vec<Loss>) {
     let noting = async {
         let answer = answer.await;
         (answer, TO_REPORT.with(RefCell::take))

@@ -59,7 +59,7 @@ impl NewTransitions {
 
 /// Which transitions to return.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct StatesQuery {
+pub struct TransitionQuery {
     /// Those after this position.
     pub place: u64,
     /// Those that did not happen before this event.
@@ -72,7 +72,7 @@ pub struct StatesQuery {
 
 /// Transitions that were found.
 #[derive(Debug, Default)]
-pub struct StatesFound {
+pub struct TransitionPage {
     /// With their positions. The number of each is that of the last event before it.
     pub changes: VecDeque<(u64, StoredEvent)>,
     /// The position of the last transition that was examined.
@@ -80,11 +80,11 @@ pub struct StatesFound {
 }
 
 /// Waits for transitions.
-pub struct StatesWatch {
+pub struct TransitionWatch {
     last: watch::Receiver<u64>,
 }
 
-impl StatesWatch {
+impl TransitionWatch {
     /// The position of the last transition.
     pub fn last(&self) -> u64 {
         *self.last.borrow()
@@ -120,7 +120,7 @@ impl Transitions {
         self.last.send_replace(last);
     }
 
-    fn find(&self, key: Option<KeyId>, query: &StatesQuery) -> StatesFound {
+    fn find(&self, key: Option<KeyId>, query: &TransitionQuery) -> TransitionPage {
         let ring = self.ring();
         let wanted = |one: &KeptTransition| {
             one.after >= query.after
@@ -130,7 +130,7 @@ impl Transitions {
         };
         let new = ring.after(query.place).filter(|(_, one)| wanted(one));
         let changes = new.map(|(place, one)| (place, one.into())).collect();
-        StatesFound { changes, place: ring.last }
+        TransitionPage { changes, place: ring.last }
     }
 }
 
@@ -170,7 +170,7 @@ impl From<&KeptTransition> for StoredEvent {
 
 impl Engine {
     /// The latest transitions that the caller may see.
-    pub fn states(&self, caller: Caller, query: &StatesQuery) -> StatesFound {
+    pub fn states(&self, caller: Caller, query: &TransitionQuery) -> TransitionPage {
         let key = match caller.role {
             Role::Admin => None,
             Role::Use | Role::Read => Some(caller.key),
@@ -179,8 +179,8 @@ impl Engine {
     }
 
     /// A way to wait for more of them.
-    pub fn watch_states(&self) -> StatesWatch {
-        StatesWatch { last: self.core.transitions.last.subscribe() }
+    pub fn watch_transitions(&self) -> TransitionWatch {
+        TransitionWatch { last: self.core.transitions.last.subscribe() }
     }
 
     /// How often sandboxes went from one state to another since the start.
@@ -216,7 +216,7 @@ mod tests {
         states.show(changed);
     }
 
-    fn places(states: &Transitions, key: Option<u128>, query: StatesQuery) -> Vec<u64> {
+    fn places(states: &Transitions, key: Option<u128>, query: TransitionQuery) -> Vec<u64> {
         let found = states.find(key.map(KeyId::from_u128), &query);
         found.changes.into_iter().map(|(place, _)| place).collect()
     }
@@ -224,21 +224,21 @@ mod tests {
     #[test]
     fn transitions_are_found_by_their_key_and_by_the_query() {
         let states = Transitions::default();
-        assert_eq!(places(&states, None, StatesQuery::default()), [0_u64; 0]);
+        assert_eq!(places(&states, None, TransitionQuery::default()), [0_u64; 0]);
         show(&states, 3, &[change(1, None, 7), change(2, Some(5), 8)]);
         show(&states, 4, &[change(1, None, 7)]);
-        let all = StatesQuery::default();
+        let all = TransitionQuery::default();
         assert_eq!(places(&states, None, all), [1, 2, 3]);
         assert_eq!(places(&states, Some(7), all), [1, 3]);
-        let of = StatesQuery { sandbox: Some(SandboxId::from_u128(2)), ..all };
+        let of = TransitionQuery { sandbox: Some(SandboxId::from_u128(2)), ..all };
         assert_eq!((places(&states, None, of), places(&states, Some(7), of)), (vec![2], vec![]));
-        let of = StatesQuery { session: Some(SessionId::from_u128(5)), ..all };
+        let of = TransitionQuery { session: Some(SessionId::from_u128(5)), ..all };
         assert_eq!(places(&states, None, of), [2]);
-        assert_eq!(places(&states, None, StatesQuery { after: 4, ..all }), [3]);
-        assert_eq!(places(&states, None, StatesQuery { place: 2, ..all }), [3]);
-        assert_eq!(places(&states, None, StatesQuery { place: 3, ..all }), [0_u64; 0]);
-        assert_eq!(places(&states, None, StatesQuery { place: 9, ..all }), [0_u64; 0]);
-        assert_eq!(states.find(None, &StatesQuery { place: 3, ..all }).place, 3);
+        assert_eq!(places(&states, None, TransitionQuery { after: 4, ..all }), [3]);
+        assert_eq!(places(&states, None, TransitionQuery { place: 2, ..all }), [3]);
+        assert_eq!(places(&states, None, TransitionQuery { place: 3, ..all }), [0_u64; 0]);
+        assert_eq!(places(&states, None, TransitionQuery { place: 9, ..all }), [0_u64; 0]);
+        assert_eq!(states.find(None, &TransitionQuery { place: 3, ..all }).place, 3);
     }
 
     #[test]
@@ -248,10 +248,10 @@ mod tests {
         for _ in 0..all {
             show(&states, 0, &[change(1, None, 7)]);
         }
-        let found = places(&states, None, StatesQuery::default());
+        let found = places(&states, None, TransitionQuery::default());
         assert_eq!((found.len(), found[0]), (KEPT_MAX, 11));
         assert_eq!(found.last(), Some(&all));
-        let query = |place| StatesQuery { place, ..StatesQuery::default() };
+        let query = |place| TransitionQuery { place, ..TransitionQuery::default() };
         assert_eq!(places(&states, None, query(5))[0], 11, "those between are dropped");
         assert_eq!(places(&states, None, query(all - 2)), [all - 1, all]);
     }

@@ -277,13 +277,13 @@ impl Use {
 
     /// Changes permissions and the time of the last write (milliseconds since 1970).
     #[boxed]
-    pub async fn set_about(
+    pub async fn set_metadata(
         &self,
         path: &str,
         mode: Option<u32>,
         modified_ms: Option<i64>,
     ) -> Result<(), Refusal> {
-        self.within(self.inside().set_about(path, mode, modified_ms)).await
+        self.within(self.inside().set_metadata(path, mode, modified_ms)).await
     }
 
     /// Renames a file or directory.

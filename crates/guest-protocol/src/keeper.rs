@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 pub const MAX_PACKET_BYTES: usize = 64 * 1024;
 
 /// The most writable mounts of a container.
-pub const MAX_PLACES: usize = 16;
+pub const MAX_WRITABLE_MOUNTS: usize = 16;
 
 /// To the keeper. One descriptor comes with it: the handle of the container's first process.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -3,7 +3,7 @@
 //! literal.
 
 /// Whether a name matches one of these patterns, or there are none.
-pub fn is_like_one(patterns: &[String], name: &[u8]) -> bool {
+pub fn matches_any(patterns: &[String], name: &[u8]) -> bool {
     patterns.is_empty() || patterns.iter().any(|pattern| is_like(pattern.as_bytes(), name))
 }
 
@@ -119,7 +119,7 @@ mod tests {
 
     #[test]
     fn no_pattern_matches_every_name() {
-        assert!(is_like_one(&[], b"\xff"));
-        assert!(!is_like_one(&["a".to_owned()], b"b"));
+        assert!(matches_any(&[], b"\xff"));
+        assert!(!matches_any(&["a".to_owned()], b"b"));
     }
 }

@@ -309,7 +309,8 @@ mod tests {
     #[test]
     fn host_lines_are_those_of_the_document() {
         let document = include_str!("../../../docs/harness.md");
-        let documented = document.lines().filter_map(|row| row.strip_prefix("| host | `{\"type\":\""));
+        let documented =
+            document.lines().filter_map(|row| row.strip_prefix("| host | `{\"type\":\""));
         let documented: Vec<_> = documented.filter_map(|row| row.split('"').next()).collect();
         let binding = Binding {
             session: model::SessionId::NIL,

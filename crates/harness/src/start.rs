@@ -35,7 +35,7 @@ const EXIT_TIMEOUT: Duration = Duration::from_millis(400);
 #[derive(Debug, Clone, Copy)]
 pub enum Whose<'a> {
     /// No session yet: it is bound later, which not every kind supports.
-    Nobodys,
+    NoSession,
     /// A session: it is started with the binding, and bound.
     Sessions(&'a Binding),
     /// A caller that uses it directly: it is started with the binding, but gets no message.
@@ -45,7 +45,7 @@ pub enum Whose<'a> {
 impl<'a> Whose<'a> {
     const fn binding(self) -> Option<&'a Binding> {
         match self {
-            Self::Nobodys => None,
+            Self::NoSession => None,
             Self::Sessions(binding) | Self::Holders(binding) => Some(binding),
         }
     }

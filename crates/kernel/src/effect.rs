@@ -69,14 +69,14 @@ pub enum Action {
         /// Which.
         instance: InstanceId,
     },
-    /// Quiesce: freeze all its processes for the moment of a copy of its files. [`Action::LetRun`]
+    /// Quiesce: freeze all its processes for the moment of a copy of its files. [`Action::Unquiesce`]
     /// follows within about a second.
-    HoldStill {
+    Quiesce {
         /// Which.
         instance: InstanceId,
     },
     /// Release the processes of a sandbox that is quiesced, or may be.
-    LetRun {
+    Unquiesce {
         /// Which.
         instance: InstanceId,
     },
@@ -187,15 +187,15 @@ pub enum Notice {
     },
     /// An instance has ended for its user: it is being removed, or wiped for the next one. Each
     /// user of an instance gets this once, whatever the cause; a use in progress is refused with
-    /// [`crate::use_broken`].
-    InstanceOver {
+    /// [`crate::interrupted_use_refusal`].
+    InstanceEnded {
         /// Which.
         instance: InstanceId,
         /// Why.
         cause: EndCause,
     },
     /// The program of a process failed, and is restarted after a pause.
-    ProcessRests {
+    ProcessRestartScheduled {
         /// The sandbox that it is in.
         sandbox: SandboxId,
         /// Which.
@@ -219,7 +219,7 @@ pub enum Notice {
         keeps_alive: bool,
     },
     /// What the scale file of a sandbox counts besides what programs wrote to it.
-    HoldsChanged {
+    KeepAliveCountChanged {
         /// Where.
         instance: InstanceId,
         /// How many processes keep it alive.

@@ -69,9 +69,9 @@ impl Kernel {
             OpKind::Prove => self.prove_ended(entry, &outcome),
             OpKind::Freeze => self.freeze_ended(entry, outcome),
             OpKind::Thaw => self.thaw_ended(entry, outcome),
-            OpKind::HoldStill => self.quiesce_ended(entry, &outcome),
+            OpKind::Quiesce => self.quiesce_ended(entry, &outcome),
             OpKind::Quiesced => self.unquiesce(entry, 1),
-            OpKind::LetRun(attempt) => self.unquiesce_ended(entry, attempt, outcome),
+            OpKind::Unquiesce(attempt) => self.unquiesce_ended(entry, attempt, outcome),
             OpKind::StartTurn => self.start_turn_ended(entry, outcome),
             OpKind::StopTurn => self.stop_turn_ended(entry, &outcome),
             // The guest did not run in time.
@@ -109,8 +109,8 @@ impl OpKind {
             | Self::Prove
             | Self::Freeze
             | Self::Thaw
-            | Self::HoldStill
-            | Self::LetRun(_)
+            | Self::Quiesce
+            | Self::Unquiesce(_)
             | Self::StartTurn
             | Self::StopTurn
             | Self::Persist => Some(EndCause::Crash),

@@ -14,7 +14,7 @@ use model::{
     SandboxId, SessionId, Template, TemplateName, TurnId, UseId, WorkspaceId,
 };
 
-use crate::restart_policy::{EndAsked, ProgramEnd};
+use crate::restart_policy::{EndRequest, ProgramEnd};
 
 /// Something that happened.
 #[derive(Debug, Clone)]
@@ -88,13 +88,13 @@ pub enum Event {
     ProcessStarted(StartedProcess),
     /// The end of a process was requested, or a signal that may end it. The interpreter signals the
     /// program itself, if one runs.
-    ProcessEndAsked {
+    ProcessEndRequested {
         /// Where.
         instance: InstanceId,
         /// Its id.
         process: ProcessId,
         /// What was requested.
-        asked: EndAsked,
+        asked: EndRequest,
     },
     /// The program of a process ended. A notice says what becomes of the process.
     ProgramEnded {
@@ -340,7 +340,7 @@ impl Event {
             | Self::LeaseRenewed { .. }
             | Self::UseEnded { .. }
             | Self::ProcessStarted(_)
-            | Self::ProcessEndAsked { .. }
+            | Self::ProcessEndRequested { .. }
             | Self::ProgramEnded { .. }
             | Self::ScaleWritten { .. }
             | Self::StopRequested { .. }

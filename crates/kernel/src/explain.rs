@@ -14,7 +14,7 @@ use model::{
 
 use crate::Kernel;
 use crate::entry::{Entry, EntryIx, EntryOwner, Frozen};
-use crate::view::{Resting, SandboxView};
+use crate::view::{KeepAliveCounts, SandboxView};
 
 impl Kernel {
     /// The statistics of the node.
@@ -110,8 +110,8 @@ impl Kernel {
     }
 
     /// How many sandboxes are frozen, and how many are kept alive.
-    pub fn resting(&self) -> Resting {
-        let mut resting = Resting::default();
+    pub fn resting(&self) -> KeepAliveCounts {
+        let mut resting = KeepAliveCounts::default();
         for (_, entry) in self.entries.iter() {
             resting.frozen += u32::from(entry.frozen == Frozen::Yes);
             resting.awake += u32::from(entry.is_kept_alive());

@@ -10,11 +10,11 @@ use model::{InstanceId, LifecycleEvent, ProcessId, Refusal, SandboxId, Wall};
 use crate::Kernel;
 use crate::effect::Notice;
 use crate::entry::{Entry, EntryIx, Frozen, Phase, Process, ScheduledStop};
-use crate::reply::{KeptProcess, Reply, RestCause, WakeReport};
+use crate::reply::{FreezeStatus, KeepAliveProcess, KeepAliveReport, Reply};
 
 impl Kernel {
     /// Whether a process keeps its sandbox alive.
-    pub fn process_holds(&self, instance: InstanceId, process: ProcessId) -> bool {
+    pub fn process_keeps_alive(&self, instance: InstanceId, process: ProcessId) -> bool {
         self.in_use(instance)
             .and_then(|entry| self.entries[entry].rare.as_ref()?.processes.get(&process))
             .is_some_and(|process| process.keeps_alive)
@@ -84,7 +84,7 @@ impl Kernel {
         if sandbox.frozen == Frozen::No {
             let processes = rare.processes.values().filter(|p| p.keeps_alive).count() as u32;
             let (instance, seen) = (sandbox.instance, rare.scale_seen);
-            self.out.notices.push(Notice::HoldsChanged { instance, processes, seen });
+            self.out.notices.push(Notice::KeepAliveCountChanged { instance, processes, seen });
         }
     }
 
@@ -108,23 +108,23 @@ impl Kernel {
     }
 
     /// What keeps a sandbox alive, by its id.
-    pub fn wake_report(&self, sandbox: SandboxId) -> Option<WakeReport> {
+    pub fn keep_alive_report(&self, sandbox: SandboxId) -> Option<KeepAliveReport> {
         let entry = self.entries.by_id(sandbox)?;
         Some(self.keep_alive_report_of(entry))
     }
 
-    fn keep_alive_report_of(&self, entry: EntryIx) -> WakeReport {
+    fn keep_alive_report_of(&self, entry: EntryIx) -> KeepAliveReport {
         let sandbox = &self.entries[entry];
         let rare = sandbox.rare.as_deref();
         let wakefulness =
             if sandbox.is_kept_alive() { Wakefulness::Awake } else { Wakefulness::Auto };
-        let kept = |(id, process): (&ProcessId, &Process)| KeptProcess {
+        let kept = |(id, process): (&ProcessId, &Process)| KeepAliveProcess {
             process: *id,
             started_at: process.started_at,
             timeout_ms: process.timeout_ms,
         };
         let scheduled: Option<Wall> = rare.and_then(|e| e.stop.as_ref()).map(|s| s.at_wall);
-        WakeReport {
+        KeepAliveReport {
             wakefulness,
             scheduled_stop_at: scheduled,
             processes: rare
@@ -136,20 +136,20 @@ impl Kernel {
     }
 }
 
-fn freeze_status(entry: &Entry) -> RestCause {
+fn freeze_status(entry: &Entry) -> FreezeStatus {
     match entry.phase() {
-        Phase::Cold => RestCause::Cold,
+        Phase::Cold => FreezeStatus::Cold,
         Phase::Launching
         | Phase::Idle
         | Phase::Claiming(_)
         | Phase::Wiping
         | Phase::Proving
-        | Phase::Killing => RestCause::Moving,
-        Phase::InUse if entry.termination.is_some() => RestCause::Moving,
-        Phase::InUse if entry.is_kept_alive() => RestCause::KeptAwake,
-        Phase::InUse if entry.frozen == Frozen::Yes => RestCause::Frozen,
-        Phase::InUse if !entry.is_inactive() => RestCause::InUse,
-        Phase::InUse if !entry.traits.can_freeze => RestCause::CannotFreeze,
-        Phase::InUse => RestCause::Quiet,
+        | Phase::Killing => FreezeStatus::Moving,
+        Phase::InUse if entry.termination.is_some() => FreezeStatus::Moving,
+        Phase::InUse if entry.is_kept_alive() => FreezeStatus::KeptAwake,
+        Phase::InUse if entry.frozen == Frozen::Yes => FreezeStatus::Frozen,
+        Phase::InUse if !entry.is_inactive() => FreezeStatus::InUse,
+        Phase::InUse if !entry.traits.can_freeze => FreezeStatus::CannotFreeze,
+        Phase::InUse => FreezeStatus::Quiet,
     }
 }

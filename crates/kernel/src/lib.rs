@@ -114,13 +114,14 @@ use crate::pending_removals::PendingRemovals;
 use crate::pools::Pools;
 use crate::reconcile_queue::ReconcileQueue;
 pub use crate::recovery::Recovery;
-pub use crate::removal::use_broken;
+pub use crate::removal::interrupted_use_refusal;
 pub use crate::reply::{
-    CheckedOut, CheckoutPath, Grant, KeptProcess, Loss, Reply, RestCause, SessionReady, WakeReport,
+    CheckedOut, CheckoutPath, FreezeStatus, Grant, KeepAliveProcess, KeepAliveReport, Loss, Reply,
+    SessionReady,
 };
 use crate::requests::Requests;
 pub use crate::restart_policy::{
-    EndAsked, ProgramEnd, ProgramExit, RESTART_PAUSE_MS, sandbox_end_in_words,
+    EndRequest, ProgramEnd, ProgramExit, RESTART_PAUSE_MS, describe_sandbox_end,
 };
 pub use crate::session_list::SessionFilter;
 use crate::sessions::Sessions;
@@ -129,7 +130,7 @@ use crate::tiers::Tiers;
 use crate::tombstones::Tombstones;
 use crate::transitions::ChangedStates;
 pub use crate::transitions::Transition;
-pub use crate::view::{Resting, SandboxView, SessionView};
+pub use crate::view::{KeepAliveCounts, SandboxView, SessionView};
 use crate::workspace_readers::WorkspaceReaders;
 
 /// What a kernel starts from.
@@ -307,7 +308,7 @@ impl Kernel {
                 return self.use_requested(request, target, use_id, kind);
             }
             Event::ProcessStarted(started) => return self.process_started(started),
-            Event::ProcessEndAsked { instance, process, asked } => {
+            Event::ProcessEndRequested { instance, process, asked } => {
                 return self.process_end_asked(instance, process, asked);
             }
             Event::StopRequested { sandbox, after_ms } => {

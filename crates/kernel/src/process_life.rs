@@ -17,8 +17,8 @@ use crate::entry::{Entry, EntryIx, Phase, Process, Program};
 use crate::event::StartedProcess;
 use crate::reply::Reply;
 use crate::restart_policy::{
-    AfterExit, EndAsked, ProgramEnd, ProgramExit, after_exit, end_unseen, end_with_sandbox,
-    sandbox_end_in_words, words_of,
+    AfterExit, EndRequest, ProgramEnd, ProgramExit, after_exit, describe_sandbox_end, end_unseen,
+    end_with_sandbox, words_of,
 };
 
 impl Kernel {
@@ -69,11 +69,11 @@ impl Kernel {
         let termination = entry.and_then(|entry| self.entries[entry].termination.as_deref());
         let words = match (termination, self.tombstones.of_sandbox(sandbox)) {
             (Some(termination), _) => {
-                sandbox_end_in_words(termination.cause, termination.detail.as_deref())
+                describe_sandbox_end(termination.cause, termination.detail.as_deref())
             }
-            (None, Some(ended)) => sandbox_end_in_words(ended.cause, ended.detail.as_deref()),
+            (None, Some(ended)) => describe_sandbox_end(ended.cause, ended.detail.as_deref()),
             // It is being wiped, or it ended so long ago that its tombstone is gone.
-            (None, None) => sandbox_end_in_words(EndCause::Returned, None),
+            (None, None) => describe_sandbox_end(EndCause::Returned, None),
         };
         let end = end_with_sandbox(self.now.wall, words.into());
         self.out.notices.push(Notice::ProcessOver { sandbox, process, end, keeps_alive: false });
@@ -85,7 +85,7 @@ impl Kernel {
         &mut self,
         instance: InstanceId,
         process: ProcessId,
-        more: EndAsked,
+        more: EndRequest,
     ) -> Result<Reply, Refusal> {
         let now = self.now;
         let forgets = self.flaws.forgets_stop_between_programs();
@@ -94,7 +94,7 @@ impl Kernel {
         };
         let program_runs = known.program == Program::Running;
         let more = more.meant(program_runs);
-        if !program_runs && matches!(more, EndAsked::Signal(_)) {
+        if !program_runs && matches!(more, EndRequest::Signal(_)) {
             let cause = "the program is about to be restarted, so nothing can get the signal";
             return Err(Refusal::new(ErrorCode::SandboxBusy, cause).retry_after(1_000));
         }
@@ -157,7 +157,8 @@ impl Kernel {
                 known.keeps_alive &= !drops_hold;
                 let sandbox = self.entries[entry].id;
                 let exit_code = exit.code;
-                let rests = Notice::ProcessRests { sandbox, process, exit_code, attempt, of };
+                let rests =
+                    Notice::ProcessRestartScheduled { sandbox, process, exit_code, attempt, of };
                 self.out.notices.push(rests);
                 self.arm_processes(entry);
             }
@@ -206,7 +207,7 @@ impl Kernel {
         let Entry { id, termination, rare, .. } = &mut self.entries[entry];
         let Some(rare) = rare else { return };
         let detail = termination.as_ref().and_then(|termination| termination.detail.as_deref());
-        let words: Arc<str> = sandbox_end_in_words(cause, detail).into();
+        let words: Arc<str> = describe_sandbox_end(cause, detail).into();
         for process in rare.processes.keys().copied() {
             let end = end_with_sandbox(at, Arc::clone(&words));
             let over = Notice::ProcessOver { sandbox: *id, process, end, keeps_alive: false };

@@ -11,7 +11,7 @@ use crate::Kernel;
 use crate::effect::{Action, Effect};
 use crate::entry::{Entry, EntryIx, Frozen, Program};
 use crate::event::{Failure, FailureKind, Outcome};
-use crate::restart_policy::EndAsked;
+use crate::restart_policy::EndRequest;
 
 /// How often a kill is tried before the process is left to the end of its sandbox.
 const PROCESS_KILLS_MAX: u32 = 3;
@@ -72,7 +72,7 @@ impl Kernel {
             }
             process.kill_at = Mono::NEVER;
             if process.kills == 0 {
-                process.asked = process.asked.and(EndAsked::Timeout);
+                process.asked = process.asked.and(EndRequest::Timeout);
             }
             // Whether or not the kill works, the process keeps nothing alive any more.
             if std::mem::take(&mut process.keeps_alive) {

@@ -29,7 +29,7 @@ enum CopyStep {
     /// They wait for an operation in progress, or for a caller that comes first.
     Wait,
     /// The sandbox is quiesced first.
-    HoldStill,
+    Quiesce,
     /// The sandbox is thawed first.
     Thaw,
 }
@@ -63,7 +63,7 @@ impl Kernel {
         match self.next_for_copies(source) {
             CopyStep::Copy => self.begin_copies(source),
             CopyStep::Wait => {}
-            CopyStep::HoldStill => self.quiesce(source),
+            CopyStep::Quiesce => self.quiesce(source),
             CopyStep::Thaw => self.thaw_to_read(source),
         }
     }
@@ -90,7 +90,7 @@ impl Kernel {
             // Waiting callers are served first, or copies could keep it quiesced for ever.
             CopyStep::Wait
         } else {
-            CopyStep::HoldStill
+            CopyStep::Quiesce
         }
     }
 
@@ -170,8 +170,8 @@ impl Kernel {
         self.entries[entry].rare_mut().quiesced_until = self.flaws.quiesced_until(until);
         // Meanwhile no process whose time has expired can be killed, so this must be short.
         let timeout_ms = self.config.deadlines.freeze_ms.min(QUIESCE_MS);
-        let action = Action::HoldStill { instance: self.entries[entry].instance };
-        self.begin(entry, OpKind::HoldStill, timeout_ms, action);
+        let action = Action::Quiesce { instance: self.entries[entry].instance };
+        self.begin(entry, OpKind::Quiesce, timeout_ms, action);
     }
 
     pub(crate) fn quiesce_ended(&mut self, entry: EntryIx, outcome: &Outcome) {
@@ -209,7 +209,7 @@ impl Kernel {
     /// Releases a quiesced sandbox so that a turn in it can be stopped.
     pub(crate) fn unquiesce_for_stop(&mut self, entry: EntryIx) {
         let still = match self.entries[entry].ops.doing() {
-            Some(OpKind::HoldStill | OpKind::Quiesced) => true,
+            Some(OpKind::Quiesce | OpKind::Quiesced) => true,
             Some(_) | None => false,
         };
         if still {
@@ -219,9 +219,9 @@ impl Kernel {
     }
 
     pub(crate) fn unquiesce(&mut self, entry: EntryIx, attempt: u32) {
-        let action = Action::LetRun { instance: self.entries[entry].instance };
+        let action = Action::Unquiesce { instance: self.entries[entry].instance };
         let timeout_ms = self.config.deadlines.freeze_ms;
-        self.begin(entry, OpKind::LetRun(attempt), timeout_ms, action);
+        self.begin(entry, OpKind::Unquiesce(attempt), timeout_ms, action);
     }
 
     pub(crate) fn unquiesce_ended(&mut self, entry: EntryIx, attempt: u32, outcome: Outcome) {

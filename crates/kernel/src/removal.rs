@@ -242,7 +242,7 @@ impl Kernel {
             return;
         }
         let instance = sandbox.instance;
-        self.out.notices.push(Notice::InstanceOver { instance, cause });
+        self.out.notices.push(Notice::InstanceEnded { instance, cause });
     }
 
     /// Ends every use and every process of a sandbox that is being removed or was returned.
@@ -257,7 +257,7 @@ impl Kernel {
             matches!(what, WaitingFor::LeaseUse { .. } | WaitingFor::Freeze { .. })
         };
         for req in self.take_waiting(entry, waits) {
-            self.answer(req, Err(use_broken(cause)));
+            self.answer(req, Err(interrupted_use_refusal(cause)));
         }
         if let Some(rare) = &mut self.entries[entry].rare {
             rare.scale = 0;
@@ -291,7 +291,7 @@ pub(crate) fn gone(cause: EndCause) -> Refusal {
 }
 
 /// The refusal of a caller that was using a sandbox when it ended.
-pub fn use_broken(cause: EndCause) -> Refusal {
+pub fn interrupted_use_refusal(cause: EndCause) -> Refusal {
     match cause.reason() {
         TerminatedReason::Crash | TerminatedReason::Replaced => Refusal::new(
             ErrorCode::SandboxCrashed,

@@ -27,7 +27,7 @@ pub enum Reply {
     /// A use may begin.
     Granted(Grant),
     /// What keeps a sandbox alive.
-    Wakefulness(WakeReport),
+    Wakefulness(KeepAliveReport),
     /// A sandbox is frozen or thawed.
     Frozen {
         /// Whether it is frozen now.
@@ -154,22 +154,22 @@ impl SessionReady {
 
 /// What keeps a sandbox alive.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct WakeReport {
+pub struct KeepAliveReport {
     /// Whether anything does.
     pub wakefulness: Wakefulness,
     /// When its processes will stop doing so.
     pub scheduled_stop_at: Option<Wall>,
     /// The processes that do.
-    pub processes: Vec<KeptProcess>,
+    pub processes: Vec<KeepAliveProcess>,
     /// The counter of the scale file.
     pub scale: u32,
     /// Why it is frozen, or not.
-    pub because: RestCause,
+    pub because: FreezeStatus,
 }
 
 /// Why a sandbox is frozen, or not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum RestCause {
+pub enum FreezeStatus {
     /// It is frozen.
     Frozen,
     /// It is cold.
@@ -186,7 +186,7 @@ pub enum RestCause {
     Quiet,
 }
 
-impl RestCause {
+impl FreezeStatus {
     /// As a text for users.
     pub const fn words(self) -> &'static str {
         match self {
@@ -194,7 +194,7 @@ impl RestCause {
             Self::Cold => "the sandbox is cold: it has no processes until it is used",
             Self::Moving => "the sandbox is being launched, handed out or ended",
             Self::InUse => "a turn, command, stream or connection is in progress",
-            Self::KeptAwake => "a process with keepAlive or the scale file keeps the sandbox alive",
+            Self::KeptAwake => "a process with keepAlive or the scale file keeps the sandbox awake",
             Self::CannotFreeze => "the runtime of the sandbox cannot freeze",
             Self::Quiet => "the sandbox is idle and nothing keeps it alive",
         }
@@ -203,7 +203,7 @@ impl RestCause {
 
 /// A process that keeps its sandbox alive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct KeptProcess {
+pub struct KeepAliveProcess {
     /// Its id.
     pub process: ProcessId,
     /// When it was started.

@@ -16,7 +16,7 @@ const SIGTERM: i32 = 15;
 
 /// Which end of a process was requested before its program ended.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum EndAsked {
+pub enum EndRequest {
     /// None.
     #[default]
     Nothing,
@@ -32,7 +32,7 @@ pub enum EndAsked {
     Timeout,
 }
 
-impl EndAsked {
+impl EndRequest {
     /// Whether the process ends, whatever its program does: it is never restarted.
     pub const fn is_final(self) -> bool {
         match self {
@@ -120,32 +120,32 @@ pub(crate) enum AfterExit {
 /// What follows from the end of a program that was restarted `restarts` times already.
 pub(crate) fn after_exit(
     exit: ProgramExit,
-    asked: EndAsked,
+    asked: EndRequest,
     policy: Option<RestartPolicy>,
     restarts: u32,
 ) -> AfterExit {
     use {ProcessEndReason as Reason, ProcessStatus as Status};
     match asked {
-        EndAsked::Stop => return AfterExit::Ended(Status::Stopped, Reason::Stopped),
-        EndAsked::StopForced => return AfterExit::Ended(Status::Killed, Reason::Stopped),
-        EndAsked::Kill => return AfterExit::Ended(Status::Killed, Reason::Killed),
+        EndRequest::Stop => return AfterExit::Ended(Status::Stopped, Reason::Stopped),
+        EndRequest::StopForced => return AfterExit::Ended(Status::Killed, Reason::Stopped),
+        EndRequest::Kill => return AfterExit::Ended(Status::Killed, Reason::Killed),
         // A process whose time expired is killed by a signal that no program survives. One that
         // exited with a code ended by itself, just before. It is not restarted.
-        EndAsked::Timeout => {
+        EndRequest::Timeout => {
             return match exit.code {
                 None => AfterExit::Ended(Status::Killed, Reason::Timeout),
                 Some(0) => AfterExit::Ended(Status::Completed, Reason::Exited),
                 Some(_) => AfterExit::Ended(Status::Failed, Reason::Exited),
             };
         }
-        EndAsked::Signal(signal) if exit.signal == Some(signal) && !exit.out_of_memory => {
+        EndRequest::Signal(signal) if exit.signal == Some(signal) && !exit.out_of_memory => {
             return if signal == SIGTERM {
                 AfterExit::Ended(Status::Stopped, Reason::Stopped)
             } else {
                 AfterExit::Ended(Status::Killed, Reason::Killed)
             };
         }
-        EndAsked::Signal(_) | EndAsked::Nothing => {}
+        EndRequest::Signal(_) | EndRequest::Nothing => {}
     }
     if exit.code == Some(0) {
         return AfterExit::Ended(Status::Completed, Reason::Exited);
@@ -173,7 +173,7 @@ impl ProgramExit {
     }
 
     /// The end of a process whose end was requested by `asked`.
-    pub(crate) fn end_as_asked(self, at: Wall, asked: EndAsked) -> ProcessEnd {
+    pub(crate) fn end_as_asked(self, at: Wall, asked: EndRequest) -> ProcessEnd {
         let (status, reason) = match after_exit(self, asked, None, 0) {
             AfterExit::Ended(status, reason) => (status, reason),
             AfterExit::Again { .. } => unreachable!("nothing is started again without a policy"),
@@ -198,7 +198,7 @@ pub(crate) fn end_with_sandbox(at: Wall, words: Arc<str>) -> ProcessEnd {
 }
 
 /// Why a sandbox ended, as the text of its processes' ends.
-pub fn sandbox_end_in_words(cause: EndCause, detail: Option<&str>) -> String {
+pub fn describe_sandbox_end(cause: EndCause, detail: Option<&str>) -> String {
     let (reason, cause) = (cause.reason().as_str(), cause.as_str());
     match detail {
         Some(detail) => format!("the sandbox ended: {reason} ({cause}): {detail}"),
@@ -207,16 +207,16 @@ pub fn sandbox_end_in_words(cause: EndCause, detail: Option<&str>) -> String {
 }
 
 /// The text for an end that was requested.
-pub(crate) fn words_of(asked: EndAsked) -> Option<Arc<str>> {
+pub(crate) fn words_of(asked: EndRequest) -> Option<Arc<str>> {
     match asked {
-        EndAsked::StopForced => {
+        EndRequest::StopForced => {
             Some("the process did not end after the stop, so it was killed".into())
         }
-        EndAsked::Nothing
-        | EndAsked::Signal(_)
-        | EndAsked::Stop
-        | EndAsked::Kill
-        | EndAsked::Timeout => None,
+        EndRequest::Nothing
+        | EndRequest::Signal(_)
+        | EndRequest::Stop
+        | EndRequest::Kill
+        | EndRequest::Timeout => None,
     }
 }
 
@@ -237,24 +237,24 @@ mod tests {
         use {ProcessEndReason as Reason, ProcessStatus as Status};
         let oom = ProgramExit { out_of_memory: true, ..signal(9) };
         for (exit, asked, status, reason) in [
-            (code(0), EndAsked::Nothing, Status::Completed, Reason::Exited),
-            (code(3), EndAsked::Nothing, Status::Failed, Reason::Exited),
-            (signal(11), EndAsked::Nothing, Status::Failed, Reason::Exited),
-            (oom, EndAsked::Nothing, Status::Failed, Reason::Oom),
-            (code(0), EndAsked::Stop, Status::Stopped, Reason::Stopped),
-            (code(143), EndAsked::Stop, Status::Stopped, Reason::Stopped),
-            (signal(15), EndAsked::Stop, Status::Stopped, Reason::Stopped),
-            (signal(9), EndAsked::StopForced, Status::Killed, Reason::Stopped),
-            (signal(9), EndAsked::Kill, Status::Killed, Reason::Killed),
-            (code(0), EndAsked::Kill, Status::Killed, Reason::Killed),
-            (signal(9), EndAsked::Timeout, Status::Killed, Reason::Timeout),
-            (code(0), EndAsked::Timeout, Status::Completed, Reason::Exited),
-            (code(5), EndAsked::Timeout, Status::Failed, Reason::Exited),
-            (signal(15), EndAsked::Signal(15), Status::Stopped, Reason::Stopped),
-            (signal(1), EndAsked::Signal(1), Status::Killed, Reason::Killed),
-            (code(0), EndAsked::Signal(1), Status::Completed, Reason::Exited),
-            (code(5), EndAsked::Signal(1), Status::Failed, Reason::Exited),
-            (oom, EndAsked::Signal(9), Status::Failed, Reason::Oom),
+            (code(0), EndRequest::Nothing, Status::Completed, Reason::Exited),
+            (code(3), EndRequest::Nothing, Status::Failed, Reason::Exited),
+            (signal(11), EndRequest::Nothing, Status::Failed, Reason::Exited),
+            (oom, EndRequest::Nothing, Status::Failed, Reason::Oom),
+            (code(0), EndRequest::Stop, Status::Stopped, Reason::Stopped),
+            (code(143), EndRequest::Stop, Status::Stopped, Reason::Stopped),
+            (signal(15), EndRequest::Stop, Status::Stopped, Reason::Stopped),
+            (signal(9), EndRequest::StopForced, Status::Killed, Reason::Stopped),
+            (signal(9), EndRequest::Kill, Status::Killed, Reason::Killed),
+            (code(0), EndRequest::Kill, Status::Killed, Reason::Killed),
+            (signal(9), EndRequest::Timeout, Status::Killed, Reason::Timeout),
+            (code(0), EndRequest::Timeout, Status::Completed, Reason::Exited),
+            (code(5), EndRequest::Timeout, Status::Failed, Reason::Exited),
+            (signal(15), EndRequest::Signal(15), Status::Stopped, Reason::Stopped),
+            (signal(1), EndRequest::Signal(1), Status::Killed, Reason::Killed),
+            (code(0), EndRequest::Signal(1), Status::Completed, Reason::Exited),
+            (code(5), EndRequest::Signal(1), Status::Failed, Reason::Exited),
+            (oom, EndRequest::Signal(9), Status::Failed, Reason::Oom),
         ] {
             let over = AfterExit::Ended(status, reason);
             assert_eq!(after_exit(exit, asked, None, 0), over, "{exit:?} {asked:?}");
@@ -263,7 +263,7 @@ mod tests {
 
     #[test]
     fn end_requests_combine_as_people_mean_them() {
-        use EndAsked::{Kill, Nothing, Signal, Stop, StopForced, Timeout};
+        use EndRequest::{Kill, Nothing, Signal, Stop, StopForced, Timeout};
         for (first, more, asked) in [
             (Nothing, Signal(1), Signal(1)),
             (Signal(1), Signal(2), Signal(2)),
@@ -286,25 +286,25 @@ mod tests {
     fn only_a_failure_that_no_caller_requested_leads_to_a_restart() {
         let policy = |max_restarts| Some(RestartPolicy { max_restarts });
         for (exit, asked, policy, restarts, again) in [
-            (code(1), EndAsked::Nothing, policy(Some(3)), 0, true),
-            (code(1), EndAsked::Nothing, policy(Some(3)), 2, true),
-            (code(1), EndAsked::Nothing, policy(Some(3)), 3, false),
-            (code(1), EndAsked::Nothing, policy(Some(0)), 0, false),
-            (code(1), EndAsked::Nothing, policy(None), u32::MAX, true),
-            (signal(11), EndAsked::Nothing, policy(Some(1)), 0, true),
-            (signal(11), EndAsked::Signal(1), policy(Some(1)), 0, true),
-            (code(0), EndAsked::Nothing, policy(None), 0, false),
-            (code(1), EndAsked::Stop, policy(None), 0, false),
-            (signal(9), EndAsked::Kill, policy(None), 0, false),
-            (signal(9), EndAsked::Timeout, policy(None), 0, false),
-            (code(1), EndAsked::Timeout, policy(None), 0, false),
-            (signal(1), EndAsked::Signal(1), policy(None), 0, false),
+            (code(1), EndRequest::Nothing, policy(Some(3)), 0, true),
+            (code(1), EndRequest::Nothing, policy(Some(3)), 2, true),
+            (code(1), EndRequest::Nothing, policy(Some(3)), 3, false),
+            (code(1), EndRequest::Nothing, policy(Some(0)), 0, false),
+            (code(1), EndRequest::Nothing, policy(None), u32::MAX, true),
+            (signal(11), EndRequest::Nothing, policy(Some(1)), 0, true),
+            (signal(11), EndRequest::Signal(1), policy(Some(1)), 0, true),
+            (code(0), EndRequest::Nothing, policy(None), 0, false),
+            (code(1), EndRequest::Stop, policy(None), 0, false),
+            (signal(9), EndRequest::Kill, policy(None), 0, false),
+            (signal(9), EndRequest::Timeout, policy(None), 0, false),
+            (code(1), EndRequest::Timeout, policy(None), 0, false),
+            (signal(1), EndRequest::Signal(1), policy(None), 0, false),
         ] {
             let follows = after_exit(exit, asked, policy, restarts);
             let is_again = matches!(follows, AfterExit::Again { .. });
             assert_eq!(is_again, again, "{exit:?} {asked:?} {policy:?} {restarts}: {follows:?}");
         }
-        let follows = after_exit(code(1), EndAsked::Nothing, policy(Some(3)), 1);
+        let follows = after_exit(code(1), EndRequest::Nothing, policy(Some(3)), 1);
         assert_eq!(follows, AfterExit::Again { attempt: 2, of: Some(3) });
     }
 }

@@ -8,7 +8,7 @@ use crate::Kernel;
 use crate::effect::Action;
 use crate::entry::{AfterEnd, EntryIx, Firmness, OpKind, Phase};
 use crate::event::Outcome;
-use crate::removal::use_broken;
+use crate::removal::interrupted_use_refusal;
 use crate::session::{SessionIx, Stage, Turn};
 
 impl Kernel {
@@ -154,6 +154,6 @@ impl Kernel {
                 | TerminatedReason::Policy => TurnOutcome::Interrupted,
             },
         };
-        self.finish_turn(session, outcome, Some(&use_broken(cause)));
+        self.finish_turn(session, outcome, Some(&interrupted_use_refusal(cause)));
     }
 }

@@ -52,7 +52,7 @@ pub struct SandboxView {
 
 /// How many sandboxes are frozen or kept alive.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Resting {
+pub struct KeepAliveCounts {
     /// Frozen.
     pub frozen: u32,
     /// Kept alive by a process or the scale file.

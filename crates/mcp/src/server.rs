@@ -5,7 +5,7 @@ use std::any::Any;
 use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use engine::with_losses;
+use engine::collect_losses;
 use futures_util::FutureExt as _;
 use model::ErrorCode;
 use rmcp::model::{
@@ -118,7 +118,7 @@ impl Server {
         let Some(running) = running else {
             return Err(Refused::new(ErrorCode::Internal, "the tool does not exist"));
         };
-        match AssertUnwindSafe(with_losses(running)).catch_unwind().await {
+        match AssertUnwindSafe(collect_losses(running)).catch_unwind().await {
             Ok((Ok(mut value), losses)) => {
                 // A model reads results, so the loss is reported in the result.
                 if let (Value::Object(object), Some(loss)) = (&mut value, losses.last()) {

@@ -198,7 +198,7 @@ pub trait Inside: Send + Sync {
 
     /// Changes the permissions of a file or directory, and when it was last written in milliseconds
     /// since 1970; what is not given stays as it is.
-    async fn set_about(
+    async fn set_metadata(
         &self,
         path: &str,
         mode: Option<u32>,

@@ -140,7 +140,7 @@ pub const fn event_kind(event: &Event) -> usize {
         Event::TurnWithdrawn { .. } => 34,
         Event::FilesMeasured { .. } => 35,
         Event::LossReported { .. } => 36,
-        Event::ProcessEndAsked { .. } => 37,
+        Event::ProcessEndRequested { .. } => 37,
         Event::ReadRequested { .. } => 38,
         Event::ReadEnded { .. } => 39,
     }

@@ -50,7 +50,7 @@ pub(crate) fn event_line(event: &Event) -> String {
         | Event::UseRequested { .. }
         | Event::UseEnded { .. }
         | Event::ProcessStarted(_)
-        | Event::ProcessEndAsked { .. }
+        | Event::ProcessEndRequested { .. }
         | Event::ProgramEnded { .. }
         | Event::ScaleWritten { .. }
         | Event::StopRequested { .. }
@@ -99,8 +99,8 @@ pub(crate) fn effect_line(effect: &Effect) -> String {
         | Action::Prove { .. }
         | Action::Freeze { .. }
         | Action::Thaw { .. }
-        | Action::HoldStill { .. }
-        | Action::LetRun { .. }
+        | Action::Quiesce { .. }
+        | Action::Unquiesce { .. }
         | Action::StartTurn { .. }
         | Action::StopTurn { .. }
         | Action::KillProcess { .. }

@@ -322,13 +322,13 @@ impl World {
             self.trace.note(self.step, self.now, || format!("  ! {notice:?}"));
             match notice {
                 Notice::Answer { request, result } => self.answered(request, result)?,
-                Notice::InstanceOver { instance, cause } => {
+                Notice::InstanceEnded { instance, cause } => {
                     checks::uses::over(self, instance, cause)?;
                 }
                 // Logs and the scale file decide nothing, and ends are checked above.
-                Notice::ProcessRests { .. }
+                Notice::ProcessRestartScheduled { .. }
                 | Notice::ProcessOver { .. }
-                | Notice::HoldsChanged { .. } => {}
+                | Notice::KeepAliveCountChanged { .. } => {}
                 Notice::ShutdownComplete => checks::full_audit::shut_down(self)?,
             }
         }

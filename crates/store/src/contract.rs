@@ -306,7 +306,7 @@ pub struct EventPage {
 impl EventPage {
     /// Whether retention deleted events after `after`, so that a reader that got so far missed
     /// some.
-    pub const fn forgot_since(&self, after: u64) -> bool {
+    pub const fn missed_events_since(&self, after: u64) -> bool {
         after.saturating_add(1) < self.oldest
     }
 }

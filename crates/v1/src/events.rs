@@ -8,7 +8,7 @@ use std::time::Duration;
 use axum::extract::State;
 use axum::response::Response;
 use bytes::Bytes;
-use engine::{Caller, EventQuery, EventWatch, StatesFound, StatesQuery, StatesWatch};
+use engine::{Caller, EventQuery, EventWatch, TransitionPage, TransitionQuery, TransitionWatch};
 use http::HeaderMap;
 use model::{ErrorCode, SandboxId, SessionId, StoredEvent};
 use tokio::time::{Instant, sleep_until};
@@ -168,7 +168,7 @@ async fn stream_or_page(
         return page(app, caller, after.unwrap_or(0), limit.unwrap_or(PAGE), of).await;
     }
     let slot = app.long_lived.begin(caller.key)?;
-    let (watch, states) = (app.engine.watch(), app.engine.watch_states());
+    let (watch, states) = (app.engine.watch(), app.engine.watch_transitions());
     let events = EventStream {
         _slot: slot,
         app: app.clone(),
@@ -234,7 +234,7 @@ struct EventStream {
     since: u64,
     /// The place of the last change of a state that was looked at.
     place: u64,
-    states: StatesWatch,
+    states: TransitionWatch,
     /// When it last looked for transitions.
     looked_at: Instant,
     /// When it last sent something. Events of other keys must not delay its heartbeat.
@@ -251,7 +251,7 @@ impl EventStream {
     async fn read(&mut self) -> Result<bool, Refused> {
         // Transitions first: events before them are then found in the history.
         let EventFilter { sandbox, session } = self.of;
-        let query = StatesQuery { place: self.place, after: self.since, sandbox, session };
+        let query = TransitionQuery { place: self.place, after: self.since, sandbox, session };
         let mut states = self.app.engine.states(self.caller, &query);
         self.looked_at = Instant::now();
         if !self.begun || self.watch.last() > self.after {
@@ -263,13 +263,13 @@ impl EventStream {
     }
 
     /// Reads the next part of the history, and inserts transitions where they happened.
-    async fn read_history(&mut self, mut states: StatesFound) -> Result<bool, Refused> {
+    async fn read_history(&mut self, mut states: TransitionPage) -> Result<bool, Refused> {
         let query = self.of.query(self.after, STREAM_PAGE);
         let page = self.app.engine.events(self.caller, query).await?;
         self.begun = true;
         // Numbers above the last one belong to another history, which is gone.
         let is_of_another = std::mem::take(&mut self.resumed) && self.after > page.last;
-        if is_of_another || self.looks_back && page.forgot_since(self.after) {
+        if is_of_another || self.looks_back && page.missed_events_since(self.after) {
             let reset = EventsReset { oldest: page.oldest };
             let id = Some(page.oldest.saturating_sub(1));
             self.ready.push_back(Format::Sse.event(id, EventsReset::NAME, &reset));
@@ -296,7 +296,7 @@ impl EventStream {
     }
 
     /// Sends the transitions that happened before an event.
-    fn tell_states(&mut self, states: &mut StatesFound, before: u64) {
+    fn tell_states(&mut self, states: &mut TransitionPage, before: u64) {
         while let Some((place, stored)) = states.changes.pop_front_if(|(_, s)| s.number < before) {
             self.place = place;
             // One whose decision was written with later ones comes after the events of those:

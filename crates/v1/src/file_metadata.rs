@@ -74,7 +74,7 @@ async fn change(
         return Err(Refused::invalid("mode", "one of mode and modified_at must be given"));
     }
     let used = id.begin(&app, caller, UseKind::Files).await?;
-    used.set_about(&path, mode, modified_at.map(|at| at.0)).await?;
+    used.set_metadata(&path, mode, modified_at.map(|at| at.0)).await?;
     answer::ok(&view::file(&used.stat(&path).await?))
 }
 

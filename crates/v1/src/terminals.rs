@@ -132,7 +132,7 @@ async fn open(
     let record = used.start_process(process).await?;
     let of = ProcessRef::Id(record.id);
     let ending = (!keep).then(|| Ending { app: app.clone(), caller, sandbox: id, of: of.clone() });
-    let follow = app.engine.follow_log(caller, id, &of, engine::LogWanted::Both, 0).await?;
+    let follow = app.engine.follow_log(caller, id, &of, engine::OutputSelection::Both, 0).await?;
     let request_id = request_id.to_str().unwrap_or_default().to_owned();
     let used = Some(used);
     let attached = AttachedTerminal {
@@ -167,7 +167,8 @@ async fn attach(
     };
     let of = ProcessRef::Id(record.id);
     let offset = offset.unwrap_or(record.log.end.saturating_sub(REPLAYED_BYTES));
-    let follow = app.engine.follow_log(caller, id, &of, engine::LogWanted::Both, offset).await?;
+    let follow =
+        app.engine.follow_log(caller, id, &of, engine::OutputSelection::Both, offset).await?;
     let request_id = request_id.to_str().unwrap_or_default().to_owned();
     let attached = AttachedTerminal {
         app,

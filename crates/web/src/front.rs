@@ -12,7 +12,7 @@ use std::time::Duration;
 use axum::body::Body;
 use axum::extract::{FromRequestParts, Request};
 use axum::response::{IntoResponse as _, Response};
-use engine::{Caller, with_losses};
+use engine::{Caller, collect_losses};
 use futures_util::FutureExt as _;
 use futures_util::future::Either;
 use http::header::AUTHORIZATION;
@@ -158,7 +158,7 @@ where
             let (mut response, mut losses) = match handled {
                 Err(response) => (response, Vec::new()),
                 Ok(handling) => {
-                    match AssertUnwindSafe(with_losses(handling)).catch_unwind().await {
+                    match AssertUnwindSafe(collect_losses(handling)).catch_unwind().await {
                         Ok((Ok(response), losses)) => (response, losses),
                         Err(panic) => (record.panicked(panic.as_ref()), Vec::new()),
                     }

@@ -147,7 +147,7 @@ impl<F: Files> Packing<F> {
         let top = used.within(used.inside().stat(root)).await?;
         let closed = is_closed(&top).then_some(top.mode);
         if let Some(mode) = closed {
-            used.within(used.inside().set_about(root, Some(opened(mode)), None)).await?;
+            used.within(used.inside().set_metadata(root, Some(opened(mode)), None)).await?;
         }
         let mut packing = Self::start(used, root, u64::MAX).await?;
         packing.open[0].closed = closed;
@@ -356,7 +356,7 @@ impl<F: Files> Packing<F> {
         if self.restorable.is_none() || !is_closed(entry) {
             return Ok(None);
         }
-        let set = self.used.inside().set_about(at, Some(opened(entry.mode)), None);
+        let set = self.used.inside().set_metadata(at, Some(opened(entry.mode)), None);
         let set = self.used.within(set).await;
         Ok(match self.look(set)? {
             Look::At(()) => Some(entry.mode),
@@ -366,7 +366,7 @@ impl<F: Files> Packing<F> {
 
     /// Restores the permissions.
     async fn close(&mut self, at: &str, mode: u32) -> Result<(), Refusal> {
-        let set = self.used.inside().set_about(at, Some(settable(mode)), None);
+        let set = self.used.inside().set_metadata(at, Some(settable(mode)), None);
         let set = self.used.within(set).await;
         self.look(set).map(|_| ())
     }

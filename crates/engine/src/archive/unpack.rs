@@ -205,7 +205,7 @@ impl<'a, F: Files, P: Pieces> Unpacking<'a, F, P> {
         };
         while let Some(above) = self.open.as_mut().and_then(|open| open.pop_if(is_left)) {
             self.used
-                .within(self.used.inside().set_about(
+                .within(self.used.inside().set_metadata(
                     &above.at,
                     Some(above.mode),
                     Some(above.modified_ms),
@@ -232,7 +232,7 @@ impl<'a, F: Files, P: Pieces> Unpacking<'a, F, P> {
         self.source.skip(padding(size)).await?;
         self.used.within(writer.finish()).await?;
         if self.open.is_some() {
-            let set = self.used.inside().set_about(at, None, Some(modified_ms(entry)));
+            let set = self.used.inside().set_metadata(at, None, Some(modified_ms(entry)));
             self.used.within(set).await?;
         }
         self.done.files += 1;

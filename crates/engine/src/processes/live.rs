@@ -140,7 +140,7 @@ impl Live {
 
     /// Whether it keeps its sandbox awake.
     pub(super) fn holds(&self, core: &Core) -> bool {
-        core.read(|kernel| kernel.process_holds(self.instance, self.id))
+        core.read(|kernel| kernel.process_keeps_alive(self.instance, self.id))
     }
 
     /// Changes its record.

@@ -13,7 +13,7 @@ use super::live::Live;
 use super::log::files::LogDirectory;
 use super::log::{Seen, cut, end_of, frames, tail_of, takes};
 use super::log_writer;
-use super::requests::{LogPage, LogPiece, LogQuery, LogWanted};
+use super::requests::{LogPage, LogPiece, LogQuery, OutputSelection};
 use super::table::Entry;
 use crate::core::{Core, unavailable};
 
@@ -114,7 +114,7 @@ impl Reader {
     }
 
     /// Where the last bytes of the wanted output begin.
-    async fn tail(&self, wanted: LogWanted, max_bytes: u64) -> u64 {
+    async fn tail(&self, wanted: OutputSelection, max_bytes: u64) -> u64 {
         let record = match &self.source {
             Source::Here(pieces) => {
                 let end = pieces.last().map_or(0, end_of);
@@ -198,7 +198,7 @@ pub(super) async fn page(
 /// A followed log. Dropping it ends the following; the process runs on.
 pub struct LogFollow {
     reader: Reader,
-    wanted: LogWanted,
+    wanted: OutputSelection,
     next: u64,
     taken: VecDeque<LogPiece>,
 }
@@ -207,7 +207,7 @@ impl LogFollow {
     pub(super) async fn new(
         core: &Arc<Core>,
         entry: Entry,
-        wanted: LogWanted,
+        wanted: OutputSelection,
         offset: u64,
     ) -> Result<Self, Refusal> {
         let reader = Reader::of(core, entry).await?;

@@ -24,8 +24,8 @@ pub(crate) use self::log_writer::run as save;
 pub(crate) use self::record_writer::run as store;
 pub(crate) use self::recovery::{end_left_over, store_left_over, sweep};
 pub use self::requests::{
-    LogPage, LogPiece, LogQuery, LogWanted, ProcessInput, ProcessPage, ProcessQuery, ProcessRef,
-    ProcessRequest,
+    LogPage, LogPiece, LogQuery, OutputSelection, ProcessInput, ProcessPage, ProcessQuery,
+    ProcessRef, ProcessRequest,
 };
 pub(crate) use self::restarts::{end_process, pauses, restart};
 pub(crate) use self::stop::kill_program;
@@ -215,7 +215,7 @@ impl Engine {
         caller: Caller,
         sandbox: SandboxId,
         of: &ProcessRef,
-        wanted: LogWanted,
+        wanted: OutputSelection,
         offset: u64,
     ) -> Result<LogFollow, Refusal> {
         let entry = self.find_process(caller, sandbox, of).await?;

@@ -7,7 +7,7 @@ use std::collections::btree_map::Entry;
 use std::sync::Arc;
 use std::time::Duration;
 
-use kernel::sandbox_end_in_words;
+use kernel::describe_sandbox_end;
 use model::process::ProcessChange;
 use model::{ProcessEnd, ProcessEndReason, ProcessRecord, ProcessStatus, Wall};
 use store::{Batch, ProcessesQuery, Store, StoreError};
@@ -56,7 +56,7 @@ pub(crate) async fn end_left_over(
         for record in left {
             if let Entry::Vacant(unknown) = causes.entry(record.sandbox) {
                 let ended = store.ended(record.sandbox).await?;
-                unknown.insert(ended.map(|ended| sandbox_end_in_words(ended.cause, None)));
+                unknown.insert(ended.map(|ended| describe_sandbox_end(ended.cause, None)));
             }
             let cause = causes.get(&record.sandbox).cloned().flatten();
             records.push(Arc::new(end(log_directory, now, record, cause).await));

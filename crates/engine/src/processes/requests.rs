@@ -113,7 +113,7 @@ pub struct ProcessPage {
 
 /// Which of the two outputs.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum LogWanted {
+pub enum OutputSelection {
     /// Both, in the order in which they came.
     #[default]
     Both,
@@ -127,7 +127,7 @@ pub enum LogWanted {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LogQuery {
     /// Of which output.
-    pub wanted: LogWanted,
+    pub wanted: OutputSelection,
     /// From this offset on; deleted bytes are skipped. Not given: the last `max_bytes`.
     pub offset: Option<u64>,
     /// At most so many bytes.

@@ -17,7 +17,7 @@ use super::log_writer;
 use super::recovery::ended_with_server;
 use crate::core::Core;
 use crate::instance_ends::REASON_PATIENCE;
-use crate::keep_alive_observers::Observed;
+use crate::keep_alive_observers::KeepAliveChange;
 
 /// How much is read at once, first and at most: it grows with the output.
 const FIRST_READ_BYTES: usize = 4 * 1024;
@@ -252,7 +252,7 @@ fn finish(core: &Arc<Core>, live: &Arc<Live>, decided: DecidedEnd) {
     let before = live.record();
     let Some(record) = live.finish(end, keeps_alive) else { return };
     if before.keep_alive {
-        core.observers.notify(Observed::Ended(&record));
+        core.observers.notify(KeepAliveChange::Ended(&record));
     }
     tracing::debug!(
         process = %live.id,

@@ -15,7 +15,7 @@ use crate::Use;
 use crate::boxed;
 use crate::core::Core;
 use crate::ids::fresh_uuid;
-use crate::keep_alive_observers::Observed;
+use crate::keep_alive_observers::KeepAliveChange;
 
 /// How much of a command is stored.
 const COMMAND_BYTES_MAX: usize = 4 * 1024;
@@ -80,7 +80,7 @@ impl Use {
         core.metrics.process_started();
         core.processes.changed(&record, &live);
         if record.keep_alive {
-            core.observers.notify(Observed::Started(&record));
+            core.observers.notify(KeepAliveChange::Started(&record));
         }
         runner::begin(core, live, process);
         Ok(record)

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use kernel::{EndAsked, Event};
+use kernel::{EndRequest, Event};
 use model::{ErrorCode, ProcessId, ProcessRecord, Refusal, SandboxId};
 use runtime::{ProcessHandle, RuntimeError};
 use tokio::time::timeout;
@@ -31,7 +31,7 @@ pub(super) async fn stop(
 ) -> Result<ProcessRecord, Refusal> {
     let grace = Duration::from_millis(grace_ms.min(GRACE_MS_MAX));
     let core = Arc::clone(used.core());
-    let handle = ask(&core, &live, EndAsked::Stop)?;
+    let handle = ask(&core, &live, EndRequest::Stop)?;
     let first = live.begins_to_stop();
     let stopping = async move {
         let stopped = async {
@@ -42,7 +42,7 @@ pub(super) async fn stop(
             live.ended().await;
         };
         if timeout(grace, stopped).await.is_err() {
-            force(&core, &live, EndAsked::StopForced).await?;
+            force(&core, &live, EndRequest::StopForced).await?;
         }
         drop(used);
         Ok(live.record())
@@ -56,7 +56,7 @@ pub(super) async fn kill(used: Use, live: Arc<Live>) -> Result<ProcessRecord, Re
     live.handle()?;
     let core = Arc::clone(used.core());
     let killing = async move {
-        force(&core, &live, EndAsked::Kill).await?;
+        force(&core, &live, EndRequest::Kill).await?;
         drop(used);
         Ok(live.record())
     };
@@ -71,9 +71,9 @@ pub(super) async fn signal(
     tree: bool,
 ) -> Result<(), Refusal> {
     let core = Arc::clone(used.core());
-    let (instance, process, asked) = (live.instance, live.id, EndAsked::Signal(signal));
+    let (instance, process, asked) = (live.instance, live.id, EndRequest::Signal(signal));
     let signalling = async move {
-        let event = Event::ProcessEndAsked { instance, process, asked };
+        let event = Event::ProcessEndRequested { instance, process, asked };
         core.ask(core.request(), event).await?;
         // Between two programs there is none to signal, and the kernel has decided what that means.
         if let Ok(Some(handle)) = live.handle() {
@@ -93,9 +93,9 @@ pub(super) async fn signal(
 /// Tells the kernel what a caller asked of a process. Returns the program to signal; none between
 /// two programs, of which the next is never started, or killed by the kernel as soon as it runs.
 /// Refused if the process has ended already.
-fn ask(core: &Arc<Core>, live: &Live, asked: EndAsked) -> Result<Option<ProcessHandle>, Refusal> {
+fn ask(core: &Arc<Core>, live: &Live, asked: EndRequest) -> Result<Option<ProcessHandle>, Refusal> {
     live.handle()?;
-    core.notify(Event::ProcessEndAsked { instance: live.instance, process: live.id, asked });
+    core.notify(Event::ProcessEndRequested { instance: live.instance, process: live.id, asked });
     Ok(live.handle().unwrap_or(None))
 }
 
@@ -116,7 +116,7 @@ pub(crate) async fn kill_program(
 const LATE: &str = "the process was killed and has not ended yet";
 
 /// Kills a process and waits until it has ended.
-async fn force(core: &Arc<Core>, live: &Live, how: EndAsked) -> Result<(), Refusal> {
+async fn force(core: &Arc<Core>, live: &Live, how: EndRequest) -> Result<(), Refusal> {
     let killing = async {
         let Ok(handle) = ask(core, live, how) else { return Ok(()) };
         let killed = async {

@@ -3,14 +3,14 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use kernel::RestCause;
+use kernel::FreezeStatus;
 use model::state::Wakefulness;
 use model::{LifecycleEvent, ProcessRecord, SandboxId};
 use runtime::Command;
 use store::{EventQuery, Store as _};
 
 use super::node::{ALICE, BOB, Node, config};
-use crate::{Observed, ProcessRequest, SandboxStatusReport, UseKind};
+use crate::{KeepAliveChange, ProcessRequest, SandboxStatusReport, UseKind};
 
 async fn scene() -> (Node, SandboxId) {
     let node = Node::start(config()).await;
@@ -43,7 +43,7 @@ async fn keep_alive_process_holds_its_sandbox_until_a_stop_and_then_it_freezes()
     tokio::time::sleep(Duration::from_mins(5)).await;
     let report = status(&node, sandbox).await;
     assert_eq!((report.wake.wakefulness, names(&report)), (Wakefulness::Awake, vec!["dev"]));
-    assert_eq!((report.frozen, report.wake.because), (false, RestCause::KeptAwake));
+    assert_eq!((report.frozen, report.wake.because), (false, FreezeStatus::KeptAwake));
     let report = node.engine.stop_keeping_awake(ALICE, sandbox, 0).await.unwrap();
     assert_eq!((report.wake.wakefulness, names(&report)), (Wakefulness::Auto, vec![]));
     assert!(report.freezes_at.is_some());
@@ -53,7 +53,7 @@ async fn keep_alive_process_holds_its_sandbox_until_a_stop_and_then_it_freezes()
     assert_eq!(running.unwrap().end, None, "nothing was killed");
     node.run(ALICE, sandbox, "echo hi").await.unwrap();
     let report = status(&node, sandbox).await;
-    assert_eq!((report.frozen, report.wake.because), (false, RestCause::Quiet));
+    assert_eq!((report.frozen, report.wake.because), (false, FreezeStatus::Quiet));
 }
 
 #[tokio::test(start_paused = true)]
@@ -126,12 +126,14 @@ async fn keep_alive_observers_see_every_change() {
     let hears = Arc::clone(&heard);
     node.engine.observe(move |observed| {
         let received = match observed {
-            Observed::Started(record) => format!("started {}", record.name),
-            Observed::Ended(record) => format!("ended {}: {}", record.name, record.end.is_some()),
-            Observed::Released { processes, after_ms, .. } => {
+            KeepAliveChange::Started(record) => format!("started {}", record.name),
+            KeepAliveChange::Ended(record) => {
+                format!("ended {}: {}", record.name, record.end.is_some())
+            }
+            KeepAliveChange::Released { processes, after_ms, .. } => {
                 format!("released {processes} after {after_ms}")
             }
-            Observed::ReleasedOne(record) => format!("released {}", record.name),
+            KeepAliveChange::ReleasedOne(record) => format!("released {}", record.name),
         };
         hears.lock().unwrap().push(received);
     });

@@ -15,7 +15,7 @@ use crate::{NAMED_BYTES_MAX, NAMED_MAX, NamedError, SeedFile, SessionRequest, se
 const KIND: &str = "test.agent";
 
 async fn put(node: &Node, name: &str, body: &str) -> Result<(), NamedError> {
-    node.engine.change_named(KIND, ALICE).await?.put(name, None, body.to_owned()).await
+    node.engine.lock_named_documents(KIND, ALICE).await?.put(name, None, body.to_owned()).await
 }
 
 async fn found(node: &Node, name: &str) -> Option<String> {
@@ -24,7 +24,7 @@ async fn found(node: &Node, name: &str) -> Option<String> {
 }
 
 async fn remove(node: &Node, name: &str) -> bool {
-    node.engine.change_named(KIND, ALICE).await.unwrap().remove(name).await.unwrap()
+    node.engine.lock_named_documents(KIND, ALICE).await.unwrap().remove(name).await.unwrap()
 }
 
 /// Stores files, and puts the next version under a name, with these files.
@@ -33,7 +33,7 @@ async fn deploy(node: &Node) -> (u64, SeedId) {
     let text = format!("files of {}", version + 1);
     let file = SeedFile { path: "f".to_owned(), bytes: text.into(), mode: 0o644 };
     let seed = node.engine.put_seed(ALICE, vec![file]).await.unwrap();
-    let change = node.engine.change_named(KIND, ALICE).await.unwrap();
+    let change = node.engine.lock_named_documents(KIND, ALICE).await.unwrap();
     let version = found(node, "a").await.map_or(0, |body| body.parse::<u64>().unwrap()) + 1;
     change.put("a", Some(seed), version.to_string()).await.unwrap();
     (version, seed)
@@ -51,7 +51,7 @@ async fn named_document_is_found_until_it_is_removed_and_belongs_to_its_key() {
     }
     assert!(node.engine.named(KIND, BOB.key, "a").await.unwrap().is_none());
     assert!(node.engine.named("other", ALICE.key, "a").await.unwrap().is_none());
-    assert_eq!(node.engine.all_named(KIND, ALICE.key).await.unwrap().len(), 1);
+    assert_eq!(node.engine.named_documents(KIND, ALICE.key).await.unwrap().len(), 1);
     assert!(remove(&node, "a").await && !remove(&node, "a").await);
     assert_eq!(found(&node, "a").await, None);
 }
@@ -130,15 +130,15 @@ async fn ended_sessions_keep_the_latest_of_a_key() {
     let node = Node::start(config()).await;
     let of = |n: u128| SessionId::from_u128(n);
     for n in 1..=1_200_u128 {
-        let kept = node.engine.keep_past(KIND, ALICE.key, of(n), n.to_string());
+        let kept = node.engine.store_ended_session(KIND, ALICE.key, of(n), n.to_string());
         kept.await.unwrap();
     }
-    let all = node.engine.all_past(KIND, ALICE).await.unwrap();
+    let all = node.engine.ended_sessions(KIND, ALICE).await.unwrap();
     assert!((1_000..=1_064).contains(&all.len()), "{}", all.len());
     let past = async |n: u128| node.engine.past(KIND, ALICE.key, of(n)).await.unwrap();
     assert_eq!(past(1_200).await.as_deref(), Some("1200"));
     assert!(past(201).await.is_some() && past(1).await.is_none());
-    assert!(node.engine.all_past(KIND, BOB).await.unwrap().is_empty());
+    assert!(node.engine.ended_sessions(KIND, BOB).await.unwrap().is_empty());
 }
 
 #[tokio::test(start_paused = true)]
@@ -146,9 +146,9 @@ async fn ended_sessions_do_not_list_a_live_session() {
     let node = Node::start(config()).await;
     let asked = SessionRequest::of(super::node::name("default"));
     let id = node.engine.create_session(ALICE, asked).await.unwrap().id;
-    node.engine.keep_past(KIND, ALICE.key, id, "1".to_owned()).await.unwrap();
-    assert!(node.engine.all_past(KIND, ALICE).await.unwrap().is_empty());
+    node.engine.store_ended_session(KIND, ALICE.key, id, "1".to_owned()).await.unwrap();
+    assert!(node.engine.ended_sessions(KIND, ALICE).await.unwrap().is_empty());
     node.engine.end_session(ALICE, id).await.unwrap();
     node.settle().await;
-    assert_eq!(node.engine.all_past(KIND, ALICE).await.unwrap().len(), 1);
+    assert_eq!(node.engine.ended_sessions(KIND, ALICE).await.unwrap().len(), 1);
 }

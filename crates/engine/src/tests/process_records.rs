@@ -10,7 +10,7 @@ use tokio::time::{sleep, timeout};
 
 use super::node::{ADMIN, ALICE, BOB, Node, config};
 use super::processes::{ALL, end, output, query, shell, start, text};
-use crate::{LogWanted, ProcessQuery, ProcessRef};
+use crate::{OutputSelection, ProcessQuery, ProcessRef};
 
 const MIB: u64 = 1 << 20;
 
@@ -25,7 +25,7 @@ fn by(record: &ProcessRecord) -> ProcessRef {
 /// What a follower sees, and how many bytes it missed by the offsets.
 async fn followed(node: &Node, record: &ProcessRecord, pause: Duration) -> (Vec<u8>, u64) {
     let of = by(record);
-    let follow = node.engine.follow_log(ALICE, record.sandbox, &of, LogWanted::Both, 0).await;
+    let follow = node.engine.follow_log(ALICE, record.sandbox, &of, OutputSelection::Both, 0).await;
     let mut follow = follow.unwrap();
     let (mut seen, mut missed, mut next) = (Vec::new(), 0, 0);
     while let Some(piece) = follow.next().await.unwrap() {
@@ -58,10 +58,10 @@ async fn process_log_keeps_the_tail_of_a_large_output_and_holds_up_no_reader() {
     // Before it is stored, and after that.
     for _ in 0..2 {
         let of = by(&record);
-        let tail = query(LogWanted::Both, None, 8);
+        let tail = query(OutputSelection::Both, None, 8);
         let page = node.engine.process_log(ALICE, sandbox, &of, tail).await.unwrap();
         assert_eq!(text(&page), "the end\n");
-        let whole = query(LogWanted::Both, Some(0), u64::MAX);
+        let whole = query(OutputSelection::Both, Some(0), u64::MAX);
         let page = node.engine.process_log(ALICE, sandbox, &of, whole).await.unwrap();
         let kept: u64 = page.pieces.iter().map(|piece| piece.bytes.len() as u64).sum();
         assert!((2 * MIB..=5 * MIB).contains(&kept), "{kept}");

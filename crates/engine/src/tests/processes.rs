@@ -11,7 +11,8 @@ use tokio::time::timeout;
 
 use super::node::{ALICE, BOB, Node, config};
 use crate::{
-    LogPage, LogQuery, LogWanted, ProcessInput, ProcessQuery, ProcessRef, ProcessRequest, UseKind,
+    LogPage, LogQuery, OutputSelection, ProcessInput, ProcessQuery, ProcessRef, ProcessRequest,
+    UseKind,
 };
 
 pub(super) fn shell(line: &str) -> ProcessRequest {
@@ -24,7 +25,7 @@ fn named(line: &str, name: &str) -> ProcessRequest {
 
 pub(super) const ALL: ProcessQuery = ProcessQuery { before: None, limit: 1_000, running: false };
 
-pub(super) fn query(wanted: LogWanted, offset: Option<u64>, max_bytes: u64) -> LogQuery {
+pub(super) fn query(wanted: OutputSelection, offset: Option<u64>, max_bytes: u64) -> LogQuery {
     LogQuery { wanted, offset, max_bytes }
 }
 
@@ -53,7 +54,7 @@ pub(super) async fn end(node: &Node, record: &ProcessRecord) -> ProcessRecord {
 }
 
 pub(super) async fn output(node: &Node, record: &ProcessRecord) -> String {
-    let query = query(LogWanted::Both, Some(0), u64::MAX);
+    let query = query(OutputSelection::Both, Some(0), u64::MAX);
     text(&node.engine.process_log(ALICE, record.sandbox, &by(record), query).await.unwrap())
 }
 
@@ -116,15 +117,15 @@ async fn process_logs_are_read_by_output_offset_and_tail() {
     let record = start(&node, sandbox, shell(line)).await.unwrap();
     end(&node, &record).await;
     for (wanted, offset, max_bytes, expected, next, more) in [
-        (LogWanted::Both, Some(0), 100, "one\ntwo\nthree\n", 14, false),
-        (LogWanted::Both, Some(2), 4, "e\ntw", 6, true),
-        (LogWanted::Both, None, 6, "three\n", 14, false),
-        (LogWanted::Both, Some(14), 6, "", 14, false),
-        (LogWanted::Both, Some(99), 6, "", 99, false),
-        (LogWanted::Stdout, Some(0), 6, "one\nth", 10, true),
-        (LogWanted::Stdout, None, 8, "e\nthree\n", 14, false),
-        (LogWanted::Stderr, Some(0), 100, "two\n", 14, false),
-        (LogWanted::Stderr, None, 2, "o\n", 14, false),
+        (OutputSelection::Both, Some(0), 100, "one\ntwo\nthree\n", 14, false),
+        (OutputSelection::Both, Some(2), 4, "e\ntw", 6, true),
+        (OutputSelection::Both, None, 6, "three\n", 14, false),
+        (OutputSelection::Both, Some(14), 6, "", 14, false),
+        (OutputSelection::Both, Some(99), 6, "", 99, false),
+        (OutputSelection::Stdout, Some(0), 6, "one\nth", 10, true),
+        (OutputSelection::Stdout, None, 8, "e\nthree\n", 14, false),
+        (OutputSelection::Stderr, Some(0), 100, "two\n", 14, false),
+        (OutputSelection::Stderr, None, 2, "o\n", 14, false),
     ] {
         let asked = query(wanted, offset, max_bytes);
         let page = node.engine.process_log(ALICE, sandbox, &by(&record), asked).await.unwrap();
@@ -144,10 +145,10 @@ async fn process_log_follower_gets_earlier_and_new_output() {
     let line = "echo a; echo b >&2; sleep 1; echo c; sleep 1; echo d >&2";
     let record = start(&node, sandbox, shell(line)).await.unwrap();
     for (wanted, offset, expected) in [
-        (LogWanted::Both, 0, "a\nb\nc\nd\n"),
-        (LogWanted::Both, 3, "\nc\nd\n"),
-        (LogWanted::Stdout, 0, "a\nc\n"),
-        (LogWanted::Stderr, 0, "b\nd\n"),
+        (OutputSelection::Both, 0, "a\nb\nc\nd\n"),
+        (OutputSelection::Both, 3, "\nc\nd\n"),
+        (OutputSelection::Stdout, 0, "a\nc\n"),
+        (OutputSelection::Stderr, 0, "b\nd\n"),
     ] {
         let of = by(&record);
         let mut follow = node.engine.follow_log(ALICE, sandbox, &of, wanted, offset).await.unwrap();
@@ -218,7 +219,7 @@ async fn process_in_memory_is_invisible_to_other_keys_after_the_kernel_dropped_i
     for of in [by(&record), ProcessRef::Pid(record.pid), ProcessRef::Name("job".to_owned())] {
         let foreign = engine.process(BOB, sandbox, &of).await.unwrap_err();
         assert_eq!(foreign.code, ErrorCode::SandboxUnknown);
-        let asked = query(LogWanted::Both, Some(0), 100);
+        let asked = query(OutputSelection::Both, Some(0), 100);
         assert!(engine.process_log(BOB, sandbox, &of, asked).await.is_err());
         assert_eq!(engine.process(ALICE, sandbox, &of).await.unwrap().id, record.id);
     }

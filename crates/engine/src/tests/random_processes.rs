@@ -17,7 +17,7 @@ use tokio::time::{sleep, timeout};
 use super::node::{ALICE, Node, config};
 use super::processes::{query, shell, text};
 use super::random_worlds::{Dice, is_clear, trouble};
-use crate::{LogWanted, ProcessInput, ProcessQuery, ProcessRef, ProcessRequest, UseKind};
+use crate::{OutputSelection, ProcessInput, ProcessQuery, ProcessRef, ProcessRequest, UseKind};
 
 const WORLDS: u64 = 15;
 const CLIENTS: u64 = 5;
@@ -150,7 +150,8 @@ async fn act(
             engine.close_stdin(ALICE, sandbox, &of).await?;
         }
         4 => {
-            let mut follow = engine.follow_log(ALICE, sandbox, &of, LogWanted::Both, 0).await?;
+            let mut follow =
+                engine.follow_log(ALICE, sandbox, &of, OutputSelection::Both, 0).await?;
             let mut seen = String::new();
             while let Some(piece) = follow.next().await? {
                 assert_eq!(piece.offset, seen.len() as u64);
@@ -159,7 +160,7 @@ async fn act(
             }
         }
         5 => {
-            let asked = query(LogWanted::Stdout, Some(0), 1_000);
+            let asked = query(OutputSelection::Stdout, Some(0), 1_000);
             let page = engine.process_log(ALICE, sandbox, &of, asked).await?;
             assert!(is_right(&text(&page)), "{page:?} of {written:?}");
         }

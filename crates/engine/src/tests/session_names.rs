@@ -43,7 +43,7 @@ async fn find(node: &Node, word: &str) -> Option<Arc<NamedSession>> {
 }
 
 fn lives(node: &Node, session: SessionId) -> bool {
-    node.engine.session_lives(ALICE, session)
+    node.engine.is_session_alive(ALICE, session)
 }
 
 async fn notes(store: &MemoryStore) -> usize {

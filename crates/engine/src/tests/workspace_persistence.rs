@@ -137,7 +137,7 @@ async fn workspace_in_memory_is_restored_as_it_was() {
     }
     node.put(session, "closed/inside", "text").await;
     for (path, mode) in [("closed/inside", 0), ("closed", 0), ("a/large", 0o4755), ("a", 0o2550)] {
-        used.set_about(&format!("/workspace/{path}"), Some(mode), None).await.unwrap();
+        used.set_metadata(&format!("/workspace/{path}"), Some(mode), None).await.unwrap();
     }
     drop(used);
     for _ in 0..2 {
@@ -152,7 +152,7 @@ async fn workspace_in_memory_is_restored_as_it_was() {
     let shared = about("a/large").await.shared;
     assert!(shared.is_some());
     assert_eq!((about("a/second").await.shared, about("z").await.shared), (shared, shared));
-    used.set_about("/workspace/closed/inside", Some(0o600), None).await.unwrap();
+    used.set_metadata("/workspace/closed/inside", Some(0o600), None).await.unwrap();
     drop(used);
     assert_eq!(node.said(session, "cat closed/inside").await, "text");
     assert_eq!(node.lost(session).await, []);
@@ -487,7 +487,7 @@ async fn seed_archives_without_a_name_are_removed() {
     let (named, forgotten) = (put("named").await.unwrap(), put("forgotten").await.unwrap());
     let (written, kept) = (put("written").await.unwrap(), put("kept").await.unwrap());
     node.engine.add_seed_holder(move || BTreeSet::from([named]));
-    let change = node.engine.change_named("k", ALICE).await.unwrap();
+    let change = node.engine.lock_named_documents("k", ALICE).await.unwrap();
     change.put("n", Some(written), "{}".to_owned()).await.unwrap();
     let all = node.engine.core.disk.seeds.clone().unwrap();
     seed_archives::sweep(&node.engine.core, &all).await;
@@ -501,7 +501,7 @@ async fn seed_archives_without_a_name_are_removed() {
     tokio::time::sleep(Duration::from_mins(21)).await;
     assert!(node.engine.has_seed(written), "a document names it");
     assert!(!node.engine.keep_seed(kept));
-    node.engine.change_named("k", ALICE).await.unwrap().remove("n").await.unwrap();
+    node.engine.lock_named_documents("k", ALICE).await.unwrap().remove("n").await.unwrap();
     seed_archives::sweep(&node.engine.core, &all).await;
     assert!(node.engine.has_seed(named) && !node.engine.has_seed(written));
     let bad = SeedFile { path: "../f".to_owned(), bytes: vec![], mode: 0o644 };

@@ -21,8 +21,8 @@ use std::os::fd::OwnedFd;
 use std::process::ExitCode;
 
 use guest_protocol::keeper::{
-    Ask, FromKeeper, KeeperRefusal, KeeperRefusalCode, MAX_PACKET_BYTES, MAX_PLACES, Place,
-    ToKeeper,
+    Ask, FromKeeper, KeeperRefusal, KeeperRefusalCode, MAX_PACKET_BYTES, MAX_WRITABLE_MOUNTS,
+    Place, ToKeeper,
 };
 use jail::{packet, sys};
 use rustix::io::Errno;
@@ -134,7 +134,7 @@ impl Keeper {
         let handle = handle.ok_or_else(|| {
             refusal(KeeperRefusalCode::Gone, "the request has no process handle", 0)
         })?;
-        if places.len() > MAX_PLACES {
+        if places.len() > MAX_WRITABLE_MOUNTS {
             return Err(refusal(KeeperRefusalCode::Foreign, "too many writable mounts", 0));
         }
         let process = Process::open(&self.namespaces, handle)?;

@@ -59,11 +59,11 @@ async fn a_bridge_can_be_held() {
 #[tokio::test(start_paused = true)]
 async fn a_harness_has_one_holder_and_ends_with_it() {
     let stage = Stage::new().await;
-    let link = started(&stage, &jsonl(&["harness"]), Whose::Nobodys).await;
+    let link = started(&stage, &jsonl(&["harness"]), Whose::NoSession).await;
     let given = link.turn(turn_id(1), "\"hang\"", None).await.unwrap();
     assert_eq!(link.hold().await.map(drop).unwrap_err().code, HarnessErrorCode::Busy);
     drop(given);
-    let link = started(&stage, &jsonl(&["harness"]), Whose::Nobodys).await;
+    let link = started(&stage, &jsonl(&["harness"]), Whose::NoSession).await;
     ask(&link, 1, "say a").await;
     let held = link.hold().await.unwrap();
     assert_eq!(link.hold().await.map(drop).unwrap_err().code, HarnessErrorCode::Busy);
@@ -86,7 +86,7 @@ async fn the_end_of_a_held_harness_follows_its_last_output() {
         ("log bye; say a; die 0", (HarnessErrorCode::Died, "the harness exited with code 0: bye")),
     ] {
         let stage = Stage::new().await;
-        let link = started(&stage, &jsonl(&["harness"]), Whose::Nobodys).await;
+        let link = started(&stage, &jsonl(&["harness"]), Whose::NoSession).await;
         let mut held = link.hold().await.unwrap();
         held.hears.line(&turn(script)).await;
         assert_eq!(next(&mut held).await.unwrap()["data"], json!({ "text": "a" }));
@@ -100,7 +100,7 @@ async fn the_end_of_a_held_harness_follows_its_last_output() {
 #[tokio::test(start_paused = true)]
 async fn a_line_that_is_too_long_ends_a_held_harness() {
     let stage = Stage::new().await;
-    let link = started(&stage, &jsonl(&["harness"]), Whose::Nobodys).await;
+    let link = started(&stage, &jsonl(&["harness"]), Whose::NoSession).await;
     let mut held = link.hold().await.unwrap();
     held.hears.line(&turn("huge")).await;
     let (code, cause) = next(&mut held).await.unwrap_err();
@@ -111,7 +111,7 @@ async fn a_line_that_is_too_long_ends_a_held_harness() {
 #[tokio::test(start_paused = true)]
 async fn a_held_harness_reports_that_its_sandbox_is_gone() {
     let stage = Stage::new().await;
-    let link = started(&stage, &jsonl(&["harness"]), Whose::Nobodys).await;
+    let link = started(&stage, &jsonl(&["harness"]), Whose::NoSession).await;
     let mut held = link.hold().await.unwrap();
     stage.runtime.crash(stage.sandbox.instance(), false);
     assert_eq!(next(&mut held).await.unwrap_err().0, HarnessErrorCode::SandboxGone);
@@ -120,7 +120,7 @@ async fn a_held_harness_reports_that_its_sandbox_is_gone() {
 #[tokio::test(start_paused = true)]
 async fn dropped_waits_on_a_held_harness_lose_nothing() {
     let stage = Stage::new().await;
-    let link = started(&stage, &jsonl(&["harness"]), Whose::Nobodys).await;
+    let link = started(&stage, &jsonl(&["harness"]), Whose::NoSession).await;
     let mut held = link.hold().await.unwrap();
     let script: Vec<_> = (0..40).map(|n| format!("say {n}; sleep {}", n % 3)).collect();
     held.hears.line(&turn(&script.join(";"))).await;

@@ -67,7 +67,7 @@ impl Node {
     async fn harness(&self, harness: &Harness, bound: bool) -> HarnessLink {
         let logs: Arc<dyn Logs> = Arc::clone(&self.logs) as _;
         let binding = binding();
-        let whose = if bound { Whose::Sessions(&binding) } else { Whose::Nobodys };
+        let whose = if bound { Whose::Sessions(&binding) } else { Whose::NoSession };
         let started = harness::start(Arc::clone(&self.sandbox), harness, whose, logs, PATIENCE);
         started.await.expect("the harness starts")
     }

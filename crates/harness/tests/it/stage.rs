@@ -68,7 +68,7 @@ impl Stage {
         binding: Option<&Binding>,
     ) -> Result<HarnessLink, HarnessError> {
         let logs: Arc<dyn Logs> = Arc::clone(&self.logs) as _;
-        let whose = binding.map_or(Whose::Nobodys, Whose::Sessions);
+        let whose = binding.map_or(Whose::NoSession, Whose::Sessions);
         harness::start(Arc::clone(&self.sandbox), harness, whose, logs, PATIENCE).await
     }
 }

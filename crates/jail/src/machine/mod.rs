@@ -57,7 +57,7 @@ pub struct UserNamespaces {
     /// How many there may be.
     pub most: u64,
     /// An ordinary user may make one.
-    pub for_everybody: bool,
+    pub for_unprivileged: bool,
 }
 
 /// A privilege that the launcher needs, with the kernel's number.
@@ -152,7 +152,7 @@ impl Machine {
                 there: exists("/proc/self/ns/user"),
                 most: number("/proc/sys/user/max_user_namespaces").unwrap_or(0),
                 // Switches of two distributions; without them, all users may.
-                for_everybody: number("/proc/sys/kernel/unprivileged_userns_clone") != Some(0)
+                for_unprivileged: number("/proc/sys/kernel/unprivileged_userns_clone") != Some(0)
                     && number("/proc/sys/kernel/apparmor_restrict_unprivileged_userns")
                         .unwrap_or(0)
                         == 0,

@@ -247,7 +247,7 @@ fn machine_facts_are_read() {
     let missing: Vec<_> = machine.capabilities_missing.iter().map(|one| one.name).collect();
     assert_eq!(missing, ["SYS_ADMIN"]);
     assert_eq!(machine.namespaces_missing, ["pid", "net", "ipc", "uts", "cgroup"]);
-    assert!(machine.user_namespaces.there && !machine.user_namespaces.for_everybody);
+    assert!(machine.user_namespaces.there && !machine.user_namespaces.for_unprivileged);
     assert!(machine.clone_into_cgroup && machine.idmapped_mounts && machine.overlay_in_userns);
     assert_eq!((machine.pid_max, machine.memory_bytes), (4_194_304, 1 << 20));
 }

@@ -35,11 +35,11 @@ pub(crate) enum OpKind {
     Prove,
     Freeze,
     Thaw,
-    HoldStill,
+    Quiesce,
     /// A wait: it is quiesced while its files are copied.
     Quiesced,
     /// With the number of the attempt.
-    LetRun(u32),
+    Unquiesce(u32),
     StartTurn,
     StopTurn,
     /// A wait: its files are saved as soon as its guest runs.
@@ -77,9 +77,9 @@ impl OpKind {
             | Self::Prove
             | Self::Freeze
             | Self::Thaw
-            | Self::HoldStill
+            | Self::Quiesce
             | Self::Quiesced
-            | Self::LetRun(_)
+            | Self::Unquiesce(_)
             | Self::Kill
             | Self::AwaitSource
             | Self::Copy
@@ -164,7 +164,9 @@ impl Operations {
     /// It is being quiesced for a copy, is quiesced, or is being released again.
     pub(crate) const fn is_quiescing(&self) -> bool {
         match self.main {
-            Some(Op { kind: OpKind::HoldStill | OpKind::Quiesced | OpKind::LetRun(_), .. }) => true,
+            Some(Op {
+                kind: OpKind::Quiesce | OpKind::Quiesced | OpKind::Unquiesce(_), ..
+            }) => true,
             Some(_) | None => false,
         }
     }

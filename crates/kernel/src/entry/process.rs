@@ -6,7 +6,7 @@ use model::process::RestartPolicy;
 use model::{Mono, Now, Wall};
 
 use crate::process_restart::RESTART_TIMEOUT_MS;
-use crate::restart_policy::{EndAsked, ProgramExit, RESTART_PAUSE_MS};
+use crate::restart_policy::{EndRequest, ProgramExit, RESTART_PAUSE_MS};
 
 /// A process that has not ended.
 #[derive(Debug, Clone, Copy)]
@@ -25,7 +25,7 @@ pub(crate) struct Process {
     pub(crate) restart: Option<RestartPolicy>,
     /// How often it was restarted.
     pub(crate) restarts: u32,
-    pub(crate) asked: EndAsked,
+    pub(crate) asked: EndRequest,
     pub(crate) program: Program,
 }
 
@@ -58,7 +58,7 @@ impl Process {
             kills: 0,
             restart,
             restarts: 0,
-            asked: EndAsked::Nothing,
+            asked: EndRequest::Nothing,
             program: Program::Running,
         };
         process.program_began(now);

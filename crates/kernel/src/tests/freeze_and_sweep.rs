@@ -336,7 +336,7 @@ fn looking_at_a_sandbox_is_no_use_of_it() {
     let used = rig.kernel.sandbox(sandbox).unwrap().last_used_at;
     for _ in 0..9 {
         rig.pass(1_000);
-        let _ = (rig.kernel.why(rig.now, sandbox), rig.kernel.wake_report(sandbox));
+        let _ = (rig.kernel.why(rig.now, sandbox), rig.kernel.keep_alive_report(sandbox));
         let _ = (rig.kernel.stats(), rig.of(session), rig.kernel.pools());
         assert_eq!(rig.kernel.sandbox(sandbox).unwrap().last_used_at, used);
     }

@@ -9,7 +9,8 @@ use super::rig::{
     DOCKER, NATIVE, Rig, freeze, kill_process, persist, restart_process, template, trouble,
 };
 use crate::{
-    Action, DeathCause, Event, KeptProcess, Outcome, RestCause, StartedProcess, WakeReport,
+    Action, DeathCause, Event, FreezeStatus, KeepAliveProcess, KeepAliveReport, Outcome,
+    StartedProcess,
 };
 
 const ALWAYS: Option<RestartPolicy> = Some(RestartPolicy { max_restarts: None });
@@ -22,8 +23,8 @@ fn scene() -> (Rig, SessionId, SandboxId) {
     (rig, session, sandbox)
 }
 
-fn report(rig: &Rig, sandbox: SandboxId) -> WakeReport {
-    rig.kernel.wake_report(sandbox).expect("a sandbox that is known")
+fn report(rig: &Rig, sandbox: SandboxId) -> KeepAliveReport {
+    rig.kernel.keep_alive_report(sandbox).expect("a sandbox that is known")
 }
 
 fn awake(rig: &Rig, sandbox: SandboxId) -> bool {
@@ -34,12 +35,12 @@ fn kept(rig: &Rig, sandbox: SandboxId) -> Vec<u128> {
     report(rig, sandbox).processes.iter().map(|kept| kept.process.as_u128()).collect()
 }
 
-const NOTHING: WakeReport = WakeReport {
+const NOTHING: KeepAliveReport = KeepAliveReport {
     wakefulness: Wakefulness::Auto,
     scheduled_stop_at: None,
     processes: Vec::new(),
     scale: 0,
-    because: RestCause::Quiet,
+    because: FreezeStatus::Quiet,
 };
 
 #[test]
@@ -81,7 +82,10 @@ fn process_is_killed_when_its_time_expires_and_keeps_nothing_alive() {
         rig.starts(sandbox, 1, asked);
         let kept = report(&rig, sandbox).processes;
         let process = ProcessId::from_u128(1);
-        assert_eq!(kept, [KeptProcess { process, started_at: rig.now.wall, timeout_ms: lives }]);
+        assert_eq!(
+            kept,
+            [KeepAliveProcess { process, started_at: rig.now.wall, timeout_ms: lives }]
+        );
         rig.pass(lives - 1);
         assert_eq!((rig.count(kill_process), awake(&rig, sandbox)), (0, true));
         rig.pass(1);
@@ -387,7 +391,7 @@ fn process_time_stops_while_its_sandbox_is_frozen() {
     rig.finish(freeze, Outcome::Done);
     rig.pass(500_000);
     assert_eq!(rig.count(kill_process), 0, "it had ten seconds so far");
-    assert_eq!(report(&rig, sandbox).because, RestCause::Frozen);
+    assert_eq!(report(&rig, sandbox).because, FreezeStatus::Frozen);
     let use_id = rig.session_exec(session);
     rig.pass(49_999);
     assert_eq!(rig.count(kill_process), 0);
@@ -425,7 +429,7 @@ fn a_hold_that_was_taken_away_does_not_come_back_by_a_restart() {
     rig.finish(restart_process, Outcome::Done);
     assert!(!awake(&rig, sandbox));
     let process = ProcessId::from_u128(1);
-    assert!(!rig.kernel.process_holds(rig.instance(sandbox), process));
+    assert!(!rig.kernel.process_keeps_alive(rig.instance(sandbox), process));
 }
 
 #[test]

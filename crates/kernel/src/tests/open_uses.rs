@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use model::{EndCause, InstanceId, Refusal, RequestId, UseId};
 
-use crate::{Event, Reply, use_broken};
+use crate::{Event, Reply, interrupted_use_refusal};
 
 /// Uses that were asked for and those in progress.
 #[derive(Default)]
@@ -35,6 +35,6 @@ impl Users {
     /// An instance ended: its open uses, with their refusal.
     pub(super) fn broken(&mut self, over: InstanceId, cause: EndCause) -> Vec<(UseId, Refusal)> {
         let broken = self.using.extract_if(.., |(_, instance)| *instance == over);
-        broken.map(|(use_id, _)| (use_id, use_broken(cause))).collect()
+        broken.map(|(use_id, _)| (use_id, interrupted_use_refusal(cause))).collect()
     }
 }

@@ -9,8 +9,8 @@ use super::rig::{
     thaw, trouble,
 };
 use crate::{
-    Action, DeathCause, EndAsked, Event, Outcome, ProgramEnd, RESTART_PAUSE_MS as PAUSE_MS, Reply,
-    StartedProcess,
+    Action, DeathCause, EndRequest, Event, Outcome, ProgramEnd, RESTART_PAUSE_MS as PAUSE_MS,
+    Reply, StartedProcess,
 };
 
 const ALWAYS: Option<RestartPolicy> = Some(RestartPolicy { max_restarts: None });
@@ -79,19 +79,19 @@ fn process_that_succeeds_or_is_lost_is_not_restarted() {
 #[test]
 fn end_requested_during_the_restart_pause_ends_the_process_at_once() {
     for (asked, status, reason) in [
-        (EndAsked::Stop, Status::Stopped, Reason::Stopped),
-        (EndAsked::Signal(15), Status::Stopped, Reason::Stopped),
-        (EndAsked::Kill, Status::Killed, Reason::Killed),
-        (EndAsked::Signal(9), Status::Killed, Reason::Killed),
+        (EndRequest::Stop, Status::Stopped, Reason::Stopped),
+        (EndRequest::Signal(15), Status::Stopped, Reason::Stopped),
+        (EndRequest::Kill, Status::Killed, Reason::Killed),
+        (EndRequest::Signal(9), Status::Killed, Reason::Killed),
     ] {
         let (mut rig, _, sandbox) = scene(false);
         rig.fails(sandbox, 1);
         rig.pass(500);
-        let seen = rig.asks_end(sandbox, 1, EndAsked::Signal(1)).unwrap_err();
+        let seen = rig.asks_end(sandbox, 1, EndRequest::Signal(1)).unwrap_err();
         assert_eq!(seen.code, ErrorCode::SandboxBusy, "nothing runs that could hear a signal");
         assert_eq!(rig.asks_end(sandbox, 1, asked), Ok(Reply::Noted));
         has_ended(&rig, status, reason);
-        let late = rig.asks_end(sandbox, 1, EndAsked::Kill).unwrap_err();
+        let late = rig.asks_end(sandbox, 1, EndRequest::Kill).unwrap_err();
         assert_eq!(late.code, ErrorCode::ProcessOver);
         rig.pass(PAUSE_MS);
         assert_eq!(rig.count(restart_process), 0);
@@ -104,7 +104,7 @@ fn process_whose_end_is_requested_during_its_restart_is_killed_when_it_runs() {
         let (mut rig, _, sandbox) = scene(true);
         rig.fails(sandbox, 1);
         rig.pass(PAUSE_MS);
-        assert_eq!(rig.asks_end(sandbox, 1, EndAsked::Stop), Ok(Reply::Noted));
+        assert_eq!(rig.asks_end(sandbox, 1, EndRequest::Stop), Ok(Reply::Noted));
         assert!(rig.overs.is_empty(), "its program may be running already");
         if worked {
             rig.finish(restart_process, Outcome::Done);
@@ -272,7 +272,7 @@ fn process_reported_too_late_ends_with_its_sandbox() {
         let stray = StartedProcess { process: ProcessId::from_u128(3), ..late };
         let _ = rig.apply(Event::ProcessStarted(stray));
         assert_eq!(rig.over(3).1.reason, Reason::SandboxEnded, "the next user does not have it");
-        assert!(!rig.kernel.process_holds(next.instance, stray.process));
+        assert!(!rig.kernel.process_keeps_alive(next.instance, stray.process));
     }
 }
 

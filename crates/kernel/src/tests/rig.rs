@@ -145,8 +145,8 @@ pub(super) fn instance_of(action: &Action) -> Option<InstanceId> {
         | Action::Prove { instance }
         | Action::Freeze { instance }
         | Action::Thaw { instance }
-        | Action::HoldStill { instance }
-        | Action::LetRun { instance }
+        | Action::Quiesce { instance }
+        | Action::Unquiesce { instance }
         | Action::StartTurn { instance, .. }
         | Action::StopTurn { instance, .. }
         | Action::KillProcess { instance, .. }
@@ -270,12 +270,14 @@ impl Rig {
                     let before = self.answers.insert(request, result);
                     assert!(before.is_none(), "a request is answered once");
                 }
-                Notice::InstanceOver { instance, cause } => {
+                Notice::InstanceEnded { instance, cause } => {
                     self.over.push((instance, cause));
                     self.broken.extend(self.users.broken(instance, cause));
                 }
-                Notice::HoldsChanged { processes, seen, .. } => self.shown.push((processes, seen)),
-                Notice::ProcessRests { process, attempt, of, .. } => {
+                Notice::KeepAliveCountChanged { processes, seen, .. } => {
+                    self.shown.push((processes, seen))
+                }
+                Notice::ProcessRestartScheduled { process, attempt, of, .. } => {
                     self.resting.push((process, attempt, of));
                 }
                 Notice::ProcessOver { process, end, keeps_alive, .. } => {
@@ -539,8 +541,8 @@ actions! {
     prove => Action::Prove { .. },
     freeze => Action::Freeze { .. },
     thaw => Action::Thaw { .. },
-    quiesce => Action::HoldStill { .. },
-    unquiesce => Action::LetRun { .. },
+    quiesce => Action::Quiesce { .. },
+    unquiesce => Action::Unquiesce { .. },
     start_turn => Action::StartTurn { .. },
     stop_turn => Action::StopTurn { .. },
     kill_process => Action::KillProcess { .. },

@@ -12,8 +12,8 @@ use model::{
 use super::rig::{Rig, TENANT, instance_of, kill, launch, name};
 use super::rig_steps::Active;
 use crate::{
-    Action, EndAsked, Event, Outcome, ProgramEnd, ProgramExit, Reply, SandboxView, SessionReady,
-    SessionSettings, StartedProcess, WakeReport, WhenBusy,
+    Action, EndRequest, Event, KeepAliveReport, Outcome, ProgramEnd, ProgramExit, Reply,
+    SandboxView, SessionReady, SessionSettings, StartedProcess, WhenBusy,
 };
 
 impl Rig {
@@ -172,10 +172,10 @@ impl Rig {
         &mut self,
         sandbox: SandboxId,
         process: u64,
-        asked: EndAsked,
+        asked: EndRequest,
     ) -> Result<Reply, Refusal> {
         let (instance, process) = (self.instance(sandbox), ProcessId::from_u128(process.into()));
-        self.apply(Event::ProcessEndAsked { instance, process, asked })
+        self.apply(Event::ProcessEndRequested { instance, process, asked })
     }
 
     /// The end of a process, which the kernel must announce exactly once.
@@ -200,7 +200,7 @@ impl Rig {
     }
 
     #[track_caller]
-    pub(super) fn stop_processes(&mut self, sandbox: SandboxId, after_ms: u64) -> WakeReport {
+    pub(super) fn stop_processes(&mut self, sandbox: SandboxId, after_ms: u64) -> KeepAliveReport {
         match self.apply(Event::StopRequested { sandbox, after_ms }) {
             Ok(Reply::Wakefulness(report)) => report,
             other => panic!("expected a report, found {other:?}"),

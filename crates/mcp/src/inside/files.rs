@@ -245,7 +245,7 @@ async fn write_file(call: Call<UseTarget>, asked: WriteFile) -> Result<Done, Ref
     if asked.is_directory.unwrap_or(false) {
         used.make_directory(&path, true).await?;
         if mode.is_some() {
-            used.set_about(&path, mode, None).await?;
+            used.set_metadata(&path, mode, None).await?;
         }
         return Ok(Done { path, message: "Directory created successfully" });
     }

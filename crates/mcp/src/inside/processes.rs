@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use engine::{
-    Command, LogPage, LogQuery, LogWanted, ProcessQuery, ProcessRef, ProcessRequest, UseKind,
+    Command, LogPage, LogQuery, OutputSelection, ProcessQuery, ProcessRef, ProcessRequest, UseKind,
 };
 use model::process::RestartPolicy;
 use model::{ProcessRecord, SandboxId};
@@ -326,7 +326,7 @@ async fn tail(
     record: &ProcessRecord,
     max_bytes: u64,
 ) -> Result<(String, bool), Refused> {
-    let query = LogQuery { wanted: LogWanted::Both, offset: None, max_bytes };
+    let query = LogQuery { wanted: OutputSelection::Both, offset: None, max_bytes };
     let of = ProcessRef::Id(record.id);
     let page = call.app.engine.process_log(call.caller, sandbox, &of, query).await?;
     Ok(joined(&page))

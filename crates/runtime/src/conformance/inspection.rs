@@ -164,7 +164,7 @@ pub(super) async fn file_changes_are_reported(stage: &Stage) -> CaseResult {
     until(&mut watch, ChangeKind::Created, "/workspace/w/m").await;
     said(&*sandbox, "echo y > /workspace/w/m/e/g").await;
     until(&mut watch, ChangeKind::Created, "/workspace/w/m/e/g").await;
-    sandbox.inside().set_about("/workspace/w/sub/f", Some(0o600), None).await.expect("changed");
+    sandbox.inside().set_metadata("/workspace/w/sub/f", Some(0o600), None).await.expect("changed");
     until(&mut watch, ChangeKind::About, "/workspace/w/sub/f").await;
     said(&*sandbox, "rm /workspace/w/sub/f").await;
     until(&mut watch, ChangeKind::Removed, "/workspace/w/sub/f").await;

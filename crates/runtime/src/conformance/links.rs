@@ -154,14 +154,14 @@ pub(super) async fn permissions_are_changed(stage: &Stage) -> CaseResult {
     sandbox.inside().write_all("/workspace/d/file", b"1", None).await.expect("written");
     for (path, mode) in [("d/file", 0), ("d", 0o2700)] {
         let path = format!("/workspace/{path}");
-        sandbox.inside().set_about(&path, Some(mode), Some(1_000)).await.expect("changed");
+        sandbox.inside().set_metadata(&path, Some(mode), Some(1_000)).await.expect("changed");
         assert_eq!(sandbox.inside().stat(&path).await.expect("there").mode, mode, "{path}");
     }
     let closed = sandbox.inside().read_file("/workspace/d/file", 0, None).await;
     assert_eq!(code_of(closed), Code::Denied);
-    sandbox.inside().set_about("/workspace/d/file", Some(0o600), None).await.expect("changed");
+    sandbox.inside().set_metadata("/workspace/d/file", Some(0o600), None).await.expect("changed");
     assert_eq!(sandbox.inside().read_all("/workspace/d/file", 9).await.expect("read"), b"1");
-    let nothing = sandbox.inside().set_about("/workspace/nothing", Some(0o600), None).await;
+    let nothing = sandbox.inside().set_metadata("/workspace/nothing", Some(0o600), None).await;
     assert_eq!(code_of(nothing), Code::NotFound);
     Ok(())
 }

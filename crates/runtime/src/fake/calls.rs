@@ -295,13 +295,13 @@ impl Inside for Handle {
         self.with_files(path, Last::Keep, |tree, path| tree.link_file(path, &target)).await
     }
 
-    async fn set_about(
+    async fn set_metadata(
         &self,
         path: &str,
         mode: Option<u32>,
         modified_ms: Option<i64>,
     ) -> Result<(), RuntimeError> {
-        self.with_files(path, Last::Keep, |tree, path| tree.set_about(path, mode, modified_ms))
+        self.with_files(path, Last::Keep, |tree, path| tree.set_metadata(path, mode, modified_ms))
             .await
     }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use guest_protocol::look::MAX_LINE_BYTES;
 use guest_protocol::message::EntryKind;
-use guest_protocol::pattern::is_like_one;
+use guest_protocol::pattern::matches_any;
 use tokio::sync::broadcast::{self, error::RecvError};
 
 use super::faults::Operation;
@@ -63,7 +63,7 @@ impl FakeSandbox {
                 is_told(&path, entry.kind, &query.exclude_directories, query.exclude_hidden)
                     && query.max_depth.is_none_or(|most| depth <= most as usize)
                     && (query.kinds.is_empty() || query.kinds.contains(&entry.kind))
-                    && is_like_one(&query.names, last_name(&path));
+                    && matches_any(&query.names, last_name(&path));
             if !is_wanted {
                 continue;
             }
@@ -102,7 +102,7 @@ impl FakeSandbox {
                             &query.exclude_directories,
                             query.exclude_hidden,
                         )
-                        && is_like_one(&query.names, last_name(&below));
+                        && matches_any(&query.names, last_name(&below));
                     if is_wanted && let Ok((_, bytes)) = tree.read(&format!("{path}/{below}")) {
                         files.push((below, bytes));
                     }

@@ -252,7 +252,7 @@ impl Tree {
     }
 
     /// Permissions; when something was written is not known here.
-    pub(crate) fn set_about(
+    pub(crate) fn set_metadata(
         &mut self,
         path: &str,
         new_mode: Option<u32>,

@@ -114,7 +114,7 @@ impl Inside for GuestLink {
         self.done("give a file another name", &request).await
     }
 
-    async fn set_about(
+    async fn set_metadata(
         &self,
         path: &str,
         mode: Option<u32>,

@@ -93,7 +93,7 @@ pub(crate) fn findings(machine: &Machine) -> Vec<Finding> {
 fn who(machine: &Machine) -> Finding {
     if machine.is_root {
         Finding::yes("who", "shoal runs as root").needed()
-    } else if machine.user_namespaces.for_everybody {
+    } else if machine.user_namespaces.for_unprivileged {
         Finding::yes("who", "shoal runs as an ordinary user, who may make user namespaces").needed()
     } else {
         let why = "shoal runs as an ordinary user, and only root may make user namespaces here";
@@ -340,7 +340,7 @@ mod tests {
                 pids: writable(),
                 freezer: writable(),
             },
-            user_namespaces: UserNamespaces { there: true, most: 60_000, for_everybody: true },
+            user_namespaces: UserNamespaces { there: true, most: 60_000, for_unprivileged: true },
             namespaces_missing: vec![],
             calls: Calls {
                 new_mount_api: Presence::There,
@@ -392,7 +392,7 @@ mod tests {
     fn doctor_calls_fatal_what_stops_all_sandboxes() {
         let closed = |machine: &mut Machine| {
             machine.is_root = false;
-            machine.user_namespaces.for_everybody = false;
+            machine.user_namespaces.for_unprivileged = false;
         };
         check(closed, &[("who", State::No, true)]);
         let take = |machine: &mut Machine| machine.capabilities_missing = NEEDED.to_vec();

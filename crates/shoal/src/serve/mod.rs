@@ -409,7 +409,7 @@ fn not_started(error: &StartError) -> Failure {
 
 /// Logs what the last run left and what the start did about it.
 fn log_recovery(recovery: &Recovery, reaped: &[Reaped]) {
-    api::tell_of_recovery(recovery);
+    api::log_recovery(recovery);
     tracing::debug!(
         cold = recovery.marked_cold,
         "sandboxes of the last run kept their files and are cold"

@@ -73,8 +73,8 @@ pub(crate) fn judge(world: &mut World, effect: &Effect) -> Judged {
         }
         Action::DeleteWorkspace { workspace } => sessions::delete(world, *workspace),
         Action::ArchiveWorkspace { workspace } => cold_workspaces::archive(world, *workspace),
-        Action::HoldStill { instance } => quiesce::hold(world, *instance),
-        Action::LetRun { instance } => {
+        Action::Quiesce { instance } => quiesce::hold(world, *instance),
+        Action::Unquiesce { instance } => {
             quiesce::over(world, *instance);
             Ok(())
         }
@@ -106,8 +106,8 @@ const fn name(action: &Action) -> &'static str {
         Action::Prove { .. } => "prove",
         Action::Freeze { .. } => "freeze",
         Action::Thaw { .. } => "thaw",
-        Action::HoldStill { .. } => "quiesce",
-        Action::LetRun { .. } => "unquiesce",
+        Action::Quiesce { .. } => "quiesce",
+        Action::Unquiesce { .. } => "unquiesce",
         Action::StartTurn { .. } => "start_turn",
         Action::StopTurn { .. } => "stop_turn",
         Action::KillProcess { .. } => "kill_process",

@@ -56,7 +56,7 @@ pub(crate) fn kill(world: &World, id: InstanceId, process: ProcessId) -> Judged 
 /// The kernel's keep-alive report is right.
 pub(crate) fn compare(world: &World, id: InstanceId, sandbox: SandboxId) -> Judged {
     let Some(instance) = world.runtime.instances.get(&id) else { return Ok(()) };
-    let Some(report) = world.kernel.wake_report(sandbox) else { return Ok(()) };
+    let Some(report) = world.kernel.keep_alive_report(sandbox) else { return Ok(()) };
     if instance.phase != Phase::Up || instance.kill_asked {
         return Ok(());
     }

@@ -42,7 +42,7 @@ pub(crate) fn is_read(world: &World, workspace: WorkspaceId) -> bool {
 /// An effect ended: an unsupported quiesce did not happen.
 pub(crate) fn reported(world: &mut World, effect: &Effect, outcome: &Outcome) {
     if let (
-        Action::HoldStill { instance },
+        Action::Quiesce { instance },
         Outcome::Failed(Failure { kind: FailureKind::Unsupported, .. }),
     ) = (&effect.action, outcome)
     {

@@ -1,6 +1,6 @@
 //! Uses: each ends once, by its client or because its sandbox is gone.
 
-use kernel::use_broken;
+use kernel::interrupted_use_refusal;
 use model::record::Owner;
 use model::{EndCause, InstanceId, SandboxId, UseId};
 
@@ -10,7 +10,7 @@ use crate::world::World;
 
 /// The kernel notifies the end of an instance: its uses end.
 pub(crate) fn over(world: &mut World, instance: InstanceId, cause: EndCause) -> Judged {
-    let code = use_broken(cause).code.as_str();
+    let code = interrupted_use_refusal(cause).code.as_str();
     world.coverage.count("over", cause.as_str());
     for (use_id, _) in world.ledger.uses.extract_if(.., |_, open| open.instance == instance) {
         world.coverage.count("broken_uses", code);

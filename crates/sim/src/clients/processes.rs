@@ -1,7 +1,7 @@
 //! What clients do with processes: they start them, with or without a restart policy, and they
 //! stop, kill and signal them at any moment.
 
-use kernel::{EndAsked, Event, StartedProcess};
+use kernel::{EndRequest, Event, StartedProcess};
 use model::process::RestartPolicy;
 use model::{InstanceId, ProcessId};
 
@@ -82,12 +82,12 @@ impl World {
             .collect();
         let Some((instance, process)) = self.choices.pick(&candidates) else { return Ok(()) };
         let asked = match self.choices.below(6) {
-            0 => EndAsked::Stop,
-            1 => EndAsked::Kill,
-            2 => EndAsked::StopForced,
-            3 => EndAsked::Signal(SIGKILL),
-            4 => EndAsked::Signal(SIGTERM),
-            _ => EndAsked::Signal(SIGHUP),
+            0 => EndRequest::Stop,
+            1 => EndRequest::Kill,
+            2 => EndRequest::StopForced,
+            3 => EndRequest::Signal(SIGKILL),
+            4 => EndRequest::Signal(SIGTERM),
+            _ => EndRequest::Signal(SIGHUP),
         };
         let dies_ms = self.choices.between(0, 400);
         let ignored = self.choices.below(2) == 1;
@@ -97,18 +97,21 @@ impl World {
         // Between two programs nothing can decide otherwise.
         let between = known.rests_since.is_some() || known.restart_by.is_some();
         let signal = match asked {
-            EndAsked::Signal(signal) => signal,
-            EndAsked::Stop => SIGTERM,
-            EndAsked::Nothing | EndAsked::StopForced | EndAsked::Kill | EndAsked::Timeout => {
-                SIGKILL
-            }
+            EndRequest::Signal(signal) => signal,
+            EndRequest::Stop => SIGTERM,
+            EndRequest::Nothing
+            | EndRequest::StopForced
+            | EndRequest::Kill
+            | EndRequest::Timeout => SIGKILL,
         };
         let was_to_end = known.to_end;
         known.to_end |= match asked {
-            EndAsked::Signal(SIGTERM) => between,
-            EndAsked::Signal(signal) => signal == SIGKILL,
-            EndAsked::Nothing => false,
-            EndAsked::Stop | EndAsked::StopForced | EndAsked::Kill | EndAsked::Timeout => true,
+            EndRequest::Signal(SIGTERM) => between,
+            EndRequest::Signal(signal) => signal == SIGKILL,
+            EndRequest::Nothing => false,
+            EndRequest::Stop | EndRequest::StopForced | EndRequest::Kill | EndRequest::Timeout => {
+                true
+            }
         };
         let (runs, program) = (known.runs, known.program);
         // Some programs do not end by what can be ignored.
@@ -116,7 +119,7 @@ impl World {
             let fate = ProgramFate::Signal(signal);
             self.plan(dies_ms, Item::ProgramEnds { instance, process, program, fate });
         }
-        let answer = self.submit(Event::ProcessEndAsked { instance, process, asked }, None)?;
+        let answer = self.submit(Event::ProcessEndRequested { instance, process, asked }, None)?;
         if let Some(Err(_)) = answer
             && let Some(known) = self.runtime.up(instance).and_then(|one| one.process(process))
         {

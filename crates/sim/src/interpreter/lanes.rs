@@ -24,8 +24,8 @@ impl World {
             | Action::Prove { .. }
             | Action::Freeze { .. }
             | Action::Thaw { .. }
-            | Action::HoldStill { .. }
-            | Action::LetRun { .. }
+            | Action::Quiesce { .. }
+            | Action::Unquiesce { .. }
             | Action::StartTurn { .. }
             | Action::StopTurn { .. }
             | Action::KillProcess { .. }
@@ -58,8 +58,8 @@ impl World {
             | Action::Prove { instance }
             | Action::Freeze { instance }
             | Action::Thaw { instance }
-            | Action::HoldStill { instance }
-            | Action::LetRun { instance }
+            | Action::Quiesce { instance }
+            | Action::Unquiesce { instance }
             | Action::StartTurn { instance, .. }
             | Action::StopTurn { instance, .. }
             | Action::KillProcess { instance, .. } => self.runtime.instances.get_mut(instance),
@@ -97,8 +97,8 @@ impl World {
             | Action::Prove { .. }
             | Action::Freeze { .. }
             | Action::Thaw { .. }
-            | Action::HoldStill { .. }
-            | Action::LetRun { .. }
+            | Action::Quiesce { .. }
+            | Action::Unquiesce { .. }
             | Action::StartTurn { .. }
             | Action::StopTurn { .. }
             | Action::KillProcess { .. }

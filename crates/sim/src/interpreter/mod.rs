@@ -193,8 +193,8 @@ impl World {
             | Action::Prove { .. }
             | Action::Freeze { .. }
             | Action::Thaw { .. }
-            | Action::HoldStill { .. }
-            | Action::LetRun { .. }
+            | Action::Quiesce { .. }
+            | Action::Unquiesce { .. }
             | Action::StartTurn { .. }
             | Action::StopTurn { .. }
             | Action::KillProcess { .. }
@@ -207,7 +207,7 @@ impl World {
         let takes_ms = if slow { left_ms - 1 } else { usual_ms.min(left_ms) };
         let takes_ms = self.choices.between(0, takes_ms);
         // Quiesces are rare, so failures of a release are drawn more often.
-        let often = if matches!(effect.action, Action::LetRun { .. }) { 10 } else { 1 };
+        let often = if matches!(effect.action, Action::Unquiesce { .. }) { 10 } else { 1 };
         let fail = rates.fail * often;
         let weights = [1000, fail, rates.late, rates.silent, rates.twice, rates.lie];
         let how = match self.choices.weighted(&weights) {
@@ -412,8 +412,8 @@ impl World {
             | Action::Prove { instance }
             | Action::Freeze { instance }
             | Action::Thaw { instance }
-            | Action::HoldStill { instance }
-            | Action::LetRun { instance }
+            | Action::Quiesce { instance }
+            | Action::Unquiesce { instance }
             | Action::StartTurn { instance, .. }
             | Action::StopTurn { instance, .. }
             | Action::KillProcess { instance, .. }
@@ -481,8 +481,8 @@ pub(crate) fn instance_of(action: &Action) -> Option<InstanceId> {
         | Action::Prove { instance }
         | Action::Freeze { instance }
         | Action::Thaw { instance }
-        | Action::HoldStill { instance }
-        | Action::LetRun { instance }
+        | Action::Quiesce { instance }
+        | Action::Unquiesce { instance }
         | Action::StartTurn { instance, .. }
         | Action::StopTurn { instance, .. }
         | Action::KillProcess { instance, .. }
@@ -516,8 +516,8 @@ const fn honest(action: &Action, kind: FailureKind) -> FailureKind {
             | Action::Prove { .. }
             | Action::Freeze { .. }
             | Action::Thaw { .. }
-            | Action::HoldStill { .. }
-            | Action::LetRun { .. }
+            | Action::Quiesce { .. }
+            | Action::Unquiesce { .. }
             | Action::StartTurn { .. }
             | Action::StopTurn { .. }
             | Action::KillProcess { .. }

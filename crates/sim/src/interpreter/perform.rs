@@ -72,7 +72,7 @@ impl World {
                 }
                 one.freeze(now, false);
             }
-            Action::HoldStill { instance } => {
+            Action::Quiesce { instance } => {
                 let Some(one) = self.runtime.up(*instance) else { return gone };
                 if !one.traits.can_freeze {
                     return Ok(failed(FailureKind::Unsupported));
@@ -80,7 +80,7 @@ impl World {
                 self.coverage.count("copies", "quiesced");
                 one.freeze(now, true);
             }
-            Action::Thaw { instance } | Action::LetRun { instance } => {
+            Action::Thaw { instance } | Action::Unquiesce { instance } => {
                 let Some(one) = self.runtime.up(*instance) else { return gone };
                 one.wake(now);
             }

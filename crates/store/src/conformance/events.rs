@@ -16,7 +16,7 @@ pub(super) async fn events_are_read_in_pages(on: &dyn Subject) {
     let store = on.open(RETENTION);
     let nothing = EventPage { events: Vec::new(), oldest: 1, last: 0 };
     assert_eq!(page(&*store, EventQuery::after(0, 10)).await, nothing);
-    assert!(!nothing.forgot_since(0), "a reader of nothing missed nothing");
+    assert!(!nothing.missed_events_since(0), "a reader of nothing missed nothing");
     store.commit(&events(1..=7)).await.expect("written");
     store.commit(&events(8..=20)).await.expect("written");
     for (after, limit, expected) in [
@@ -74,8 +74,8 @@ pub(super) async fn old_events_are_deleted(on: &dyn Subject) {
         assert!(there <= kept + RETENTION.slack_events(), "{there} are kept");
         assert!(numbers(&page).into_iter().eq(last + 1 - there..=last), "{page:?}");
         assert_eq!((page.oldest, page.last), (last + 1 - there, last));
-        assert!(!page.forgot_since(page.oldest - 1));
-        assert_eq!(page.forgot_since(0), page.oldest > 1);
+        assert!(!page.missed_events_since(page.oldest - 1));
+        assert_eq!(page.missed_events_since(0), page.oldest > 1);
     }
     // Far more than the limit, in one batch.
     store.commit(&events(301..=600)).await.expect("written");

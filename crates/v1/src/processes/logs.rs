@@ -4,7 +4,7 @@
 use axum::extract::State;
 use axum::response::Response;
 use bytes::Bytes;
-use engine::{Caller, LogQuery, LogWanted, ProcessRef, UseKind};
+use engine::{Caller, LogQuery, OutputSelection, ProcessRef, UseKind};
 use http::header::CONTENT_TYPE;
 use http::{HeaderMap, HeaderName, HeaderValue};
 use model::{ProcessRecord, SandboxId};
@@ -50,11 +50,11 @@ fn form(headers: &HeaderMap) -> Form {
     if accepts(headers, "text/plain") { Form::Raw(TEXT) } else { Form::Page }
 }
 
-fn wanted(query: &mut Query) -> Result<LogWanted, Refused> {
+fn wanted(query: &mut Query) -> Result<OutputSelection, Refused> {
     match query.text("stream")?.as_deref() {
-        None | Some("both") => Ok(LogWanted::Both),
-        Some("stdout") => Ok(LogWanted::Stdout),
-        Some("stderr") => Ok(LogWanted::Stderr),
+        None | Some("both") => Ok(OutputSelection::Both),
+        Some("stdout") => Ok(OutputSelection::Stdout),
+        Some("stderr") => Ok(OutputSelection::Stderr),
         Some(other) => {
             Err(Refused::bad("stream", format!("`stream`: {other:?} is not one of the streams")))
         }
@@ -97,7 +97,7 @@ pub(super) async fn logs(
             let used = watching(&app, caller, id, &record).await?;
             let follow =
                 app.engine.follow_log(caller, id, &of, wanted, offset.unwrap_or(0)).await?;
-            let text = LogText::new(wanted != LogWanted::Both);
+            let text = LogText::new(wanted != OutputSelection::Both);
             let request_id = request_id.to_str().unwrap_or_default().to_owned();
             let followed = FollowedLog::new(
                 app, caller, id, record.id, follow, text, format, request_id, used,
@@ -128,7 +128,7 @@ async fn page(
     asked: LogQuery,
 ) -> Result<Response, Refused> {
     let page = app.engine.process_log(caller, id, of, asked).await?;
-    let mut text = LogText::new(asked.wanted != LogWanted::Both);
+    let mut text = LogText::new(asked.wanted != OutputSelection::Both);
     let mut pieces: Vec<_> = page.pieces.into_iter().flat_map(|piece| text.push(piece)).collect();
     let mut next_offset = page.next_offset;
     match text.held_from() {
@@ -161,7 +161,7 @@ struct Part {
     caller: Caller,
     id: SandboxId,
     of: ProcessRef,
-    wanted: LogWanted,
+    wanted: OutputSelection,
     at: u64,
     left: Option<u64>,
 }

@@ -1,6 +1,6 @@
 //! The output of a process, for a client that waited for its end.
 
-use engine::{LogQuery, LogWanted, ProcessRef};
+use engine::{LogQuery, OutputSelection, ProcessRef};
 use web::process_wait::Waiting;
 use web::refused::Refused;
 use wire::{ExecRequest, ProcessOutput};
@@ -9,12 +9,16 @@ use crate::view;
 
 /// The end of both outputs, of each at most so much.
 pub(super) async fn output(of: &Waiting<'_>, bytes_max: u64) -> Result<ProcessOutput, Refused> {
-    let stdout = tail(of, LogWanted::Stdout, bytes_max).await?;
-    let stderr = tail(of, LogWanted::Stderr, bytes_max).await?;
+    let stdout = tail(of, OutputSelection::Stdout, bytes_max).await?;
+    let stderr = tail(of, OutputSelection::Stderr, bytes_max).await?;
     Ok(ProcessOutput::new(stdout, stderr, view::log_extent(&of.now().await?)))
 }
 
-async fn tail(of: &Waiting<'_>, wanted: LogWanted, bytes_max: u64) -> Result<Vec<u8>, Refused> {
+async fn tail(
+    of: &Waiting<'_>,
+    wanted: OutputSelection,
+    bytes_max: u64,
+) -> Result<Vec<u8>, Refused> {
     let max_bytes = bytes_max.min(ExecRequest::OUTPUT_BYTES_MAX);
     let query = LogQuery { wanted, offset: None, max_bytes };
     let process = ProcessRef::Id(of.process);

@@ -45,7 +45,7 @@ async fn documents_of_a_key_are_deleted_with_it() {
         stage.call_as(key, "POST", "/compat/ash/api/agents", agent).await.expect(201);
     }
     let tenant = id.parse().unwrap();
-    let agents = |tenant| stage.engine.all_named("ash.agent", tenant);
+    let agents = |tenant| stage.engine.named_documents("ash.agent", tenant);
     assert_eq!(agents(tenant).await.unwrap().len(), 1);
     let revoked = format!("/api/api-keys/{id}");
     assert_eq!(call(&stage, "DELETE", &revoked, Value::Null).await.status, 204);

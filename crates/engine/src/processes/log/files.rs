@@ -17,7 +17,7 @@ use model::{ProcessRecord, SandboxId};
 use tokio::time::Instant;
 
 use super::{Unsaved, end_of, frames, tail_of, takes};
-use crate::processes::requests::{LogPiece, LogWanted};
+use crate::processes::requests::{LogPiece, OutputSelection};
 
 /// Into how many files a log is cut, at most.
 const FILES_MAX: u64 = 16;
@@ -240,7 +240,7 @@ impl LogDirectory {
         &self,
         sandbox: SandboxId,
         number: u64,
-        wanted: LogWanted,
+        wanted: OutputSelection,
         max_bytes: u64,
     ) -> Option<u64> {
         let mut left = max_bytes;

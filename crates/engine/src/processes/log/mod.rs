@@ -14,7 +14,7 @@ use model::Wall;
 use model::process::LogExtent;
 use tokio::sync::Notify;
 
-use super::requests::{LogPiece, LogWanted};
+use super::requests::{LogPiece, OutputSelection};
 
 /// What stays in memory although it is on the disk, without and with a follower.
 const TAIL_BYTES: usize = 64 * 1024;
@@ -261,7 +261,7 @@ impl Log {
     /// of the output before them.
     pub(super) fn last_pieces(&self, max_bytes: u64) -> Unsaved {
         let state = self.state();
-        let from = tail_of(state.recent.iter(), LogWanted::Both, max_bytes);
+        let from = tail_of(state.recent.iter(), OutputSelection::Both, max_bytes);
         let from = from.unwrap_or(state.extent.end);
         let kept = state.recent.iter().filter(|piece| end_of(piece) > from);
         let pieces: Vec<_> = kept.map(|piece| cut(piece, from, u64::MAX)).collect();
@@ -298,7 +298,7 @@ impl Log {
 
     /// The offset from which on there are at most so many bytes of the wanted output; none if more
     /// of it may be on the disk.
-    pub(super) fn tail(&self, wanted: LogWanted, max_bytes: u64) -> Option<u64> {
+    pub(super) fn tail(&self, wanted: OutputSelection, max_bytes: u64) -> Option<u64> {
         let state = self.state();
         let of_wanted = state.recent.iter().filter(|piece| takes(wanted, piece));
         let bytes: u64 = of_wanted.map(|piece| piece.bytes.len() as u64).sum();
@@ -391,18 +391,18 @@ pub(super) fn cut(piece: &LogPiece, from: u64, to: u64) -> LogPiece {
 }
 
 /// Whether a piece belongs to the wanted output.
-pub(super) const fn takes(wanted: LogWanted, piece: &LogPiece) -> bool {
+pub(super) const fn takes(wanted: OutputSelection, piece: &LogPiece) -> bool {
     match wanted {
-        LogWanted::Both => true,
-        LogWanted::Stdout => !piece.stderr,
-        LogWanted::Stderr => piece.stderr,
+        OutputSelection::Both => true,
+        OutputSelection::Stdout => !piece.stderr,
+        OutputSelection::Stderr => piece.stderr,
     }
 }
 
 /// Where the last `max_bytes` of the wanted output begin; none if there is none of it.
 pub(super) fn tail_of<'p>(
     pieces: impl DoubleEndedIterator<Item = &'p LogPiece>,
-    wanted: LogWanted,
+    wanted: OutputSelection,
     max_bytes: u64,
 ) -> Option<u64> {
     let mut left = max_bytes;

@@ -8,7 +8,7 @@ use std::vec::IntoIter;
 
 use guest_protocol::look::Which;
 use guest_protocol::message::{EntryKind, Fault};
-use guest_protocol::pattern::is_like_one;
+use guest_protocol::pattern::matches_any;
 use rustix::fs::{
     AtFlags, CWD, FileType, Mode, OFlags, PROC_SUPER_MAGIC, RawDir, Stat, fstat, fstatfs, openat,
     statat,
@@ -107,7 +107,7 @@ impl<'a> Walk<'a> {
             let visit = Visit {
                 path: self.path.clone(),
                 stat,
-                is_wanted: is_like_one(&self.which.names, &name),
+                is_wanted: matches_any(&self.which.names, &name),
             };
             if kind_of(&stat) == EntryKind::Directory && self.levels.len() < self.max_depth {
                 self.descend(stat.st_dev != device);
@@ -180,7 +180,7 @@ impl<'a> Walk<'a> {
             let may_be_directory =
                 matches!(entry.file_type(), FileType::Directory | FileType::Unknown);
             let is_hidden = self.which.exclude_hidden && name.starts_with(b".");
-            let is_of_use = may_be_directory || is_like_one(&self.which.names, name);
+            let is_of_use = may_be_directory || matches_any(&self.which.names, name);
             if name == b"." || name == b".." || is_hidden || !is_of_use {
                 continue;
             }
