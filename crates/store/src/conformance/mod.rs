@@ -70,7 +70,8 @@ cases! {
         batch_may_be_committed_again event_numbers_continue_after_a_restart;
     tombstones: tombstones_are_stored_and_the_latest_loaded tombstone_of_the_last_end_counts;
     lifecycle: keys_are_put_and_replaced documents_are_put_replaced_found_and_removed
-        documents_of_a_batch_are_written_with_it_in_order documents_of_a_batch_may_be_committed_again
+        documents_of_a_batch_are_written_with_it_in_order
+        documents_of_a_batch_may_be_committed_again
         closed_store_refuses_everything
         crash_loses_nothing_committed parallel_commits_all_arrive;
     turns: turns_are_stored_in_the_order_they_came turn_pieces_are_read_in_pages

@@ -53,7 +53,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn json_lines_with_the_needle_and_no_others(lines in prop::collection::vec("[ab]{1,6}", 0..8)) {
+        fn json_lines_are_found_by_the_needle(lines in prop::collection::vec("[ab]{1,6}", 0..8)) {
             let text = lines.join("\n");
             let expected: Vec<_> = lines.iter().filter(|line| line.contains("ab")).collect();
             let words = |found: Vec<&[u8]>| {
