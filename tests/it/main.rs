@@ -4,6 +4,7 @@ mod architecture;
 mod contained;
 mod docs;
 mod function_length;
+mod module_map;
 mod native;
 mod plain_words;
 mod repo;
