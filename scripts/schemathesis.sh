@@ -60,7 +60,7 @@ check_role() {
         fail "something was found with a key of the role $role: see above"
     fi
     end_server
-    EXAMPLES="$EXAMPLES" python3 "$here/answers.py" "$role" "$work/answers" \
+    env EXAMPLES="$EXAMPLES" python3 "$here/answers.py" "$role" "$work/answers" \
         || fail "with a key of the role $role nothing but refusals was looked at"
 }
 
