@@ -1,4 +1,4 @@
-//! Terminals over WebSockets as Blaxel has them: JSON texts both ways. A terminal is a process that
+//! Terminals over web sockets as Blaxel has them: JSON texts both ways. A terminal is a process that
 //! is found by the id of its session: a client that reconnects finds it as it was, other clients
 //! may view it too, and it ends when it had no viewer for a while.
 

@@ -67,7 +67,7 @@ async fn commit(core: &Core, batch: &Batch) {
                 Ok(written) => break written,
                 Err(_) if patience == SLUGGISH => core.clock.pause(),
                 Err(_) => {
-                    core.journal_health.failed("a commit of the journal takes longer than 5 s")
+                    core.journal_health.failed("a commit of the journal takes longer than 5 s");
                 }
             }
         };

@@ -342,12 +342,12 @@ impl Core {
             match notice {
                 Notice::Answer { request, result } => match state.waiting.remove(&request) {
                     Some(waiter) => {
-                        undelivered_events.extend(waiter.give(result, &self.instance_ends))
+                        undelivered_events.extend(waiter.give(result, &self.instance_ends));
                     }
                     None => undelivered_events.extend(undelivered(result)),
                 },
                 Notice::InstanceEnded { instance, cause } => {
-                    self.instance_ends.report(instance, cause)
+                    self.instance_ends.report(instance, cause);
                 }
                 Notice::ProcessRestartScheduled { sandbox, process, exit_code, attempt, of } => {
                     processes::pauses(self, sandbox, process, exit_code, (attempt, of));

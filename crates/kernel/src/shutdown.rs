@@ -86,7 +86,7 @@ impl Kernel {
             // A turn that is being stopped must end first.
             (Phase::InUse, EntryOwner::Session(_)) if sandbox.holds.has_turn() => {}
             (Phase::InUse, EntryOwner::Session(_)) => {
-                self.end(entry, cause, AfterEnd::Cold, Firmness::Firm)
+                self.end(entry, cause, AfterEnd::Cold, Firmness::Firm);
             }
             (Phase::Launching, EntryOwner::Session(_)) if sandbox.files.has_files() => {
                 self.end(entry, cause, AfterEnd::Cold, Firmness::Now);

@@ -42,6 +42,7 @@ mod tests {
     use super::*;
 
     #[test]
+    #[expect(clippy::zombie_processes, reason = "reaping by pid is what this tests")]
     fn child_exit_names_the_code_or_the_signal() {
         for (line, expected) in [("exit 3", "exit code 3"), ("kill -9 $$", "signal 9")] {
             let child = Command::new("/bin/sh").args(["-c", line]).spawn().unwrap();

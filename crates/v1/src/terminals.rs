@@ -1,4 +1,4 @@
-//! Terminals over WebSockets: opens a new one, or attaches to a process. Refusals are problems
+//! Terminals over web sockets: opens a new one, or attaches to a process. Refusals are problems
 //! before the upgrade.
 
 use axum::extract::State;

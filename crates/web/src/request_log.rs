@@ -3,7 +3,6 @@
 //! or causes that quote the client.
 
 use std::any::Any;
-use std::borrow::Cow;
 use std::sync::Arc;
 
 use axum::response::{IntoResponse as _, Response};
@@ -24,21 +23,21 @@ pub struct LoggedRefusal {
     /// The error code.
     pub code: ErrorCode,
     /// The cause, if the server itself failed.
-    pub cause: Option<Cow<'static, str>>,
+    pub cause: Option<String>,
 }
 
 impl LoggedRefusal {
     /// With the cause only if the server itself failed: other causes may quote the client.
-    pub fn new(code: ErrorCode, cause: &Cow<'static, str>) -> Self {
+    pub fn new(code: ErrorCode, cause: &str) -> Self {
         let is_ours = matches!(
             code,
             ErrorCode::Internal | ErrorCode::PersistFailed | ErrorCode::StoreUnavailable
         );
-        Self { code, cause: is_ours.then(|| cause.clone()) }
+        Self { code, cause: is_ours.then(|| cause.to_owned()) }
     }
 
     /// For an error of a dialect that has a status and no code; none if the status fits no code.
-    pub fn of_status(status: u16, cause: &Cow<'static, str>) -> Option<Self> {
+    pub fn of_status(status: u16, cause: &str) -> Option<Self> {
         let code = match status {
             400 => ErrorCode::BadRequest,
             401 => ErrorCode::Unauthorized,
@@ -253,7 +252,7 @@ mod tests {
         let of_dialect = || {
             let mut response = Response::new(Body::empty());
             *response.status_mut() = http::StatusCode::INTERNAL_SERVER_ERROR;
-            let noted = LoggedRefusal::of_status(500, &"stored agent cannot be decoded".into());
+            let noted = LoggedRefusal::of_status(500, "stored agent cannot be decoded");
             response.extensions_mut().insert(noted.unwrap());
             response
         };

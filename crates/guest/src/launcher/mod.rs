@@ -98,7 +98,7 @@ impl Launcher {
                     token::HOST => self.read_host(),
                     token::SIGNALS => self.read_signals(),
                     parent if parent >= token::SLOT_PARENTS => {
-                        self.read_slot_parent((parent - token::SLOT_PARENTS) as u32)
+                        self.read_slot_parent((parent - token::SLOT_PARENTS) as u32);
                     }
                     prefork => self.read_prefork((prefork - token::PREFORKS) as u32),
                 }

@@ -121,7 +121,7 @@ impl Store {
                 Err(error) if error.code == ImageErrorCode::Unknown => {}
                 // The other images are still usable.
                 Err(error) => {
-                    tracing::warn!(%id, %error, "an image cannot be read and is left out of the list")
+                    tracing::warn!(%id, %error, "an image cannot be read and is left out of the list");
                 }
             }
         }

@@ -5,7 +5,7 @@
 
 use model::{Mono, SandboxState};
 
-/// The most transitions of one sandbox that the kernel publishes within [`WINDOW_MS`], besides its
+/// The most transitions of one sandbox that the kernel publishes within `WINDOW_MS`, besides its
 /// end.
 pub const TRANSITIONS_PER_SECOND_MAX: u32 = 10;
 

@@ -275,7 +275,7 @@ impl Rig {
                     self.broken.extend(self.users.broken(instance, cause));
                 }
                 Notice::KeepAliveCountChanged { processes, seen, .. } => {
-                    self.shown.push((processes, seen))
+                    self.shown.push((processes, seen));
                 }
                 Notice::ProcessRestartScheduled { process, attempt, of, .. } => {
                     self.resting.push((process, attempt, of));

@@ -34,7 +34,7 @@ pub(super) async fn launch<M: Maker>(
     let (reply, answer) = oneshot::channel();
     let (maker, alive) = (Arc::clone(shared), Arc::clone(&instance));
     tasks::spawn(async move {
-        LaunchTask { shared: maker, spec, instance: alive }.run(env, reply).await
+        LaunchTask { shared: maker, spec, instance: alive }.run(env, reply).await;
     });
     // If this future is dropped or late, the task sees that the channel is closed.
     match timeout(ready_timeout, answer).await {

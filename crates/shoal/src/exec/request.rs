@@ -134,7 +134,7 @@ impl Program {
     }
 }
 
-/// ExecTarget to run.
+/// Where the command runs.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum ExecTarget {
     Sandbox(SandboxId),

@@ -209,10 +209,10 @@ impl<'o> TurnPrinter<'o> {
         }
         match data["cause"].as_str() {
             Some("replaced") => {
-                self.output.remark("the sandbox of the session had ended: it has a new one")
+                self.output.remark("the sandbox of the session had ended: it has a new one");
             }
             Some("resumed") => {
-                self.output.remark("the sandbox of the session was asleep: it is resumed")
+                self.output.remark("the sandbox of the session was asleep: it is resumed");
             }
             Some(_) | None => {}
         }
