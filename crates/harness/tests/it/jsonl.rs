@@ -117,7 +117,7 @@ async fn a_harness_death_is_reported_within_a_second_with_its_reason() {
 async fn a_harness_that_breaks_its_protocol_fails_its_turn_and_is_killed() {
     for (text, code, words) in [
         ("garbage", "harness_protocol", "a line of the harness cannot be parsed"),
-        ("wrong_id", "harness_protocol", "no turn \"other\" was given to it"),
+        ("wrong_id", "harness_protocol", "has no turn \"other\""),
         ("huge", "harness_too_large", "too long"),
         ("hang_up", "harness_died", "closed its connection"),
     ] {
@@ -151,7 +151,7 @@ async fn a_harness_that_is_never_ready_is_refused() {
     let stage = Stage::new().await;
     for (command, code, words) in [
         (&["sleep", "1000"][..], HarnessErrorCode::ReadyTimeout, "in time"),
-        (&["sh", "-c", "echo why >&2; sleep 1000"], HarnessErrorCode::ReadyTimeout, "ready: why"),
+        (&["sh", "-c", "echo why >&2; sleep 1000"], HarnessErrorCode::ReadyTimeout, "in time: why"),
         (&["sh", "-c", "echo why >&2; exit 3"], HarnessErrorCode::Died, "code 3: why"),
         (&["echo", "hi"], HarnessErrorCode::Died, "exited with code 0"),
         (&["nothing"], HarnessErrorCode::NotStarted, "no program nothing"),
