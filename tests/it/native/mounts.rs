@@ -168,7 +168,7 @@ fn mount_source_must_exist_and_be_no_link() -> Result<()> {
         ensure!(said(node, &sandbox, "echo x > /data/x").await?.contains("Read-only"));
         for inner in ["/data/missing", "/data/link", "/data/link/local"] {
             let Err(error) = launch(node, with(inner)).await else { bail!("{inner} was mounted") };
-            ensure!(error.to_string().contains("mount what is shown"), "{inner}: {error}");
+            ensure!(error.to_string().contains("attach a host directory"), "{inner}: {error}");
         }
         Ok(())
     })

@@ -61,7 +61,7 @@ fn a_clock_that_is_set_ends_no_lease() {
     let created = served.json(&["create", "--json"]);
     let id = created["sandbox"]["id"].as_str().or_else(|| created["id"].as_str()).unwrap();
     for seconds in ["3600", "-3600"] {
-        let clock_changes = |log: &str| log.matches("the time of the machine was set").count();
+        let clock_changes = |log: &str| log.matches("the machine's time was set").count();
         let before = clock_changes(&served.log());
         std::fs::write(&set_by, seconds).unwrap();
         eventually("the change of the clock is logged", || clock_changes(&served.log()) > before);
