@@ -4,7 +4,7 @@
 # smaller scale.
 #
 #   scripts/long.sh [--seconds N] [--seed S]     N seconds of storm (600); the seed is of today if not given
-#   scripts/long.sh --mutants                    and then scripts/mutants.sh, which takes hours and writes its own report
+#   scripts/long.sh --mutants                    and then scripts/mutants.py, which writes its own report
 #   SHOAL_BIN=target/release/shoal  which server; without it the release build is made first
 #
 # Ends with 0 if every promise holds; the report is written either way.
@@ -116,5 +116,5 @@ if [ "$scaled" -ne 0 ]; then status=1; fi
 } >"$report"
 if [ "$((outside + made_up + documented + sim + scaled))" -ne 0 ]; then result="$result; a longer test failed"; fi
 echo "long.sh: $result; the report is $report"
-if [ -n "$mutants" ]; then scripts/mutants.sh || status=$?; fi
+if [ -n "$mutants" ]; then scripts/mutants.py || status=$?; fi
 exit "$status"
