@@ -332,7 +332,7 @@ async fn an_image_of_the_store_is_brought_to_the_engine() {
     let missing = Root::Image(ImageId::from_bytes([9; 32]));
     let refused = runtime.launch(LaunchSpec { root: missing, ..spec(3) }).await.err();
     let refused = refused.expect("refused");
-    assert!(refused.cause.contains("has no image store"), "{refused}");
+    assert!(refused.cause.contains("there is no image"), "{refused}");
     close(runtime, &subject).await;
     docker(&["image", "rm", &format!("shoal/image:{id}")]);
 }
