@@ -460,12 +460,12 @@ def killed(test):
             wait_until(15, lambda copy=copy, file=file: books.read(copy, file), 0.2)
         look = copy.call("exec", "POST", "/exec", {"command": "find d* -type f -size 200c | wc -l"})
         test.check(look.ok and look.json["stdout"] == "100\n", "kill -9: a fork has all its files", f"kill -9: a fork lacks files: {look}\n    {copy.account()}")
-    # Those that nobody was told of are whole, or not there.
+    # Forks that were never acknowledged are whole, or not there.
     ours = {each.id for each in [*sessions, *copies]}
     extra = sorted(known - ours)
     for identity in extra[:6]:
         look = server.call("POST", f"/v1/sessions/{identity}/exec", {"command": "find d* -type f -size 200c | wc -l"})
-        test.check(look.ok and look.json["stdout"] == "100\n", "kill -9: a fork that nobody was told of is whole", f"kill -9: a fork that nobody was told of is not whole: {identity}: {look}")
+        test.check(look.ok and look.json["stdout"] == "100\n", "kill -9: a fork that was never acknowledged is whole", f"kill -9: a fork that was never acknowledged is not whole: {identity}: {look}")
     test.check(not refusals, "kill -9: until then no fork was refused", f"kill -9: forks were refused before it: {refusals[:2]}")
     test.check(not books.counts["SILENT LOSSES"] and not books.counts["losses reported"], f"kill -9: nothing was lost: {books.summary()}", f"kill -9: losses: {books.summary()}")
     test.check(server.stop() == 0, "kill -9: the last server stopped in order")
@@ -474,7 +474,7 @@ def killed(test):
 
 
 def resumed(test):
-    """A fork that the next start goes on with: whoever wants it meanwhile waits for it, and then gets it."""
+    """A fork that the next start goes on with: a caller that comes meanwhile waits for it, and then gets it."""
     server, books, what = Server(test, "resumed", CONFIG).start(), Books(test), "a fork that outlived the server"
     source = make(books, server, "disk")
     must(source.call("exec", "POST", "/exec", {"argv": ["python3", "-c", MANY], "timeout_ms": 30000}), "files")
@@ -487,7 +487,7 @@ def resumed(test):
     listed = must(server.call("GET", "/v1/sessions"), "sessions")["sessions"]
     copy = next((each["id"] for each in listed if each["id"] != source.id), None)
     if copy is None:
-        test.check(not answered, f"{what}: there is none, and nobody was told of it", f"{what}: it was acknowledged, and is gone")
+        test.check(not answered, f"{what}: there is none, and it was never acknowledged", f"{what}: it was acknowledged, and is gone")
     else:
         began = time.monotonic()
         used = server.call("POST", f"/v1/sessions/{copy}/exec", {"command": "find d* -type f | wc -l; stat -c %s big"}, patience_s=25)

@@ -43,7 +43,7 @@ workspace_mb = 16
 pool_size = 0
 max_overflow = 30
 """
-# Restarts have pauses between them, and nobody says how long: this is how long all of a few may take.
+# Restarts have pauses between them, and the documents do not say how long: a few of them may take this long.
 PATIENCE_S = 20
 # How long nothing may happen to a process that is over.
 STILL_S = 4

@@ -5,19 +5,18 @@
 serve.md: `sandbox_state` says that a sandbox went `from` one state `to` another. The changes of a sandbox are a
 chain from `cold` to `cold`; `skipped` says how many were left out, since a stream has at most ten of one sandbox in
 a second; the last one of a burst always comes. Leases and sessions are followed through use, rest, pause, eviction,
-deletion and `kill -9` of the server. Pages have no such event, and nobody sees those of another key. A stream on
+deletion and `kill -9` of the server. Pages have no such event, and no key sees those of another. A stream on
 which nothing happens has its signs of life, however busy others are; a reader that falls behind misses no other
 event.
 """
 
 import concurrent.futures
 import datetime
-import http.client
 import json
-import socket
 import threading
 import time
 
+from event_stream import Stream
 from outside import Server, Test, wait_until
 
 CONFIG = """
@@ -56,80 +55,6 @@ def must(answer, what):
     if not answer.ok:
         raise RuntimeError(f"{what}: {answer}")
     return answer.json
-
-
-class Stream:
-    """A stream of events that is read by a thread of its own, until it ends or is closed."""
-
-    def __init__(self, server, path, key, *, after=None, patience_s=120):
-        self.events, self.signs, self.ended, self.error = [], [], threading.Event(), ""
-        self.hold, self.lock = threading.Event(), threading.Lock()
-        self.hold.set()
-        headers = {"Authorization": f"Bearer {key}", "Accept": "text/event-stream", "Connection": "close"}
-        if after is not None:
-            headers["Last-Event-ID"] = str(after)
-        connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=patience_s)
-        connection.request("GET", path, headers=headers)
-        self.wire = connection.sock
-        self.answer = connection.getresponse()
-        self.status, self.opened = self.answer.status, time.monotonic()
-        self.thread = threading.Thread(target=self.read, daemon=True)
-        self.thread.start()
-
-    def read(self):
-        name, data, number = "message", [], None
-        try:
-            while True:
-                self.hold.wait(60)
-                line = self.answer.readline()
-                if not line:
-                    break
-                line = line.decode().rstrip("\r\n")
-                if line.startswith(":"):
-                    self.signs.append(time.monotonic())
-                elif line.startswith("event:"):
-                    name = line[6:].strip()
-                elif line.startswith("id:"):
-                    number = int(line[3:])
-                elif line.startswith("data:"):
-                    data.append(line[5:].strip())
-                elif not line and data:
-                    with self.lock:
-                        self.events.append((time.monotonic(), name, number, json.loads("\n".join(data))))
-                    name, data = "message", []
-        except (OSError, ValueError, http.client.HTTPException) as error:
-            self.error = f"{type(error).__name__}: {error}"
-        self.ended.set()
-
-    def close(self):
-        try:
-            self.wire.shutdown(socket.SHUT_RDWR)
-        except OSError:
-            pass
-        self.hold.set()
-        self.thread.join(10)
-
-    def all(self):
-        with self.lock:
-            return list(self.events)
-
-    def changes(self, sandbox=None):
-        """The changes of one sandbox, or {sandbox: changes}; each with when it came."""
-        found = {}
-        for at, name, number, data in self.all():
-            if name == "sandbox_state" or data.get("type") == "sandbox_state":
-                found.setdefault(data["sandbox_id"], []).append({**data, "came": at, "number": number})
-        return found if sandbox is None else found.get(sandbox, [])
-
-    def others(self):
-        return [(name, number, data) for _, name, number, data in self.all() if name != "sandbox_state"]
-
-    def last(self, sandbox):
-        changes = self.changes(sandbox)
-        return changes[-1]["to"] if changes else None
-
-    def number(self):
-        return max((number for _, _, number, _ in self.all() if number is not None), default=0)
 
 
 def told(changes):
@@ -494,7 +419,7 @@ def burst(test, owner, admin, base):
     test.check(wait_until(LATE_S, lambda: own.last(sandbox) == changes[-1]["to"]), "burst: the stream of the sandbox ends the same", f"burst: the stream of the sandbox ends {own.last(sandbox)}")
     part = own.changes(sandbox)
     judge(test, "burst, by the sandbox's own stream", part, begins=LATER)
-    # Who comes later is told the same number of changes.
+    # A stream that begins later has the same number of changes.
     late = Stream(server, "/v1/events", owner.key, after=after)
     wait_until(LATE_S, lambda: late.last(sandbox) == changes[-1]["to"])
     rest(late, sandbox)
@@ -577,7 +502,7 @@ def busy(test):
     for box in boxes:
         settled(test, server, loud.key, loud.stream, box, "busy, deleted")
         wait_until(LATE_S, lambda box=box: slow.last(box) == "cold")
-        test.check(slow.last(box) == "cold", "a slow reader learns of the end", f"a slow reader was told {told(slow.changes(box))[-200:]}")
+        test.check(slow.last(box) == "cold", "a slow reader learns of the end", f"a slow reader saw {told(slow.changes(box))[-200:]}")
     written = {each["id"] for each in pages(test, server, loud.key, "/v1/events", "pages of the busy key") if each["id"] > first}
     wait_until(LATE_S, lambda: written <= {number for _, number, _ in slow.others()})
     missing = written - {number for _, number, _ in slow.others()}
