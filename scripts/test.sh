@@ -127,10 +127,10 @@ check_advisories() {
 # check_all WHAT=COMMAND...: side by side, because they mostly wait. What cannot be tried here is said to be
 # skipped; the scripts decide what CI may skip.
 check_all() {
-    local at_once=4 pair n failed=0 status group="$step"
+    local at_once=4 pair n failed=0 status group="$step" started=()
     n=0
     for pair in "$@"; do
-        while [ "$(jobs -rp | wc -l)" -ge "$at_once" ]; do wait -n || true; done
+        while [ "$(jobs -rp | wc -l)" -ge "$at_once" ]; do sleep 0.5; done
         (
             status=0
             began="$SECONDS"
@@ -139,9 +139,11 @@ check_all() {
             ${pair#*=} >"$work/check.$n" 2>&1 || status=$?
             echo "$status $((SECONDS - began))" >"$work/check.$n.end"
         ) &
+        started+=("$!")
         n=$((n + 1))
     done
-    wait || true
+    # By pid: after a `wait` without one the shell has forgotten how the simulator ended.
+    wait "${started[@]}" || true
     n=0
     for pair in "$@"; do
         step="${pair%%=*}"
