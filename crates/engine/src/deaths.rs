@@ -11,6 +11,8 @@ use crate::core::Core;
 pub(crate) async fn run(core: Arc<Core>, mut deaths: Deaths) {
     while let Some(died) = deaths.next().await {
         let cause = if died.out_of_memory { DeathCause::Oom } else { DeathCause::Crash };
-        core.notify(Event::InstanceDied { instance: died.instance, cause });
+        // The cause says that memory ran out; the exit of the first process adds nothing to it.
+        let detail = (!died.out_of_memory).then(|| died.cause().into());
+        core.notify(Event::InstanceDied { instance: died.instance, cause, detail });
     }
 }

@@ -1,8 +1,8 @@
 //! Sandboxes by id: visible to their key, and once ended, refused with the reason.
 
 use kernel::{Event, Reply, SandboxView};
-use model::why::Why;
-use model::{ErrorCode, Refusal, SandboxId};
+use model::why::{Alive, Ended, Why};
+use model::{ErrorCode, Refusal, SandboxId, SandboxState};
 
 use crate::Engine;
 use crate::boxed;
@@ -17,7 +17,7 @@ impl Engine {
         self.core.read(|kernel| match kernel.sandbox(id) {
             Some(view) => Ok(view),
             None => match kernel.why(now, id) {
-                Some(Why::Ended(ended)) => Err(Refusal::sandbox_gone(ended.cause)),
+                Some(Why::Ended(ended)) => Err(Refusal::sandbox_ended(&ended)),
                 Some(Why::Alive(_)) | None => Err(unknown(id)),
             },
         })
@@ -31,7 +31,7 @@ impl Engine {
     /// Why a sandbox ended of which only the store has a tombstone.
     pub(crate) async fn ended_long_ago(&self, caller: Caller, id: SandboxId) -> Option<Refusal> {
         let ended = self.core.store.ended(id).await.ok().flatten()?;
-        caller.sees(ended.tenant).then(|| Refusal::sandbox_gone(ended.cause))
+        caller.sees(ended.tenant).then(|| Refusal::sandbox_ended(&ended))
     }
 
     /// All sandboxes that the caller may see, by id.
@@ -46,18 +46,31 @@ impl Engine {
     #[boxed]
     pub async fn why(&self, caller: Caller, id: SandboxId) -> Result<Why, Refusal> {
         let now = self.now();
-        if let Some(why) = self.core.read(|kernel| kernel.why(now, id)) {
-            let tenant = match &why {
-                Why::Alive(alive) => alive.tenant,
-                Why::Ended(ended) => ended.tenant,
-            };
-            return if caller.sees(tenant) { Ok(why) } else { Err(unknown(id)) };
+        match self.core.read(|kernel| kernel.why(now, id)) {
+            Some(Why::Alive(mut alive)) if caller.sees(alive.tenant) => {
+                self.add_last_end(&mut alive).await?;
+                Ok(Why::Alive(alive))
+            }
+            Some(Why::Ended(ended)) if caller.sees(ended.tenant) => Ok(Why::Ended(ended)),
+            Some(_) => Err(unknown(id)),
+            None => match self.stored_end(id).await? {
+                Some(ended) if caller.sees(ended.tenant) => Ok(Why::Ended(ended)),
+                Some(_) | None => Err(unknown(id)),
+            },
         }
-        match self.core.store.ended(id).await {
-            Ok(Some(ended)) if caller.sees(ended.tenant) => Ok(Why::Ended(ended)),
-            Ok(Some(_) | None) => Err(unknown(id)),
-            Err(error) => Err(unavailable(&error.to_string())),
+    }
+
+    /// Adds to a cold sandbox how its last instance ended, if only the store still knows that.
+    async fn add_last_end(&self, alive: &mut Alive) -> Result<(), Refusal> {
+        if alive.state == SandboxState::Cold && alive.last_end.is_none() {
+            let same_owner = |ended: &Ended| ended.tenant == alive.tenant;
+            alive.last_end = self.stored_end(alive.sandbox).await?.filter(same_owner);
         }
+        Ok(())
+    }
+
+    async fn stored_end(&self, id: SandboxId) -> Result<Option<Ended>, Refusal> {
+        self.core.store.ended(id).await.map_err(|error| unavailable(&error.to_string()))
     }
 
     /// Ends a sandbox, whatever it is doing; done when it is gone.

@@ -192,7 +192,7 @@ impl Kernel {
     }
 
     /// What will still be short for the applicants when every termination has ended.
-    fn shortage(&self) -> Option<Shortage> {
+    pub(crate) fn shortage(&self) -> Option<Shortage> {
         let Admission { live, memory_mb, queue, .. } = &self.admission;
         let entries = self.entries.count();
         let (dying_live, dying_memory_mb, dying_entries) = self.admission.dying();
@@ -241,13 +241,24 @@ impl Kernel {
             (count + spares, memory_mb + u64::from(spares) * each_mb)
         })
     }
-}
 
-/// The refusal of a caller for whom no place is free or can be freed.
-pub(crate) fn capacity_exhausted() -> Refusal {
-    Refusal::new(
-        ErrorCode::CapacityExhausted,
-        "every place is taken by a sandbox that is in use or held, so nothing may be evicted",
-    )
-    .retry_after(1_000)
+    /// The refusal of a caller for whom no place is free or can be freed.
+    pub(crate) fn capacity_exhausted(&self, shortage: Option<Shortage>) -> Refusal {
+        let cause = match shortage {
+            Some(shortage) => self.place_shortage(shortage),
+            None => "no place was free in time".to_owned(),
+        };
+        Refusal::new(ErrorCode::CapacityExhausted, cause).retry_after(1_000)
+    }
+
+    /// Which setting leaves no place, and why no eviction helps.
+    pub(crate) fn place_shortage(&self, shortage: Shortage) -> String {
+        let limit = match shortage {
+            Shortage::Entries => u64::from(self.config.max_sandboxes),
+            Shortage::Processes => u64::from(self.config.max_live),
+            Shortage::Memory => self.config.memory_budget_mb.unwrap_or(0),
+        };
+        let reached = shortage.in_words();
+        format!("{reached} ({limit}), and no sandbox may be evicted: all are in use or held")
+    }
 }

@@ -84,7 +84,12 @@ impl Kernel {
         }
     }
 
-    pub(crate) fn instance_died(&mut self, instance: InstanceId, cause: DeathCause) {
+    pub(crate) fn instance_died(
+        &mut self,
+        instance: InstanceId,
+        cause: DeathCause,
+        detail: Option<Arc<str>>,
+    ) {
         if let Some(entry) = self.entries.by_instance(instance) {
             let cause = match cause {
                 DeathCause::Crash => EndCause::Crash,
@@ -94,7 +99,7 @@ impl Kernel {
             if leased && self.flaws.ignores_death() {
                 return;
             }
-            self.died(entry, cause, None);
+            self.died(entry, cause, detail);
         }
     }
 }

@@ -269,6 +269,8 @@ pub enum Event {
         instance: InstanceId,
         /// Why.
         cause: DeathCause,
+        /// How it died, as far as the runtime knows.
+        detail: Option<Arc<str>>,
     },
     /// The workspace of a sandbox was measured.
     WorkspaceMeasured {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use model::state::Wakefulness;
 use model::stats::{NodeStats, PoolStats};
 use model::template::RuntimeTraits;
-use model::why::{Alive, Why};
+use model::why::{Alive, Ended, Why};
 use model::{
     EndCause, InstanceId, KeyId, LeaseId, Mono, Now, SandboxId, SandboxState, SeedId, Template,
     TemplateName, Wall,
@@ -182,11 +182,21 @@ impl Kernel {
             workspace_bytes: (sandbox.disk.bytes() > 0).then_some(sandbox.disk.bytes()),
             ending: sandbox.termination.as_ref().map(|termination| termination.cause),
             slept: sandbox.slept,
+            last_end: self.last_end(sandbox),
             last_used_at: sandbox.last_used.wall,
             freezes_at: self.freezes_at(entry).map(wall),
             sleeps_at: self.sleeps_at(entry).map(wall),
             expires_at: sandbox.life.expires_at(),
         })))
+    }
+
+    /// How the last instance of a cold sandbox ended. If it died, the sandbox had another id.
+    fn last_end(&self, sandbox: &Entry) -> Option<Ended> {
+        if sandbox.derived.state != SandboxState::Cold {
+            return None;
+        }
+        let ids = [Some(sandbox.id), sandbox.previous_id];
+        ids.into_iter().flatten().find_map(|id| self.tombstones.of_sandbox(id)).cloned()
     }
 }
 

@@ -8,7 +8,6 @@ use model::why::{Shortage, Tier};
 use model::{EndCause, ErrorCode, InstanceId, Refusal, RequestId, SessionId, SessionStatus};
 
 use crate::Kernel;
-use crate::admission::capacity_exhausted;
 use crate::effect::Action;
 use crate::entry::{AfterEnd, EntryIx, EntryOwner, OpKind, Phase, WorkspaceCopy};
 use crate::event::{FailureKind, Outcome};
@@ -157,7 +156,7 @@ impl Kernel {
     fn make_room_for_entry(&mut self) -> Result<(), Refusal> {
         while self.entries.count() >= self.config.max_sandboxes {
             if self.first_of(Tier::Cold).is_none() || !self.evict_one(Shortage::Entries) {
-                return Err(capacity_exhausted());
+                return Err(self.capacity_exhausted(Some(Shortage::Entries)));
             }
         }
         Ok(())

@@ -169,6 +169,6 @@ fn is_settled(cause: EndCause) -> bool {
 /// The refusal of a caller whose lease is gone.
 pub(crate) fn lost(cause: EndCause) -> Refusal {
     let reason = cause.reason();
-    let cause = format!("the lease is gone: {} ({})", reason.as_str(), cause.as_str());
+    let cause = format!("the lease is gone: {}", cause.in_words());
     Refusal::new(ErrorCode::LeaseLost, cause).because(reason)
 }

@@ -364,7 +364,9 @@ impl Kernel {
             Event::TurnWithdrawn { session, turn } => self.turn_withdrawn(session, turn),
             Event::TurnEnded { session, turn, outcome } => self.turn_ended(session, turn, outcome),
             Event::ClientGone { request } => self.client_gone(request),
-            Event::InstanceDied { instance, cause } => self.instance_died(instance, cause),
+            Event::InstanceDied { instance, cause, detail } => {
+                self.instance_died(instance, cause, detail);
+            }
             Event::WorkspaceMeasured { instance, measured } => {
                 self.workspace_measured(instance, measured);
             }

@@ -295,7 +295,7 @@ pub fn interrupted_use_refusal(cause: EndCause) -> Refusal {
     match cause.reason() {
         TerminatedReason::Crash | TerminatedReason::Replaced => Refusal::new(
             ErrorCode::SandboxCrashed,
-            format!("the sandbox died while it was used ({})", cause.as_str()),
+            format!("the sandbox ended while it was used: {}", cause.in_words()),
         ),
         TerminatedReason::Oom => {
             Refusal::new(ErrorCode::Oom, "the sandbox ran out of memory while it was used")

@@ -199,10 +199,10 @@ pub(crate) fn end_with_sandbox(at: Wall, words: Arc<str>) -> ProcessEnd {
 
 /// Why a sandbox ended, as the text of its processes' ends.
 pub fn describe_sandbox_end(cause: EndCause, detail: Option<&str>) -> String {
-    let (reason, cause) = (cause.reason().as_str(), cause.as_str());
+    let words = cause.in_words();
     match detail {
-        Some(detail) => format!("the sandbox ended: {reason} ({cause}): {detail}"),
-        None => format!("the sandbox ended: {reason} ({cause})"),
+        Some(detail) => format!("the sandbox is gone: {words} ({detail})"),
+        None => format!("the sandbox is gone: {words}"),
     }
 }
 

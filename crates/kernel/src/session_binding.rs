@@ -10,7 +10,7 @@ use model::state::PoolPhase;
 use model::{ErrorCode, Refusal, SessionStatus};
 
 use crate::Kernel;
-use crate::admission::{Applicant, ApplicantKind, capacity_exhausted};
+use crate::admission::{Applicant, ApplicantKind};
 use crate::disk_limits::disk_full;
 use crate::effect::Action;
 use crate::entry::{EntryIx, EntryOwner, OpKind, Phase, Step};
@@ -172,8 +172,9 @@ impl Kernel {
         self.sessions[session].applied = Some(seq);
         self.make_room();
         if !self.is_covered(seq) {
+            let refusal = self.capacity_exhausted(self.shortage());
             self.unapply(session);
-            self.fail_wants(session, &capacity_exhausted());
+            self.fail_wants(session, &refusal);
         }
     }
 

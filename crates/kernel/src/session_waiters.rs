@@ -6,7 +6,6 @@ use model::lifecycle::ActiveCause;
 use model::{EndCause, ErrorCode, LifecycleEvent, Refusal, SessionStatus};
 
 use crate::Kernel;
-use crate::admission::capacity_exhausted;
 use crate::entry::{AfterEnd, EntryIx, Firmness};
 use crate::removal::gone;
 use crate::reply::{Reply, SessionReady};
@@ -144,7 +143,7 @@ impl Kernel {
 
     pub(crate) fn bind_overdue(&self, session: SessionIx) -> Refusal {
         if self.sessions[session].applied.is_some() {
-            capacity_exhausted()
+            self.capacity_exhausted(self.shortage())
         } else {
             Refusal::new(ErrorCode::ReadyTimeout, "no sandbox was ready in time")
         }

@@ -1,10 +1,11 @@
 //! Checkouts that wait in the queue of a pool, and how they leave it without a sandbox: their
 //! deadline passes, their client goes away, or nothing can come.
 
+use model::template::PoolSettings;
 use model::{ErrorCode, Refusal};
 
 use crate::Kernel;
-use crate::admission::{ApplicantKind, capacity_exhausted};
+use crate::admission::ApplicantKind;
 use crate::event::CheckoutPolicy;
 use crate::pool::PoolIx;
 use crate::reply::CheckoutPath;
@@ -32,7 +33,8 @@ impl Kernel {
             CheckoutPolicy::FailFast | CheckoutPolicy::IdleOnly => {
                 let seq = self.waiter(req).seq;
                 self.pools[pool].queue.remove(&seq);
-                self.refuse_waiter(req, capacity_exhausted());
+                let refusal = self.capacity_exhausted(self.shortage());
+                self.refuse_waiter(req, refusal);
                 self.pool_due(pool);
             }
         }
@@ -63,13 +65,34 @@ impl Kernel {
             CheckoutPolicy::FailFast => ErrorCode::CapacityExhausted,
             CheckoutPolicy::IdleOnly => ErrorCode::PoolEmpty,
         };
-        let cause = match self.pools[pool].health.last_failure() {
-            Some(failure) => format!("no sandbox was free in time; launches fail: {failure}"),
-            None => "no sandbox was free in time".to_owned(),
-        };
+        let cause = self.overdue_cause(pool);
         self.pools[pool].counters.timed_out += 1;
         self.drop_waiter(req, Refusal::new(code, cause).retry_after(1_000));
         self.pool_due(pool);
+    }
+
+    /// Why a checkout got no sandbox before its deadline: what was short, with its setting.
+    fn overdue_cause(&self, pool: PoolIx) -> String {
+        let known = &self.pools[pool];
+        let why = if let Some(failure) = known.health.last_failure() {
+            format!("launches fail: {failure}")
+        } else if known.occupied.applying() > 0
+            && let Some(shortage) = self.shortage()
+        {
+            self.place_shortage(shortage)
+        } else if known.coming() > known.expecting() {
+            "a sandbox was still being started".to_owned()
+        } else if known.free_slots() == 0 {
+            let PoolSettings { pool_size, max_overflow, .. } = &known.template.pool;
+            format!(
+                "all {} slots of the pool are taken (pool_size {pool_size}, max_overflow \
+                 {max_overflow})",
+                known.slots()
+            )
+        } else {
+            "no launch could begin".to_owned()
+        };
+        format!("no sandbox was free in time: {why}")
     }
 
     /// A waiting caller went away.

@@ -6,6 +6,7 @@ use std::borrow::Cow;
 use serde::Serialize;
 
 use crate::reason::{EndCause, TerminatedReason};
+use crate::why::Ended;
 
 /// Whether trying again helps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -161,9 +162,9 @@ error_codes! {
     /// A field of the request has a value that is not allowed.
     InvalidArgument, "invalid_argument", 422, Retry::Never, "correct the named field";
     /// The node has no free place, and no sandbox may be evicted.
-    CapacityExhausted, "capacity_exhausted", 503, Retry::Later, "retry later, wait with a deadline, or raise the limits";
+    CapacityExhausted, "capacity_exhausted", 503, Retry::Later, "retry later, wait with a deadline, or raise the limit that `detail` names";
     /// No sandbox became free before the checkout's deadline.
-    CheckoutTimeout, "checkout_timeout", 503, Retry::Later, "retry, wait longer, or raise pool_size or max_overflow";
+    CheckoutTimeout, "checkout_timeout", 503, Retry::Later, "retry, wait longer, or raise the limit that `detail` names";
     /// Too many callers already wait for this pool.
     QueueFull, "queue_full", 503, Retry::Later, "retry later, or raise max_waiters";
     /// The pool has no idle sandbox, and the caller did not want to wait.
@@ -286,9 +287,17 @@ impl Refusal {
 
     /// A refusal because the sandbox has ended, with the reason.
     pub fn sandbox_gone(cause: EndCause) -> Self {
-        let reason = cause.reason();
-        let text = format!("the sandbox is gone: {} ({})", reason.as_str(), cause.as_str());
-        Self::new(ErrorCode::SandboxGone, text).because(reason)
+        let text = format!("the sandbox is gone: {}", cause.in_words());
+        Self::new(ErrorCode::SandboxGone, text).because(cause.reason())
+    }
+
+    /// The same with the detail of the end, if the runtime reported one.
+    pub fn sandbox_ended(ended: &Ended) -> Self {
+        let mut refusal = Self::sandbox_gone(ended.cause);
+        if let Some(detail) = &ended.detail {
+            refusal.cause = format!("{} ({detail})", refusal.cause).into();
+        }
+        refusal
     }
 
     /// The same refusal with the reason why the sandbox ended.

@@ -126,6 +126,48 @@ end_causes! {
     TemplateReplaced => Policy, "template_replaced";
 }
 
+impl EndCause {
+    /// The cause in words, as part of a sentence whose subject is the sandbox.
+    pub const fn in_words(self) -> &'static str {
+        match self {
+            Self::UserAbort => "ended by its user, who aborted the turn",
+            Self::TurnTimeout => "ended because its turn took too long",
+            Self::Idle => "put to sleep because it was idle too long",
+            Self::LeaseExpired => "ended because its lease was not renewed in time",
+            Self::LifetimeOver => "ended because it reached the maximum lifetime of its template",
+            Self::NearExpiry => {
+                "discarded because it had too little lifetime left to be handed out"
+            }
+            Self::Crash => "crashed",
+            Self::LaunchFailed => "could not be started",
+            Self::ReadyTimeout => "was not ready in time",
+            Self::ClaimFailed => "ended because the caller's settings could not be applied to it",
+            Self::ProbeFailed => "replaced because it did not answer a probe",
+            Self::FreezeFailed => "ended because it could not be frozen or thawed",
+            Self::TurnFailed => "ended because a turn could not be started or stopped in it",
+            Self::Oom => "ran out of memory",
+            Self::DiskLimit => "ended because its workspace exceeded its limit",
+            Self::Evicted => "evicted because another sandbox needed its place",
+            Self::Shutdown => "ended because the server stopped",
+            Self::Restart => "ended because the server was restarted",
+            Self::Deleted => "deleted by its user",
+            Self::Returned => "returned by its user",
+            Self::ClientGone => "ended because its client disconnected before receiving it",
+            Self::SessionStopped => "ended because its session was stopped",
+            Self::SessionEnded => "ended because its session ended",
+            Self::PoolClosed => "ended because its pool was drained or destroyed",
+            Self::MaxUses => "retired after as many uses as its template allows",
+            Self::NotClean => "retired because it could not be proven clean and alive after a use",
+            Self::Surplus => "ended because its pool had more idle sandboxes than its size",
+            Self::Pruned => {
+                "deleted because its files were unused for longer than the node keeps them"
+            }
+            Self::FilesGone => "could not start: its files are missing or cannot be read",
+            Self::TemplateReplaced => "ended because its template was replaced",
+        }
+    }
+}
+
 impl TerminatedReason {
     /// The reason as text: in the API, the store and the metrics.
     pub const fn as_str(self) -> &'static str {

@@ -63,6 +63,9 @@ pub struct Alive {
     pub ending: Option<EndCause>,
     /// Why it is cold, if it is.
     pub slept: Option<EndCause>,
+    /// How its last instance ended, if it is cold and that is still known.
+    #[serde(default)]
+    pub last_end: Option<Ended>,
     /// When it was last used.
     pub last_used_at: Wall,
     /// When it will be frozen.
@@ -146,6 +149,15 @@ pub enum Tier {
 impl Tier {
     /// All tiers, first to be evicted first.
     pub const ALL: [Self; 3] = [Self::Cold, Self::Warm, Self::Waiting];
+
+    /// The tier as text.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Cold => "cold",
+            Self::Warm => "warm",
+            Self::Waiting => "waiting",
+        }
+    }
 }
 
 /// The resource that ran out.
@@ -159,6 +171,17 @@ pub enum Shortage {
     Processes,
     /// Memory.
     Memory,
+}
+
+impl Shortage {
+    /// What ran out, in words, with the setting that limits it.
+    pub const fn in_words(self) -> &'static str {
+        match self {
+            Self::Entries => "node.max_sandboxes was reached",
+            Self::Processes => "node.max_live was reached",
+            Self::Memory => "node.memory_budget_mb was reached",
+        }
+    }
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 
 use std::fmt;
 
+use guest_protocol::message::ExitStatus;
 use rustix::io::Errno;
 use rustix::process::{Pid, WaitOptions, WaitStatus, waitpid};
 
@@ -20,6 +21,13 @@ impl ChildExit {
                 waited => return Self(waited.ok().flatten().map(|(_, status)| status)),
             }
         }
+    }
+
+    /// The exit as sandboxes report theirs; none if it is unknown.
+    pub(crate) fn status(self) -> Option<ExitStatus> {
+        let status = self.0?;
+        let signal = status.terminating_signal().map(ExitStatus::Signal);
+        signal.or_else(|| status.exit_status().map(ExitStatus::Code))
     }
 }
 

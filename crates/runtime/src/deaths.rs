@@ -3,6 +3,7 @@
 //! may wait while it holds a lock.
 
 use std::collections::VecDeque;
+use std::fmt;
 use std::future::poll_fn;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Poll, Waker};
@@ -24,16 +25,50 @@ pub struct Died {
     pub status: Option<ExitStatus>,
     /// Whether the Linux kernel killed something in it for want of memory.
     pub out_of_memory: bool,
+    /// How its launcher ended, if the sandbox died with it and that is known.
+    pub launcher: Option<LauncherExit>,
+}
+
+/// How a launcher ended. Its sandboxes died with it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LauncherExit {
+    /// Its process.
+    pub pid: i32,
+    /// How that exited; unknown if another process reaped it.
+    pub status: Option<ExitStatus>,
+}
+
+impl fmt::Display for LauncherExit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "its launcher (pid {}) ", self.pid)?;
+        match self.status {
+            Some(ExitStatus::Signal(signal)) => write!(f, "was killed by signal {signal}"),
+            Some(ExitStatus::Code(code)) => write!(f, "ended with exit code {code}"),
+            None => f.write_str("ended"),
+        }
+    }
 }
 
 impl Died {
-    /// It died together with its launcher.
-    pub(crate) fn with_launcher(instance: InstanceId) -> Self {
-        Self { instance, status: None, out_of_memory: false }
+    /// It exited by itself, or was killed.
+    pub(crate) const fn alone(
+        instance: InstanceId,
+        status: Option<ExitStatus>,
+        out_of_memory: bool,
+    ) -> Self {
+        Self { instance, status, out_of_memory, launcher: None }
     }
 
-    /// The cause in words, for callers that still waited for the sandbox.
-    pub(crate) fn cause(&self) -> String {
+    /// It died together with its launcher.
+    pub(crate) const fn with_launcher(
+        instance: InstanceId,
+        launcher: Option<LauncherExit>,
+    ) -> Self {
+        Self { instance, status: None, out_of_memory: false, launcher }
+    }
+
+    /// The cause in words.
+    pub fn cause(&self) -> String {
         match (self.out_of_memory, self.status) {
             (true, _) => "the sandbox ran out of memory".to_owned(),
             (false, Some(ExitStatus::Code(code))) => {
@@ -42,7 +77,10 @@ impl Died {
             (false, Some(ExitStatus::Signal(signal))) => {
                 format!("the sandbox was ended by signal {signal}")
             }
-            (false, None) => "the sandbox ended together with its launcher".to_owned(),
+            (false, None) => match self.launcher {
+                Some(exit) => exit.to_string(),
+                None => "the sandbox ended together with its launcher".to_owned(),
+            },
         }
     }
 
@@ -176,7 +214,7 @@ mod tests {
     use super::*;
 
     fn died(n: u128) -> Died {
-        Died { instance: InstanceId::from_u128(n), status: None, out_of_memory: false }
+        Died::with_launcher(InstanceId::from_u128(n), None)
     }
 
     #[tokio::test]

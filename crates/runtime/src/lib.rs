@@ -30,7 +30,7 @@ pub mod spec;
 
 pub use collect::{Collected, RunLimits};
 pub use contract::{Inside, Runtime, Sandbox};
-pub use deaths::{Deaths, Died};
+pub use deaths::{Deaths, Died, LauncherExit};
 pub use error::{RuntimeError, RuntimeErrorCode};
 pub use exec::{CHANNEL_NAME, ExecSpec, Exit, Process, ProcessHandle, Sink, Stdin};
 pub use files::{ByteReader, ByteWriter, Duplex, FileReader, FileWriter, Page};

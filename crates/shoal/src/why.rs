@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use model::SandboxId;
-use wire::{Time, Why, WhyAlive, WhyEnded};
+use wire::{Candidate, Time, Why, WhyAlive, WhyEnded};
 
 use crate::failure::Failure;
 use crate::output::{Output, Paint};
@@ -76,7 +76,29 @@ fn of_life(alive: &WhyAlive, now: Time) -> Vec<Fact> {
     ]
     .into_iter()
     .flatten()
+    .chain(alive.last_end.iter().flat_map(|end| of_last_end(end, now)))
     .collect()
+}
+
+/// How the last instance of a cold sandbox ended.
+fn of_last_end(ended: &WhyEnded, now: Time) -> Vec<Fact> {
+    let mut facts = vec![("cold since", relative_time::ago(ended.ended_at, now))];
+    facts.extend(ended.detail.clone().map(|detail| ("detail", detail)));
+    facts.extend(of_eviction(ended, now));
+    facts
+}
+
+/// What was short, and the sandboxes among which the victim was chosen.
+fn of_eviction(ended: &WhyEnded, now: Time) -> Vec<Fact> {
+    let Some(eviction) = &ended.eviction else { return Vec::new() };
+    let mut facts = vec![("evicted because", eviction.shortage.in_words().to_owned())];
+    facts.extend(eviction.candidates.iter().map(|candidate| {
+        let Candidate { tier, sandbox, last_used_at, of } = candidate;
+        let tier = tier.as_str();
+        let used = relative_time::ago(*last_used_at, now);
+        ("candidate", format!("{sandbox}, last used {used}, first of {of} {tier}"))
+    }));
+    facts
 }
 
 /// The limit of a workspace on disk, and its size when it was last measured.
@@ -98,14 +120,11 @@ fn of_end(ended: &WhyEnded, now: Time) -> Vec<Fact> {
         optional("detail", ended.detail.clone()),
         optional("lease", ended.lease.map(|id| id.to_string())),
         optional("session", ended.session.map(|id| id.to_string())),
-        optional(
-            "evicted for",
-            ended.eviction.as_ref().map(|e| format!("lack of {:?}", e.shortage)),
-        ),
         Some(("ended", relative_time::ago(ended.ended_at, now))),
         Some(("lived for", relative_time::span(lived_ms))),
     ]
     .into_iter()
     .flatten()
+    .chain(of_eviction(ended, now))
     .collect()
 }

@@ -61,4 +61,4 @@ pub use turn::{
     Turn, TurnAnswer, TurnEnded, TurnError, TurnEvent, TurnEventList, TurnList, TurnOutput,
     TurnRequest, WhenBusy,
 };
-pub use why::{Why, WhyAlive, WhyEnded};
+pub use why::{Candidate, Eviction, Why, WhyAlive, WhyEnded};

@@ -77,6 +77,10 @@ pub struct WhyAlive {
     /// Why it is cold, if it is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub slept: Option<EndCause>,
+    /// How its last instance ended, if it is cold: with the detail and, for an eviction, what was
+    /// short and what was considered.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_end: Option<WhyEnded>,
     /// When it was last used.
     pub last_used_at: Time,
     /// When it will be frozen.
@@ -208,6 +212,7 @@ fn alive(alive: Alive, now: Time) -> WhyAlive {
         workspace_bytes: alive.workspace_bytes,
         ending: alive.ending,
         slept: alive.slept,
+        last_end: alive.last_end.as_ref().map(|end| ended(end, now)),
         last_used_at: alive.last_used_at.into(),
         freezes_at: alive.freezes_at.map(Time::from),
         sleeps_at: alive.sleeps_at.map(Time::from),
@@ -250,15 +255,18 @@ fn ended(ended: &Ended, now: Time) -> WhyEnded {
 
 fn alive_sentence(alive: &Alive, now: Time) -> String {
     if let Some(cause) = alive.ending {
-        return format!("is being ended: {}", cause_text(cause).trim_end_matches(','));
+        return format!("is being ended: {}", cause.in_words());
     }
     let state = match alive.state {
         SandboxState::Cold => {
-            return match alive.slept {
-                Some(cause) => {
-                    format!("cold, without a process: {}", cause_text(cause).trim_end_matches(','))
+            return match (&alive.last_end, alive.slept) {
+                (Some(end), _) => {
+                    format!("cold, without a process: {}", ended_sentence(end, now))
                 }
-                None => "cold, without a process".to_owned(),
+                (None, Some(cause)) => {
+                    format!("cold, without a process: {}", cause.in_words())
+                }
+                (None, None) => "cold, without a process".to_owned(),
             };
         }
         SandboxState::Warming => "is being started",
@@ -285,49 +293,12 @@ fn alive_sentence(alive: &Alive, now: Time) -> String {
 }
 
 fn ended_sentence(ended: &Ended, now: Time) -> String {
-    let at = Time::from(ended.ended_at);
-    let detail = ended.detail.as_deref().map_or_else(String::new, |detail| format!(" ({detail})"));
-    format!("{} {} ago{detail}", cause_text(ended.cause), span(now.ms_after(at)))
-}
-
-/// The cause of an end as part of a sentence about the sandbox.
-const fn cause_text(cause: EndCause) -> &'static str {
-    match cause {
-        EndCause::UserAbort => "ended by its user, who aborted the turn,",
-        EndCause::TurnTimeout => "ended because its turn took too long,",
-        EndCause::Idle => "put to sleep because it was idle too long,",
-        EndCause::LeaseExpired => "ended because its lease was not renewed in time,",
-        EndCause::LifetimeOver => "ended because it reached the maximum lifetime of its template,",
-        EndCause::NearExpiry => {
-            "discarded because it had too little lifetime left to be handed out,"
-        }
-        EndCause::Crash => "crashed",
-        EndCause::LaunchFailed => "could not be started",
-        EndCause::ReadyTimeout => "was not ready in time",
-        EndCause::ClaimFailed => "ended because the caller's settings could not be applied to it",
-        EndCause::ProbeFailed => "replaced because it did not answer a probe",
-        EndCause::FreezeFailed => "ended because it could not be frozen or thawed",
-        EndCause::TurnFailed => "ended because a turn could not be started or stopped in it",
-        EndCause::Oom => "ran out of memory",
-        EndCause::DiskLimit => "ended because its workspace exceeded its limit,",
-        EndCause::Evicted => "evicted because another sandbox needed its place",
-        EndCause::Shutdown => "ended because the server stopped",
-        EndCause::Restart => "ended because the server was restarted",
-        EndCause::Deleted => "deleted by its user",
-        EndCause::Returned => "returned by its user",
-        EndCause::ClientGone => "ended because its client disconnected before receiving it",
-        EndCause::SessionStopped => "ended because its session was stopped",
-        EndCause::SessionEnded => "ended because its session ended",
-        EndCause::PoolClosed => "ended because its pool was drained or destroyed",
-        EndCause::MaxUses => "retired after as many uses as its template allows",
-        EndCause::NotClean => "retired because it could not be proven clean and alive after a use",
-        EndCause::Surplus => "ended because its pool had more idle sandboxes than its size",
-        EndCause::Pruned => {
-            "deleted because its files were unused for longer than the node keeps them"
-        }
-        EndCause::FilesGone => "could not start: its files are missing or cannot be read",
-        EndCause::TemplateReplaced => "ended because its template was replaced",
-    }
+    let ago = span(now.ms_after(Time::from(ended.ended_at)));
+    let shortage = ended.eviction.as_deref().map(|eviction| eviction.shortage.in_words());
+    let details: Vec<&str> = shortage.into_iter().chain(ended.detail.as_deref()).collect();
+    let details =
+        if details.is_empty() { String::new() } else { format!(" ({})", details.join("; ")) };
+    format!("{}, {ago} ago{details}", ended.cause.in_words())
 }
 
 /// A span of time in its largest unit.
@@ -383,6 +354,7 @@ mod tests {
             workspace_bytes: None,
             ending: None,
             slept: None,
+            last_end: None,
             last_used_at: NOW,
             freezes_at: Some(NOW.plus(10_000)),
             sleeps_at: None,
@@ -403,7 +375,7 @@ mod tests {
             assert_eq!(serde_json::from_value::<Why>(value).unwrap(), why);
         }
         let returned = Why::new(model::why::Why::Ended(an_end(EndCause::Returned)), NOW);
-        assert_eq!(returned.summary(), "returned by its user 3 s ago");
+        assert_eq!(returned.summary(), "returned by its user, 3 s ago");
     }
 
     #[test]

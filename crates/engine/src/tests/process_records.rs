@@ -146,7 +146,7 @@ async fn an_orderly_stop_ends_processes_with_their_sandboxes() {
     let left = node.engine.process(ALICE, sandbox, &by(&runs)).await.unwrap();
     let ended = left.end.unwrap();
     assert_eq!((ended.status, ended.reason), (Status::Killed, Reason::SandboxEnded));
-    assert!(ended.detail.as_deref().unwrap().contains("shutdown"), "{ended:?}");
+    assert!(ended.detail.as_deref().unwrap().contains("the server stopped"), "{ended:?}");
     assert_eq!(output(&node, &runs).await, "hi\n");
 }
 

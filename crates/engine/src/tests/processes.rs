@@ -1,6 +1,7 @@
 //! Processes: started, found, followed, fed, stopped, restarted, and stored with the reason of
 //! their end.
 
+use std::task::{Context, Waker};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -279,6 +280,43 @@ async fn process_signal_between_two_programs_harms_nothing() {
     tokio::time::sleep(Duration::from_secs(1)).await;
     engine.signal_process(ALICE, sandbox, &by(&record), 15, false).await.unwrap();
     assert_eq!(end(&node, &record).await.status(), Status::Stopped, "a stop is one");
+}
+
+#[tokio::test(start_paused = true)]
+async fn process_signal_that_the_kernel_knows_of_reaches_the_program_though_its_client_leaves() {
+    let (mut sent, mut not_sent) = (0, 0);
+    for polls in 0..8 {
+        let node = Node::start(config()).await;
+        let engine = &node.engine;
+        let sandbox = node.checkout(ALICE).await.unwrap().keep().sandbox;
+        let restart = Some(RestartPolicy { max_restarts: Some(1) });
+        let keep_alive = true;
+        let asked = ProcessRequest { keep_alive, restart, ..shell("sleep 100; exit 1") };
+        let record = start(&node, sandbox, asked).await.unwrap();
+        let of = by(&record);
+        let mut signalling = Box::pin(engine.signal_process(ALICE, sandbox, &of, 15, false));
+        for _ in 0..polls {
+            let mut context = Context::from_waker(Waker::noop());
+            if signalling.as_mut().poll(&mut context).is_ready() {
+                break;
+            }
+            tokio::task::yield_now().await;
+        }
+        drop(signalling);
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        let shown = engine.process(ALICE, sandbox, &of).await.unwrap();
+        if shown.status() == Status::Running {
+            not_sent += 1;
+            // The kernel did not learn of it either: a program that fails is restarted.
+            tokio::time::sleep(Duration::from_secs(150)).await;
+            let shown = engine.process(ALICE, sandbox, &of).await.unwrap();
+            assert_eq!((shown.status(), shown.restarts), (Status::Running, 1), "{polls} polls");
+        } else {
+            sent += 1;
+            assert_eq!(shown.status(), Status::Stopped, "{polls} polls");
+        }
+    }
+    assert!(sent > 0 && not_sent > 0, "{sent} sent, {not_sent} not");
 }
 
 #[tokio::test(start_paused = true)]

@@ -14,6 +14,7 @@ mod disk_limits;
 mod ended_sessions;
 mod events;
 mod eviction;
+mod explanations;
 mod fork_sources;
 mod forks;
 mod freeze_and_sweep;

@@ -222,7 +222,7 @@ fn program_is_not_restarted_when_its_sandbox_ends() {
             rig.live(5_000);
             has_ended(&rig, Status::Killed, Reason::SandboxEnded);
             assert_eq!(rig.over(2).1.reason, Reason::SandboxEnded);
-            assert!(rig.over(2).1.detail.as_deref().unwrap().starts_with("the sandbox ended: "));
+            assert!(rig.over(2).1.detail.as_deref().unwrap().starts_with("the sandbox is gone: "));
             if let Some(late) = restart {
                 rig.end_effect(&late, Outcome::Done);
             }
@@ -242,7 +242,7 @@ fn a_restart_that_finds_its_sandbox_gone_ends_the_sandbox() {
     assert_eq!(rig.count(kill), 1);
     has_ended(&rig, Status::Killed, Reason::SandboxEnded);
     let words = rig.over(1).1.detail.clone().unwrap();
-    assert!(words.ends_with(": gone"), "{words}");
+    assert!(words.ends_with("(gone)"), "{words}");
 }
 
 #[test]
@@ -265,7 +265,7 @@ fn process_reported_too_late_ends_with_its_sandbox() {
         rig.run();
         let later = StartedProcess { process: ProcessId::from_u128(2), ..late };
         let _ = rig.apply(Event::ProcessStarted(later));
-        let words = "the sandbox ended: deleted (returned)";
+        let words = "the sandbox is gone: returned by its user";
         assert_eq!(rig.over(2).1.detail.as_deref(), Some(words), "also when nothing is left of it");
         let next = rig.lease();
         assert_eq!(next.instance == lease.instance, traits == DOCKER, "one of them is wiped");
@@ -343,4 +343,22 @@ fn a_stopping_server_starts_no_program_again() {
     rig.pass(PAUSE_MS);
     assert_eq!(rig.count(restart_process), 0);
     has_ended(&rig, Status::Failed, Reason::RestartFailed);
+}
+
+#[test]
+fn freeze_that_still_waits_for_a_save_is_refused_when_a_program_is_restarted() {
+    let mut rig = Rig::with_pool(template(0, 1), DOCKER);
+    let (session, sandbox) = rig.session();
+    rig.session_work(session);
+    rig.starts_as(sandbox, 1, false, 0, ALWAYS);
+    rig.fails(sandbox, 1);
+    rig.effects.retain(|effect| persist(&effect.action));
+    let request = rig.ask_freeze(sandbox);
+    assert_eq!((rig.count(persist), rig.count(freeze)), (1, 0), "its files are saved first");
+    rig.pass(PAUSE_MS);
+    assert_eq!(rig.refused(request), ErrorCode::SandboxBusy);
+    rig.finish(restart_process, Outcome::Done);
+    rig.finish(persist, Outcome::Done);
+    assert_eq!(rig.count(freeze), 0);
+    assert!(!rig.frozen(sandbox) && rig.overs.is_empty());
 }

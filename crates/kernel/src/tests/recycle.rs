@@ -304,8 +304,8 @@ fn a_lease_that_is_gone_says_why() {
 
     let (mut rig, lease) = used(NATIVE);
     rig.pass(600_000);
-    assert!(lost(&mut rig, lease.lease).contains("lease_expired"));
-    for (death, word) in [(DeathCause::Crash, "crash"), (DeathCause::Oom, "oom")] {
+    assert!(lost(&mut rig, lease.lease).contains("its lease was not renewed in time"));
+    for (death, word) in [(DeathCause::Crash, "crash"), (DeathCause::Oom, "out of memory")] {
         let (mut rig, lease) = used(NATIVE);
         let exec = rig.exec(lease.sandbox);
         rig.die(lease.instance, death);

@@ -487,7 +487,7 @@ impl Rig {
     }
 
     pub(super) fn die(&mut self, instance: InstanceId, cause: DeathCause) {
-        let _ = self.apply(Event::InstanceDied { instance, cause });
+        let _ = self.apply(Event::InstanceDied { instance, cause, detail: None });
     }
 
     /// Moves both clocks without a tick, as if the next event came late.

@@ -156,7 +156,7 @@ impl Rig {
     #[track_caller]
     pub(super) fn dies_of(&mut self, sandbox: SandboxId, cause: DeathCause) {
         let instance = self.instance(sandbox);
-        let _ = self.apply(Event::InstanceDied { instance, cause });
+        let _ = self.apply(Event::InstanceDied { instance, cause, detail: None });
     }
 
     /// Starts a process that keeps a sandbox alive for ever.

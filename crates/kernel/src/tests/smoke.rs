@@ -50,7 +50,11 @@ fn an_outbox_is_empty_when_all_its_lists_are() {
     rig.session_exec(session);
     rig.running_turn(session);
     // A death in the middle of everything has something for each of them.
-    let died = Event::InstanceDied { instance: rig.instance(sandbox), cause: DeathCause::Crash };
+    let died = Event::InstanceDied {
+        instance: rig.instance(sandbox),
+        cause: DeathCause::Crash,
+        detail: None,
+    };
     let _ = rig.kernel.apply(rig.now, died);
     let out = std::mem::take(rig.kernel.outbox());
     assert!(!out.journal.is_empty() && !out.published.is_empty());

@@ -55,16 +55,16 @@ fn calls(rig: &mut Rig, sandbox: SandboxId) -> Vec<(&'static str, Result<Reply, 
 /// Every call on a sandbox and a lease that ended like this says so.
 #[track_caller]
 fn says_why(rig: &mut Rig, out: &CheckedOut, cause: EndCause, returned: Result<(), ErrorCode>) {
-    let words = format!("{} ({})", cause.reason().as_str(), cause.as_str());
+    let words = cause.in_words();
     for (call, answer) in calls(rig, out.sandbox) {
         let refusal = answer.expect_err(call);
         assert_eq!(refusal.code, ErrorCode::SandboxGone, "{call} after {cause:?}");
-        assert!(refusal.cause.contains(&words), "{call}: {}", refusal.cause);
+        assert!(refusal.cause.contains(words), "{call}: {}", refusal.cause);
     }
     let renewed = rig.apply(Event::LeaseRenewed { lease: out.lease, ttl_ms: None });
     let refusal = renewed.expect_err("no renewal");
     assert_eq!(refusal.code, ErrorCode::LeaseLost, "{cause:?}");
-    assert!(refusal.cause.contains(&words), "{}", refusal.cause);
+    assert!(refusal.cause.contains(words), "{}", refusal.cause);
     assert_eq!(rig.kernel.why_lease(out.lease), Some(cause));
     for _ in 0..2 {
         let answer = rig.apply(Event::LeaseReturned { lease: out.lease });

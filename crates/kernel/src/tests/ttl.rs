@@ -238,7 +238,7 @@ fn a_lease_ends_at_its_time_also_when_it_is_running() {
         assert_eq!(rig.instances(kill), [lease.instance]);
         let (broken, refusal) = rig.broken.remove(0);
         assert_eq!((broken, refusal.code), (exec, ErrorCode::SandboxGone));
-        assert!(refusal.cause.contains("lease_expired"), "{}", refusal.cause);
+        assert!(refusal.cause.contains(EndCause::LeaseExpired.in_words()), "{}", refusal.cause);
         assert_eq!(renew(&mut rig, lease.lease, None), Err(ErrorCode::LeaseLost));
         rig.run();
         assert_eq!(rig.end_causes(lease.sandbox), [EndCause::LeaseExpired]);

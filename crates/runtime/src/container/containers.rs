@@ -232,12 +232,12 @@ impl<M: Maker> Shared<M> {
     async fn exit_of(&self, instance: InstanceId, cause: ExitCause) -> Died {
         let killed = Some(ExitStatus::Signal(KILLED));
         match cause {
-            ExitCause::Killed => Died { instance, status: killed, out_of_memory: false },
+            ExitCause::Killed => Died::alone(instance, killed, false),
             ExitCause::Unrequested => {
                 let end = timeout(EXIT_PATIENCE, self.maker.end(instance)).await;
                 let end = end.unwrap_or_default();
                 let out_of_memory = end.out_of_memory || self.maker.memory_ran_out(instance);
-                Died { instance, status: end.status.or(killed), out_of_memory }
+                Died::alone(instance, end.status.or(killed), out_of_memory)
             }
         }
     }

@@ -238,7 +238,7 @@ impl FakeRuntime {
             Some(Fault::Delay(time)) => tokio::time::sleep(time).await,
             Some(Fault::Die { out_of_memory }) => {
                 let status = Some(ExitStatus::Signal(9));
-                let died = Died { instance: spec.instance, status, out_of_memory };
+                let died = Died::alone(spec.instance, status, out_of_memory);
                 return Err(died.error("launch"));
             }
         }

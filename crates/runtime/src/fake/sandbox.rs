@@ -168,7 +168,7 @@ impl FakeSandbox {
 
     /// It exits. The first call wakes waiting callers and reports the death to subscribers.
     pub(crate) fn die(&self, status: Option<ExitStatus>, out_of_memory: bool) {
-        let died = Died { instance: self.spec.instance, status, out_of_memory };
+        let died = Died::alone(self.spec.instance, status, out_of_memory);
         let first = self.phase.send_if_modified(|phase| {
             let first = phase.ended.is_none();
             phase.ended.get_or_insert(died);

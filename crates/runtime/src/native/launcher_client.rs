@@ -103,7 +103,7 @@ struct State {
 
 fn died(instance: InstanceBytes, status: ExitStatus, out_of_memory: bool) -> Died {
     let instance = InstanceId::from_u128(u128::from_be_bytes(instance));
-    Died { instance, status: Some(status), out_of_memory }
+    Died::alone(instance, Some(status), out_of_memory)
 }
 
 fn bytes_of(instance: InstanceId) -> InstanceBytes {

@@ -17,7 +17,7 @@ use super::launcher_client::{LauncherClient, LauncherEvent};
 use super::launcher_process::{self, LauncherProcess};
 use super::run_removal::RunRemoval;
 use super::sandbox::NativeSandbox;
-use crate::deaths::{DeathBoard, Died};
+use crate::deaths::{DeathBoard, Died, LauncherExit};
 use crate::error::{RuntimeError, RuntimeErrorCode};
 use crate::guest_link::LinkSettings;
 use crate::leftovers::Leftovers;
@@ -133,9 +133,11 @@ impl LauncherRun {
         let sandboxes = self.registry().values().filter(live).count();
         for (instance, entry) in &*self.registry() {
             match entry {
-                RegistryEntry::Live(sandbox) => sandbox.link.fail(&Died::with_launcher(*instance)),
+                RegistryEntry::Live(sandbox) => {
+                    sandbox.link.fail(&Died::with_launcher(*instance, None));
+                }
                 RegistryEntry::Launching { instance: record, .. } => {
-                    record.set_died(Died::with_launcher(*instance));
+                    record.set_died(Died::with_launcher(*instance, None));
                 }
             }
         }
@@ -143,10 +145,10 @@ impl LauncherRun {
             Death::Unexpected => Some(sandboxes),
             Death::Requested => None,
         };
-        remove(self.pid, self.name.clone(), self.leftovers.clone(), died).await;
+        let exit = remove(self.pid, self.name.clone(), self.leftovers.clone(), died).await;
         let left: Vec<_> = self.registry().keys().copied().collect();
         for instance in left {
-            self.remove_entry(Died::with_launcher(instance));
+            self.remove_entry(Died::with_launcher(instance, exit));
         }
         self.run_removal.mark_removed();
     }
@@ -192,17 +194,23 @@ impl LauncherRun {
 
 /// Reaps a launcher, and removes what it left. `died` is how many sandboxes died with a launcher
 /// whose end was not requested; that is logged.
-async fn remove(pid: Pid, run: String, leftovers: Leftovers, died: Option<usize>) {
-    // What cannot be removed now is removed by the next `reap_orphans`.
-    let _ = tasks::spawn_blocking(move || {
+async fn remove(
+    pid: Pid,
+    run: String,
+    leftovers: Leftovers,
+    died: Option<usize>,
+) -> Option<LauncherExit> {
+    let removal = tasks::spawn_blocking(move || {
         let exit = launcher_process::reap(pid);
+        let pid = pid.as_raw_nonzero().get();
         if let Some(sandboxes_died) = died {
-            let pid = pid.as_raw_nonzero().get();
             tracing::error!(pid, run, %exit, sandboxes_died, "the launcher died");
         }
-        leftovers.remove_ended_run(&run)
-    })
-    .await;
+        // What cannot be removed now is removed by the next `reap_orphans`.
+        let _ = leftovers.remove_ended_run(&run);
+        LauncherExit { pid, status: exit.status() }
+    });
+    removal.await.ok()
 }
 
 /// Waits until the launcher reports that it is ready.

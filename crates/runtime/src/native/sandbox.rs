@@ -54,7 +54,7 @@ impl Sandbox for NativeSandbox {
                     let attached = self.launcher.attach(self.spec.instance, workspace).await;
                     // Without its launcher the sandbox is gone too.
                     attached.map_err(|error| {
-                        let died = Died::with_launcher(self.spec.instance);
+                        let died = Died::with_launcher(self.spec.instance, None);
                         if is_launcher_gone(error.code) { died.error("claim") } else { error }
                     })
                 }

@@ -272,7 +272,7 @@ impl World {
                     one.death_reported = true;
                 }
                 let boots = self.boots;
-                self.notify(Event::InstanceDied { instance, cause })?;
+                self.notify(Event::InstanceDied { instance, cause, detail: None })?;
                 // A kernel that was killed before finds out when it is started again.
                 if self.boots == boots {
                     checks::terminations::death_reported(self, instance)

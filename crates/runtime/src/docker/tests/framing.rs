@@ -152,7 +152,7 @@ impl Surroundings for NoRuntime {
     }
 
     async fn death(&self) -> Died {
-        Died { instance: InstanceId::from_u128(1), status: None, out_of_memory: false }
+        Died::alone(InstanceId::from_u128(1), None, false)
     }
 }
 

@@ -135,7 +135,7 @@ async fn cancelled_calls_count_until_the_guest_is_done_with_them() {
 async fn broken_connection_fails_every_waiting_caller_with_the_reason() {
     for out_of_memory in [false, true] {
         let instance = InstanceId::from_u128(1);
-        let died = Died { instance, status: Some(ExitStatus::Signal(9)), out_of_memory };
+        let died = Died::alone(instance, Some(ExitStatus::Signal(9)), out_of_memory);
         let scenery = Scenery { died: Some(died), ..Scenery::default() };
         let (link, mut peer) = pair(LinkSettings::default(), scenery);
         let link = Arc::new(link);

@@ -168,8 +168,7 @@ async fn launch_is_done_when_launcher_and_guest_agree_in_any_order() {
         script.say(&FromLauncher::Died { instance, status, out_of_memory: false });
         script.say(&FromLauncher::Done { ticket });
         let sandbox = killing.await.unwrap().unwrap();
-        let died =
-            Died { instance: InstanceId::from_u128(1), status: Some(status), out_of_memory: false };
+        let died = Died::alone(InstanceId::from_u128(1), Some(status), false);
         assert_eq!((sandbox.ended(), deaths.try_next()), (Some(died), Some(died)));
         assert!(native.sandbox(InstanceId::from_u128(1)).is_none());
     }
