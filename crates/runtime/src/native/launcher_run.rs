@@ -198,7 +198,8 @@ async fn remove(pid: Pid, run: String, leftovers: Leftovers, died: Option<usize>
         let exit = launcher_process::reap(pid);
         if let Some(sandboxes_died) = died {
             let pid = pid.as_raw_nonzero().get();
-            tracing::error!(pid, run, %exit, sandboxes_died, "the launcher died");
+            let (signal, exit_code) = (exit.signal(), exit.code());
+            tracing::error!(pid, run, signal, exit_code, sandboxes_died, "the launcher died");
         }
         leftovers.remove_ended_run(&run)
     })
