@@ -8,6 +8,7 @@ use serde_json::json;
 use wire::{Session, Time};
 
 use super::arguments::{ListArgs, SessionArgs};
+use super::last_sandbox::LastSandbox;
 use crate::failure::Failure;
 use crate::output::{Output, Paint};
 use crate::relative_time;
@@ -77,8 +78,15 @@ fn table(sessions: &[Session], now: Time) -> Table {
 }
 
 pub(super) fn show(shown: &SessionArgs, output: &Output) -> Result<ExitCode, Failure> {
-    let session = shown.server.with(async |client| {
-        client.session(shown.session).get().await.map_err(cannot("show the session"))
+    let (session, last) = shown.server.with(async |client| {
+        let session = client.session(shown.session).get().await;
+        let session = session.map_err(cannot("show the session"))?;
+        let last = match session.sandbox_id {
+            None if !shown.json => LastSandbox::find(&client, shown.session).await,
+            None | Some(_) => Ok(None),
+        };
+        // The rest can be shown without it.
+        Ok((session, last.unwrap_or(None)))
     })?;
     if shown.json {
         output.say_value(&session)?;
@@ -91,9 +99,11 @@ pub(super) fn show(shown: &SessionArgs, output: &Output) -> Result<ExitCode, Fai
         SessionStatus::Stopped => "none until the session is resumed",
         SessionStatus::Ended => "none",
     };
-    let sandbox = session
-        .sandbox_id
-        .map_or_else(|| none.to_owned(), |id| format!("{id}, generation {}", session.generation.0));
+    let sandbox = match (session.sandbox_id, last.and_then(|last| last.ended(now))) {
+        (Some(id), _) => format!("{id}, generation {}", session.generation.0),
+        (None, Some(ended)) => format!("{none}; {ended}"),
+        (None, None) => none.to_owned(),
+    };
     let turn = session.turn.map_or_else(
         || "none in progress".to_owned(),
         |turn| format!("{turn} in progress, {} queued", session.queued_turns),
