@@ -102,8 +102,7 @@ fn of_session(session: &Session, last: Option<LastSandbox>, now: Time) -> String
         (Some(id), _) => format!("the session is {status}; its sandbox is {id}"),
         (None, None) => format!("the session is {status}; the server knows no sandbox of it"),
         (None, Some(last)) => {
-            let ended = last.ended(now).unwrap_or_else(|| last.id.to_string());
-            format!("the session is {status} without a sandbox; its last: {ended}")
+            format!("the session is {status} without a sandbox; its last: {}", last.story(now))
         }
     }
 }

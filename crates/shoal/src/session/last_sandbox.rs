@@ -56,11 +56,15 @@ impl LastSandbox {
         }
     }
 
-    /// How it ended, in words; none if it has not.
-    pub(crate) fn ended(&self, now: Time) -> Option<String> {
-        let (at, cause) = self.end?;
-        let ago = relative_time::ago(at, now);
-        Some(format!("{} ended {ago}, cause {}", self.id, cause.as_str()))
+    /// How it ended, in words. A session that has no sandbox and no end of one waits for that end.
+    pub(crate) fn story(&self, now: Time) -> String {
+        match self.end {
+            Some((at, cause)) => {
+                let ago = relative_time::ago(at, now);
+                format!("{} ended {ago}, cause {}", self.id, cause.as_str())
+            }
+            None => format!("{} is being ended", self.id),
+        }
     }
 }
 
@@ -105,9 +109,10 @@ mod tests {
         };
         assert_eq!(after(std::slice::from_ref(&paused)), None);
         let alive = after(&[active(7), terminated(7), active(8)]).unwrap();
-        assert_eq!((alive.id, alive.ended(Time(9_000))), (SandboxId::from_u128(8), None));
+        assert_eq!((alive.id, alive.end), (SandboxId::from_u128(8), None));
+        assert!(alive.story(Time(9_000)).ends_with(" is being ended"));
         let evicted = after(&[active(7), terminated(7), paused]).unwrap();
-        let said = evicted.ended(Time(9_000)).unwrap();
+        let said = evicted.story(Time(9_000));
         assert!(said.ends_with(" ended 4 s ago, cause evicted"), "{said}");
     }
 }

@@ -93,16 +93,16 @@ pub(super) fn show(shown: &SessionArgs, output: &Output) -> Result<ExitCode, Fai
         return Ok(ExitCode::SUCCESS);
     }
     let now = relative_time::now();
-    let none = match session.status {
-        SessionStatus::Starting => "none yet",
-        SessionStatus::Active | SessionStatus::Paused => "none; the next message gets one",
-        SessionStatus::Stopped => "none until the session is resumed",
-        SessionStatus::Ended => "none",
+    let next = match session.status {
+        SessionStatus::Starting => "it is being started",
+        SessionStatus::Active | SessionStatus::Paused => "the next message gets one",
+        SessionStatus::Stopped => "it gets one when it is resumed",
+        SessionStatus::Ended => "the session has ended",
     };
-    let sandbox = match (session.sandbox_id, last.and_then(|last| last.ended(now))) {
+    let sandbox = match (session.sandbox_id, last.map(|last| last.story(now))) {
         (Some(id), _) => format!("{id}, generation {}", session.generation.0),
-        (None, Some(ended)) => format!("{none}; {ended}"),
-        (None, None) => none.to_owned(),
+        (None, Some(story)) => format!("none: {story}; {next}"),
+        (None, None) => format!("none; {next}"),
     };
     let turn = session.turn.map_or_else(
         || "none in progress".to_owned(),
