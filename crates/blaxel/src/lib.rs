@@ -205,7 +205,8 @@ async fn control(
         ("DELETE", name) => sandboxes::remove(app, caller, name, &here).await?,
         _ => return Err(BlaxelError::no_route()),
     };
-    response.extensions_mut().insert(RouteName("/compat/blaxel/sandboxes"));
+    let sandbox = (!name.is_empty()).then_some(name);
+    response.extensions_mut().insert(RouteName { route: "/compat/blaxel/sandboxes", sandbox });
     Ok(response)
 }
 
@@ -217,7 +218,7 @@ async fn sandbox(
     request: Request,
 ) -> Result<Response, BlaxelError> {
     let route = Route::of(&RequestPath::new(raw)?);
-    let name = RouteName(route.name());
+    let name = RouteName { route: route.name(), sandbox: word.map(str::to_owned) };
     let done = match allow(route.needs(request.method()), caller) {
         Ok(()) => at(app, caller, word, route, request).await,
         Err(error) => Err(error),

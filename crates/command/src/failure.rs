@@ -57,6 +57,12 @@ impl Failure {
         Self { exit: UNUSABLE, ..self }
     }
 
+    /// The same failure, because there is no server.
+    #[must_use]
+    pub fn no_server(self) -> Self {
+        Self { exit: NO_SERVER, ..self }
+    }
+
     /// A sandbox could not be used.
     pub fn of_runtime(what: impl Into<String>, error: &RuntimeError) -> Self {
         let killed = error.code == RuntimeErrorCode::OutOfMemory;

@@ -1,11 +1,14 @@
 //! Logs committed decisions, one line each. What happens thousands of times a second is logged at
-//! `debug`, what an operator looks for the next morning at `info`. No line has an environment, a
-//! key or the output of a program.
+//! `debug`, what an operator looks for the next morning at `info`. Values are words of the API. No
+//! line has an environment, the secret of a key or the output of a program.
 
+use model::lifecycle::SessionChange;
 use model::record::JournalEntry;
 use model::why::Ended;
-use model::{LifecycleEvent, TerminatedReason};
+use model::{EndCause, KeyId, LifecycleEvent, SandboxId, SessionId, StoredEvent, TerminatedReason};
+use serde::Serialize;
 use store::Batch;
+use tracing::field::display;
 
 use crate::core::Core;
 
@@ -18,7 +21,11 @@ pub(crate) fn written(core: &Core, batch: &Batch) {
         }
     }
     for stored in &batch.events {
-        event(stored.number, &stored.event);
+        if let LifecycleEvent::SessionChanged { session, change } = stored.event {
+            session_changed(batch, stored, session, change);
+        } else {
+            event(stored.number, &stored.event);
+        }
     }
     if let Some(last) = batch.events.last() {
         core.last_event.send_replace(last.number);
@@ -28,21 +35,90 @@ pub(crate) fn written(core: &Core, batch: &Batch) {
 fn ended(ended: &Ended) {
     let (sandbox, template) = (ended.sandbox, &ended.template);
     let (cause, detail) = (ended.cause.as_str(), ended.detail.as_deref());
+    let session = ended.session.map(display);
+    let lease = ended.lease.map(display);
+    let key = shown(ended.tenant);
+    let short_of = ended.eviction.as_ref().and_then(|eviction| word(&eviction.shortage));
+    if is_routine(ended) {
+        tracing::debug!(
+            %sandbox, %template, cause, detail, session, lease, key, short_of, "a sandbox ended"
+        );
+    } else {
+        tracing::info!(
+            %sandbox, %template, cause, detail, session, lease, key, short_of, "a sandbox ended"
+        );
+    }
+}
+
+/// Whether an end needs no attention.
+fn is_routine(ended: &Ended) -> bool {
     match ended.cause.reason() {
-        TerminatedReason::Deleted | TerminatedReason::Replaced | TerminatedReason::Shutdown => {
-            tracing::debug!(%sandbox, %template, cause, detail, "a sandbox ended");
+        TerminatedReason::Deleted | TerminatedReason::Replaced | TerminatedReason::Shutdown => true,
+        // The death of a launcher fails many launches at once, and has a line of its own. So has a
+        // pool whose launches keep failing.
+        TerminatedReason::Crash => {
+            let is_pools = ended.session.is_none() && ended.lease.is_none();
+            ended.cause == EndCause::LaunchFailed && is_pools
         }
         TerminatedReason::UserAbort
         | TerminatedReason::Idle
         | TerminatedReason::Expired
-        | TerminatedReason::Crash
         | TerminatedReason::Oom
         | TerminatedReason::DiskLimit
         | TerminatedReason::Evicted
-        | TerminatedReason::Policy => {
-            tracing::info!(%sandbox, %template, cause, detail, "a sandbox ended");
-        }
+        | TerminatedReason::Policy => false,
     }
+}
+
+fn session_changed(batch: &Batch, stored: &StoredEvent, id: SessionId, change: SessionChange) {
+    let (sandbox, cause) = match change {
+        SessionChange::Paused | SessionChange::Stopped | SessionChange::Ended => {
+            match end_of_sandbox(batch, id) {
+                Some((sandbox, cause)) => (Some(sandbox), Some(cause.as_str())),
+                None => (sandbox_of(batch, id), None),
+            }
+        }
+        SessionChange::Created | SessionChange::Forked | SessionChange::Resumed => {
+            (sandbox_of(batch, id), None)
+        }
+    };
+    tracing::info!(
+        number = stored.number,
+        session = %id,
+        change = word(&change),
+        sandbox = sandbox.map(display),
+        cause,
+        key = shown(stored.tenant),
+        "a session changed"
+    );
+}
+
+/// The end of a session's sandbox in the same transaction: it is why the session changed.
+fn end_of_sandbox(batch: &Batch, id: SessionId) -> Option<(SandboxId, EndCause)> {
+    batch.events.iter().rev().find_map(|stored| {
+        let LifecycleEvent::SandboxTerminated { session, sandbox_id, cause, .. } = stored.event
+        else {
+            return None;
+        };
+        (session == Some(id)).then_some((sandbox_id, cause))
+    })
+}
+
+fn sandbox_of(batch: &Batch, id: SessionId) -> Option<SandboxId> {
+    batch.entries.iter().rev().find_map(|entry| {
+        let JournalEntry::SessionPut(session) = entry else { return None };
+        if session.id == id { session.sandbox } else { None }
+    })
+}
+
+/// A key, unless it is the one that names none.
+fn shown(key: KeyId) -> Option<tracing::field::DisplayValue<KeyId>> {
+    (key != KeyId::NIL).then(|| display(key))
+}
+
+/// A value as the API has it.
+fn word(value: &impl Serialize) -> Option<String> {
+    serde_json::to_value(value).ok()?.as_str().map(str::to_owned)
 }
 
 fn event(number: u64, event: &LifecycleEvent) {
@@ -51,9 +127,9 @@ fn event(number: u64, event: &LifecycleEvent) {
             tracing::debug!(
                 number,
                 sandbox = %sandbox_id,
-                ?lease,
-                ?session,
-                ?cause,
+                lease = lease.map(display),
+                session = session.map(display),
+                cause = word(cause),
                 "a sandbox was handed out"
             );
         }
@@ -77,13 +153,13 @@ fn event(number: u64, event: &LifecycleEvent) {
             tracing::info!(
                 number,
                 sandbox = %sandbox_id,
-                ?wakefulness,
+                wakefulness = word(wakefulness),
                 because = because.as_str(),
                 "what keeps a sandbox awake changed"
             );
         }
-        // Never stored, so it never comes here.
-        LifecycleEvent::SandboxState { .. } => {}
+        // The first is never stored; the second is logged with the rest of its transaction.
+        LifecycleEvent::SandboxState { .. } | LifecycleEvent::SessionChanged { .. } => {}
         LifecycleEvent::StateLost { session, sandbox_id, reason } => {
             tracing::warn!(
                 number,
@@ -103,14 +179,11 @@ fn event(number: u64, event: &LifecycleEvent) {
         LifecycleEvent::WorkspaceDurable { session, .. } => {
             tracing::debug!(number, %session, "the files of a session are durable");
         }
-        LifecycleEvent::SessionChanged { session, change } => {
-            tracing::info!(number, %session, ?change, "a session changed");
-        }
         LifecycleEvent::TurnStarted { session, turn, .. } => {
             tracing::debug!(number, %session, %turn, "a turn started");
         }
         LifecycleEvent::TurnEnded { session, turn, outcome } => {
-            tracing::debug!(number, %session, %turn, ?outcome, "a turn ended");
+            tracing::debug!(number, %session, %turn, outcome = outcome.as_str(), "a turn ended");
         }
     }
 }

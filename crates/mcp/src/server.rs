@@ -89,6 +89,10 @@ impl Server {
         self.refusal.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
+    fn log(&self, refusal: LoggedRefusal) {
+        *self.refusal.lock().unwrap_or_else(PoisonError::into_inner) = Some(refusal);
+    }
+
     /// Tools that the key may not call are not listed.
     fn shown(&self) -> impl Iterator<Item = &Shown> {
         let role = self.by.caller.role;
@@ -132,12 +136,11 @@ impl Server {
         }
     }
 
-    fn result(&self, done: Result<Value, Refused>) -> CallToolResult {
+    fn result(&self, tool: &Shown, done: Result<Value, Refused>) -> CallToolResult {
         match done {
             Ok(value) => CallToolResult::structured(value),
             Err(refused) => {
-                let logged = LoggedRefusal::from(&refused.refusal);
-                *self.refusal.lock().unwrap_or_else(PoisonError::into_inner) = Some(logged);
+                self.log(LoggedRefusal::from(&refused.refusal).of_tool(&tool.name));
                 let problem = refused.problem(self.by.request_id.to_str().unwrap_or_default());
                 let again = if problem.retryable {
                     "The same call may work later."
@@ -182,6 +185,8 @@ impl ServerHandler for Server {
     ) -> Result<CallToolResponse, ErrorData> {
         let all = self.of.shown();
         let Some(&(tool, needs)) = all.iter().find(|(tool, _)| tool.name == asked.name) else {
+            // Without the name: a client may have sent anything.
+            self.log(LoggedRefusal::new(ErrorCode::InvalidArgument, "the tool does not exist"));
             let cause = format!("the tool {:?} does not exist", asked.name);
             return Err(ErrorData::invalid_params(cause, None));
         };
@@ -189,7 +194,7 @@ impl ServerHandler for Server {
         // client.
         tokio::select! {
             biased;
-            done = self.called(tool, needs, asked) => Ok(self.result(done).into()),
+            done = self.called(tool, needs, asked) => Ok(self.result(tool, done).into()),
             () = context.ct.cancelled() => {
                 Err(ErrorData::internal_error("the client disconnected", None))
             }

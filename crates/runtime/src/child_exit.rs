@@ -1,8 +1,6 @@
 //! Reaping of child processes of the server: the launcher and the keeper. A child that died must be
 //! reaped, or it stays a zombie until the server ends.
 
-use std::fmt;
-
 use guest_protocol::message::ExitStatus;
 use rustix::io::Errno;
 use rustix::process::{Pid, WaitOptions, WaitStatus, waitpid};
@@ -25,21 +23,18 @@ impl ChildExit {
 
     /// The exit as sandboxes report theirs; none if it is unknown.
     pub(crate) fn status(self) -> Option<ExitStatus> {
-        let status = self.0?;
-        let signal = status.terminating_signal().map(ExitStatus::Signal);
-        signal.or_else(|| status.exit_status().map(ExitStatus::Code))
+        let signal = self.signal().map(ExitStatus::Signal);
+        signal.or_else(|| self.code().map(ExitStatus::Code))
     }
-}
 
-impl fmt::Display for ChildExit {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let signal = self.0.and_then(WaitStatus::terminating_signal);
-        let code = self.0.and_then(WaitStatus::exit_status);
-        match (signal, code) {
-            (Some(signal), _) => write!(f, "signal {signal}"),
-            (None, Some(code)) => write!(f, "exit code {code}"),
-            (None, None) => f.write_str("unknown"),
-        }
+    /// The signal that ended it, if one did.
+    pub(crate) fn signal(self) -> Option<i32> {
+        self.0.and_then(WaitStatus::terminating_signal)
+    }
+
+    /// The code with which it exited, if it did.
+    pub(crate) fn code(self) -> Option<i32> {
+        self.0.and_then(WaitStatus::exit_status)
     }
 }
 
@@ -52,11 +47,13 @@ mod tests {
     #[test]
     #[expect(clippy::zombie_processes, reason = "reaping by pid is what this tests")]
     fn child_exit_names_the_code_or_the_signal() {
-        for (line, expected) in [("exit 3", "exit code 3"), ("kill -9 $$", "signal 9")] {
+        for (line, signal, code) in [("exit 3", None, Some(3)), ("kill -9 $$", Some(9), None)] {
             let child = Command::new("/bin/sh").args(["-c", line]).spawn().unwrap();
             let pid = Pid::from_raw(child.id().cast_signed()).unwrap();
-            assert_eq!(ChildExit::reap(pid).to_string(), expected);
-            assert_eq!(ChildExit::reap(pid).to_string(), "unknown", "it is reaped");
+            let exit = ChildExit::reap(pid);
+            assert_eq!((exit.signal(), exit.code()), (signal, code));
+            let again = ChildExit::reap(pid);
+            assert_eq!((again.signal(), again.code()), (None, None), "it is reaped");
         }
     }
 }

@@ -9,6 +9,7 @@ mod completions;
 mod config;
 mod cp;
 mod create;
+mod data_dir_lock;
 mod doctor;
 mod events;
 mod exec;

@@ -1,26 +1,31 @@
-//! `shoal why`: explains the state of a sandbox, or how it ended.
+//! `shoal why`: explains the state of a sandbox, or how it ended. For a session it explains the
+//! sandbox that the session has, or had last.
 
 use std::process::ExitCode;
 
-use model::SandboxId;
-use wire::{Candidate, Time, Why, WhyAlive, WhyEnded};
+use client::{Client, ClientError};
+use model::{ErrorCode, SandboxId, SessionId};
+use wire::{Candidate, Session, Time, Why, WhyAlive, WhyEnded};
 
 use crate::failure::Failure;
 use crate::output::{Output, Paint};
 use crate::relative_time;
 use crate::server::{Server, cannot};
+use crate::session::LastSandbox;
 
 /// Arguments of `shoal why`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  \
     shoal why SANDBOX                  in a sentence, and the facts behind it\n  \
+    shoal why SESSION                  the same for the sandbox that a session has, or had last\n  \
     shoal why SANDBOX --json | jq .cause\n\n\
-    The server remembers how a sandbox ended.\n\n\
-    Exit codes: 0; 1 if the server knows no such sandbox; 3 if there is no server.")]
+    The server remembers how a sandbox ended. `reason` is one of a few words for programs, such as\n\
+    `crash` or `policy`; `cause` says exactly which rule ended it, such as `probe_failed`.\n\n\
+    Exit codes: 0; 1 if the server knows no such sandbox or session; 3 if there is no server.")]
 pub(crate) struct Arguments {
-    /// The sandbox
-    #[arg(value_name = "SANDBOX")]
-    sandbox: SandboxId,
+    /// The sandbox, or a session
+    #[arg(value_name = "SANDBOX|SESSION")]
+    id: SandboxId,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -28,17 +33,83 @@ pub(crate) struct Arguments {
     server: Server,
 }
 
+/// What there is to explain.
+enum Explained {
+    Sandbox(Why),
+    /// A session, and its sandbox if the server still knows one.
+    Session(Box<Session>, Option<LastSandbox>, Option<Why>),
+}
+
 pub(crate) fn main(arguments: &Arguments, output: &Output) -> Result<ExitCode, Failure> {
-    let why = arguments.server.with(async |client| {
-        let sandbox = client.sandbox(arguments.sandbox);
-        sandbox.why().await.map_err(cannot("explain the sandbox"))
-    })?;
-    if arguments.json {
-        output.say_value(&why)?;
-        return Ok(ExitCode::SUCCESS);
+    let explained = arguments.server.with(async |client| explain(&client, arguments.id).await)?;
+    match (&explained, arguments.json) {
+        (Explained::Sandbox(why) | Explained::Session(_, _, Some(why)), true) => {
+            output.say_value(why)?;
+        }
+        (Explained::Session(session, _, None), true) => output.say_value(session)?,
+        (Explained::Sandbox(why), false) => print(why, output),
+        (Explained::Session(session, last, why), false) => {
+            output.say(&of_session(session, *last, relative_time::now()));
+            if let Some(why) = why {
+                print(why, output);
+            }
+        }
     }
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn explain(client: &Client, id: SandboxId) -> Result<Explained, Failure> {
+    let unknown = match client.sandbox(id).why().await {
+        Ok(why) => return Ok(Explained::Sandbox(why)),
+        Err(error) => error,
+    };
+    let failed = cannot("explain the sandbox");
+    if unknown.code() != Some(ErrorCode::SandboxUnknown) {
+        return Err(failed(unknown));
+    }
+    let session_id = SessionId::from_u128(id.as_u128());
+    let session = match client.session(session_id).get().await {
+        Ok(session) => session,
+        Err(error) if error.code() == Some(ErrorCode::SessionUnknown) => {
+            return Err(failed(unknown));
+        }
+        Err(error) => return Err(cannot("explain the session")(error)),
+    };
+    let last = match session.sandbox_id {
+        Some(id) => Some(LastSandbox { id, end: None }),
+        None => LastSandbox::find(client, session_id).await.map_err(cannot("read events"))?,
+    };
+    let why = match last {
+        Some(last) => known(client.sandbox(last.id).why().await)?,
+        None => None,
+    };
+    Ok(Explained::Session(Box::new(session), last, why))
+}
+
+/// None if the server has forgotten the sandbox.
+fn known(why: Result<Why, ClientError>) -> Result<Option<Why>, Failure> {
+    match why {
+        Ok(why) => Ok(Some(why)),
+        Err(error) if error.code() == Some(ErrorCode::SandboxUnknown) => Ok(None),
+        Err(error) => Err(cannot("explain the sandbox")(error)),
+    }
+}
+
+/// The line about a session, before what its sandbox has to say.
+fn of_session(session: &Session, last: Option<LastSandbox>, now: Time) -> String {
+    let status = session.status.as_str();
+    match (session.sandbox_id, last) {
+        (Some(id), _) => format!("the session is {status}; its sandbox is {id}"),
+        (None, None) => format!("the session is {status}; the server knows no sandbox of it"),
+        (None, Some(last)) => {
+            format!("the session is {status} without a sandbox; its last: {}", last.story(now))
+        }
+    }
+}
+
+fn print(why: &Why, output: &Output) {
     output.say(&output.paint(Paint::Strong, why.summary()));
-    let facts = match &why {
+    let facts = match why {
         Why::Alive(alive) => of_life(alive, relative_time::now()),
         Why::Ended(ended) => of_end(ended, relative_time::now()),
     };
@@ -46,7 +117,6 @@ pub(crate) fn main(arguments: &Arguments, output: &Output) -> Result<ExitCode, F
     for (name, fact) in facts {
         output.say(&format!("  {name:width$}  {fact}"));
     }
-    Ok(ExitCode::SUCCESS)
 }
 
 type Fact = (&'static str, String);

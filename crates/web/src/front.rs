@@ -67,9 +67,15 @@ impl Needs {
     }
 }
 
-/// The route of a request, if only its handler knows it: put into the extensions of the answer.
-#[derive(Debug, Clone, Copy)]
-pub struct RouteName(pub &'static str);
+/// The route of a request and the name of its sandbox, if only the handler knows them: put into the
+/// extensions of the answer.
+#[derive(Debug, Clone)]
+pub struct RouteName {
+    /// The route.
+    pub route: &'static str,
+    /// The name of the sandbox, if the path has one.
+    pub sandbox: Option<String>,
+}
 
 /// Marks an answer that came from inside a sandbox: the front must not change its headers.
 #[derive(Debug, Clone, Copy)]
@@ -126,6 +132,8 @@ where
         let mut record = RequestRecord {
             app,
             route: self.front.route,
+            uri: request.uri().clone(),
+            sandbox_name: None,
             dialect: self.front.dialect_of(request.uri().path()),
             method: method_label(request.method()),
             id,

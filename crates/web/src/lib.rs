@@ -20,6 +20,7 @@ pub mod input_checks;
 pub mod key_watch;
 pub mod long_lived;
 pub mod metrics;
+mod named_in_path;
 pub mod octal;
 #[cfg(feature = "schema")]
 pub mod openapi;

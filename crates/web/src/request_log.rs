@@ -1,18 +1,21 @@
-//! The request log: one line and one metric per request. The line has the error code of a refusal
-//! and, for failures of the server itself, the cause. It must never have bodies, environments, keys
-//! or causes that quote the client.
+//! The request log: one line and one metric per request. The line has what the path names, the
+//! error code of a refusal and, for failures of the server itself, the cause. It must never have
+//! queries, bodies, environments, secrets of keys or causes that quote the client.
 
 use std::any::Any;
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::response::{IntoResponse as _, Response};
-use http::{HeaderValue, Method};
+use http::{HeaderValue, Method, Uri};
 use model::{ErrorCode, KeyId, Refusal};
 use tokio::time::Instant;
+use tracing::Level;
 
 use crate::app::{App, InProgress};
 use crate::dialect::Dialect;
 use crate::front::{OfInside, RouteName};
+use crate::named_in_path::{self, NamedInPath};
 use crate::refused::Refused;
 use crate::request_id::X_REQUEST_ID;
 
@@ -24,6 +27,8 @@ pub struct LoggedRefusal {
     pub code: ErrorCode,
     /// The cause, if the server itself failed.
     pub cause: Option<String>,
+    /// The tool that refused, if a tool was called: its refusals are answered with status 200.
+    pub tool: Option<String>,
 }
 
 impl LoggedRefusal {
@@ -33,7 +38,13 @@ impl LoggedRefusal {
             code,
             ErrorCode::Internal | ErrorCode::PersistFailed | ErrorCode::StoreUnavailable
         );
-        Self { code, cause: is_ours.then(|| cause.to_owned()) }
+        Self { code, cause: is_ours.then(|| cause.to_owned()), tool: None }
+    }
+
+    /// The same, of a tool of this name.
+    #[must_use]
+    pub fn of_tool(self, name: &str) -> Self {
+        Self { tool: Some(name.to_owned()), ..self }
     }
 
     /// For an error of a dialect that has a status and no code; none if the status fits no code.
@@ -64,6 +75,9 @@ impl From<&Refusal> for LoggedRefusal {
 pub(crate) struct RequestRecord {
     pub(crate) app: App,
     pub(crate) route: &'static str,
+    pub(crate) uri: Uri,
+    /// The name of its sandbox in a dialect.
+    pub(crate) sandbox_name: Option<String>,
     pub(crate) dialect: Arc<dyn Dialect>,
     pub(crate) method: &'static str,
     pub(crate) id: HeaderValue,
@@ -87,8 +101,9 @@ impl RequestRecord {
         }
         let of_dialect = response.extensions_mut().remove::<LoggedRefusal>();
         self.refusal = self.refusal.take().or(of_dialect);
-        if let Some(RouteName(route)) = response.extensions_mut().remove() {
+        if let Some(RouteName { route, sandbox }) = response.extensions_mut().remove() {
             self.route = route;
+            self.sandbox_name = sandbox;
         }
         if response.extensions_mut().remove::<OfInside>().is_none() {
             self.dialect.add_default_headers(response);
@@ -101,19 +116,61 @@ impl RequestRecord {
     fn log(&self, status: u16) {
         let took = self.began.elapsed();
         self.app.metrics.answered(self.route, self.method, status, took);
-        let (method, route, id) = (self.method, self.route, self.id());
-        let key = self.key.unwrap_or(KeyId::NIL);
-        let us = took.as_micros() as u64;
-        let code = self.refusal.as_ref().map(|refusal| refusal.code.as_str());
-        let cause = self.refusal.as_ref().and_then(|refusal| refusal.cause.as_deref());
+        let is_ours = self.refusal.as_ref().is_some_and(|refusal| refusal.cause.is_some());
         match status {
-            // A tool of MCP that failed is answered with status 200.
-            _ if cause.is_some() => {
-                tracing::warn!(method, route, status, us, id, %key, code, cause, "request");
-            }
-            500.. => tracing::warn!(method, route, status, us, id, %key, code, cause, "request"),
-            400.. => tracing::info!(method, route, status, us, id, %key, code, cause, "request"),
-            _ => tracing::debug!(method, route, status, us, id, %key, code, cause, "request"),
+            500.. => self.write(Level::WARN, status, took),
+            _ if is_ours => self.write(Level::WARN, status, took),
+            400.. => self.write(Level::INFO, status, took),
+            _ if self.refusal.is_some() => self.write(Level::INFO, status, took),
+            // Most requests end here, and most servers do not log at this level.
+            _ if tracing::enabled!(Level::DEBUG) => self.write(Level::DEBUG, status, took),
+            _ => {}
+        }
+    }
+
+    fn write(&self, level: Level, status: u16, took: Duration) {
+        let mut named = NamedInPath::read(self.route, self.uri.path());
+        named.sandbox =
+            named.sandbox.or_else(|| named_in_path::name(self.sandbox_name.as_deref()?));
+        // An hour is long enough: an answer that is a stream counts until it begins.
+        let took_ms = f64::from(u32::try_from(took.as_micros()).unwrap_or(u32::MAX)) / 1000.0;
+        let code = self.refusal.as_ref().map(|refusal| refusal.code);
+        let message = match code {
+            Some(ErrorCode::ClientGone) => "the client of a request disconnected",
+            Some(_) => "a request was refused",
+            None => "a request was answered",
+        };
+        // A level must be known when the program is compiled, so each has a line of its own.
+        macro_rules! line {
+            ($level:expr) => {
+                tracing::event!(
+                    $level,
+                    method = self.method,
+                    route = self.route,
+                    sandbox = named.sandbox,
+                    session = named.session,
+                    lease = named.lease,
+                    template = named.template,
+                    image = named.image,
+                    process = named.process,
+                    turn = named.turn,
+                    agent = named.agent,
+                    named_key = named.named_key,
+                    tool = self.refusal.as_ref().and_then(|refusal| refusal.tool.as_deref()),
+                    status,
+                    code = code.map(ErrorCode::as_str),
+                    cause = self.refusal.as_ref().and_then(|refusal| refusal.cause.as_deref()),
+                    took_ms,
+                    key = self.key.map(tracing::field::display),
+                    request_id = self.id(),
+                    "{message}"
+                )
+            };
+        }
+        match level {
+            Level::WARN => line!(Level::WARN),
+            Level::INFO => line!(Level::INFO),
+            _ => line!(Level::DEBUG),
         }
     }
 
@@ -124,7 +181,7 @@ impl RequestRecord {
         let panic = text.unwrap_or("a panic without a message");
         tracing::error!(
             route = self.route,
-            id = self.id(),
+            request_id = self.id(),
             panic,
             "the handler of a request panicked"
         );
@@ -136,7 +193,7 @@ impl Drop for RequestRecord {
     fn drop(&mut self) {
         if !self.answered {
             let code = ErrorCode::ClientGone;
-            self.refusal = Some(LoggedRefusal { code, cause: None });
+            self.refusal = Some(LoggedRefusal::new(code, ""));
             self.log(code.status());
         }
     }
@@ -157,114 +214,4 @@ pub(crate) fn method_label(method: &Method) -> &'static str {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::collections::BTreeMap;
-    use std::fmt::Debug;
-    use std::sync::{Mutex, PoisonError};
-
-    use axum::body::Body;
-    use axum::extract::Request;
-    use tower_service::Service as _;
-    use tracing::field::{Field, Visit};
-    use tracing::span::{Attributes, Id, Record};
-    use tracing::{Event, Metadata, Subscriber};
-
-    use super::*;
-    use crate::dialect;
-    use crate::front::{Front, Needs};
-
-    type Line = BTreeMap<&'static str, String>;
-
-    /// Collects the fields of all log lines.
-    #[derive(Clone, Default)]
-    struct Lines(Arc<Mutex<Vec<Line>>>);
-
-    struct Fields<'a>(&'a mut Line);
-
-    impl Visit for Fields<'_> {
-        fn record_str(&mut self, field: &Field, value: &str) {
-            self.0.insert(field.name(), value.to_owned());
-        }
-
-        fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
-            self.0.insert(field.name(), format!("{value:?}"));
-        }
-    }
-
-    impl Subscriber for Lines {
-        fn enabled(&self, _: &Metadata<'_>) -> bool {
-            true
-        }
-
-        fn new_span(&self, _: &Attributes<'_>) -> Id {
-            Id::from_u64(1)
-        }
-
-        fn record(&self, _: &Id, _: &Record<'_>) {}
-
-        fn record_follows_from(&self, _: &Id, _: &Id) {}
-
-        fn event(&self, event: &Event<'_>) {
-            let mut line = Line::new();
-            event.record(&mut Fields(&mut line));
-            self.0.lock().unwrap_or_else(PoisonError::into_inner).push(line);
-        }
-
-        fn enter(&self, _: &Id) {}
-
-        fn exit(&self, _: &Id) {}
-    }
-
-    /// The line of a request whose handler answers like this.
-    async fn logged(answer: impl Fn() -> Response + Clone + Send + Sync + 'static) -> Line {
-        let (app, _stop) = App::for_tests().await;
-        let (needs, dialect) = (Needs::Public, dialect::own());
-        let front = Front { app, route: "/x", needs, takes_body: false, dialect };
-        let handler = move || std::future::ready(answer());
-        let mut router =
-            axum::Router::new().route("/x", axum::routing::get(handler).route_layer(front));
-        let request = Request::get("/x").header("host", "localhost").body(Body::empty()).unwrap();
-        let lines = Lines::default();
-        let guard = tracing::subscriber::set_default(lines.clone());
-        let _: Response = router.call(request).await.unwrap();
-        drop(guard);
-        let mut lines = lines.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        lines.retain(|line| line.get("message").is_some_and(|text| text == "request"));
-        assert_eq!(lines.len(), 1, "{lines:?}");
-        lines.remove(0)
-    }
-
-    #[tokio::test]
-    async fn request_log_has_the_code_of_a_refusal_and_the_cause_of_our_own_failures() {
-        let refuse = |code, cause: &'static str| move || Refused::new(code, cause).into_response();
-        let line = logged(refuse(ErrorCode::InvalidArgument, "env: hunter2 is wrong")).await;
-        assert_eq!(line["code"], "invalid_argument");
-        assert_eq!(line.get("cause"), None, "it may quote the client: {line:?}");
-        let line = logged(refuse(ErrorCode::Internal, "the table is inconsistent")).await;
-        assert_eq!((&*line["code"], &*line["status"]), ("internal", "500"));
-        assert_eq!(line["cause"], "the table is inconsistent");
-        let line = logged(|| Response::new(Body::empty())).await;
-        assert_eq!((line.get("code"), line.get("cause")), (None, None), "{line:?}");
-    }
-
-    #[tokio::test]
-    async fn request_log_has_the_code_of_an_error_that_a_dialect_wrote() {
-        let of_dialect = || {
-            let mut response = Response::new(Body::empty());
-            *response.status_mut() = http::StatusCode::INTERNAL_SERVER_ERROR;
-            let noted = LoggedRefusal::of_status(500, "stored agent cannot be decoded");
-            response.extensions_mut().insert(noted.unwrap());
-            response
-        };
-        let line = logged(of_dialect).await;
-        assert_eq!(line["code"], "internal");
-        assert_eq!(line["cause"], "stored agent cannot be decoded");
-    }
-
-    #[tokio::test]
-    async fn request_log_of_a_panic_has_the_code_internal() {
-        let line = logged(|| panic!("on purpose")).await;
-        assert_eq!((&*line["code"], &*line["status"]), ("internal", "500"));
-        assert!(!line["cause"].contains("on purpose"), "{line:?}");
-    }
-}
+mod tests;

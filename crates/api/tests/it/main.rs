@@ -23,6 +23,7 @@ mod ports;
 mod processes;
 mod raw_client;
 mod refusals;
+mod request_log;
 mod sessions;
 mod stage;
 mod terminals;

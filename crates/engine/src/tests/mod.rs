@@ -2,6 +2,7 @@
 
 mod basics;
 mod clocks;
+mod decision_log;
 mod faults;
 mod harness_holds;
 mod harnesses;

@@ -204,7 +204,8 @@ async fn remove(
         let exit = launcher_process::reap(pid);
         let pid = pid.as_raw_nonzero().get();
         if let Some(sandboxes_died) = died {
-            tracing::error!(pid, run, %exit, sandboxes_died, "the launcher died");
+            let (signal, exit_code) = (exit.signal(), exit.code());
+            tracing::error!(pid, run, signal, exit_code, sandboxes_died, "the launcher died");
         }
         // What cannot be removed now is removed by the next `reap_orphans`.
         let _ = leftovers.remove_ended_run(&run);

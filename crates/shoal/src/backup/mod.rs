@@ -3,7 +3,6 @@
 //! locks it meanwhile. It reads the keys of the node from their files in both cases: they never
 //! cross the network.
 
-mod data_dir_lock;
 pub(crate) mod manifest;
 mod stream;
 mod writer;
@@ -19,6 +18,7 @@ use self::manifest::{KEY_FILES, Manifest, NODE_KEY};
 use self::stream::BackupSummary;
 use self::writer::BackupWriter;
 use crate::config::{self, ConfigError, HostContext, Overrides};
+use crate::data_dir_lock;
 use crate::failure::Failure;
 use crate::output::Output;
 

@@ -27,7 +27,7 @@ pub(super) fn show(parts: &Parts<'_>, engine: &Engine, address: SocketAddr) {
         );
     }
     if !io::stdout().is_terminal() {
-        tracing::info!(%address, key, data_dir, version, "ready");
+        tracing::info!(%address, key_file = key, data_dir, version, "ready");
         if let Some(ash) = ash {
             tracing::info!(address = %ash, "ready for clients of Ash");
         }

@@ -8,6 +8,7 @@ use std::net::SocketAddr;
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use client::{ADDRESS_FILE, ADMIN_KEY_FILE};
 use model::WorkspaceId;
@@ -42,6 +43,9 @@ const NODE_REMEDY: &str = "nothing was changed: put the id back, which container
 const STORE_REMEDY: &str = "nothing was changed: if shoal.db beside it is the database that these \
     files belong to, remove the file, and it is made again; if not, bring that database back first, or \
     choose another directory with --data-dir";
+/// How often, and after which pause, a lock that is taken is tried again.
+const LOCK_TRIES: u32 = 5;
+const LOCK_PAUSE: Duration = Duration::from_millis(20);
 /// Longest process id that is read from the lock file.
 const PID_BYTES_MAX: u64 = 20;
 
@@ -74,7 +78,7 @@ impl DataDir {
             .mode(0o600)
             .open(path.join(LOCK_FILE))
             .map_err(failed)?;
-        match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+        match lock_patiently(&lock) {
             Ok(()) => {}
             Err(Errno::WOULDBLOCK) => return Err(taken(path, &mut lock)),
             Err(error) => return Err(failed(error.into())),
@@ -270,6 +274,20 @@ impl Drop for DataDir {
         }
         // If this fails, the next start removes it.
         let _ = remove(&self.path.join(MEMORY));
+    }
+}
+
+/// Takes the lock. A command that looks whether a server runs holds it for a moment.
+fn lock_patiently(lock: &File) -> Result<(), Errno> {
+    let mut tries = 0;
+    loop {
+        match flock(lock, FlockOperation::NonBlockingLockExclusive) {
+            Err(Errno::WOULDBLOCK) if tries < LOCK_TRIES => {
+                tries += 1;
+                std::thread::sleep(LOCK_PAUSE);
+            }
+            locked => return locked,
+        }
     }
 }
 

@@ -8,6 +8,7 @@ use serde_json::json;
 use wire::{Session, Time};
 
 use super::arguments::{ListArgs, SessionArgs};
+use super::last_sandbox::LastSandbox;
 use crate::failure::Failure;
 use crate::output::{Output, Paint};
 use crate::relative_time;
@@ -77,23 +78,32 @@ fn table(sessions: &[Session], now: Time) -> Table {
 }
 
 pub(super) fn show(shown: &SessionArgs, output: &Output) -> Result<ExitCode, Failure> {
-    let session = shown.server.with(async |client| {
-        client.session(shown.session).get().await.map_err(cannot("show the session"))
+    let (session, last) = shown.server.with(async |client| {
+        let session = client.session(shown.session).get().await;
+        let session = session.map_err(cannot("show the session"))?;
+        let last = match session.sandbox_id {
+            None if !shown.json => LastSandbox::find(&client, shown.session).await,
+            None | Some(_) => Ok(None),
+        };
+        // The rest can be shown without it.
+        Ok((session, last.unwrap_or(None)))
     })?;
     if shown.json {
         output.say_value(&session)?;
         return Ok(ExitCode::SUCCESS);
     }
     let now = relative_time::now();
-    let none = match session.status {
-        SessionStatus::Starting => "none yet",
-        SessionStatus::Active | SessionStatus::Paused => "none; the next message gets one",
-        SessionStatus::Stopped => "none until the session is resumed",
-        SessionStatus::Ended => "none",
+    let next = match session.status {
+        SessionStatus::Starting => "it is being started",
+        SessionStatus::Active | SessionStatus::Paused => "the next message gets one",
+        SessionStatus::Stopped => "it gets one when it is resumed",
+        SessionStatus::Ended => "the session has ended",
     };
-    let sandbox = session
-        .sandbox_id
-        .map_or_else(|| none.to_owned(), |id| format!("{id}, generation {}", session.generation.0));
+    let sandbox = match (session.sandbox_id, last.map(|last| last.story(now))) {
+        (Some(id), _) => format!("{id}, generation {}", session.generation.0),
+        (None, Some(story)) => format!("none: {story}; {next}"),
+        (None, None) => format!("none; {next}"),
+    };
     let turn = session.turn.map_or_else(
         || "none in progress".to_owned(),
         |turn| format!("{turn} in progress, {} queued", session.queued_turns),

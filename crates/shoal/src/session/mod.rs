@@ -2,6 +2,7 @@
 
 mod arguments;
 mod history;
+mod last_sandbox;
 mod listing;
 mod logs;
 mod turns;
@@ -14,6 +15,7 @@ use wire::Session;
 
 pub(crate) use self::arguments::Arguments;
 use self::arguments::{Act, CpArgs, CreateArgs, EndArgs, EventsArgs, SessionArgs};
+pub(crate) use self::last_sandbox::LastSandbox;
 use crate::failure::Failure;
 use crate::output::Output;
 use crate::server::{Server, cannot};

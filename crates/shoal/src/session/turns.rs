@@ -204,17 +204,8 @@ impl<'o> TurnPrinter<'o> {
     }
 
     fn sandbox(&self, data: &Value) {
-        if data["state_lost"] == true {
-            self.output.note("the files of this session are lost: it starts without files");
-        }
-        match data["cause"].as_str() {
-            Some("replaced") => {
-                self.output.remark("the sandbox of the session had ended: it has a new one");
-            }
-            Some("resumed") => {
-                self.output.remark("the sandbox of the session was asleep: it is resumed");
-            }
-            Some(_) | None => {}
+        if let Some(text) = replacement(data) {
+            self.output.note(&text);
         }
     }
 
@@ -238,5 +229,43 @@ impl<'o> TurnPrinter<'o> {
             self.output.say(&text);
         }
         0
+    }
+}
+
+/// What the user must know about the sandbox of a turn: none if it is the one before, or the first.
+fn replacement(data: &Value) -> Option<String> {
+    let lost = data["state_lost"] == true;
+    let before = match data["cause"].as_str() {
+        Some("replaced") => "the sandbox of the session had ended",
+        Some("resumed") => "the sandbox of the session was asleep",
+        Some(_) | None => return lost.then(|| "files of the session are lost".to_owned()),
+    };
+    let files = if lost { "files are lost" } else { "the files are those that were saved last" };
+    Some(format!("{before}: the session has a new one without processes, and {files}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn replacement_of_a_sandbox_is_told_in_one_line() {
+        let told = |cause: &str, state_lost: bool| {
+            replacement(&json!({ "cause": cause, "state_lost": state_lost }))
+        };
+        assert_eq!(told("created", false), None);
+        assert_eq!(told("reconnected", false), None);
+        for (cause, lost, parts) in [
+            ("replaced", false, ["had ended", "without processes", "saved last"]),
+            ("replaced", true, ["had ended", "without processes", "files are lost"]),
+            ("resumed", false, ["was asleep", "without processes", "saved last"]),
+            ("created", true, ["files", "of the session", "are lost"]),
+        ] {
+            let said = told(cause, lost).unwrap();
+            assert!(parts.iter().all(|part| said.contains(part)), "{said}");
+            assert_eq!(said.lines().count(), 1, "{said}");
+        }
     }
 }

@@ -5,6 +5,7 @@ use std::os::unix::fs::PermissionsExt as _;
 
 use rustix::process::Signal;
 
+use crate::acceptance::machine::launcher;
 use crate::shell::{able, eventually, finish};
 use crate::test_server::{Scratch, TestServer, isolated_command, names, output_of};
 
@@ -27,6 +28,64 @@ fn without_a_server_commands_say_how_to_start_one() {
         assert!(said.stderr.contains("no server at http://127.0.0.1:1"), "{}", said.stderr);
         assert!(said.stderr.contains("shoal serve"), "{}", said.stderr);
     }
+}
+
+/// A program that stands for another server: it must never get the key of a data directory.
+#[test]
+fn key_of_a_stopped_server_is_sent_to_no_other_server() {
+    let scratch = Scratch::new();
+    let other = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    other.set_nonblocking(true).unwrap();
+    let address = format!("http://{}", other.local_addr().unwrap());
+    let listen = other.local_addr().unwrap().to_string();
+    let data = scratch.0.join("data");
+    std::fs::create_dir(&data).unwrap();
+    std::fs::write(data.join("admin.key"), "secret-of-another\n").unwrap();
+    let data = data.to_str().unwrap();
+    let named = ["ps", "--data-dir", data];
+    let refused = |words: &[&str], variables: &[(&str, &str)]| {
+        let mut command = isolated_command(words);
+        command.envs(variables.iter().copied());
+        let said = output_of(finish(command.spawn().unwrap(), &[]));
+        assert_eq!(said.code, Some(3), "{said:?}");
+        let parts = [&*format!("no server for {data}"), "shoal serve --data-dir", "--server"];
+        assert!(parts.iter().all(|part| said.stderr.contains(part)), "{}", said.stderr);
+        let came = other.accept().map(|_| ()).map_err(|error| error.kind());
+        assert_eq!(came, Err(std::io::ErrorKind::WouldBlock), "nothing was sent");
+    };
+    // At the address where a server listens by default, as the configuration has it.
+    refused(&named, &[("SHOAL_LISTEN", &listen)]);
+    // At the address in the environment, which is not that of this data directory.
+    refused(&named, &[("SHOAL_URL", &address)]);
+    refused(&["ps"], &[("SHOAL_LISTEN", &listen), ("SHOAL_DATA_DIR", data)]);
+    // At the address that a killed server left.
+    std::fs::write(scratch.0.join("data/address"), &address).unwrap();
+    std::fs::write(scratch.0.join("data/lock"), "1\n").unwrap();
+    refused(&named, &[]);
+}
+
+#[test]
+fn log_of_a_launcher_that_dies_is_one_line() {
+    if !able() {
+        return;
+    }
+    let served = TestServer::start();
+    let data = served.data();
+    let key_file = format!("key_file=\"{}\"", data.join("admin.key").display());
+    assert!(served.log().contains(&key_file), "{}", served.log());
+    let server = served.pid().as_raw_nonzero().get().cast_unsigned();
+    let killed = launcher(server);
+    killed.signal(Signal::KILL);
+    eventually("a sandbox can be made again", || {
+        let is_new = served.log().contains("a new launcher was started");
+        is_new && served.run(&["exec", "--stdin=no", "--", "true"]).code == Some(0)
+    });
+    let log = served.log();
+    let died: Vec<_> = log.lines().filter(|line| line.contains("the launcher died")).collect();
+    assert_eq!(died.len(), 1, "{log}");
+    let pid = format!("pid={}", killed.pid);
+    assert!(died[0].contains(&pid) && died[0].contains("signal=9"), "{log}");
+    assert!(!log.contains("launch_failed"), "{log}");
 }
 
 #[test]

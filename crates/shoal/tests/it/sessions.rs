@@ -152,6 +152,45 @@ fn session_files_survive_abort_and_idleness_and_stay_private() {
     assert_eq!(served.text(&["session", "send", &id, "cat f"]), "mine", "a copy is a copy");
 }
 
+/// A session whose sandbox went to sleep: what its user reads about that at each command.
+#[test]
+fn session_says_that_its_sandbox_slept_and_was_replaced() {
+    if !able() {
+        return;
+    }
+    let flags = ["--set", "node.idle_timeout_ms=4000", "--set", "node.sweep_interval_ms=100"];
+    let served = TestServer::start_on(Scratch::new(), &flags);
+    let id = served.text(&["session", "create"]);
+    let shown = || served.json(&["session", "show", "--json", &id]);
+    let sandbox = shown()["sandbox_id"].as_str().unwrap().to_owned();
+    let alive = served.text(&["why", &id]);
+    assert!(alive.contains(&format!("its sandbox is {sandbox}")), "{alive}");
+    eventually("it is put to sleep", || shown()["status"] == "paused");
+
+    let said = served.text(&["session", "show", &id]);
+    let line = said.lines().find(|line| line.starts_with("sandbox")).unwrap();
+    let parts = ["none", &*sandbox, "ended", "ago", "cause idle"];
+    assert!(parts.iter().all(|part| line.contains(part)), "{said}");
+
+    let why = served.text(&["why", &id]);
+    assert!(why.contains("the session is paused") && why.contains(&sandbox), "{why}");
+    assert!(why.contains("put to sleep because it was idle"), "{why}");
+    assert!(served.json(&["why", "--json", &id])["summary"].is_string());
+    let help = served.text(&["why", "--help"]);
+    assert!(help.contains("SANDBOX|SESSION"), "{help}");
+
+    let sent = served.run(&["session", "send", &id, "echo hi"]);
+    assert_eq!((sent.code, sent.text()), (Some(0), "hi\n"), "{sent:?}");
+    assert_eq!(sent.stderr.lines().count(), 1, "{sent:?}");
+    let parts = ["asleep", "a new one without processes", "saved last"];
+    assert!(parts.iter().all(|part| sent.stderr.contains(part)), "{sent:?}");
+    let again = served.run(&["session", "send", &id, "echo hi"]);
+    assert_eq!(again.stderr, "", "it has the same sandbox now");
+
+    let unknown = served.run(&["why", "0192f3a0-0000-7000-8000-000000000001"]);
+    assert!(unknown.code == Some(1) && unknown.stderr.contains("sandbox_unknown"), "{unknown:?}");
+}
+
 /// What the guide says can be typed is typed, as it stands there.
 #[test]
 fn the_guide_works_as_it_is_written() {

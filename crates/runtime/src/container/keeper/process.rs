@@ -104,7 +104,8 @@ impl Drop for KeeperChild {
             if let Some(Death { cause, failed_requests }) = death {
                 tracing::error!(
                     pid = pid.as_raw_nonzero().get(),
-                    %exit,
+                    signal = exit.signal(),
+                    exit_code = exit.code(),
                     cause,
                     failed_requests,
                     sandboxes_died = 0,

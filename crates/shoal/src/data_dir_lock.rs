@@ -11,7 +11,7 @@ use crate::failure::Failure;
 use crate::serve::data_dir::LOCK_FILE;
 
 /// Whether a running server uses the directory.
-pub(super) fn is_served(data_dir: &Path) -> Result<bool, Failure> {
+pub(crate) fn is_served(data_dir: &Path) -> Result<bool, Failure> {
     let failed = |error: io::Error| {
         Failure::new(format!("cannot look at {}", data_dir.display()), error)
             .remedy("run it with sudo, or name the data directory with --data-dir")
