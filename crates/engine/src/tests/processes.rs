@@ -291,7 +291,7 @@ async fn process_signal_that_the_kernel_knows_of_reaches_the_program_though_its_
         let sandbox = node.checkout(ALICE).await.unwrap().keep().sandbox;
         let restart = Some(RestartPolicy { max_restarts: Some(1) });
         let keep_alive = true;
-        let asked = ProcessRequest { keep_alive, restart, ..shell("sleep 100; exit 1") };
+        let asked = ProcessRequest { keep_alive, restart, ..shell("sleep 100; kill -15 $$") };
         let record = start(&node, sandbox, asked).await.unwrap();
         let of = by(&record);
         let mut signalling = Box::pin(engine.signal_process(ALICE, sandbox, &of, 15, false));
@@ -307,7 +307,7 @@ async fn process_signal_that_the_kernel_knows_of_reaches_the_program_though_its_
         let shown = engine.process(ALICE, sandbox, &of).await.unwrap();
         if shown.status() == Status::Running {
             not_sent += 1;
-            // The kernel did not learn of it either: a program that fails is restarted.
+            // The kernel did not learn of it either: a program that a signal ends is restarted.
             tokio::time::sleep(Duration::from_secs(150)).await;
             let shown = engine.process(ALICE, sandbox, &of).await.unwrap();
             assert_eq!((shown.status(), shown.restarts), (Status::Running, 1), "{polls} polls");
