@@ -9,9 +9,8 @@ use super::host_checks::Finding;
 use crate::workspace_placement::{nearest_existing, probe_limits_in};
 
 const NAME: &str = "hard limit of workspaces";
-const REMEDY: &str = "templates that ask for `limit = \"hard\"` are refused without \
-                      limits.best_effort; put the data directory on btrfs with quotas, or on \
-                      ext4 or xfs mounted with prjquota; or run it with sudo, with e2fsprogs";
+const REMEDY: &str = "put the data directory on btrfs with quotas, or on ext4 or xfs mounted with \
+                      prjquota; or install e2fsprogs and run shoal with sudo";
 
 /// The finding for a data directory.
 pub(super) fn finding(data_dir: &Path) -> Finding {
@@ -19,8 +18,8 @@ pub(super) fn finding(data_dir: &Path) -> Finding {
     match probe_limits_in(&place) {
         Ok(found) => finding_for(&place, &found),
         Err(error) => {
-            let why = format!("limits cannot be tried in {}: {error}", place.display());
-            Finding::no(NAME, why, "run it as the user who runs the server")
+            let why = format!("the doctor cannot try limits in {}: {error}", place.display());
+            Finding::no(NAME, why, "run the doctor as the user who runs the server")
         }
     }
 }
@@ -32,11 +31,19 @@ fn finding_for(place: &Path, found: &HardLimit) -> Finding {
             Finding::yes(NAME, format!("by {} in {}", by.as_str(), place.display()))
         }
         Some(by) => {
-            let why = format!("by {} in {} ({reasons})", by.as_str(), place.display());
+            let why = format!(
+                "by {} in {}; other ways do not work: {reasons}",
+                by.as_str(),
+                place.display()
+            );
             Finding::yes(NAME, why)
         }
         None => {
-            let why = format!("only soft ones in {}: {reasons}", place.display());
+            let why = format!(
+                "only soft limits work in {}: {reasons}; a template with `limit = \"hard\"` is \
+                 refused, unless it has limits.best_effort",
+                place.display()
+            );
             Finding::no(NAME, why, REMEDY)
         }
     }
