@@ -3,6 +3,7 @@
 use std::process::ExitCode;
 
 use model::SandboxId;
+use model::why::Shortage;
 use wire::{Time, Why, WhyAlive, WhyEnded};
 
 use crate::failure::Failure;
@@ -13,10 +14,11 @@ use crate::server::{Server, cannot};
 /// Arguments of `shoal why`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  \
-    shoal why SANDBOX                  in a sentence, and the facts behind it\n  \
-    shoal why SANDBOX --json | jq .cause\n\n\
-    The server remembers how a sandbox ended.\n\n\
-    Exit codes: 0; 1 if the server knows no such sandbox; 3 if there is no server.")]
+    shoal why SANDBOX                  one sentence, and the facts behind it\n  \
+    shoal why SANDBOX --json | jq '.cause // .ending // .slept'\n                                     \
+    why it ended, is being ended, or is cold\n\n\
+    The server still knows ended sandboxes, and how they ended.\n\n\
+    Exit codes: 0; 1 if the server does not know the sandbox; 3 if no server answers.")]
 pub(crate) struct Arguments {
     /// The sandbox
     #[arg(value_name = "SANDBOX")]
@@ -59,24 +61,36 @@ fn of_life(alive: &WhyAlive, now: Time) -> Vec<Fact> {
         Some(("template", alive.template.to_string())),
         Some(("runtime", alive.runtime.as_str().to_owned())),
         optional("container", alive.container_id.clone()),
-        counted("handed out", alive.use_count),
+        counted("times handed out", alive.use_count),
         Some(("state", alive.state.as_str().to_owned())),
         alive.frozen.then(|| ("frozen", "until its next use".to_owned())),
         optional("lease", alive.lease.map(|id| id.to_string())),
         optional("session", alive.session.map(|id| id.to_string())),
         counted("calls in progress", alive.uses_in_progress),
-        counted("kept awake by", alive.keep_alive_processes + alive.scale),
+        optional("kept awake by", kept_awake_by(alive)),
         optional("workspace", workspace(alive)),
         optional("ending because", alive.ending.map(|cause| cause.as_str().to_owned())),
-        optional("asleep because", alive.slept.map(|cause| cause.as_str().to_owned())),
+        optional("cold because", alive.slept.map(|cause| cause.as_str().to_owned())),
         Some(("last used", relative_time::ago(alive.last_used_at, now))),
         after("freezes", alive.freezes_at),
-        after("sleeps", alive.sleeps_at),
-        after("ends", alive.expires_at),
+        after("becomes cold", alive.sleeps_at),
+        after(if alive.lease.is_some() { "lease expires" } else { "ends" }, alive.expires_at),
     ]
     .into_iter()
     .flatten()
     .collect()
+}
+
+/// What keeps the sandbox awake: its processes, the scale file, or both.
+fn kept_awake_by(alive: &WhyAlive) -> Option<String> {
+    let processes = match alive.keep_alive_processes {
+        0 => None,
+        1 => Some("1 process".to_owned()),
+        many => Some(format!("{many} processes")),
+    };
+    let scale = (alive.scale > 0).then(|| format!("the scale file ({})", alive.scale));
+    let reasons: Vec<_> = processes.into_iter().chain(scale).collect();
+    (!reasons.is_empty()).then(|| reasons.join(" and "))
 }
 
 /// The limit of a workspace on disk, and its size when it was last measured.
@@ -86,6 +100,14 @@ fn workspace(alive: &WhyAlive) -> Option<String> {
         Some(bytes) => format!("on disk, {limit} limit, {} MB", bytes.div_ceil(1 << 20)),
         None => format!("on disk, {limit} limit"),
     })
+}
+
+const fn lack(shortage: Shortage) -> &'static str {
+    match shortage {
+        Shortage::Entries => "lack of entries (node.max_sandboxes)",
+        Shortage::Processes => "lack of places for live sandboxes (node.max_live)",
+        Shortage::Memory => "lack of memory (node.memory_budget_mb)",
+    }
 }
 
 fn of_end(ended: &WhyEnded, now: Time) -> Vec<Fact> {
@@ -100,7 +122,7 @@ fn of_end(ended: &WhyEnded, now: Time) -> Vec<Fact> {
         optional("session", ended.session.map(|id| id.to_string())),
         optional(
             "evicted for",
-            ended.eviction.as_ref().map(|e| format!("lack of {:?}", e.shortage)),
+            ended.eviction.as_ref().map(|eviction| lack(eviction.shortage).to_owned()),
         ),
         Some(("ended", relative_time::ago(ended.ended_at, now))),
         Some(("lived for", relative_time::span(lived_ms))),

@@ -272,14 +272,21 @@ fn alive_sentence(alive: &Alive, now: Time) -> String {
         Owner::Session(_) => "of a session",
     };
     let frozen = if alive.frozen { ", frozen until its next use" } else { "" };
+    // Only a lease can be renewed; nothing extends the lifetime of another sandbox.
+    let (expires, unless_renewed) = match alive.owner {
+        Owner::Lease(_) => ("its lease expires", ", unless the lease is renewed"),
+        Owner::Nobody | Owner::Session(_) => ("its lifetime ends", ""),
+    };
+    let unless_used = ", unless it is used before";
     let next = [
-        (alive.freezes_at.filter(|_| !alive.frozen), "will be frozen because it is inactive"),
-        (alive.sleeps_at, "will become cold because it is idle"),
-        (alive.expires_at, "expires"),
+        (alive.freezes_at.filter(|_| !alive.frozen), "it will be frozen", unless_used),
+        (alive.sleeps_at, "it will become cold", unless_used),
+        (alive.expires_at, expires, unless_renewed),
     ];
-    let next = next.into_iter().filter_map(|(at, what)| Some((Time::from(at?), what))).min();
-    let next = next.map_or_else(String::new, |(at, what)| {
-        format!("; {what} in {} at {at}, unless it is used or renewed", span(at.ms_after(now)))
+    let next =
+        next.into_iter().filter_map(|(at, what, unless)| Some((Time::from(at?), what, unless)));
+    let next = next.min().map_or_else(String::new, |(at, what, unless)| {
+        format!("; {what} in {} (at {at}){unless}", span(at.ms_after(now)))
     });
     format!("{state}, {owner}{frozen}{next}")
 }
@@ -295,7 +302,7 @@ const fn cause_text(cause: EndCause) -> &'static str {
     match cause {
         EndCause::UserAbort => "ended by its user, who aborted the turn,",
         EndCause::TurnTimeout => "ended because its turn took too long,",
-        EndCause::Idle => "put to sleep because it was idle too long,",
+        EndCause::Idle => "ended because it was idle for too long,",
         EndCause::LeaseExpired => "ended because its lease was not renewed in time,",
         EndCause::LifetimeOver => "ended because it reached the maximum lifetime of its template,",
         EndCause::NearExpiry => {
@@ -310,7 +317,7 @@ const fn cause_text(cause: EndCause) -> &'static str {
         EndCause::TurnFailed => "ended because a turn could not be started or stopped in it",
         EndCause::Oom => "ran out of memory",
         EndCause::DiskLimit => "ended because its workspace exceeded its limit,",
-        EndCause::Evicted => "evicted because another sandbox needed its place",
+        EndCause::Evicted => "evicted because another sandbox needed the room",
         EndCause::Shutdown => "ended because the server stopped",
         EndCause::Restart => "ended because the server was restarted",
         EndCause::Deleted => "deleted by its user",
@@ -416,9 +423,15 @@ mod tests {
         for (summary, parts) in [
             (
                 tell(|_| ()),
-                &["between uses, under a lease", "frozen because it is inactive in 10 s"][..],
+                &[
+                    "between uses, under a lease; it will be frozen in 10 s (at ",
+                    "unless it is used",
+                ][..],
             ),
-            (tell(|a| a.frozen = true), &["frozen until its next use", "expires in 10 min"]),
+            (
+                tell(|a| a.frozen = true),
+                &["frozen until its next use", "its lease expires in 10 min", "is renewed"],
+            ),
             (
                 tell(|a| a.ending = Some(EndCause::Deleted)),
                 &["is being ended: deleted by its user"],
@@ -426,7 +439,11 @@ mod tests {
             (tell(|a| a.state = SandboxState::Cold), &["cold, without a process"]),
             (
                 tell(|a| (a.state, a.slept) = (SandboxState::Cold, Some(EndCause::Idle))),
-                &["put to sleep"],
+                &["cold, without a process: ended because it was idle for too long"],
+            ),
+            (
+                tell(|a| (a.owner, a.freezes_at) = (Owner::Session(SessionId::NIL), None)),
+                &["of a session; its lifetime ends in 10 min"],
             ),
             (
                 tell(|a| (a.freezes_at, a.expires_at) = (None, None)),

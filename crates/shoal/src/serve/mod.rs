@@ -54,25 +54,26 @@ const END_PATIENCE: Duration = Duration::from_secs(5);
 #[command(after_help = "Examples:\n  \
     sudo shoal serve                                  on 127.0.0.1:7600, data in /var/lib/shoal\n  \
     sudo shoal serve --listen 127.0.0.1:8000 --data-dir ./data\n  \
-    sudo shoal serve --store memory --log-level debug     to try things out\n  \
+    sudo shoal serve --store memory --log-level debug     to try things out; stores nothing\n  \
     sudo shoal serve --set node.max_live=50\n  \
     sudo shoal serve --ash                            also for clients of Ash, on 127.0.0.1:4100\n  \
     sudo shoal serve --blaxel default                 also one sandbox for clients of Blaxel, on 127.0.0.1:8080\n  \
-    sudo shoal serve --templates web,batch            the pools of these templates only\n  \
-    sudo shoal serve --new-admin-key                  when DATA_DIR/admin.key is lost\n  \
-    sudo shoal serve --accept-loss                    when the start was refused because commits are lost\n\n\
-    `shoal config` shows every value that can be set. SIGTERM or Ctrl-C stops it in order:\n\
-    running work may finish, and nothing is left. A second one ends it at once.\n\n\
-    Exit codes: 0 after an orderly stop; 1 if something was left; 2 if the configuration, the\n\
-    address or the data directory cannot be used; 125 if sandboxes cannot run here.")]
+    sudo shoal serve --templates web,batch            start only the pools of these templates\n  \
+    sudo shoal serve --new-admin-key                  if DATA_DIR/admin.key is lost\n  \
+    sudo shoal serve --accept-loss                    if a start was refused because commits are lost\n\n\
+    `shoal config` shows every value that can be set. SIGTERM or Ctrl-C stops the server in order:\n\
+    running work may finish, and then the server ends every sandbox. After a second signal the\n\
+    server does not wait for running work.\n\n\
+    Exit codes: 0 after an orderly stop; 1 if the stop was not orderly; 2 if the configuration, the\n\
+    address or the data directory cannot be used; 125 if sandboxes cannot run on this machine.")]
 pub(crate) struct Arguments {
     #[command(flatten)]
     overrides: Overrides,
-    /// Make another key of role admin and write it to `DATA_DIR/admin.key`; older keys still work
+    /// Make another key with the role admin and write it to `DATA_DIR/admin.key`; older keys still work
     #[arg(long)]
     new_admin_key: bool,
-    /// Start although commits or the whole database are lost; only after a start was refused for
-    /// that
+    /// Start although commits or the whole database are lost; use this only after a start was
+    /// refused for that reason
     #[arg(long)]
     accept_loss: bool,
 }
