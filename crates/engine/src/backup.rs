@@ -24,7 +24,7 @@ use model::{
 use runtime::{RuntimeError, RuntimeErrorCode};
 use serde_json::json;
 use store::Store;
-use tar_stream::{Kind, Written, end, padding};
+use tar_stream::{Kind, NewEntry, end, padding};
 use tasks::spawn_blocking;
 use tokio::sync::OwnedMutexGuard;
 use tokio::sync::mpsc::{Receiver, Sender, channel};
@@ -476,7 +476,7 @@ impl Members {
     }
 
     async fn head(&mut self, name: &str, bytes: u64) -> Result<(), Stopped> {
-        let written = Written {
+        let written = NewEntry {
             kind: Kind::File,
             path: name.as_bytes(),
             mode: 0o600,
