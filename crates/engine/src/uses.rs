@@ -6,7 +6,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use harness::{HarnessError, HarnessErrorCode, Held};
+use harness::{HarnessError, HarnessErrorCode, HeldHarness};
 use kernel::{Event, Grant, Reply, UseKind, UseTarget};
 use model::{ErrorCode, Limits, Refusal, SandboxId, SessionId, UseId};
 use runtime::{
@@ -184,7 +184,7 @@ impl Use {
     /// The harness of the sandbox, held for this use, which must be of kind harness. Let it go
     /// before the use ends.
     #[boxed]
-    pub async fn hold_harness(&self) -> Result<Held, Refusal> {
+    pub async fn hold_harness(&self) -> Result<HeldHarness, Refusal> {
         let core = self.core();
         self.while_there(core.harnesses.hold(core, &self.grant)).await
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use axum::body::Bytes;
 use axum::extract::ws::{CloseFrame, Message, WebSocket, close_code};
-use engine::{Caller, HarnessError, HarnessErrorCode, Held, HeldInput, HeldOutput, Use};
+use engine::{Caller, HarnessError, HarnessErrorCode, HeldHarness, HeldInput, HeldOutput, Use};
 use futures_util::stream::{SplitSink, SplitStream};
 use futures_util::{FutureExt as _, SinkExt as _, StreamExt as _};
 use model::{ErrorCode, Refusal};
@@ -30,7 +30,7 @@ const GOODBYE: Duration = Duration::from_secs(2);
 pub(crate) struct HarnessConnection {
     pub(crate) app: App,
     pub(crate) caller: Caller,
-    pub(crate) held: Held,
+    pub(crate) held: HeldHarness,
     pub(crate) used: Use,
     pub(crate) slot: LongLivedSlot,
 }
