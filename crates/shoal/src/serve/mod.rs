@@ -27,7 +27,7 @@ use model::Template;
 use model::template::RuntimeKind;
 use runtime::native::{LauncherProcess, Native, NativeConfig};
 use store::memory::MemoryStore;
-use store::sqlite::{self, Inspected, Loss, SqliteStore};
+use store::sqlite::{self, Inspected, LossPolicy, SqliteStore};
 use store::{Retention, Store, StoreError, StoreErrorCode};
 use tokio::sync::watch;
 
@@ -337,10 +337,10 @@ fn inspect_store(
     match config.store.kind {
         StoreKind::Memory => Ok(None),
         StoreKind::Sqlite => {
-            let database = sqlite::Place {
+            let database = sqlite::DatabaseLocation {
                 directory: place.path().to_owned(),
                 beside: place.trace_of_an_earlier_run(),
-                loss: if accept_loss { Loss::Accept } else { Loss::Refuse },
+                loss: if accept_loss { LossPolicy::Accept } else { LossPolicy::Refuse },
             };
             SqliteStore::inspect(&database, retention(config)).map(Some).map_err(not_opened)
         }
