@@ -303,7 +303,7 @@ fn built_in_templates(
 /// The native runtime, if this machine can run it.
 async fn native_of(launcher: Result<LauncherProcess, Failure>) -> Result<Arc<Native>, Failure> {
     let native = Native::with(launcher?).await.map_err(|error| no_launcher(&error))?;
-    if let Some(reason) = native.alone_because() {
+    if let Some(reason) = native.shared_user_reason() {
         tracing::warn!(
             reason,
             "guests run as the same user as programs; docs/guides/rootless.md says how to give them \
