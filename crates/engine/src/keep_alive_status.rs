@@ -28,7 +28,7 @@ pub struct SandboxStatusReport {
 
 impl Engine {
     /// How many sandboxes are frozen, and how many are kept awake by their own processes.
-    pub fn resting(&self) -> KeepAliveCounts {
+    pub fn keep_alive_counts(&self) -> KeepAliveCounts {
         self.core.read(Kernel::resting)
     }
 

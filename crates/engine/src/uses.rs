@@ -151,7 +151,7 @@ impl Use {
             error.code,
             Code::SandboxGone | Code::OutOfMemory | Code::LauncherLost | Code::SandboxUnknown
         );
-        if sandbox_ended && let Some(refusal) = self.gone().await {
+        if sandbox_ended && let Some(refusal) = self.end_reason().await {
             return refusal;
         }
         Refusal::from(error)
@@ -175,7 +175,7 @@ impl Use {
         };
         match ready {
             Err(error) if error.code == HarnessErrorCode::SandboxGone => {
-                Err(self.gone().await.unwrap_or_else(|| error.into()))
+                Err(self.end_reason().await.unwrap_or_else(|| error.into()))
             }
             ready => ready.map_err(Refusal::from),
         }
@@ -190,7 +190,7 @@ impl Use {
     }
 
     /// Why the sandbox has ended, if it has or is about to.
-    pub async fn gone(&self) -> Option<Refusal> {
+    pub async fn end_reason(&self) -> Option<Refusal> {
         self.end_watch.reason().await
     }
 
@@ -340,7 +340,7 @@ impl Use {
     }
 
     /// Waits until the sandbox has ended, and says why.
-    pub async fn broken(&self) -> Refusal {
+    pub async fn wait_for_end(&self) -> Refusal {
         self.end_watch.ended().await
     }
 

@@ -62,7 +62,7 @@ impl HarnessConnection {
         let end = tokio::select! {
             end = show(&mut held.says, &mut to, &mut keepalive) => end,
             end = listen(&mut held.hears, &mut from, &heard) => end,
-            refusal = used.broken() => End::Gone(refusal),
+            refusal = used.wait_for_end() => End::Gone(refusal),
             // A dropped sender means a stop, too.
             _ = stops.wait_for(|stops| *stops) => {
                 cut(close_code::AWAY, ErrorCode::ShuttingDown, "the server is stopping")
@@ -178,7 +178,7 @@ async fn closed(end: End, used: &Use) -> Option<HarnessClosed> {
     };
     // An ended sandbox explains every other error.
     let is_gone = error.code == HarnessErrorCode::SandboxGone;
-    let reason = if is_gone { used.gone().await } else { used.broken().now_or_never() };
+    let reason = if is_gone { used.end_reason().await } else { used.wait_for_end().now_or_never() };
     if let Some(refusal) = reason {
         return gone(&refusal);
     }

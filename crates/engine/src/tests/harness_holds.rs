@@ -100,12 +100,12 @@ async fn held_harness_reports_why_its_sandbox_ended() {
         let error = timeout(PATIENCE, held.says.next()).await.expect("its end").unwrap_err();
         assert_eq!(error.code, HarnessErrorCode::SandboxGone);
         let expected = if oom { ErrorCode::Oom } else { ErrorCode::SandboxCrashed };
-        assert_eq!(used.gone().await.map(|refusal| refusal.code), Some(expected));
+        assert_eq!(used.end_reason().await.map(|refusal| refusal.code), Some(expected));
     }
     let lease = node.checkout(ALICE).await.unwrap();
     let (used, _held) = hold(&node, lease.sandbox).await;
     node.engine.return_lease(ALICE, lease.lease).await.unwrap();
-    assert!(used.gone().await.is_some(), "a return ends the hold of the harness");
+    assert!(used.end_reason().await.is_some(), "a return ends the hold of the harness");
 }
 
 #[tokio::test(start_paused = true)]
