@@ -48,7 +48,7 @@ fn gone(refusal: &Refusal) -> AshError {
 }
 
 async fn ended(app: &App, caller: Caller, id: SessionId) -> Result<Option<KnownSession>, AshError> {
-    let found = app.engine.past(KIND, caller.key, id).await?;
+    let found = app.engine.ended_session(KIND, caller.key, id).await?;
     let shown = found.and_then(|body| serde_json::from_str(&body).ok());
     Ok(shown.map(|shown| {
         let (tenant, status) = (caller.key, SessionStatus::Ended);

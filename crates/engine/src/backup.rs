@@ -24,7 +24,7 @@ use model::{
 use runtime::{RuntimeError, RuntimeErrorCode};
 use serde_json::json;
 use store::Store;
-use tar_stream::{Kind, Written, end, padding};
+use tar_stream::{Kind, NewEntry, end, padding};
 use tasks::spawn_blocking;
 use tokio::sync::OwnedMutexGuard;
 use tokio::sync::mpsc::{Receiver, Sender, channel};
@@ -268,7 +268,7 @@ impl Parts {
                 Owner::Session(session) if record.has_files || record.instance.is_some() => {
                     needed.insert(record.workspace, Some(session));
                 }
-                Owner::Session(_) | Owner::Nobody | Owner::Lease(_) => {}
+                Owner::Session(_) | Owner::Unowned | Owner::Lease(_) => {}
             }
             if record.doomed {
                 needed.remove(&record.workspace);
@@ -476,7 +476,7 @@ impl Members {
     }
 
     async fn head(&mut self, name: &str, bytes: u64) -> Result<(), Stopped> {
-        let written = Written {
+        let written = NewEntry {
             kind: Kind::File,
             path: name.as_bytes(),
             mode: 0o600,

@@ -35,7 +35,7 @@ const SLEEPING_PER_ROUND: usize = 64;
 pub(crate) struct UsageMeter {
     last: Mutex<BTreeMap<WorkspaceId, Last>>,
     /// Bytes in deleted files that programs still have open.
-    nameless: Mutex<BTreeMap<WorkspaceId, Usage>>,
+    deleted_but_open: Mutex<BTreeMap<WorkspaceId, Usage>>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -66,8 +66,8 @@ impl UsageMeter {
         self.last.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn nameless(&self) -> MutexGuard<'_, BTreeMap<WorkspaceId, Usage>> {
-        self.nameless.lock().unwrap_or_else(PoisonError::into_inner)
+    fn deleted_but_open(&self) -> MutexGuard<'_, BTreeMap<WorkspaceId, Usage>> {
+        self.deleted_but_open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// All workspaces, cheap ones first, each group by how long they waited; and how many are
@@ -178,7 +178,7 @@ pub(crate) async fn round(core: &Arc<Core>, workspaces: &Arc<Workspaces>, urgenc
         .into_iter()
         .map(|one| (one.workspace, (one.instance, Size::of_bytes(one.limit_bytes))))
         .collect();
-    look_for_nameless(core, workspaces, &soft).await;
+    measure_deleted_but_open(core, workspaces, &soft).await;
     let mut all = workspaces.list();
     all.retain(|id| match urgency {
         Urgency::None => soft.contains_key(id) || workspaces.is_counted(*id),
@@ -208,8 +208,9 @@ async fn measure_one(
     let enough = soft.map_or(Size::of_bytes(u64::MAX), |(_, limit)| limit);
     match usage(core, workspaces, id, enough, urgency).await {
         Ok(Ok(walked)) => {
-            let nameless = core.disk.usage_meter.nameless().get(&id).copied().unwrap_or_default();
-            let Usage { bytes, files, hidden } = walked.and(nameless);
+            let deleted_but_open =
+                core.disk.usage_meter.deleted_but_open().get(&id).copied().unwrap_or_default();
+            let Usage { bytes, files, hidden } = walked.and(deleted_but_open);
             let last = Last { at, took: at.elapsed(), bytes };
             core.disk.usage_meter.last().insert(id, last);
             if let Some((instance, _)) = soft {
@@ -250,16 +251,17 @@ async fn usage(
 }
 
 /// Measures deleted files that programs still have open.
-async fn look_for_nameless(core: &Arc<Core>, workspaces: &Arc<Workspaces>, soft: &Soft) {
+async fn measure_deleted_but_open(core: &Arc<Core>, workspaces: &Arc<Workspaces>, soft: &Soft) {
     if soft.is_empty() {
-        core.disk.usage_meter.nameless().clear();
+        core.disk.usage_meter.deleted_but_open().clear();
         return;
     }
     let (asked, halted) = (Arc::clone(workspaces), Arc::clone(core));
     let wanted: BTreeSet<_> = soft.keys().copied().collect();
-    let looked = spawn_blocking(move || asked.nameless(&wanted, &mut |_| !halted.is_halted()));
+    let looked =
+        spawn_blocking(move || asked.deleted_but_open(&wanted, &mut |_| !halted.is_halted()));
     match looked.await {
-        Ok(Ok(found)) => *core.disk.usage_meter.nameless() = found,
+        Ok(Ok(found)) => *core.disk.usage_meter.deleted_but_open() = found,
         Ok(Err(error)) => {
             tracing::warn!(%error, "deleted files that are still open could not be measured");
         }

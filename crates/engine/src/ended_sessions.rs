@@ -48,7 +48,7 @@ impl Engine {
 
     /// What is stored of an ended session of a key.
     #[boxed]
-    pub async fn past(
+    pub async fn ended_session(
         &self,
         kind: &'static str,
         tenant: KeyId,

@@ -7,7 +7,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use harness::{Binding, HarnessError, HarnessErrorCode, HarnessLink, Held, LogStream, Logs, Whose};
+use harness::{
+    Binding, HarnessError, HarnessErrorCode, HarnessLink, HeldHarness, LogStream, Logs, StartedFor,
+};
 use kernel::{Grant, SessionView};
 use model::record::Owner;
 use model::{InstanceId, LeaseId, Refusal, SessionId, Template, Wall};
@@ -89,20 +91,24 @@ impl Harnesses {
         let mut linked = one.link.lock().await;
         let logs = Arc::clone(&one.logs) as Arc<dyn Logs>;
         let timeout = Duration::from_millis(template.ready_timeout_ms);
-        let link =
-            harness::start(sandbox, &template.harness, Whose::NoSession, logs, timeout).await?;
+        let link = harness::start(sandbox, &template.harness, StartedFor::NoSession, logs, timeout)
+            .await?;
         *linked = Some(Linked { link, session: None });
         Ok(())
     }
 
     /// The harness of a sandbox for a use that holds it, started if need be.
-    pub(crate) async fn hold(&self, core: &Arc<Core>, grant: &Grant) -> Result<Held, HarnessError> {
+    pub(crate) async fn hold(
+        &self,
+        core: &Arc<Core>,
+        grant: &Grant,
+    ) -> Result<HeldHarness, HarnessError> {
         let owner = core.read(|kernel| kernel.sandbox(grant.sandbox).map(|view| view.owner));
         for is_last in [false, true] {
             let link = match owner {
                 Some(Owner::Session(id)) => self.ready(core, grant.instance, id).await?.0,
                 Some(Owner::Lease(lease)) => self.leased(core, grant, lease).await?,
-                Some(Owner::Nobody) | None => return Err(HarnessError::sandbox_gone()),
+                Some(Owner::Unowned) | None => return Err(HarnessError::sandbox_gone()),
             };
             match link.hold().await {
                 // It died without notice: start another.
@@ -147,8 +153,8 @@ impl Harnesses {
         };
         let logs = Arc::clone(&one.logs) as Arc<dyn Logs>;
         let timeout = Duration::from_millis(template.ready_timeout_ms);
-        let whose = Whose::Holders(&binding);
-        let link = harness::start(sandbox, &template.harness, whose, logs, timeout).await?;
+        let started_for = StartedFor::Caller(&binding);
+        let link = harness::start(sandbox, &template.harness, started_for, logs, timeout).await?;
         Ok(linked.insert(Linked { link, session: None }).link.clone())
     }
 
@@ -186,7 +192,7 @@ impl Harnesses {
                 let link = harness::start(
                     sandbox,
                     &template.harness,
-                    Whose::Sessions(&binding),
+                    StartedFor::Session(&binding),
                     logs,
                     timeout,
                 )

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use images::{Held, Resolved, Store};
+use images::{ImageHold, Resolved, Store};
 use kernel::Kernel;
 use model::template::RootFs;
 use model::{ImageId, Template};
@@ -21,7 +21,7 @@ const LOOK_EVERY: Duration = Duration::from_secs(10);
 /// The pinned images.
 #[derive(Default)]
 pub(crate) struct ImagePins {
-    pinned: Mutex<BTreeMap<ImageId, Held>>,
+    pinned: Mutex<BTreeMap<ImageId, ImageHold>>,
     /// Templates are put and images removed one at a time: each checks the other first.
     pub(crate) changes: Arc<tokio::sync::Mutex<()>>,
 }

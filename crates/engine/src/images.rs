@@ -171,7 +171,7 @@ fn remove(
     let (going, names) = (store.find(reference)?, store.get(reference)?.names.len());
     for template in core.read(Kernel::templates) {
         if needed_image(&template, store).is_some_and(|needed| is_lost(&needed, &going, names)) {
-            let cause = format!("template {} uses image {reference}", template.name);
+            let cause = format!("template \"{}\" uses the image {reference}", template.name);
             return Err(Refusal::new(ErrorCode::ImageInUse, cause));
         }
     }

@@ -28,8 +28,8 @@ pub struct SandboxStatusReport {
 
 impl Engine {
     /// How many sandboxes are frozen, and how many are kept awake by their own processes.
-    pub fn resting(&self) -> KeepAliveCounts {
-        self.core.read(Kernel::resting)
+    pub fn keep_alive_counts(&self) -> KeepAliveCounts {
+        self.core.read(Kernel::keep_alive_counts)
     }
 
     /// What keeps a sandbox awake, and when it will be frozen. It does not count as activity.

@@ -188,7 +188,7 @@ impl Engine {
     ) -> Result<SandboxView, Refusal> {
         match self.sandbox(caller, id)?.owner {
             model::record::Owner::Lease(lease) => self.renew_lease(caller, lease, ttl_ms).await,
-            model::record::Owner::Nobody | model::record::Owner::Session(_) => {
+            model::record::Owner::Unowned | model::record::Owner::Session(_) => {
                 let cause = "only a sandbox that is checked out has a lease to renew";
                 Err(Refusal::new(ErrorCode::NotLeased, cause))
             }

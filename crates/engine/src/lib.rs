@@ -106,7 +106,7 @@ pub use crate::uploads::{UPLOAD_PARTS_MAX, Upload, UploadError, UploadPart, Uplo
 pub use crate::uses::Use;
 pub use crate::workspace_location::{SessionWorkspace, WorkspaceLocation};
 pub use ::images::Image;
-pub use harness::{HarnessError, HarnessErrorCode, Held, HeldInput, HeldOutput, LogStream};
+pub use harness::{HarnessError, HarnessErrorCode, HeldHarness, HeldInput, HeldOutput, LogStream};
 pub use kernel::{
     CheckedOut, CheckoutPath, CheckoutPolicy, FreezeStatus, Grant, KeepAliveCounts,
     KeepAliveProcess, KeepAliveReport, Loss, Recovery, SandboxView, SessionView, UseKind, WhenBusy,

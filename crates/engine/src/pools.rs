@@ -65,7 +65,7 @@ impl Engine {
 
     fn known_pool(&self, template: &TemplateName) -> Result<PoolStats, Refusal> {
         self.pool(template).ok_or_else(|| {
-            let cause = format!("no template {template} is served");
+            let cause = format!("this server has no template \"{template}\"");
             Refusal::new(ErrorCode::TemplateUnknown, cause)
         })
     }

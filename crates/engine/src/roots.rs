@@ -5,7 +5,7 @@
 
 use std::path::PathBuf;
 
-use images::{Held, ImageError, ImageErrorCode, Store};
+use images::{ImageError, ImageErrorCode, ImageHold, Store};
 use model::template::{RootFs, RuntimeKind};
 use model::{ErrorCode, ImageId, Refusal};
 use runtime::{Root, RuntimeError, RuntimeErrorCode};
@@ -27,7 +27,7 @@ impl Roots {
         &self,
         runtime: RuntimeKind,
         root: &RootFs,
-    ) -> Result<Option<Held>, Refusal> {
+    ) -> Result<Option<ImageHold>, Refusal> {
         match root {
             RootFs::Host => Ok(None),
             RootFs::Directory(name) => {

@@ -12,7 +12,7 @@ use tar_stream::{Bounds, Entries, Kind};
 use tasks::spawn_blocking;
 use tokio::sync::{Notify, Semaphore};
 use tokio::time::{Instant, sleep, timeout};
-use workspaces::{NamedFiles, SeedBounds, SeedFile, Seeds, Trouble, WorkspaceError};
+use workspaces::{NamedFiles, SeedBounds, SeedFile, Seeds, WorkspaceError, WorkspaceErrorKind};
 
 use crate::boxed;
 use crate::core::Core;
@@ -291,13 +291,15 @@ fn files_of(seeds: &Seeds, seed: SeedId) -> Result<Vec<SeedFile>, Refusal> {
 }
 
 fn refused(error: &WorkspaceError) -> Refusal {
-    let code = match error.trouble {
-        Trouble::Refused | Trouble::Damaged => ErrorCode::InvalidArgument,
-        Trouble::DiskFull => ErrorCode::DiskFull,
-        Trouble::Unsupported => ErrorCode::Unsupported,
-        Trouble::Id | Trouble::InUse | Trouble::CalledOff | Trouble::Went | Trouble::System => {
-            ErrorCode::Internal
-        }
+    let code = match error.kind {
+        WorkspaceErrorKind::Refused | WorkspaceErrorKind::Damaged => ErrorCode::InvalidArgument,
+        WorkspaceErrorKind::DiskFull => ErrorCode::DiskFull,
+        WorkspaceErrorKind::Unsupported => ErrorCode::Unsupported,
+        WorkspaceErrorKind::Id
+        | WorkspaceErrorKind::InUse
+        | WorkspaceErrorKind::CalledOff
+        | WorkspaceErrorKind::Went
+        | WorkspaceErrorKind::System => ErrorCode::Internal,
     };
     Refusal::new(code, error.source.to_string())
 }

@@ -128,7 +128,7 @@ pub enum StartError {
     #[error("runtime: {0}")]
     Runtime(#[from] RuntimeError),
     /// A template of the configuration was refused.
-    #[error("template {0}: {1}")]
+    #[error("template \"{0}\": {1}")]
     Template(String, Refusal),
     /// The directory for the output of processes cannot be used.
     #[error("output of processes: {0}")]

@@ -36,7 +36,10 @@ impl Engine {
     /// The same, or a refusal.
     pub fn known_template(&self, name: &TemplateName) -> Result<Arc<Template>, Refusal> {
         self.template(name).ok_or_else(|| {
-            Refusal::new(ErrorCode::TemplateUnknown, format!("no template {name} is served"))
+            Refusal::new(
+                ErrorCode::TemplateUnknown,
+                format!("this server has no template \"{name}\""),
+            )
         })
     }
 

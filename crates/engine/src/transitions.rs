@@ -170,7 +170,7 @@ impl From<&KeptTransition> for StoredEvent {
 
 impl Engine {
     /// The latest transitions that the caller may see.
-    pub fn states(&self, caller: Caller, query: &TransitionQuery) -> TransitionPage {
+    pub fn recent_transitions(&self, caller: Caller, query: &TransitionQuery) -> TransitionPage {
         let key = match caller.role {
             Role::Admin => None,
             Role::Use | Role::Read => Some(caller.key),
@@ -184,8 +184,8 @@ impl Engine {
     }
 
     /// How often sandboxes went from one state to another since the start.
-    pub fn moves(&self) -> Vec<(model::SandboxState, model::SandboxState, u64)> {
-        self.core.read(kernel::Kernel::moves)
+    pub fn transition_counts(&self) -> Vec<(model::SandboxState, model::SandboxState, u64)> {
+        self.core.read(kernel::Kernel::transition_counts)
     }
 }
 

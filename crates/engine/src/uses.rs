@@ -6,7 +6,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use harness::{HarnessError, HarnessErrorCode, Held};
+use harness::{HarnessError, HarnessErrorCode, HeldHarness};
 use kernel::{Event, Grant, Reply, UseKind, UseTarget};
 use model::{ErrorCode, Limits, Refusal, SandboxId, SessionId, UseId};
 use runtime::{
@@ -151,7 +151,7 @@ impl Use {
             error.code,
             Code::SandboxGone | Code::OutOfMemory | Code::LauncherLost | Code::SandboxUnknown
         );
-        if sandbox_ended && let Some(refusal) = self.gone().await {
+        if sandbox_ended && let Some(refusal) = self.end_reason().await {
             return refusal;
         }
         Refusal::from(error)
@@ -175,7 +175,7 @@ impl Use {
         };
         match ready {
             Err(error) if error.code == HarnessErrorCode::SandboxGone => {
-                Err(self.gone().await.unwrap_or_else(|| error.into()))
+                Err(self.end_reason().await.unwrap_or_else(|| error.into()))
             }
             ready => ready.map_err(Refusal::from),
         }
@@ -184,13 +184,13 @@ impl Use {
     /// The harness of the sandbox, held for this use, which must be of kind harness. Let it go
     /// before the use ends.
     #[boxed]
-    pub async fn hold_harness(&self) -> Result<Held, Refusal> {
+    pub async fn hold_harness(&self) -> Result<HeldHarness, Refusal> {
         let core = self.core();
         self.while_there(core.harnesses.hold(core, &self.grant)).await
     }
 
     /// Why the sandbox has ended, if it has or is about to.
-    pub async fn gone(&self) -> Option<Refusal> {
+    pub async fn end_reason(&self) -> Option<Refusal> {
         self.end_watch.reason().await
     }
 
@@ -340,7 +340,7 @@ impl Use {
     }
 
     /// Waits until the sandbox has ended, and says why.
-    pub async fn broken(&self) -> Refusal {
+    pub async fn wait_for_end(&self) -> Refusal {
         self.end_watch.ended().await
     }
 

@@ -11,7 +11,8 @@ use model::{HardLimits, Placed, Refusal, Template, Wall, WorkspaceId, placed};
 use runtime::{RuntimeError, RuntimeErrorCode, WorkspaceSource};
 use tasks::spawn_blocking;
 use workspaces::{
-    Archives, LostFound, New, PutAside, Seeds, Size, Trouble, WorkspaceError, Workspaces,
+    Archives, LostFound, NewWorkspace, PutAside, Seeds, Size, WorkspaceError, WorkspaceErrorKind,
+    Workspaces,
 };
 
 use crate::backup;
@@ -72,12 +73,17 @@ impl Disk {
         &self,
         id: WorkspaceId,
         template: &Template,
-    ) -> Result<Option<New>, RuntimeError> {
+    ) -> Result<Option<NewWorkspace>, RuntimeError> {
         let placed = self.placed(template).map_err(|refusal| {
             RuntimeError::new(RuntimeErrorCode::Unsupported, "launch", refusal.cause)
         })?;
         let size = Size::of_bytes(template.limits.workspace_bytes());
-        Ok(placed.disk().map(|limit| New { id, size, limit, spared_bytes: self.spared_bytes }))
+        Ok(placed.disk().map(|limit| NewWorkspace {
+            id,
+            size,
+            limit,
+            spared_bytes: self.spared_bytes,
+        }))
     }
 
     /// Whether there is a workspace of this id on disk.
@@ -305,32 +311,31 @@ pub(crate) async fn in_background<T: Send + 'static>(
     act: impl FnOnce(&LockGuard) -> Result<T, WorkspaceError> + Send + 'static,
 ) -> Result<T, EffectError> {
     let done = spawn_blocking(move || act(&locked)).await;
-    done.map_err(|error| EffectError::from(given_up(&error)))?.map_err(|error| {
-        match error.trouble {
-            Trouble::Damaged => EffectError::FilesGone(error.to_string()),
-            Trouble::Unsupported
-            | Trouble::DiskFull
-            | Trouble::Id
-            | Trouble::InUse
-            | Trouble::Refused
-            | Trouble::CalledOff
-            | Trouble::Went
-            | Trouble::System => failed(&error).into(),
-        }
+    done.map_err(|error| EffectError::from(given_up(&error)))?.map_err(|error| match error.kind {
+        WorkspaceErrorKind::Damaged => EffectError::FilesGone(error.to_string()),
+        WorkspaceErrorKind::Unsupported
+        | WorkspaceErrorKind::DiskFull
+        | WorkspaceErrorKind::Id
+        | WorkspaceErrorKind::InUse
+        | WorkspaceErrorKind::Refused
+        | WorkspaceErrorKind::CalledOff
+        | WorkspaceErrorKind::Went
+        | WorkspaceErrorKind::System => failed(&error).into(),
     })
 }
 
 pub(crate) fn failed(error: &WorkspaceError) -> RuntimeError {
-    let code = match error.trouble {
-        Trouble::Unsupported => RuntimeErrorCode::Unsupported,
-        Trouble::DiskFull => RuntimeErrorCode::DiskFull,
-        Trouble::Id => RuntimeErrorCode::Duplicate,
-        Trouble::Refused => RuntimeErrorCode::Invalid,
+    let code = match error.kind {
+        WorkspaceErrorKind::Unsupported => RuntimeErrorCode::Unsupported,
+        WorkspaceErrorKind::DiskFull => RuntimeErrorCode::DiskFull,
+        WorkspaceErrorKind::Id => RuntimeErrorCode::Duplicate,
+        WorkspaceErrorKind::Refused => RuntimeErrorCode::Invalid,
         // The workspace went with its sandbox.
-        Trouble::Went => RuntimeErrorCode::SandboxGone,
-        Trouble::System | Trouble::InUse | Trouble::Damaged | Trouble::CalledOff => {
-            RuntimeErrorCode::System
-        }
+        WorkspaceErrorKind::Went => RuntimeErrorCode::SandboxGone,
+        WorkspaceErrorKind::System
+        | WorkspaceErrorKind::InUse
+        | WorkspaceErrorKind::Damaged
+        | WorkspaceErrorKind::CalledOff => RuntimeErrorCode::System,
     };
     RuntimeError::new(code, error.step.clone(), error.source.to_string())
         .with_errno(error.source.raw_os_error().unwrap_or(0))

@@ -18,7 +18,7 @@ pub struct ToKeeper {
     /// What to do.
     pub ask: Ask,
     /// All writable mounts of the container.
-    pub places: Vec<Place>,
+    pub places: Vec<WritableMountSpec>,
 }
 
 /// What the keeper can do.
@@ -36,7 +36,7 @@ pub enum Ask {
 
 /// A writable mount: a tmpfs of its own.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Place {
+pub struct WritableMountSpec {
     /// Its path in the container.
     pub path: String,
     /// Its size.

@@ -24,7 +24,7 @@ const READ_BYTES: usize = 32 * 1024;
 const EXIT_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A held harness. When it is dropped, its program is killed with all its descendants.
-pub struct Held {
+pub struct HeldHarness {
     /// What it sends.
     pub says: HeldOutput,
     /// What it receives.
@@ -59,7 +59,7 @@ impl Drop for KillOnDrop {
     }
 }
 
-impl Held {
+impl HeldHarness {
     pub(crate) fn new(harness: &Arc<ProgramHarness>, conversation: Conversation) -> Self {
         let (stream, lines, unsaid) = conversation.connection.into_parts();
         let (reader, writer) = split(stream);

@@ -30,7 +30,7 @@ mod text;
 
 pub use binding::Binding;
 pub use error::{FailureCode, HarnessError, HarnessErrorCode};
-pub use held_harness::{HELD_LINE_BYTES_MAX, Held, HeldInput, HeldOutput};
+pub use held_harness::{HELD_LINE_BYTES_MAX, HeldHarness, HeldInput, HeldOutput};
 pub use link::{Cancelled, HarnessEnd, HarnessEvent, HarnessLink, Stream, Turn};
 pub use logs::{LogStream, Logs};
-pub use start::{Whose, start};
+pub use start::{StartedFor, start};

@@ -8,7 +8,7 @@ use model::TurnId;
 
 use crate::binding::Binding;
 use crate::error::{FailureCode, HarnessError, HarnessErrorCode};
-use crate::held_harness::Held;
+use crate::held_harness::HeldHarness;
 use crate::program_turn::{ProgramHarness, ProgramTurn};
 use crate::shell::{Shell, ShellTurn};
 
@@ -121,7 +121,7 @@ impl HarnessLink {
 
     /// Gives its program to a caller that uses it directly. When the hold is dropped, the program
     /// is killed.
-    pub async fn hold(&self) -> Result<Held, HarnessError> {
+    pub async fn hold(&self) -> Result<HeldHarness, HarnessError> {
         match &*self.0 {
             Kind::Shell(_) => {
                 let cause = "the shell harness has no program to hold";
@@ -145,7 +145,7 @@ const _: () = {
     const fn travels<T: Send>() {}
     travels::<HarnessLink>();
     travels::<Turn>();
-    travels::<Held>();
+    travels::<HeldHarness>();
 };
 
 /// A turn of a harness. If it is dropped before its end, what it runs is killed; a harness with a

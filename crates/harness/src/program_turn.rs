@@ -11,7 +11,7 @@ use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 use crate::binding::Binding;
 use crate::connection::{Connection, Received};
 use crate::error::{HarnessError, HarnessErrorCode};
-use crate::held_harness::Held;
+use crate::held_harness::HeldHarness;
 use crate::link::{Cancelled, HarnessEnd, HarnessEvent};
 use crate::program::{End, Ended, Program, broken};
 use crate::protocol::{Meaning, Protocol};
@@ -59,10 +59,10 @@ impl ProgramHarness {
     }
 
     /// Gives the conversation away for good.
-    pub(crate) async fn hold(self: &Arc<Self>) -> Result<Held, HarnessError> {
+    pub(crate) async fn hold(self: &Arc<Self>) -> Result<HeldHarness, HarnessError> {
         let mut borrowed = self.borrow().await?;
         match borrowed.conversation.take() {
-            Some(conversation) => Ok(Held::new(self, conversation)),
+            Some(conversation) => Ok(HeldHarness::new(self, conversation)),
             None => Err(busy()),
         }
     }

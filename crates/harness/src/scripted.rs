@@ -23,7 +23,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use runtime::ExitStatus;
-use runtime::fake::{FakeProgram, Inside};
+use runtime::fake::{FakeProgram, FakeProgramContext};
 use serde_json::{Value, json};
 use tokio::io::{
     AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, DuplexStream, Lines, ReadHalf, WriteHalf,
@@ -49,7 +49,7 @@ enum Next {
 }
 
 struct Script {
-    inside: Inside,
+    inside: FakeProgramContext,
     lines: Lines<BufReader<ReadHalf<DuplexStream>>>,
     writer: Option<WriteHalf<DuplexStream>>,
     env: BTreeMap<String, String>,
@@ -58,7 +58,7 @@ struct Script {
 }
 
 impl Script {
-    fn new(inside: Inside, stream: DuplexStream, is_bridge: bool) -> Self {
+    fn new(inside: FakeProgramContext, stream: DuplexStream, is_bridge: bool) -> Self {
         let (reader, writer) = tokio::io::split(stream);
         let env = inside.env.clone();
         let lines = BufReader::new(reader).lines();
@@ -215,7 +215,7 @@ fn text_of(input: &Value) -> String {
 
 #[async_trait]
 impl FakeProgram for ScriptedJsonl {
-    async fn run(&self, mut inside: Inside) -> ExitStatus {
+    async fn run(&self, mut inside: FakeProgramContext) -> ExitStatus {
         let Some(channel) = inside.channel.take() else { return ExitStatus::Code(2) };
         let mut script = Script::new(inside, channel, false);
         script.say(json!({ "type": "ready", "protocol": 1 })).await;
@@ -247,7 +247,7 @@ impl FakeProgram for ScriptedJsonl {
 
 #[async_trait]
 impl FakeProgram for ScriptedBridge {
-    async fn run(&self, inside: Inside) -> ExitStatus {
+    async fn run(&self, inside: FakeProgramContext) -> ExitStatus {
         let Some(path) = inside.env.get("ASH_BRIDGE_SOCKET") else { return ExitStatus::Code(2) };
         let Some(mut listener) = inside.listen(path) else { return ExitStatus::Code(1) };
         inside.write_out(b"R").await;

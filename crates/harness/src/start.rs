@@ -33,20 +33,20 @@ const EXIT_TIMEOUT: Duration = Duration::from_millis(400);
 
 /// Whom a harness is started for.
 #[derive(Debug, Clone, Copy)]
-pub enum Whose<'a> {
+pub enum StartedFor<'a> {
     /// No session yet: it is bound later, which not every kind supports.
     NoSession,
     /// A session: it is started with the binding, and bound.
-    Sessions(&'a Binding),
+    Session(&'a Binding),
     /// A caller that uses it directly: it is started with the binding, but gets no message.
-    Holders(&'a Binding),
+    Caller(&'a Binding),
 }
 
-impl<'a> Whose<'a> {
+impl<'a> StartedFor<'a> {
     const fn binding(self) -> Option<&'a Binding> {
         match self {
             Self::NoSession => None,
-            Self::Sessions(binding) | Self::Holders(binding) => Some(binding),
+            Self::Session(binding) | Self::Caller(binding) => Some(binding),
         }
     }
 }
@@ -55,15 +55,16 @@ impl<'a> Whose<'a> {
 pub async fn start(
     sandbox: Arc<dyn Sandbox>,
     harness: &Harness,
-    whose: Whose<'_>,
+    started_for: StartedFor<'_>,
     logs: Arc<dyn Logs>,
     ready_timeout: Duration,
 ) -> Result<HarnessLink, HarnessError> {
-    let binding = whose.binding();
+    let binding = started_for.binding();
     let kind = match (harness, binding) {
         (Harness::Shell, _) => Kind::Shell(Shell::new(sandbox, binding)),
         (Harness::Jsonl(program), _) => {
-            let harness = jsonl_program(&*sandbox, program, whose, logs, ready_timeout).await?;
+            let harness =
+                jsonl_program(&*sandbox, program, started_for, logs, ready_timeout).await?;
             Kind::Program(harness)
         }
         (Harness::AshBridge(program), Some(binding)) => {
@@ -89,12 +90,12 @@ fn spec(program: &HarnessProgram, env: &BTreeMap<String, String>) -> ExecSpec {
 async fn jsonl_program(
     sandbox: &dyn Sandbox,
     program: &HarnessProgram,
-    whose: Whose<'_>,
+    started_for: StartedFor<'_>,
     logs: Arc<dyn Logs>,
     ready_timeout: Duration,
 ) -> Result<Arc<ProgramHarness>, HarnessError> {
     let deadline = Instant::now() + ready_timeout;
-    let binding = whose.binding();
+    let binding = started_for.binding();
     let mut spec = match binding {
         Some(binding) => spec(program, &binding.env),
         None => spec(program, &BTreeMap::new()),
@@ -117,7 +118,7 @@ async fn jsonl_program(
     in_time(deadline, &last_error_line, ready).await?;
     let protocol = Box::new(Jsonl::default());
     let harness = Arc::new(ProgramHarness::new(program, Conversation { connection, protocol }));
-    if let Whose::Sessions(binding) = whose {
+    if let StartedFor::Session(binding) = started_for {
         in_time(deadline, &last_error_line, harness.bind(binding)).await?;
     }
     Ok(harness)

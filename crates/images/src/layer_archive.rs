@@ -236,7 +236,7 @@ impl<T: Target> Packing<T> {
 
     /// Writes the header of an entry, and an extended one before it for what does not fit.
     fn head(&mut self, path: &[u8], about: &EntryHeader<'_>) -> Result<(), ImageError> {
-        let written = tar_stream::Written {
+        let written = tar_stream::NewEntry {
             kind: about.kind,
             path,
             mode: about.mode,

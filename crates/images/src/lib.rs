@@ -20,6 +20,6 @@ pub use directories::is_directory_beneath;
 pub use error::{ImageError, ImageErrorCode};
 pub use source::{ImageConfig, Source, write_archive};
 pub use store::{
-    Collected, Held, Image, ImportOptions, Imported, Layer, Progress, Removed, Resolved, Store,
+    Collected, Image, ImageHold, ImportOptions, Imported, Layer, Progress, Removed, Resolved, Store,
 };
 pub use unpack::{Limits, Report};

@@ -100,7 +100,7 @@ impl Kernel {
     }
 
     /// All transitions with their count, published or not.
-    pub fn moves(&self) -> Vec<(SandboxState, SandboxState, u64)> {
+    pub fn transition_counts(&self) -> Vec<(SandboxState, SandboxState, u64)> {
         self.counts.transition_counts().collect()
     }
 
@@ -110,7 +110,7 @@ impl Kernel {
     }
 
     /// How many sandboxes are frozen, and how many are kept alive.
-    pub fn resting(&self) -> KeepAliveCounts {
+    pub fn keep_alive_counts(&self) -> KeepAliveCounts {
         let mut resting = KeepAliveCounts::default();
         for (_, entry) in self.entries.iter() {
             resting.frozen += u32::from(entry.frozen == Frozen::Yes);

@@ -73,7 +73,7 @@ impl Kernel {
 
     pub(crate) fn owner(&self, entry: EntryIx) -> Owner {
         match self.entries[entry].owner() {
-            EntryOwner::Unowned => Owner::Nobody,
+            EntryOwner::Unowned => Owner::Unowned,
             EntryOwner::Lease(lease) => Owner::Lease(lease),
             EntryOwner::Session(session) => Owner::Session(self.sessions[session].id),
         }
@@ -81,7 +81,7 @@ impl Kernel {
 
     pub(crate) fn owner_ids(&self, entry: EntryIx) -> (Option<SessionId>, Option<LeaseId>) {
         match self.owner(entry) {
-            Owner::Nobody => (None, None),
+            Owner::Unowned => (None, None),
             Owner::Lease(lease) => (None, Some(lease)),
             Owner::Session(session) => (Some(session), None),
         }

@@ -10,7 +10,7 @@ use crate::pool::PoolIx;
 impl Kernel {
     pub(crate) fn pool_named(&self, template: &TemplateName) -> Result<PoolIx, Refusal> {
         self.pools.named(template).ok_or_else(|| {
-            Refusal::new(ErrorCode::TemplateUnknown, format!("no template {template} is served"))
+            Refusal::new(ErrorCode::TemplateUnknown, format!("no template `{template}` is served"))
         })
     }
 
@@ -21,7 +21,7 @@ impl Kernel {
             return Ok(pool);
         }
         let cause = format!(
-            "the template {template} is not among those this server was started for \
+            "the template `{template}` is not among those this server was started for \
              (node.templates, --templates)"
         );
         Err(Refusal::new(ErrorCode::TemplateUnknown, cause))

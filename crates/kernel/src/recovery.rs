@@ -147,7 +147,7 @@ impl Kernel {
         recovery: &mut Recovery,
     ) -> Option<(EntryIx, EndCause)> {
         let owner = match record.owner {
-            Owner::Nobody => EntryOwner::Unowned,
+            Owner::Unowned => EntryOwner::Unowned,
             Owner::Lease(lease) => EntryOwner::Lease(lease),
             Owner::Session(id) => {
                 self.sessions.by_id(id).map_or(EntryOwner::Unowned, EntryOwner::Session)

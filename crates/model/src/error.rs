@@ -12,7 +12,8 @@ use crate::why::Ended;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Retry {
-    /// The same request will fail again.
+    /// A client must not repeat the request by itself: the request would fail again, or it was
+    /// cancelled on purpose.
     Never,
     /// The same request may work, after a pause.
     Later,
@@ -132,11 +133,11 @@ error_codes! {
     /// The template is not valid: no sandbox could be made from it.
     TemplateInvalid, "template_invalid", 422, Retry::Never, "correct the named field";
     /// Sandboxes or sessions of this template still exist.
-    TemplateInUse, "template_in_use", 409, Retry::Never, "end them first, or repeat the request with `force`";
+    TemplateInUse, "template_in_use", 409, Retry::Never, "end these sandboxes and sessions first, or repeat the request with `force`";
     /// The image store has no image with this name or id.
     ImageUnknown, "image_unknown", 404, Retry::Never, "list the images, or import this one";
     /// The archive is not a valid image.
-    ImageInvalid, "image_invalid", 422, Retry::Never, "see the cause; build the archive again without what it names";
+    ImageInvalid, "image_invalid", 422, Retry::Never, "correct what the cause names, and build the archive again";
     /// A template or a sandbox uses the image.
     ImageInUse, "image_in_use", 409, Retry::Never, "change or remove the named template first";
     /// No sandbox with this id is known.
@@ -150,18 +151,18 @@ error_codes! {
     /// A process with this name already runs in the sandbox.
     ProcessNameTaken, "process_name_taken", 409, Retry::Never, "choose another name, or stop the running process";
     /// The process has ended.
-    ProcessOver, "process_over", 409, Retry::Never, "start it again";
+    ProcessOver, "process_over", 409, Retry::Never, "start the process again";
     /// The process has no standard input, or its standard input is closed.
     StdinClosed, "stdin_closed", 409, Retry::Never, "start the process with an open standard input";
     /// Another program in the sandbox already listens on the port.
     PortTaken, "port_taken", 409, Retry::Never, "use another port, or stop the program that listens on it";
-    /// No server listens on the port, or it does not speak the requested protocol.
-    PortClosed, "port_closed", 502, Retry::Later, "start the server inside the sandbox, or wait for the port";
+    /// No program in the sandbox listens on the port, or that program does not speak the requested protocol.
+    PortClosed, "port_closed", 502, Retry::Later, "start the program that listens, or wait for the port";
     /// The id already belongs to something else.
     IdConflict, "id_conflict", 409, Retry::Never, "use a new id";
     /// A field of the request has a value that is not allowed.
     InvalidArgument, "invalid_argument", 422, Retry::Never, "correct the named field";
-    /// The node has no free place, and no sandbox may be evicted.
+    /// The node has no room for another live sandbox, and no sandbox may be evicted.
     CapacityExhausted, "capacity_exhausted", 503, Retry::Later, "retry later, wait with a deadline, or raise the limit that `detail` names";
     /// No sandbox became free before the checkout's deadline.
     CheckoutTimeout, "checkout_timeout", 503, Retry::Later, "retry, wait longer, or raise the limit that `detail` names";
@@ -172,11 +173,11 @@ error_codes! {
     /// The pool is paused, draining or destroyed and hands out no sandboxes.
     PoolClosed, "pool_closed", 503, Retry::Later, "resume the pool, or use another template";
     /// The sandbox could not be started.
-    LaunchFailed, "launch_failed", 502, Retry::Later, "see the cause; `shoal doctor` shows what this machine supports";
+    LaunchFailed, "launch_failed", 502, Retry::Later, "correct what the cause names; `shoal doctor` shows what this machine supports";
     /// The sandbox started but was not ready before its deadline.
     ReadyTimeout, "ready_timeout", 504, Retry::Later, "check the harness, or raise ready_timeout";
     /// The sandbox has ended.
-    SandboxGone, "sandbox_gone", 410, Retry::Never, "see the reason; check out another sandbox";
+    SandboxGone, "sandbox_gone", 410, Retry::Never, "check out another sandbox; `reason` says why this one ended";
     /// The lease has expired, was returned, or its sandbox has ended.
     LeaseLost, "lease_lost", 410, Retry::Never, "check out another sandbox";
     /// The sandbox crashed during the request.
@@ -194,7 +195,7 @@ error_codes! {
     /// No turn with this id is known.
     TurnUnknown, "turn_unknown", 404, Retry::Never, "check the id; old turns are deleted";
     /// The harness could not be started, or violated its protocol.
-    HarnessFailed, "harness_failed", 502, Retry::Later, "see the cause and the session's logs; check the template's harness";
+    HarnessFailed, "harness_failed", 502, Retry::Later, "read the session's logs, and check the template's harness";
     /// The harness is in use by a turn or by another connection.
     HarnessBusy, "harness_busy", 409, Retry::Later, "wait until the other connection closes, or abort the turn";
     /// The template has no harness program: its harness is the shell.
@@ -209,31 +210,31 @@ error_codes! {
     TurnInProgress, "turn_in_progress", 409, Retry::Later, "wait for the turn, abort it, or send the message with `queue`";
     /// The session's queue of turns is full.
     TurnQueueFull, "turn_queue_full", 429, Retry::Later, "retry when some turns have ended";
-    /// An abort, a stop or an end cancelled the request.
-    Aborted, "aborted", 409, Retry::Never, "send the request again if it is still needed";
+    /// A caller aborted the turn, or stopped or ended the session, so the request was cancelled.
+    Aborted, "aborted", 409, Retry::Never, "if you still need the answer, send the message again; a stopped session must be resumed first";
     /// The workspace could not be saved, so nothing was ended.
-    PersistFailed, "persist_failed", 500, Retry::Later, "see the cause; free disk space or check the store";
+    PersistFailed, "persist_failed", 500, Retry::Later, "correct what the cause names, such as a full disk, and retry";
     /// The runtime does not support this operation.
-    Unsupported, "unsupported", 422, Retry::Never, "see the cause; `shoal doctor` shows what this machine supports";
-    /// The operation was not confirmed before its deadline; it continues.
-    DeadlineExceeded, "deadline_exceeded", 504, Retry::Later, "check the state again later";
+    Unsupported, "unsupported", 422, Retry::Never, "leave out what the cause names, or use another runtime; `shoal doctor` shows what this machine supports";
+    /// The operation was not confirmed before its deadline; the server continues it.
+    DeadlineExceeded, "deadline_exceeded", 504, Retry::Later, "read the state again later";
     /// The client closed the connection before the answer.
     ClientGone, "client_gone", 499, Retry::Never, "nothing to do";
     /// The sandbox has no file, program or port with this name.
-    PathNotFound, "path_not_found", 404, Retry::Never, "check the path";
+    PathNotFound, "path_not_found", 404, Retry::Never, "check the name; list the directory to see what exists";
     /// The path already exists.
     PathExists, "path_exists", 409, Retry::Never, "choose another path, or allow overwriting";
-    /// Permission denied for the sandbox user.
+    /// The user of the sandbox may not access the path.
     PathDenied, "path_denied", 403, Retry::Never, "use a path that the sandbox user may access, such as one beneath /workspace";
     /// The path is a directory where a file is needed, or the reverse.
-    PathWrongKind, "path_wrong_kind", 409, Retry::Never, "check what the path is";
+    PathWrongKind, "path_wrong_kind", 409, Retry::Never, "check whether the path is a file or a directory";
     /// The sandbox reached a limit: disk space, processes, memory or file descriptors.
     LimitReached, "limit_reached", 422, Retry::Never, "free some of the resource, or raise the template's limits";
     /// The request is malformed: its syntax is wrong, or a field is missing, unknown or of the wrong type.
     BadRequest, "bad_request", 400, Retry::Never, "correct the request as the cause says";
     /// The request has no key, or the key is unknown, expired or revoked.
     Unauthorized, "unauthorized", 401, Retry::Never, "send `Authorization: Bearer KEY`; `shoal key create` makes keys";
-    /// The role of the key does not allow this.
+    /// The role of the key does not allow the request.
     Forbidden, "forbidden", 403, Retry::Never, "use a key with a higher role";
     /// The route or the object does not exist.
     NotFound, "not_found", 404, Retry::Never, "check the address; /v1/openapi.json lists every route";
@@ -252,14 +253,14 @@ error_codes! {
     /// The Host header names a host that this server does not serve.
     HostRefused, "host_refused", 421, Retry::Never, "use the address the server listens on, or add the name to server.hosts";
     /// The key sent too many requests in a short time.
-    RateLimited, "rate_limited", 429, Retry::Later, "slow down; the Retry-After header says for how long";
+    RateLimited, "rate_limited", 429, Retry::Later, "wait as long as the Retry-After header says";
     /// The idempotency key was already used with a different request.
     IdempotencyConflict, "idempotency_conflict", 422, Retry::Never, "use a new idempotency key for a new request";
     /// The server cannot write its journal, so it accepts no changes.
-    StoreUnavailable, "store_unavailable", 503, Retry::Later, "see the cause; free disk space, then retry: nothing is lost";
+    StoreUnavailable, "store_unavailable", 503, Retry::Later, "correct what the cause names, such as a full disk, and retry; nothing is lost";
     /// The server is at its limit of requests, connections or operations of this kind.
     Overloaded, "overloaded", 503, Retry::Later, "retry after a pause";
-    /// Internal error of the server.
+    /// The server has an internal error.
     Internal, "internal", 500, Retry::Later, "report the error with the request id";
     /// The server is stopping.
     ShuttingDown, "shutting_down", 503, Retry::Later, "retry when the server is back";

@@ -94,7 +94,10 @@ impl Default for KeyId {
 
 /// A text that is not an id of the kind that was wanted.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("not a valid {kind}: expected a UUID")]
+#[error(
+    "not a valid id: {} ids look like 0192f3a0-7c1e-7a52-8b3d-5e6f70819203",
+    kind.trim_end_matches("Id").to_ascii_lowercase()
+)]
 pub struct IdError {
     kind: &'static str,
 }

@@ -132,7 +132,7 @@ impl EndCause {
         match self {
             Self::UserAbort => "ended by its user, who aborted the turn",
             Self::TurnTimeout => "ended because its turn took too long",
-            Self::Idle => "put to sleep because it was idle too long",
+            Self::Idle => "ended because it was idle for too long",
             Self::LeaseExpired => "ended because its lease was not renewed in time",
             Self::LifetimeOver => "ended because it reached the maximum lifetime of its template",
             Self::NearExpiry => {
@@ -147,7 +147,7 @@ impl EndCause {
             Self::TurnFailed => "ended because a turn could not be started or stopped in it",
             Self::Oom => "ran out of memory",
             Self::DiskLimit => "ended because its workspace exceeded its limit",
-            Self::Evicted => "evicted because another sandbox needed its place",
+            Self::Evicted => "evicted because another sandbox needed the room",
             Self::Shutdown => "ended because the server stopped",
             Self::Restart => "ended because the server was restarted",
             Self::Deleted => "deleted by its user",

@@ -22,7 +22,8 @@ use crate::why::Ended;
 #[serde(rename_all = "snake_case")]
 pub enum Owner {
     /// No caller: it is in its pool.
-    Nobody,
+    #[serde(rename = "nobody")]
+    Unowned,
     /// A lease.
     Lease(LeaseId),
     /// A session.

@@ -138,11 +138,13 @@ pub struct Candidate {
 #[serde(rename_all = "snake_case")]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub enum Tier {
-    /// No process: state and record are deleted.
+    /// No process. Its entry is removed; the files of its session stay, unless the node is
+    /// configured to delete them. Evicted only if entries are short.
     Cold,
-    /// Alive and in its pool: killed, record deleted.
+    /// Idle in its pool. Its processes are killed, and its entry is removed.
     Warm,
-    /// A session's, between uses, nothing holding it: persisted, killed, marked cold.
+    /// A session's, between uses, without a hold. Its files are saved, its processes are killed,
+    /// and it becomes cold; if entries are short, its entry is removed, too.
     Waiting,
 }
 

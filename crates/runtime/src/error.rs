@@ -24,7 +24,7 @@ error_codes! {
     /// No sandbox of this instance id exists.
     SandboxUnknown, "sandbox_unknown", Some(ErrorCode::SandboxUnknown), Retry::Never, "check the id";
     /// The sandbox has ended.
-    SandboxGone, "sandbox_gone", Some(ErrorCode::SandboxGone), Retry::Never, "see the cause; launch another one";
+    SandboxGone, "sandbox_gone", Some(ErrorCode::SandboxGone), Retry::Never, "launch another sandbox";
     /// The sandbox ended because it ran out of memory.
     OutOfMemory, "oom", Some(ErrorCode::Oom), Retry::Never, "use less memory, or raise limits.memory_mb";
     /// All slots of the runtime are taken.

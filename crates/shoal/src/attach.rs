@@ -34,9 +34,9 @@ const LEAVE: u8 = 0x1d;
     shoal attach SANDBOX                       a shell\n  \
     shoal attach SANDBOX --shell 'top'         another program\n  \
     shoal attach SANDBOX web                   a process that runs already\n  \
-    shoal attach SANDBOX --keep --name work    a shell that runs on, to come back to\n  \
-    shoal attach SANDBOX --harness             the harness, line by line; it ends afterwards\n\n\
-    Ctrl-] leaves. A process that ran before runs on; a process that was started here ends, unless\n\
+    shoal attach SANDBOX --keep --name work    a shell that runs on after you leave\n  \
+    shoal attach SANDBOX --harness             the harness, line by line; it ends when you leave\n\n\
+    Ctrl-] leaves the terminal. A process that ran before runs on; a process that `attach` started ends, unless\n\
     --keep is given.\n\n\
     Exit codes: that of the process; 0 after Ctrl-]; 125 if the server refused, or there is none.")]
 pub(crate) struct Arguments {
@@ -49,17 +49,17 @@ pub(crate) struct Arguments {
     /// Run this line instead of a shell
     #[arg(long, value_name = "LINE")]
     shell: Option<String>,
-    /// Directory to start in [default: /workspace]
+    /// Directory in the sandbox to start the program in [default: /workspace]
     #[arg(long, value_name = "DIR")]
     cwd: Option<String>,
     /// Name of the process
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
-    /// Let it run on after you leave
+    /// Let the process run on after you leave
     #[arg(long)]
     keep: bool,
-    /// Talk to the harness of the sandbox: each line you type is sent, each line it sends is
-    /// printed
+    /// Connect to the harness of the sandbox: send each line that you type, and print each line of
+    /// the harness
     #[arg(long, conflicts_with_all = ["process", "shell", "cwd", "name", "keep"])]
     harness: bool,
     #[command(flatten)]

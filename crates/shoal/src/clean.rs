@@ -17,15 +17,15 @@ use crate::serve::data_dir::LOST_FOUND;
 /// Arguments of `shoal clean`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  \
-    sudo shoal clean              remove what ended runs left behind\n  \
-    sudo shoal clean --json       the same, for scripts\n  \
-    sudo shoal clean --lost-found         remove for good what is in DATA_DIR/lost+found\n\n\
+    sudo shoal clean              remove what a killed `shoal` left behind\n  \
+    sudo shoal clean --json       the same, and report as JSON\n  \
+    sudo shoal clean --lost-found         delete everything in DATA_DIR/lost+found\n\n\
     Running servers and commands are not touched. The next start of a server removes its Docker\n\
     containers; this command does not. Workspaces and archives that no record names are in\n\
     lost+found; only --lost-found removes them, also while the server runs. The exit code is 1 if\n\
     something could not be removed.")]
 pub(crate) struct Arguments {
-    /// Remove what is in lost+found of the data directory, and nothing else
+    /// Delete everything in lost+found of the data directory, and nothing else
     #[arg(long)]
     lost_found: bool,
     /// Data directory with lost+found

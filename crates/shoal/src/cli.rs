@@ -21,16 +21,16 @@ use crate::{
     propagate_version = true,
     after_help = "Examples:\n  \
         shoal serve                             a server that keeps sandboxes warm\n  \
-        shoal exec -- python3 -c 'print(1)'     run a program in one of them\n  \
+        shoal exec -- python3 -c 'print(1)'     run a program in a warm sandbox\n  \
         shoal session create                    begin a conversation that outlives its sandbox\n  \
         shoal run -- python3 -c 'print(1)'      run a program in a sandbox of its own, without a server\n  \
         shoal run --shell 'ls / | wc -l'        run a line of shell\n  \
-        shoal doctor                            what this machine lacks, and what to do about it\n  \
-        shoal clean                             remove what a killed run left behind\n\n\
-        Exit codes: 0 if it worked; 1 if the server refused; 2 if the command line or the configuration\n\
-        cannot be used; 3 if no server answers; 125 if shoal itself failed. `run` and `exec` end as\n\
-        their program does.\n\n\
-        `shoal VERB --help` has more about each."
+        shoal doctor                            what is missing on this machine, and how to get it\n  \
+        shoal clean                             remove what a killed `shoal` left behind\n\n\
+        Exit codes: 0 if the command worked; 1 if the server refused; 2 if the command line or the configuration\n\
+        cannot be used; 3 if no server answers; 125 if shoal itself failed. `run` and `exec` exit\n\
+        like their program.\n\n\
+        `shoal VERB --help` explains one command."
 )]
 pub(crate) struct Cli {
     /// When to use colours
@@ -51,13 +51,13 @@ pub(crate) enum Verb {
     Exec(Box<exec::Arguments>),
     /// List sandboxes
     Ps(ps::Arguments),
-    /// Make a sandbox that stays
+    /// Create a sandbox that stays until it is removed or its lease expires
     Create(create::Arguments),
     /// End sandboxes
     Rm(rm::Arguments),
     /// Copy files into a sandbox or out of it
     Cp(cp::Arguments),
-    /// Start, list, follow and end programs that run on after the command
+    /// Start, list, follow and end processes that outlive this command
     Process(Box<process::Arguments>),
     /// Open a terminal in a sandbox
     Attach(attach::Arguments),
@@ -65,7 +65,7 @@ pub(crate) enum Verb {
     Forward(forward::Arguments),
     /// Show what keeps a sandbox awake, and when it will be frozen
     Status(status::Arguments),
-    /// Stop the processes of a sandbox from keeping it awake
+    /// Release the keep-alive of the processes in a sandbox; no process is killed
     Stop(status::Stop),
     /// Find files in a sandbox
     Find(file_search::Find),
@@ -81,7 +81,7 @@ pub(crate) enum Verb {
     Pools(Box<pools::Arguments>),
     /// List, print, put and remove templates
     Templates(Box<templates::Arguments>),
-    /// Import, list, show and remove images, and remove what nothing uses
+    /// Import, list, show and remove images, and remove layers that no image uses
     Image(Box<image::Arguments>),
     /// Show past events, or follow new ones
     Events(events::Arguments),
@@ -91,13 +91,13 @@ pub(crate) enum Verb {
     Key(Box<key::Arguments>),
     /// Speak the Model Context Protocol: the server, or one sandbox, as tools for models
     Mcp(mcp::Arguments),
-    /// Check whether this machine can run sandboxes, and what to do about what it lacks
+    /// Check whether this machine can run sandboxes, and say how to get what is missing
     Doctor(doctor::Arguments),
     /// Back up the database, the files of all sessions and the keys
     Backup(backup::Arguments),
     /// Make a data directory from a backup
     Restore(restore::Arguments),
-    /// Remove what ended runs left behind
+    /// Remove processes and files that a killed `shoal` left behind
     Clean(clean::Arguments),
     /// Show the configuration, and where each value comes from
     Config(Box<config::Arguments>),

@@ -11,14 +11,15 @@ use crate::server::{Server, cannot};
 /// Arguments of `shoal create`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  \
-    shoal create                                      print the id of a new sandbox\n  \
+    shoal create                                      create a sandbox and print its id\n  \
     id=$(shoal create --ttl 1h -l user=ada -e TOKEN)\n  \
     shoal exec $id -- pwd && shoal rm $id\n\n\
-    Exit codes: 0; 1 if the server refused; 3 if there is no server.")]
+    Exit codes: 0; 1 if the server refused; 3 if no server answers.")]
 pub(crate) struct Arguments {
     #[command(flatten)]
     sandbox: SandboxRequest,
-    /// Environment of its programs; KEY alone takes the value from yours
+    /// Set a variable for every program of the sandbox; KEY alone copies the value from your
+    /// environment
     #[arg(long = "env", short = 'e', value_name = "KEY[=VALUE]")]
     env: Vec<String>,
     /// Print JSON

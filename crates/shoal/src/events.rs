@@ -18,12 +18,12 @@ const PAGE: u32 = 500;
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  \
     shoal events                      all stored events\n  \
-    shoal events --follow             new ones as they happen, also across restarts of the server\n  \
+    shoal events --follow             new events as they happen, also across restarts of the server\n  \
     shoal events --follow --after 0   stored events, then new ones\n  \
     shoal events --sandbox SANDBOX\n  \
     shoal events --session SESSION\n  \
     shoal events --json | jq -r .type one object a line\n\n\
-    Exit codes: 0; 1 if the server refused or is gone; 3 if there is no server.")]
+    Exit codes: 0; 1 if the server refused or is gone; 3 if no server answers.")]
 pub(crate) struct Arguments {
     /// Only events of this sandbox
     #[arg(long, value_name = "SANDBOX")]
@@ -46,7 +46,7 @@ pub(crate) struct Page {
     /// Only events after this id
     #[arg(long, value_name = "ID")]
     after: Option<u64>,
-    /// At most this many
+    /// Print at most this many events
     #[arg(long, value_name = "N", conflicts_with = "follow")]
     limit: Option<u64>,
     /// Print JSON, one object a line

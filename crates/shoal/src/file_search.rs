@@ -24,7 +24,7 @@ pub(crate) struct FileSelection {
     /// Skip names that begin with a dot
     #[arg(long)]
     no_hidden: bool,
-    /// At most so many [default: 1000]
+    /// Print at most this many results [default: 1000]
     #[arg(long, value_name = "N")]
     limit: Option<u32>,
     /// Print JSON
@@ -49,21 +49,21 @@ impl FileSelection {
 /// Arguments of `shoal find`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  \
-    shoal find SANDBOX                               everything in its workspace\n  \
+    shoal find SANDBOX                               everything in the workspace\n  \
     shoal find SANDBOX src -n '*.rs' -x target\n  \
     shoal find SANDBOX / --kind directory --depth 2\n\n\
-    Exit codes: 0; 1 if the server refused; 3 if there is no server.")]
+    Exit codes: 0; 1 if the server refused; 3 if no server answers.")]
 pub(crate) struct Find {
     /// The sandbox
     #[arg(value_name = "SANDBOX")]
     sandbox: SandboxId,
-    /// Where to search
+    /// Directory to search in
     #[arg(value_name = "PATH", default_value = WORKSPACE)]
     path: String,
     /// Only this kind: file, directory, link, other; may be given more than once
     #[arg(long, value_name = "KIND")]
     kind: Vec<String>,
-    /// How many levels deep; 1 is the directory itself
+    /// How many levels deep to search; 1 is the directory itself
     #[arg(long, value_name = "N")]
     depth: Option<u32>,
     #[command(flatten)]
@@ -76,12 +76,12 @@ pub(crate) struct Find {
     shoal grep SANDBOX 'fn main'             in all files of its workspace\n  \
     shoal grep SANDBOX -i error src -n '*.rs'\n\n\
     The text is searched for literally; there are no patterns.\n\n\
-    Exit codes: 0 if it was found; 1 if not, or if the server refused; 3 if there is no server.")]
+    Exit codes: 0 if it was found; 1 if not, or if the server refused; 3 if no server answers.")]
 pub(crate) struct Grep {
     /// The sandbox
     #[arg(value_name = "SANDBOX")]
     sandbox: SandboxId,
-    /// The text
+    /// Text to search for
     #[arg(value_name = "TEXT")]
     text: String,
     /// Where to search: a directory or a file
@@ -98,10 +98,10 @@ pub(crate) struct Grep {
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  \
     shoal watch SANDBOX              what changes in its workspace\n  \
-    shoal watch SANDBOX src -r       and in everything beneath\n  \
+    shoal watch SANDBOX src -r       also in every directory beneath\n  \
     shoal watch SANDBOX --json       one object a line\n\n\
-    Runs until it is interrupted, or until the directory is removed.\n\n\
-    Exit codes: 0; 1 if the server refused; 3 if there is no server.")]
+    The command runs until you interrupt it, or until the directory is removed.\n\n\
+    Exit codes: 0; 1 if the server refused; 3 if no server answers.")]
 pub(crate) struct Watch {
     /// The sandbox
     #[arg(value_name = "SANDBOX")]
@@ -109,7 +109,7 @@ pub(crate) struct Watch {
     /// The directory
     #[arg(value_name = "PATH", default_value = WORKSPACE)]
     path: String,
-    /// Also everything beneath it
+    /// Also watch every directory beneath
     #[arg(long, short = 'r')]
     recursive: bool,
     /// Print JSON, one object a line

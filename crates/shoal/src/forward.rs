@@ -23,10 +23,10 @@ const CONNECTIONS_MAX: usize = 256;
 #[command(after_help = "Examples:\n  \
     shoal forward SANDBOX 3000             http://127.0.0.1:3000 is the server inside\n  \
     shoal forward SANDBOX 3000:8080        at port 8080 of this machine\n  \
-    shoal forward SANDBOX 3000:0 5432      at any free port; several at once\n  \
-    shoal forward --session SESSION 3000   to the sandbox of a session, which gets one if needed\n\n\
-    Runs until it is interrupted.\n\n\
-    Exit codes: 0; 1 if the server refused; 3 if there is no server.")]
+    shoal forward SANDBOX 3000:0 5432      port 3000 at any free port, and also port 5432\n  \
+    shoal forward --session SESSION 3000   to the sandbox of a session; the session is resumed if needed\n\n\
+    The command runs until you interrupt it.\n\n\
+    Exit codes: 0; 1 if the server refused; 3 if no server answers.")]
 pub(crate) struct Arguments {
     /// The sandbox
     #[arg(value_name = "SANDBOX", required_unless_present = "session")]
@@ -34,7 +34,7 @@ pub(crate) struct Arguments {
     /// A session instead of a sandbox
     #[arg(long, value_name = "SESSION")]
     session: Option<SessionId>,
-    /// Ports inside, each with a port of this machine if it is another
+    /// Ports inside the sandbox; LOCAL is the port of this machine, if it is another one
     #[arg(value_name = "PORT[:LOCAL]")]
     ports: Vec<String>,
     /// Address of this machine to listen on

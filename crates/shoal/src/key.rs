@@ -19,13 +19,13 @@ use crate::{duration, relative_time};
 #[command(
     args_conflicts_with_subcommands = true,
     after_help = "Examples:\n  \
-    shoal key create ci --role use --ttl 720h     print a secret, once\n  \
+    shoal key create ci --role use --ttl 720h     make a key and print its secret, once\n  \
     SHOAL_KEY=$(shoal key create me) shoal ps\n  \
     shoal key ls\n  \
     shoal key revoke KEY\n\n\
-    Roles: admin sees and does everything; use has its own sandboxes; read may only read.\n\
+    Roles: `admin` may do everything; `use` may use its own sandboxes and sessions; `read` may only read.\n\
     If the first key is lost: `shoal serve --new-admin-key`.\n\n\
-    Exit codes: 0; 1 if the server refused; 3 if there is no server."
+    Exit codes: 0; 1 if the server refused; 3 if no server answers."
 )]
 pub(crate) struct Arguments {
     #[command(subcommand)]
@@ -49,10 +49,10 @@ enum Act {
     Create {
         /// Name of the key
         name: String,
-        /// What it allows: admin, use or read
+        /// Role of the key: admin, use or read
         #[arg(long, value_name = "ROLE", default_value = "use", value_parser = role)]
         role: Role,
-        /// How long it works, like 720h [default: for ever]
+        /// How long the key works, like 720h [default: for ever]
         #[arg(long, value_name = "TIME", value_parser = duration::parse)]
         ttl: Option<Duration>,
         #[command(flatten)]

@@ -23,8 +23,8 @@ use crate::table::Table;
     shoal pools resize default --size 20 --overflow 50\n  \
     shoal pools drain default                 hand out no sandbox; leases run on\n  \
     shoal pools resume default\n  \
-    shoal pools rm default --force            also end its leases\n\n\
-    Exit codes: 0; 1 if the server refused; 3 if there is no server."
+    shoal pools rm default --force            also end the leases of the pool\n\n\
+    Exit codes: 0; 1 if the server refused; 3 if no server answers."
 )]
 pub(crate) struct Arguments {
     #[command(subcommand)]
@@ -51,16 +51,16 @@ enum Act {
         /// The pool's template
         #[arg(value_parser = TemplateName::new)]
         name: TemplateName,
-        /// Warm sandboxes kept ready
+        /// How many warm sandboxes the pool keeps ready
         #[arg(long, value_name = "N", required_unless_present = "overflow")]
         size: Option<u32>,
-        /// How many more may exist while in use
+        /// How many more sandboxes may exist while others are in use
         #[arg(long, value_name = "N")]
         overflow: Option<u32>,
         #[command(flatten)]
         shared: Shared,
     },
-    /// Hand out no sandbox and keep none ready; leases run on
+    /// Hand out no sandbox and keep no sandbox ready; leases run on
     Drain {
         /// The pool's template
         #[arg(value_parser = TemplateName::new)]
@@ -81,7 +81,7 @@ enum Act {
         /// The pool's template
         #[arg(value_parser = TemplateName::new)]
         name: TemplateName,
-        /// End leases and launches, too
+        /// Also end the leases and launches of the pool
         #[arg(long)]
         force: bool,
         #[command(flatten)]

@@ -20,11 +20,11 @@ const PAGE: u32 = 500;
 /// Arguments of `shoal ps`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  \
-    shoal ps                        all that you may see\n  \
+    shoal ps                        every sandbox that your key may see\n  \
     shoal ps --state running\n  \
     shoal ps -l user=ada -q         only the ids, for other commands\n  \
     shoal ps --json | jq '.sandboxes[].id'\n\n\
-    Exit codes: 0; 1 if the server refused; 3 if there is no server.")]
+    Exit codes: 0; 1 if the server refused; 3 if no server answers.")]
 pub(crate) struct Arguments {
     /// Only sandboxes of this template
     #[arg(long, short = 'T', value_name = "NAME", value_parser = TemplateName::new)]
@@ -47,7 +47,7 @@ pub(crate) struct Arguments {
 
 fn state(text: &str) -> Result<SandboxState, String> {
     let known = SandboxState::ALL.into_iter().find(|state| state.as_str() == text);
-    known.ok_or_else(|| "one of cold, warming, warm, waiting, running".to_owned())
+    known.ok_or_else(|| "the state is one of cold, warming, warm, waiting, running".to_owned())
 }
 
 pub(crate) fn main(arguments: &Arguments, output: &Output) -> Result<ExitCode, Failure> {
@@ -99,7 +99,7 @@ fn table(sandboxes: &[Sandbox], now: Time) -> Table {
         "USED",
         "USES",
         "ENDS",
-        "OF",
+        "OWNER",
         "LABELS",
     ]);
     for sandbox in sandboxes {
@@ -119,7 +119,7 @@ fn table(sandboxes: &[Sandbox], now: Time) -> Table {
             relative_time::ago(sandbox.last_used_at, now),
             sandbox.use_count.to_string(),
             sandbox.expires_at.map_or_else(|| "-".to_owned(), |end| relative_time::until(end, now)),
-            of(sandbox),
+            owner(sandbox),
             labels.join(","),
         ]);
     }
@@ -142,8 +142,8 @@ fn freezes(sandbox: &Sandbox, now: Time) -> String {
     }
 }
 
-/// What it belongs to: a session, a lease, or its pool.
-fn of(sandbox: &Sandbox) -> String {
+/// The owner of the sandbox: a session, a lease, or none.
+fn owner(sandbox: &Sandbox) -> String {
     match (sandbox.session, sandbox.lease) {
         (Some(session), _) => format!("session {session}"),
         (None, Some(_)) => "lease".to_owned(),

@@ -28,14 +28,14 @@ const MANIFEST_BYTES_MAX: u64 = 1 << 30;
     sudo shoal restore /backups/monday.tar.zst --data-dir /var/lib/shoal\n  \
     sudo shoal restore /backups/monday --data-dir ./tried-out\n  \
     ssh elsewhere cat shoal.tar.zst | sudo shoal restore - --data-dir /var/lib/shoal\n\n\
-    The data directory must be empty or not exist. Start the server on it afterwards: it has all\n\
-    sessions, paused, with their files. To run a copy beside the original, remove node.id from the\n\
-    copy first.")]
+    The data directory must be empty or not exist. Then start the server on it: the server has all\n\
+    sessions, paused, with their files. To run a copy beside the original, first remove node.id from\n\
+    the copy.")]
 pub(crate) struct Arguments {
     /// The backup: a file, a directory, or - for standard input
     #[arg(value_name = "FILE|DIR")]
     from: PathBuf,
-    /// The data directory to make
+    /// Data directory to make
     #[arg(long, value_name = "DIR")]
     data_dir: PathBuf,
     /// Print JSON

@@ -17,8 +17,8 @@ use crate::server::Server;
 #[command(after_help = "Examples:\n  \
     shoal rm SANDBOX\n  \
     shoal rm $(shoal ps -q --state waiting)\n  \
-    shoal rm -l user=ada                all with this label\n\n\
-    Exit codes: 0 if all have ended; 1 if one could not be ended; 3 if there is no server.")]
+    shoal rm -l user=ada                every sandbox with this label\n\n\
+    Exit codes: 0 if all have ended; 1 if one could not be ended; 3 if no server answers.")]
 pub(crate) struct Arguments {
     /// The sandboxes
     #[arg(value_name = "SANDBOX", required_unless_present = "labels", conflicts_with = "labels")]

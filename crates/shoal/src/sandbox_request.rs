@@ -18,13 +18,13 @@ pub(crate) struct SandboxRequest {
     /// Template of the sandbox [default: default]
     #[arg(long, short = 'T', value_name = "NAME", value_parser = TemplateName::new)]
     pub(crate) template: Option<TemplateName>,
-    /// Label to find it by
+    /// Label of the sandbox, for `shoal ps --label`
     #[arg(long = "label", short = 'l', value_name = "KEY=VALUE", value_parser = pair)]
     labels: Vec<(String, String)>,
-    /// How long it is yours, like 10m [default: as the template says]
+    /// How long the sandbox is yours, like 10m [default: as the template says]
     #[arg(long, value_name = "TIME", value_parser = duration::parse)]
     ttl: Option<Duration>,
-    /// How long to wait for a sandbox [default: as the server says]
+    /// How long to wait for a free sandbox, like 5s [default: as the server says]
     #[arg(long, value_name = "TIME", value_parser = duration::parse)]
     wait: Option<Duration>,
 }

@@ -12,7 +12,7 @@ use crate::{pools, relative_time};
 #[command(after_help = "Examples:\n  \
     shoal stats                       counts by state, and each pool\n  \
     shoal stats --json | jq .pool.running\n\n\
-    Exit codes: 0; 1 if the server refused; 3 if there is no server.")]
+    Exit codes: 0; 1 if the server refused; 3 if no server answers.")]
 pub(crate) struct Arguments {
     /// Print JSON
     #[arg(long)]

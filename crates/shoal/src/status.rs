@@ -16,10 +16,10 @@ use crate::server::{Server, cannot};
 /// Arguments of `shoal status`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  \
-    shoal status SANDBOX                    what keeps it awake, and when it will be frozen\n  \
+    shoal status SANDBOX                    what keeps the sandbox awake, and when it will be frozen\n  \
     shoal status SANDBOX --json | jq .state\n\n\
-    This neither wakes the sandbox nor counts as activity.\n\n\
-    Exit codes: 0; 1 if the server refused; 3 if there is no server.")]
+    This command neither wakes the sandbox nor counts as activity.\n\n\
+    Exit codes: 0; 1 if the server refused; 3 if no server answers.")]
 pub(crate) struct Arguments {
     /// The sandbox
     #[arg(value_name = "SANDBOX")]
@@ -34,16 +34,16 @@ pub(crate) struct Arguments {
 /// Arguments of `shoal stop`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  \
-    shoal stop SANDBOX               its processes keep it awake no longer; they run until it is frozen\n  \
-    shoal stop SANDBOX --after 5m    the same in five minutes, for the processes of now\n\n\
-    Nothing is killed; `shoal process stop` ends a process, `shoal rm` a sandbox. The latest call counts\n\
-    and replaces the one before.\n\n\
-    Exit codes: 0; 1 if the server refused; 3 if there is no server.")]
+    shoal stop SANDBOX               release the keep-alive of its processes now\n  \
+    shoal stop SANDBOX --after 5m    release it in five minutes, for the processes that run now\n\n\
+    This command kills nothing: the processes run on until the sandbox is frozen. `shoal process stop`\n\
+    ends a process, and `shoal rm` ends a sandbox. A later `shoal stop` replaces an earlier one.\n\n\
+    Exit codes: 0; 1 if the server refused; 3 if no server answers.")]
 pub(crate) struct Stop {
     /// The sandbox
     #[arg(value_name = "SANDBOX")]
     sandbox: SandboxId,
-    /// In this time instead of at once, like 300s or 5m
+    /// Release the keep-alive after this time instead of at once, like 300s or 5m
     #[arg(long, value_name = "TIME", value_parser = duration::parse)]
     after: Option<Duration>,
     /// Print JSON
@@ -87,8 +87,8 @@ fn print_report(report: &StatusReport, json: bool, output: &Output) -> Result<Ex
     let now = relative_time::now();
     for (name, at) in [
         ("freezes", report.freezes_at),
-        ("sleeps", report.sleeps_at),
-        ("processes keep it awake no longer", report.scheduled_stop_at),
+        ("becomes cold", report.sleeps_at),
+        ("keep-alive of its processes ends", report.scheduled_stop_at),
     ] {
         if let Some(at) = at {
             output.say(&format!("  {name} {}", relative_time::until(at, now)));

@@ -23,11 +23,11 @@ const BYTES_MAX: u64 = 1 << 20;
     args_conflicts_with_subcommands = true,
     after_help = "Examples:\n  \
     shoal templates                        list all templates\n  \
-    shoal templates get default            as TOML, with the place of its workspaces as a comment\n  \
-    shoal templates put python.toml        make or replace one, from TOML or JSON\n  \
+    shoal templates get default            print a template as TOML; a comment says where its workspaces are\n  \
+    shoal templates put python.toml        make or replace a template, from TOML or JSON\n  \
     shoal templates get a | sed s/a/b/ | shoal templates put -\n  \
-    shoal templates rm python --force      also end its leases\n\n\
-    Exit codes: 0; 1 if the server refused; 2 if the file cannot be used; 3 if there is no server."
+    shoal templates rm python --force      also end the leases of the template\n\n\
+    Exit codes: 0; 1 if the server refused; 2 if the file cannot be used; 3 if no server answers."
 )]
 pub(crate) struct Arguments {
     #[command(subcommand)]
@@ -51,7 +51,7 @@ enum Act {
     Ls(Shared),
     /// Print a template
     Get {
-        /// Its name
+        /// Name of the template
         #[arg(value_parser = TemplateName::new)]
         name: TemplateName,
         #[command(flatten)]
@@ -66,10 +66,10 @@ enum Act {
     },
     /// Remove a template and its pool
     Rm {
-        /// Its name
+        /// Name of the template
         #[arg(value_parser = TemplateName::new)]
         name: TemplateName,
-        /// Also end its leases and launches
+        /// Also end the leases and launches of the template
         #[arg(long)]
         force: bool,
         #[command(flatten)]

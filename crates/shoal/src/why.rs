@@ -16,12 +16,14 @@ use crate::session::LastSandbox;
 /// Arguments of `shoal why`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  \
-    shoal why SANDBOX                  in a sentence, and the facts behind it\n  \
+    shoal why SANDBOX                  one sentence, and the facts behind it\n  \
     shoal why SESSION                  the same for the sandbox that a session has, or had last\n  \
-    shoal why SANDBOX --json | jq .cause\n\n\
-    The server remembers how a sandbox ended. `reason` is one of a few words for programs, such as\n\
-    `crash` or `policy`; `cause` says exactly which rule ended it, such as `probe_failed`.\n\n\
-    Exit codes: 0; 1 if the server knows no such sandbox or session; 3 if there is no server.")]
+    shoal why SANDBOX --json | jq '.cause // .ending // .slept'\n                                     \
+    why it ended, is being ended, or is cold\n\n\
+    The server still knows ended sandboxes, and how they ended. `reason` is one of a few words for\n\
+    programs, such as `crash` or `policy`; `cause` says exactly what ended it, such as\n\
+    `probe_failed`.\n\n\
+    Exit codes: 0; 1 if the server knows no such sandbox or session; 3 if no server answers.")]
 pub(crate) struct Arguments {
     /// The sandbox, or a session
     #[arg(value_name = "SANDBOX|SESSION")]
@@ -129,20 +131,20 @@ fn of_life(alive: &WhyAlive, now: Time) -> Vec<Fact> {
         Some(("template", alive.template.to_string())),
         Some(("runtime", alive.runtime.as_str().to_owned())),
         optional("container", alive.container_id.clone()),
-        counted("handed out", alive.use_count),
+        counted("times handed out", alive.use_count),
         Some(("state", alive.state.as_str().to_owned())),
         alive.frozen.then(|| ("frozen", "until its next use".to_owned())),
         optional("lease", alive.lease.map(|id| id.to_string())),
         optional("session", alive.session.map(|id| id.to_string())),
         counted("calls in progress", alive.uses_in_progress),
-        counted("kept awake by", alive.keep_alive_processes + alive.scale),
+        optional("kept awake by", kept_awake_by(alive)),
         optional("workspace", workspace(alive)),
         optional("ending because", alive.ending.map(|cause| cause.as_str().to_owned())),
-        optional("asleep because", alive.slept.map(|cause| cause.as_str().to_owned())),
+        optional("cold because", alive.slept.map(|cause| cause.as_str().to_owned())),
         Some(("last used", relative_time::ago(alive.last_used_at, now))),
         after("freezes", alive.freezes_at),
-        after("sleeps", alive.sleeps_at),
-        after("ends", alive.expires_at),
+        after("becomes cold", alive.sleeps_at),
+        after(if alive.lease.is_some() { "lease expires" } else { "ends" }, alive.expires_at),
     ]
     .into_iter()
     .flatten()
@@ -169,6 +171,18 @@ fn of_eviction(ended: &WhyEnded, now: Time) -> Vec<Fact> {
         ("candidate", format!("{sandbox}, last used {used}, first of {of} {tier}"))
     }));
     facts
+}
+
+/// What keeps the sandbox awake: its processes, the scale file, or both.
+fn kept_awake_by(alive: &WhyAlive) -> Option<String> {
+    let processes = match alive.keep_alive_processes {
+        0 => None,
+        1 => Some("1 process".to_owned()),
+        many => Some(format!("{many} processes")),
+    };
+    let scale = (alive.scale > 0).then(|| format!("the scale file ({})", alive.scale));
+    let reasons: Vec<_> = processes.into_iter().chain(scale).collect();
+    (!reasons.is_empty()).then(|| reasons.join(" and "))
 }
 
 /// The limit of a workspace on disk, and its size when it was last measured.

@@ -260,7 +260,7 @@ impl Ledger {
     /// Whether this owner has its sandbox right now, as far as clients know.
     pub(crate) fn has(&self, owner: Owner) -> bool {
         match owner {
-            Owner::Nobody => false,
+            Owner::Unowned => false,
             Owner::Lease(lease) => {
                 self.leases.get(&lease).is_some_and(|lease| lease.phase == LeasePhase::Held)
             }

@@ -92,7 +92,7 @@ impl World {
             if let Owner::Lease(_) = record.owner {
                 return leaked(format!("{record:?} is still leased"));
             }
-            let idle = record.owner == Owner::Nobody;
+            let idle = record.owner == Owner::Unowned;
             if record.instance.is_some() && !idle {
                 return leaked(format!("{record:?} never became cold"));
             }

@@ -99,7 +99,7 @@ impl Store {
             return;
         }
         match record.owner {
-            Owner::Nobody => {
+            Owner::Unowned => {
                 if record.state == SandboxState::Warm {
                     self.idle.entry(record.template.clone()).or_default().insert(record.id);
                 }
@@ -118,7 +118,7 @@ impl Store {
             self.by_instance.remove(&instance);
         }
         match record.owner {
-            Owner::Nobody => {
+            Owner::Unowned => {
                 if let Some(idle) = self.idle.get_mut(&record.template) {
                     idle.remove(&record.id);
                 }

@@ -134,7 +134,7 @@ impl Decisions {
         self.n += 1;
         let (old, new) = (self.n.saturating_sub(LIVE), self.n);
         batch.entries.push(JournalEntry::SandboxRemoved(SandboxId::from_u128(id(1, old))));
-        batch.entries.push(JournalEntry::SandboxPut(record(new, Owner::Nobody)));
+        batch.entries.push(JournalEntry::SandboxPut(record(new, Owner::Unowned)));
         batch.entries.push(JournalEntry::Ended(ended(old)));
         batch.events.push(terminated(self.n));
     }

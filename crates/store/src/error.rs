@@ -28,7 +28,7 @@ error_codes! {
     /// The file with the key of the node is damaged, or belongs to another database.
     NodeKeyWrong, "node_key_wrong", Retry::Never, "put the node.key that belongs to this shoal.db into the data directory, from its safe copy or from a backup; the server makes no new one";
     /// The file system failed.
-    Io, "io", Retry::Later, "see the cause; check that the data directory exists, belongs to the server's user, and that its disk is healthy";
+    Io, "io", Retry::Later, "check that the data directory exists, belongs to the server's user, and that its disk is healthy";
     /// The store was closed.
     Closed, "closed", Retry::Never, "start the server again";
 }

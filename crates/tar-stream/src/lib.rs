@@ -20,7 +20,7 @@ pub use decoder::{Bounds, Decoder, Step};
 pub use entries::Entries;
 pub use error::TarError;
 pub use sparse::{Region, Sparse};
-pub use writer::{Written, end};
+pub use writer::{NewEntry, end};
 
 /// Everything in an archive comes in blocks of this size.
 pub const BLOCK: usize = 512;

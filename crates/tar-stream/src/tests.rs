@@ -8,7 +8,7 @@ use super::*;
 
 fn written(kind: Kind, path: &[u8], attributes: &[Attribute], size: u64) -> Vec<u8> {
     let mut bytes = Vec::new();
-    let written = Written {
+    let written = NewEntry {
         kind,
         path,
         mode: 0o4751,

@@ -17,7 +17,7 @@ pub fn end(to: &mut Vec<u8>) {
 
 /// One entry.
 #[derive(Debug)]
-pub struct Written<'a> {
+pub struct NewEntry<'a> {
     /// What it is.
     pub kind: Kind,
     /// Its path; that of a directory ends with a slash.
@@ -38,7 +38,7 @@ pub struct Written<'a> {
     pub comment: Option<String>,
 }
 
-impl Written<'_> {
+impl NewEntry<'_> {
     /// Writes the headers of the entry.
     pub fn write(&self, to: &mut Vec<u8>) {
         let mut extended = Vec::new();
@@ -175,7 +175,7 @@ mod tests {
         header.set_path("a/b").unwrap();
         header.set_link_name("c").unwrap();
         header.set_cksum();
-        let written = Written {
+        let written = NewEntry {
             kind: Kind::Hardlink,
             path: b"a/b",
             mode: 0o4755,
@@ -208,7 +208,7 @@ mod tests {
 
     #[test]
     fn large_numbers_are_written_in_an_extended_header() {
-        let written = Written {
+        let written = NewEntry {
             kind: Kind::File,
             path: b"large",
             mode: u32::MAX,
@@ -231,7 +231,7 @@ mod tests {
         let long = "d/".repeat(120) + "file";
         let mut bytes = Vec::new();
         for (path, comment) in [("short", None), (long.as_str(), Some("skipped: x".to_owned()))] {
-            let written = Written {
+            let written = NewEntry {
                 kind: Kind::Symlink,
                 path: path.as_bytes(),
                 mode: 0o640,

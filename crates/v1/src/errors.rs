@@ -14,10 +14,8 @@ pub(crate) fn page(code: ErrorCode) -> String {
 
 fn section(code: ErrorCode) -> String {
     let retry = match code.retry() {
-        Retry::Never => "The same request will fail again.",
-        Retry::Later => {
-            "The same request may work later; if the answer has a `Retry-After` header, after that many seconds."
-        }
+        Retry::Never => "Do not retry automatically.",
+        Retry::Later => "A retry may succeed.",
     };
     format!(
         "{}\n\nStatus {}. {retry}\n\nWhat to do: {}.\n",
@@ -40,10 +38,18 @@ pub fn document() -> String {
         "# Error codes\n\n\
          Every refusal is an `application/problem+json`:\n\n\
          ```json\n{example}\n```\n\n\
-         Branch on `code`: it never changes its meaning. `detail` is for people, `remedy` says what to do, `retryable`\n\
-         whether the same request may work later and `retry_after_ms` when; `field` names the field, parameter or header\n\
-         that is wrong, `request_id` finds the request in the server's log. A server also serves the section of each code\n\
-         at its `type`, `/docs/errors/CODE`.\n\n\
+         | field | meaning |\n\
+         |---|---|\n\
+         | `code` | what to branch on: a code never changes its meaning |\n\
+         | `status` | the HTTP status |\n\
+         | `detail` | the cause, in a sentence for people |\n\
+         | `remedy` | what to do |\n\
+         | `retryable` | whether the same request may succeed later |\n\
+         | `retry_after_ms` | when a retry is likely to succeed, if known; the header `Retry-After` has the same in seconds |\n\
+         | `field` | the field, parameter or header that is wrong, if there is one |\n\
+         | `reason` | why the sandbox ended, if that is the cause |\n\
+         | `request_id` | finds the request in the server's log |\n\
+         | `type` | the address of the section below for this code, on every server |\n\n\
          This page is generated from the table in `crates/model/src/error.rs`; a test says how to generate it again.\n"
     );
     for &code in ErrorCode::ALL {

@@ -252,7 +252,7 @@ impl EventStream {
         // Transitions first: events before them are then found in the history.
         let EventFilter { sandbox, session } = self.of;
         let query = TransitionQuery { place: self.place, after: self.since, sandbox, session };
-        let mut states = self.app.engine.states(self.caller, &query);
+        let mut states = self.app.engine.recent_transitions(self.caller, &query);
         self.looked_at = Instant::now();
         if !self.begun || self.watch.last() > self.after {
             return self.read_history(states).await;
@@ -449,7 +449,7 @@ mod tests {
             assert!(beat.starts_with(b":"), "{beat:?}");
             assert_eq!(began.elapsed().as_secs(), 15 * n);
         }
-        let moves: u64 = app.engine.moves().iter().map(|(_, _, often)| often).sum();
+        let moves: u64 = app.engine.transition_counts().iter().map(|(_, _, often)| often).sum();
         assert!(moves > 50, "the server was busy: {moves}");
         others.abort();
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use axum::body::Bytes;
 use axum::extract::ws::{CloseFrame, Message, WebSocket, close_code};
-use engine::{Caller, HarnessError, HarnessErrorCode, Held, HeldInput, HeldOutput, Use};
+use engine::{Caller, HarnessError, HarnessErrorCode, HeldHarness, HeldInput, HeldOutput, Use};
 use futures_util::stream::{SplitSink, SplitStream};
 use futures_util::{FutureExt as _, SinkExt as _, StreamExt as _};
 use model::{ErrorCode, Refusal};
@@ -30,7 +30,7 @@ const GOODBYE: Duration = Duration::from_secs(2);
 pub(crate) struct HarnessConnection {
     pub(crate) app: App,
     pub(crate) caller: Caller,
-    pub(crate) held: Held,
+    pub(crate) held: HeldHarness,
     pub(crate) used: Use,
     pub(crate) slot: LongLivedSlot,
 }
@@ -62,7 +62,7 @@ impl HarnessConnection {
         let end = tokio::select! {
             end = show(&mut held.says, &mut to, &mut keepalive) => end,
             end = listen(&mut held.hears, &mut from, &heard) => end,
-            refusal = used.broken() => End::Gone(refusal),
+            refusal = used.wait_for_end() => End::Gone(refusal),
             // A dropped sender means a stop, too.
             _ = stops.wait_for(|stops| *stops) => {
                 cut(close_code::AWAY, ErrorCode::ShuttingDown, "the server is stopping")
@@ -178,7 +178,7 @@ async fn closed(end: End, used: &Use) -> Option<HarnessClosed> {
     };
     // An ended sandbox explains every other error.
     let is_gone = error.code == HarnessErrorCode::SandboxGone;
-    let reason = if is_gone { used.gone().await } else { used.broken().now_or_never() };
+    let reason = if is_gone { used.end_reason().await } else { used.wait_for_end().now_or_never() };
     if let Some(refusal) = reason {
         return gone(&refusal);
     }

@@ -110,7 +110,7 @@ async fn create(
     }
     let template = request.value;
     if app.engine.template(&template.name).is_some() {
-        let cause = format!("the template {} already exists; PUT replaces it", template.name);
+        let cause = format!("the template \"{}\" already exists; PUT replaces it", template.name);
         return Err(Refused::new(ErrorCode::IdConflict, cause));
     }
     let bytes = answer::json_bytes(&template)?;
@@ -172,5 +172,5 @@ pub(super) async fn remove(
 }
 
 pub(super) fn unknown(name: &TemplateName) -> Refused {
-    Refused::new(ErrorCode::TemplateUnknown, format!("the template {name} does not exist"))
+    Refused::new(ErrorCode::TemplateUnknown, format!("the template \"{name}\" does not exist"))
 }

@@ -14,7 +14,7 @@ use wire::{FileEntry, FileKind, Sandbox, Session, Time, Turn, TurnEvent};
 
 pub(crate) fn sandbox(engine: &Engine, view: &SandboxView, caller: Caller) -> Sandbox {
     let (lease, session) = match view.owner {
-        Owner::Nobody => (None, None),
+        Owner::Unowned => (None, None),
         Owner::Lease(lease) => (Some(lease), None),
         Owner::Session(session) => (None, Some(session)),
     };

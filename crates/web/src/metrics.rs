@@ -139,11 +139,11 @@ impl Gauges {
         let help = "Transitions of sandboxes, by the states before and after";
         let mut moves =
             encoder.encode_descriptor("shoal_sandbox_moves", help, None, MetricType::Counter)?;
-        for (from, to, times) in self.0.moves() {
+        for (from, to, times) in self.0.transition_counts() {
             let by = ByMove { from: from.as_str(), to: to.as_str() };
             ConstCounter::new(times).encode(moves.encode_family(&by)?)?;
         }
-        let rest = self.0.resting();
+        let rest = self.0.keep_alive_counts();
         let help = "Sandboxes that are frozen, and those that a keep-alive holds awake";
         let mut by_rest =
             encoder.encode_descriptor("shoal_sandboxes_rest", help, None, MetricType::Gauge)?;

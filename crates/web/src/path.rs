@@ -20,7 +20,10 @@ pub trait Name: Sized {
 }
 
 fn id<T: FromStr>(text: &str, code: ErrorCode) -> Result<T, Refused> {
-    let unknown = |_| Refused::new(code, format!("{text:?} is not a valid id: ids are UUIDs"));
+    let unknown = |_| {
+        let example = "0192f3a0-7c1e-7a52-8b3d-5e6f70819203";
+        Refused::new(code, format!("{text:?} is not a valid id: ids look like {example}"))
+    };
     text.parse().map_err(unknown)
 }
 

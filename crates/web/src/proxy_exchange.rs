@@ -83,7 +83,7 @@ pub async fn exchange(
     let mut stops = app.stopping.clone();
     let answered = tokio::select! {
         answered = sender.send_request(request) => answered,
-        refusal = used.broken() => return Err(refusal.into()),
+        refusal = used.wait_for_end() => return Err(refusal.into()),
         () = response_timeout(&moved) => {
             let cause = "the server in the sandbox did not answer for ten minutes";
             return Err(Refused::new(ErrorCode::DeadlineExceeded, cause));
@@ -121,7 +121,7 @@ pub async fn exchange(
 async fn cancelled(app: App, caller: Caller, used: Use, slot: LongLivedSlot) {
     let mut stops = app.stopping.clone();
     tokio::select! {
-        _ = used.broken() => {}
+        _ = used.wait_for_end() => {}
         // A dropped sender means a stop, too.
         _ = stops.wait_for(|stops| *stops) => {}
         () = revoked(&app, caller) => {}

@@ -63,7 +63,7 @@ impl Tunnel {
         tokio::select! {
             // Both ends know how it ended, so it is not logged.
             () = both_ways(client, inside) => {}
-            refusal = self.used.broken() => {
+            refusal = self.used.wait_for_end() => {
                 tracing::debug!(cause = %refusal, "a tunnel was closed because its sandbox ended");
             }
             // A dropped sender means a stop, too.

@@ -187,7 +187,7 @@ fn own(key: KeyId) -> Option<KeyId> {
 fn alive(alive: Alive, now: Time) -> WhyAlive {
     let summary = alive_sentence(&alive, now);
     let (lease, session) = match alive.owner {
-        Owner::Nobody => (None, None),
+        Owner::Unowned => (None, None),
         Owner::Lease(lease) => (Some(lease), None),
         Owner::Session(session) => (None, Some(session)),
     };
@@ -275,19 +275,26 @@ fn alive_sentence(alive: &Alive, now: Time) -> String {
         SandboxState::Running => "in use",
     };
     let owner = match alive.owner {
-        Owner::Nobody => "in its pool",
+        Owner::Unowned => "in its pool",
         Owner::Lease(_) => "under a lease",
         Owner::Session(_) => "of a session",
     };
     let frozen = if alive.frozen { ", frozen until its next use" } else { "" };
+    // Only a lease can be renewed; nothing extends the lifetime of another sandbox.
+    let (expires, unless_renewed) = match alive.owner {
+        Owner::Lease(_) => ("its lease expires", ", unless the lease is renewed"),
+        Owner::Unowned | Owner::Session(_) => ("its lifetime ends", ""),
+    };
+    let unless_used = ", unless it is used before";
     let next = [
-        (alive.freezes_at.filter(|_| !alive.frozen), "will be frozen because it is inactive"),
-        (alive.sleeps_at, "will become cold because it is idle"),
-        (alive.expires_at, "expires"),
+        (alive.freezes_at.filter(|_| !alive.frozen), "it will be frozen", unless_used),
+        (alive.sleeps_at, "it will become cold", unless_used),
+        (alive.expires_at, expires, unless_renewed),
     ];
-    let next = next.into_iter().filter_map(|(at, what)| Some((Time::from(at?), what))).min();
-    let next = next.map_or_else(String::new, |(at, what)| {
-        format!("; {what} in {} at {at}, unless it is used or renewed", span(at.ms_after(now)))
+    let next =
+        next.into_iter().filter_map(|(at, what, unless)| Some((Time::from(at?), what, unless)));
+    let next = next.min().map_or_else(String::new, |(at, what, unless)| {
+        format!("; {what} in {} (at {at}){unless}", span(at.ms_after(now)))
     });
     format!("{state}, {owner}{frozen}{next}")
 }
@@ -388,9 +395,15 @@ mod tests {
         for (summary, parts) in [
             (
                 tell(|_| ()),
-                &["between uses, under a lease", "frozen because it is inactive in 10 s"][..],
+                &[
+                    "between uses, under a lease; it will be frozen in 10 s (at ",
+                    "unless it is used",
+                ][..],
             ),
-            (tell(|a| a.frozen = true), &["frozen until its next use", "expires in 10 min"]),
+            (
+                tell(|a| a.frozen = true),
+                &["frozen until its next use", "its lease expires in 10 min", "is renewed"],
+            ),
             (
                 tell(|a| a.ending = Some(EndCause::Deleted)),
                 &["is being ended: deleted by its user"],
@@ -398,7 +411,11 @@ mod tests {
             (tell(|a| a.state = SandboxState::Cold), &["cold, without a process"]),
             (
                 tell(|a| (a.state, a.slept) = (SandboxState::Cold, Some(EndCause::Idle))),
-                &["put to sleep"],
+                &["cold, without a process: ended because it was idle for too long"],
+            ),
+            (
+                tell(|a| (a.owner, a.freezes_at) = (Owner::Session(SessionId::NIL), None)),
+                &["of a session; its lifetime ends in 10 min"],
             ),
             (
                 tell(|a| (a.freezes_at, a.expires_at) = (None, None)),

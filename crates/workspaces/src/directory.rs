@@ -358,7 +358,7 @@ impl Workspaces {
     /// The usage of files that were removed and are still open or mapped, which no scan finds.
     /// `go_on` is called as by a scan; if it returns false, the result has what was found until
     /// then.
-    pub fn nameless(
+    pub fn deleted_but_open(
         &self,
         wanted: &BTreeSet<WorkspaceId>,
         go_on: &mut dyn FnMut(u64) -> bool,

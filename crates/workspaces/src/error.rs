@@ -7,7 +7,7 @@ use model::WorkspaceId;
 
 /// The kind of a failure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Trouble {
+pub enum WorkspaceErrorKind {
     /// The directory does not support it, now or later.
     Unsupported,
     /// The disk is full.
@@ -28,7 +28,7 @@ pub enum Trouble {
     System,
 }
 
-impl Trouble {
+impl WorkspaceErrorKind {
     fn of(error: &io::Error) -> Self {
         use io::ErrorKind as Kind;
         let kind = error.kind();
@@ -56,7 +56,7 @@ impl Trouble {
 #[error("could not {step}: {source}")]
 pub struct WorkspaceError {
     /// What to branch on.
-    pub trouble: Trouble,
+    pub kind: WorkspaceErrorKind,
     /// What was being done.
     pub step: Cow<'static, str>,
     /// Why not.
@@ -78,7 +78,7 @@ impl WorkspaceError {
     pub fn went(step: &'static str, workspace: WorkspaceId) -> Self {
         let why = format!("workspace {workspace} was removed during the operation");
         let source = io::Error::new(io::ErrorKind::NotFound, why);
-        Self { trouble: Trouble::Went, ..Self::new(step, source) }
+        Self { kind: WorkspaceErrorKind::Went, ..Self::new(step, source) }
     }
 
     /// Stored files are missing.
@@ -88,18 +88,18 @@ impl WorkspaceError {
     }
 
     pub(crate) fn new(step: impl Into<Cow<'static, str>>, source: io::Error) -> Self {
-        let trouble = Trouble::of(&source);
-        Self { trouble, step: step.into(), source }
+        let kind = WorkspaceErrorKind::of(&source);
+        Self { kind, step: step.into(), source }
     }
 
     pub(crate) fn unsupported(step: &'static str, why: &str) -> Self {
         let source = io::Error::new(io::ErrorKind::Unsupported, why.to_owned());
-        Self { trouble: Trouble::Unsupported, step: step.into(), source }
+        Self { kind: WorkspaceErrorKind::Unsupported, step: step.into(), source }
     }
 
     pub(crate) fn unknown(step: &'static str, workspace: WorkspaceId) -> Self {
         let source = io::Error::new(io::ErrorKind::NotFound, format!("no workspace {workspace}"));
-        Self { trouble: Trouble::Id, step: step.into(), source }
+        Self { kind: WorkspaceErrorKind::Id, step: step.into(), source }
     }
 }
 

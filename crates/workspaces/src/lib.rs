@@ -34,9 +34,9 @@ mod write_once_dir;
 
 pub use archives::{ArchiveReader, ArchiveWriter, Archived, Archives};
 pub use directory::{Size, Workspaces};
-pub use error::{Trouble, WorkspaceError};
+pub use error::{WorkspaceError, WorkspaceErrorKind};
 pub use hard_limits::{HardBy, HardLimit, probe};
 pub use lost_found::{Lost, LostFound, PutAside};
-pub use persistence::{New, ProgressCheck};
+pub use persistence::{NewWorkspace, ProgressCheck};
 pub use scan::{DEPTH_MAX, Scan, Usage};
 pub use seed_archives::{NamedFiles, SeedBounds, SeedFile, Seeds};

@@ -6,7 +6,7 @@ use std::io::{self, Write};
 use std::os::fd::OwnedFd;
 
 use rustix::fs::{FileType, fstat};
-use tar_stream::{Attribute, Kind, Written, end, padding};
+use tar_stream::{Attribute, Kind, NewEntry, end, padding};
 
 use crate::directory::Size;
 use crate::file_contents::{FileMetadata, each_attribute, read_some};
@@ -61,7 +61,7 @@ impl<W: Write> Pack<'_, W> {
     ) -> io::Result<()> {
         self.header.clear();
         let modified_ns = u32::try_from(about.modified.tv_nsec).unwrap_or(0);
-        let written = Written {
+        let written = NewEntry {
             kind,
             path,
             mode: about.mode,

@@ -26,7 +26,7 @@ pub type ProgressCheck<'a> = &'a mut dyn FnMut(u64) -> bool;
 
 /// A workspace to make.
 #[derive(Debug, Clone, Copy)]
-pub struct New {
+pub struct NewWorkspace {
     /// Its id.
     pub id: WorkspaceId,
     /// How much it may hold.
@@ -70,7 +70,7 @@ impl Workspaces {
     pub fn copy(
         &self,
         from: WorkspaceId,
-        new: New,
+        new: NewWorkspace,
         go_on: ProgressCheck<'_>,
     ) -> Result<(), WorkspaceError> {
         const STEP: &str = "copy a workspace";
@@ -122,7 +122,7 @@ impl Workspaces {
     /// size: the file system enforces a hard limit, and the next measurement a soft one.
     pub fn restore(
         &self,
-        new: New,
+        new: NewWorkspace,
         from: impl Read,
         go_on: ProgressCheck<'_>,
     ) -> Result<(), WorkspaceError> {
@@ -143,7 +143,7 @@ impl Workspaces {
     /// Makes a workspace aside, fills it, and gives it its name when it is complete and durable.
     fn fill_new(
         &self,
-        new: New,
+        new: NewWorkspace,
         step: &'static str,
         fill: impl FnOnce(OwnedFd) -> io::Result<()>,
     ) -> Result<(), WorkspaceError> {
@@ -167,7 +167,7 @@ impl Workspaces {
     fn copy_image(
         &self,
         from: &OwnedFd,
-        new: New,
+        new: NewWorkspace,
         go_on: ProgressCheck<'_>,
     ) -> Result<(), WorkspaceError> {
         const STEP: &str = "copy a workspace";
@@ -188,7 +188,7 @@ impl Workspaces {
     /// nothing is left.
     fn make_with_reservation(
         &self,
-        new: New,
+        new: NewWorkspace,
         kind: Kind,
         bytes: u64,
         make: impl FnOnce(&str) -> io::Result<()>,

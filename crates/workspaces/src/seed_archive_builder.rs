@@ -7,7 +7,7 @@ use std::sync::Arc;
 use model::SeedId;
 use rustix::fs::{AtFlags, unlinkat};
 use sha2::{Digest as _, Sha256};
-use tar_stream::{Kind, Written, end, padding};
+use tar_stream::{Kind, NewEntry, end, padding};
 use zstd::stream::write::Encoder;
 
 use crate::archives::{GuardedFile, encoder};
@@ -81,7 +81,7 @@ impl<W: Write> SeedBuilder<W> {
         self.left.entries = self.left.entries.checked_sub(1).ok_or_else(|| too_many("entries"))?;
         let bytes = self.left.bytes.checked_sub(entry.size);
         self.left.bytes = bytes.ok_or_else(|| too_many("bytes"))?;
-        let written = Written {
+        let written = NewEntry {
             kind: entry.kind,
             path: entry.path,
             mode: entry.mode & 0o777,

@@ -109,7 +109,7 @@ async fn image_that_a_template_names_stays() {
     scene.put(RootFs::Image("a".into())).await.expect(201);
     let refused = stage.call("DELETE", "/v1/images/a", Value::Null).await;
     let problem = refused.problem("image_in_use");
-    assert!(problem["detail"].as_str().unwrap().contains("template t "), "{problem}");
+    assert!(problem["detail"].as_str().unwrap().contains("template \"t\" "), "{problem}");
     stage.call("DELETE", "/v1/images/a?force", Value::Null).await.problem("image_in_use");
     stage.call("DELETE", "/v1/images/spare", Value::Null).await.expect(200);
     let body = json!({ "template": "t" });

@@ -10,7 +10,7 @@ use std::io;
 use bytes::BytesMut;
 use model::{ErrorCode, Refusal};
 use runtime::{Entry, EntryKind, FileReader, Page};
-use tar_stream::{Kind, Written, end, padding};
+use tar_stream::{Kind, NewEntry, end, padding};
 use tokio::io::AsyncReadExt as _;
 
 use super::sandbox_files::Files;
@@ -385,7 +385,7 @@ impl<F: Files> Packing<F> {
 
     fn write(&mut self, kind: Kind, entry: &Entry, path: &str, size: u64, target: &[u8]) {
         let comment = self.remark();
-        let written = Written {
+        let written = NewEntry {
             kind,
             path: path.as_bytes(),
             mode: entry.mode,
@@ -443,7 +443,7 @@ impl<F: Files> Packing<F> {
             && self.restorable.is_none()
         {
             // A remark needs an entry: the directory itself does no harm.
-            let written = Written {
+            let written = NewEntry {
                 kind: Kind::Directory,
                 path: b"./",
                 mode: 0o755,

@@ -11,19 +11,19 @@ use tokio::time::timeout;
 
 use super::harnesses::{asked, every_kind, node, program, whole};
 use super::node::{ALICE, BOB, Node, name};
-use crate::{CheckoutRequest, HarnessErrorCode, Held, TurnRequest, Use, UseKind, WhenBusy};
+use crate::{CheckoutRequest, HarnessErrorCode, HeldHarness, TurnRequest, Use, UseKind, WhenBusy};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Holds a harness.
-async fn hold(node: &Node, sandbox: SandboxId) -> (Use, Held) {
+async fn hold(node: &Node, sandbox: SandboxId) -> (Use, HeldHarness) {
     let used = node.engine.use_sandbox(ALICE, sandbox, UseKind::Harness).await.unwrap();
     let held = used.hold_harness().await.unwrap();
     (used, held)
 }
 
 /// The value of a variable, as the harness reports it.
-async fn token(held: &mut Held) -> Value {
+async fn token(held: &mut HeldHarness) -> Value {
     let turn = json!({ "type": "turn", "id": "t", "input": "env TOKEN" });
     let query = json!({ "cmd": "query", "prompt": "env TOKEN" });
     for line in [turn, query] {
@@ -100,12 +100,12 @@ async fn held_harness_reports_why_its_sandbox_ended() {
         let error = timeout(PATIENCE, held.says.next()).await.expect("its end").unwrap_err();
         assert_eq!(error.code, HarnessErrorCode::SandboxGone);
         let expected = if oom { ErrorCode::Oom } else { ErrorCode::SandboxCrashed };
-        assert_eq!(used.gone().await.map(|refusal| refusal.code), Some(expected));
+        assert_eq!(used.end_reason().await.map(|refusal| refusal.code), Some(expected));
     }
     let lease = node.checkout(ALICE).await.unwrap();
     let (used, _held) = hold(&node, lease.sandbox).await;
     node.engine.return_lease(ALICE, lease.lease).await.unwrap();
-    assert!(used.gone().await.is_some(), "a return ends the hold of the harness");
+    assert!(used.end_reason().await.is_some(), "a return ends the hold of the harness");
 }
 
 #[tokio::test(start_paused = true)]

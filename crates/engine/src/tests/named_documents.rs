@@ -135,7 +135,7 @@ async fn ended_sessions_keep_the_latest_of_a_key() {
     }
     let all = node.engine.ended_sessions(KIND, ALICE).await.unwrap();
     assert!((1_000..=1_064).contains(&all.len()), "{}", all.len());
-    let past = async |n: u128| node.engine.past(KIND, ALICE.key, of(n)).await.unwrap();
+    let past = async |n: u128| node.engine.ended_session(KIND, ALICE.key, of(n)).await.unwrap();
     assert_eq!(past(1_200).await.as_deref(), Some("1200"));
     assert!(past(201).await.is_some() && past(1).await.is_none());
     assert!(node.engine.ended_sessions(KIND, BOB).await.unwrap().is_empty());

@@ -2,15 +2,20 @@
 //! change here should be deliberate.
 
 use guest_protocol::keeper::{
-    Ask, Fact, FromKeeper, KeeperRefusal, KeeperRefusalCode, Place, ToKeeper,
+    Ask, Fact, FromKeeper, KeeperRefusal, KeeperRefusalCode, ToKeeper, WritableMountSpec,
 };
 
 use crate::golden_messages::pin;
 
 #[test]
 fn requests() {
-    let place =
-        Place { path: "/tmp".into(), bytes: 300, mode: 0o1777, uid: 1000, no_programs: true };
+    let place = WritableMountSpec {
+        path: "/tmp".into(),
+        bytes: 300,
+        mode: 0o1777,
+        uid: 1000,
+        no_programs: true,
+    };
     pin(&ToKeeper { ticket: 1, ask: Ask::Look, places: vec![] }, "010000");
     pin(
         &ToKeeper { ticket: 300, ask: Ask::Renew, places: vec![place] },

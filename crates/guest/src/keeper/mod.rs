@@ -22,7 +22,7 @@ use std::process::ExitCode;
 
 use guest_protocol::keeper::{
     Ask, FromKeeper, KeeperRefusal, KeeperRefusalCode, MAX_PACKET_BYTES, MAX_WRITABLE_MOUNTS,
-    Place, ToKeeper,
+    ToKeeper, WritableMountSpec,
 };
 use jail::{packet, sys};
 use rustix::io::Errno;
@@ -166,7 +166,7 @@ impl Keeper {
         Ok(answer)
     }
 
-    fn renew(&self, process: &Process, places: &[Place]) -> Result<(), Refusal> {
+    fn renew(&self, process: &Process, places: &[WritableMountSpec]) -> Result<(), Refusal> {
         let root = process.root()?;
         let mut fresh = Vec::with_capacity(places.len());
         for place in places {

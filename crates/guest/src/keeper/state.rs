@@ -2,7 +2,7 @@
 //! first process is and may do, and what is mounted. It is text, to be compared and shown. This
 //! module does not know how the state should be.
 
-use guest_protocol::keeper::{Fact, Place};
+use guest_protocol::keeper::{Fact, WritableMountSpec};
 use jail::sys::ipc::io_priority;
 use rustix::fs::{OFlags, fstatfs};
 
@@ -32,7 +32,7 @@ const STATUS: [&str; 15] = [
 const MAX_BYTES: usize = 48 * 1024;
 
 /// All facts.
-pub(super) fn facts(process: &Process, places: &[Place]) -> Result<Vec<Fact>, Refusal> {
+pub(super) fn facts(process: &Process, places: &[WritableMountSpec]) -> Result<Vec<Fact>, Refusal> {
     let mounted = process.read("mountinfo")?;
     let mounts = mounts(&mounted, places)?;
     let facts = vec![
@@ -95,13 +95,13 @@ impl Mount<'_> {
 
 /// All mounts except the writable ones. Each writable one must be there exactly once, with nothing
 /// beneath it.
-fn mounts<'a>(text: &'a str, places: &[Place]) -> Result<Vec<Mount<'a>>, Refusal> {
+fn mounts<'a>(text: &'a str, places: &[WritableMountSpec]) -> Result<Vec<Mount<'a>>, Refusal> {
     let mut mounts = Vec::new();
     let mut seen = vec![0; places.len()];
     for line in text.lines() {
         let mount = parse(line)
             .ok_or_else(|| foreign("the mount table of the container cannot be read"))?;
-        let beneath = |place: &Place| {
+        let beneath = |place: &WritableMountSpec| {
             mount
                 .path
                 .strip_prefix(place.path.as_str())
@@ -126,7 +126,7 @@ fn mounts<'a>(text: &'a str, places: &[Place]) -> Result<Vec<Mount<'a>>, Refusal
 }
 
 /// Whether a writable mount has the settings that it should have.
-fn is_sound(mount: &Mount<'_>, place: &Place) -> bool {
+fn is_sound(mount: &Mount<'_>, place: &WritableMountSpec) -> bool {
     let has = |option: &str| mount.options.split(',').any(|found| found == option);
     mount.kind == "tmpfs"
         && has("rw")
@@ -166,8 +166,8 @@ fn usage(process: &Process, mounts: &[Mount<'_>]) -> Result<String, Refusal> {
 mod tests {
     use super::*;
 
-    fn place(path: &str) -> Place {
-        Place { path: path.to_owned(), bytes: 1, mode: 0, uid: 0, no_programs: false }
+    fn place(path: &str) -> WritableMountSpec {
+        WritableMountSpec { path: path.to_owned(), bytes: 1, mode: 0, uid: 0, no_programs: false }
     }
 
     const ROOT: &str = "700 600 0:50 / / ro,relatime master:1 - overlay overlay ro,lowerdir=/a";
@@ -199,7 +199,7 @@ mod tests {
         ] {
             assert_eq!(mounts(&text, &[place("/tmp")]).is_ok(), is_well, "{text}");
         }
-        let no_programs = Place { no_programs: true, ..place("/tmp") };
+        let no_programs = WritableMountSpec { no_programs: true, ..place("/tmp") };
         assert!(mounts(&once, std::slice::from_ref(&no_programs)).is_err());
         assert!(mounts(&once.replace("nodev", "nodev,noexec"), &[no_programs]).is_ok());
     }

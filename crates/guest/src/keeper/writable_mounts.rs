@@ -3,7 +3,7 @@
 
 use std::os::fd::OwnedFd;
 
-use guest_protocol::keeper::Place;
+use guest_protocol::keeper::WritableMountSpec;
 use jail::plan::SCALE;
 use rustix::fs::{
     AtFlags, Dir, FileType, Mode, OFlags, StatxAttributes, StatxFlags, flistxattr, fstat, fstatfs,
@@ -35,12 +35,12 @@ const OWN_FILE_BYTES: u64 = 16;
 const MAX_ENTRIES: usize = 8;
 
 /// How many files fit: each costs the kernel memory of its own.
-fn inodes(place: &Place) -> u64 {
+fn inodes(place: &WritableMountSpec) -> u64 {
     (place.bytes / PAGE_BYTES).max(1024)
 }
 
 /// A new, empty file system that is not attached yet.
-pub(super) fn fresh(process: &Process, place: &Place) -> Result<OwnedFd, Refusal> {
+pub(super) fn fresh(process: &Process, place: &WritableMountSpec) -> Result<OwnedFd, Refusal> {
     let mut attributes = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV;
     if place.no_programs {
         attributes |= MountAttrFlags::MOUNT_ATTR_NOEXEC;
@@ -60,7 +60,7 @@ pub(super) fn fresh(process: &Process, place: &Place) -> Result<OwnedFd, Refusal
 /// Must be called in the mount namespace of the container.
 pub(super) fn replace_all(
     root: &OwnedFd,
-    fresh: Vec<(&Place, OwnedFd)>,
+    fresh: Vec<(&WritableMountSpec, OwnedFd)>,
 ) -> Result<Vec<OwnedFd>, Refusal> {
     let mut old = Vec::with_capacity(fresh.len() + 1);
     for (place, _) in &fresh {
@@ -87,7 +87,7 @@ pub(super) fn replace_all(
 
 /// Whether old mounts hold so much memory that the next user could miss it. Then the keeper waits
 /// until they are gone.
-pub(super) fn hold_much_memory(places: &[Place], old: &[OwnedFd]) -> bool {
+pub(super) fn hold_much_memory(places: &[WritableMountSpec], old: &[OwnedFd]) -> bool {
     let held: u64 = old
         .iter()
         .filter_map(|old| fstatfs(old).ok())
@@ -108,7 +108,7 @@ fn put(mount: &OwnedFd, target: &OwnedFd) -> Result<(), Errno> {
     move_mount(mount, "", target, "", flags)
 }
 
-fn open_old(root: &OwnedFd, place: &Place) -> Result<OwnedFd, Refusal> {
+fn open_old(root: &OwnedFd, place: &WritableMountSpec) -> Result<OwnedFd, Refusal> {
     let old = open_beneath(root, &place.path, OFlags::PATH).named(&place.path)?;
     let identity = |directory| fstat(directory).map(|found| (found.st_dev, found.st_ino));
     if identity(&old).named(&place.path)? == identity(root).named("inspect the root")? {
@@ -166,8 +166,8 @@ fn is_mount(directory: &OwnedFd) -> Result<bool, Refusal> {
 }
 
 /// Checks that a mount is as if it were new: empty, and with the settings that were requested.
-pub(super) fn prove(process: &Process, place: &Place) -> Result<(), Refusal> {
-    let Place { path, bytes, mode, uid, no_programs: _ } = place;
+pub(super) fn prove(process: &Process, place: &WritableMountSpec) -> Result<(), Refusal> {
+    let WritableMountSpec { path, bytes, mode, uid, no_programs: _ } = place;
     let top = open_beneath(&process.root()?, path, OFlags::RDONLY).named(path)?;
     let about = fstat(&top).named(path)?;
     let system = fstatfs(&top).named(path)?;

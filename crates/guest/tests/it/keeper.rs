@@ -6,7 +6,8 @@ use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::net::UnixStream;
 
 use guest_protocol::keeper::{
-    Ask, Fact, FromKeeper, KeeperRefusal, KeeperRefusalCode, MAX_PACKET_BYTES, Place, ToKeeper,
+    Ask, Fact, FromKeeper, KeeperRefusal, KeeperRefusalCode, MAX_PACKET_BYTES, ToKeeper,
+    WritableMountSpec,
 };
 use guest_protocol::message::{ExitStatus, Reply, Request, VERSION, lane};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -45,7 +46,7 @@ impl Keeper {
         postcard::from_bytes(&buffer[..packet.bytes]).unwrap()
     }
 
-    fn ask(&mut self, ask: Ask, process: &OwnedFd, places: &[Place]) -> FromKeeper {
+    fn ask(&mut self, ask: Ask, process: &OwnedFd, places: &[WritableMountSpec]) -> FromKeeper {
         self.last_ticket += 1;
         let asked = ToKeeper { ticket: self.last_ticket, ask, places: places.to_vec() };
         let bytes = postcard::to_allocvec(&asked).unwrap();
@@ -54,21 +55,26 @@ impl Keeper {
     }
 
     /// Asks for what must be refused.
-    fn refusal(&mut self, ask: Ask, process: &OwnedFd, places: &[Place]) -> KeeperRefusal {
+    fn refusal(
+        &mut self,
+        ask: Ask,
+        process: &OwnedFd,
+        places: &[WritableMountSpec],
+    ) -> KeeperRefusal {
         match self.ask(ask, process, places) {
             FromKeeper::Refused { refusal, .. } => refusal,
             other => panic!("{ask:?} should be refused and gives {other:?}"),
         }
     }
 
-    fn facts(&mut self, ask: Ask, process: &OwnedFd, places: &[Place]) -> Vec<Fact> {
+    fn facts(&mut self, ask: Ask, process: &OwnedFd, places: &[WritableMountSpec]) -> Vec<Fact> {
         match self.ask(ask, process, places) {
             FromKeeper::Seen { facts, .. } => facts,
             other => panic!("{other:?}"),
         }
     }
 
-    fn renew(&mut self, process: &OwnedFd, places: &[Place]) {
+    fn renew(&mut self, process: &OwnedFd, places: &[WritableMountSpec]) {
         let renewed = self.ask(Ask::Renew, process, places);
         assert_eq!(renewed, FromKeeper::Renewed { ticket: self.last_ticket });
     }
@@ -83,8 +89,8 @@ impl Drop for Keeper {
 
 const MIB: u64 = 1 << 20;
 
-fn places() -> Vec<Place> {
-    let place = |path: &str, bytes, mode, uid| Place {
+fn places() -> Vec<WritableMountSpec> {
+    let place = |path: &str, bytes, mode, uid| WritableMountSpec {
         path: path.to_owned(),
         bytes,
         mode,
@@ -366,7 +372,7 @@ fn the_keeper_refuses_processes_that_are_no_container() {
     assert_eq!(refusal.code, KeeperRefusalCode::Foreign, "{refusal:?}");
     // Paths that are no writable mounts: nothing of the container is removed.
     for path in ["/usr", "/", "/proc", "/workspace/../usr", "/nowhere", "/bin", "/dev"] {
-        let place = Place { path: path.to_owned(), ..places().remove(0) };
+        let place = WritableMountSpec { path: path.to_owned(), ..places().remove(0) };
         stage.keeper.refusal(Ask::Renew, &stage.process, &[place]);
     }
     stage.run("ls /usr/bin/env /proc/1 /dev/null");
@@ -380,7 +386,7 @@ fn the_keeper_follows_no_link_inside() {
     // A mount path that a program replaced by a link. On the host there is a directory of that
     // name.
     stage.run("rm -rf /tmp/a && ln -s /usr /tmp/a");
-    let place = Place { path: "/tmp/a".to_owned(), ..places().remove(0) };
+    let place = WritableMountSpec { path: "/tmp/a".to_owned(), ..places().remove(0) };
     let refusal = stage.keeper.refusal(Ask::Renew, &stage.process, &[place]);
     assert_eq!(refusal.code, KeeperRefusalCode::System, "{refusal:?}");
     stage.run("ls /usr/bin/env");

@@ -1,6 +1,6 @@
 //! Harnesses that a caller holds, on the fake runtime.
 
-use harness::{HELD_LINE_BYTES_MAX, HarnessErrorCode, HarnessLink, Held, Logs, Whose};
+use harness::{HELD_LINE_BYTES_MAX, HarnessErrorCode, HarnessLink, HeldHarness, Logs, StartedFor};
 use model::template::Harness;
 use serde_json::{Value, json};
 use std::sync::Arc;
@@ -8,13 +8,13 @@ use tokio::time::timeout;
 
 use crate::stage::{PATIENCE, Stage, ask, binding, bridge, jsonl, turn_id};
 
-async fn started(stage: &Stage, harness: &Harness, whose: Whose<'_>) -> HarnessLink {
+async fn started(stage: &Stage, harness: &Harness, started_for: StartedFor<'_>) -> HarnessLink {
     let logs: Arc<dyn Logs> = Arc::clone(&stage.logs) as _;
     let sandbox = Arc::clone(&stage.sandbox);
-    harness::start(sandbox, harness, whose, logs, PATIENCE).await.unwrap()
+    harness::start(sandbox, harness, started_for, logs, PATIENCE).await.unwrap()
 }
 
-async fn next(held: &mut Held) -> Result<Value, (HarnessErrorCode, String)> {
+async fn next(held: &mut HeldHarness) -> Result<Value, (HarnessErrorCode, String)> {
     let next = timeout(PATIENCE, held.says.next()).await.expect("something is said");
     next.map(|line| serde_json::from_str(&line).unwrap()).map_err(|error| (error.code, error.cause))
 }
@@ -26,7 +26,7 @@ fn turn(script: &str) -> String {
 #[tokio::test(start_paused = true)]
 async fn a_held_harness_passes_lines_both_ways_unchanged() {
     let (stage, bound) = (Stage::new().await, binding());
-    let link = started(&stage, &jsonl(&["harness"]), Whose::Holders(&bound)).await;
+    let link = started(&stage, &jsonl(&["harness"]), StartedFor::Caller(&bound)).await;
     let mut held = link.hold().await.unwrap();
     // It was started for its holder and got no message, not even a binding.
     held.hears.line(&turn("env TOKEN; config")).await;
@@ -45,13 +45,13 @@ async fn a_held_harness_passes_lines_both_ways_unchanged() {
 #[tokio::test(start_paused = true)]
 async fn a_bridge_can_be_held() {
     let (stage, bound) = (Stage::new().await, binding());
-    let link = started(&stage, &bridge(&["bridge"]), Whose::Holders(&bound)).await;
+    let link = started(&stage, &bridge(&["bridge"]), StartedFor::Caller(&bound)).await;
     let mut held = link.hold().await.unwrap();
     held.hears.line(r#"{"cmd":"query","prompt":"say hi"}"#).await;
     assert_eq!(next(&mut held).await.unwrap()["data"], json!({ "text": "hi" }));
     drop(held);
     stage.until_nothing_runs().await;
-    let shell = started(&stage, &Harness::Shell, Whose::Holders(&bound)).await;
+    let shell = started(&stage, &Harness::Shell, StartedFor::Caller(&bound)).await;
     let refused = shell.hold().await.map(drop).unwrap_err();
     assert_eq!(refused.code, HarnessErrorCode::NotStarted);
 }
@@ -59,11 +59,11 @@ async fn a_bridge_can_be_held() {
 #[tokio::test(start_paused = true)]
 async fn a_harness_has_one_holder_and_ends_with_it() {
     let stage = Stage::new().await;
-    let link = started(&stage, &jsonl(&["harness"]), Whose::NoSession).await;
+    let link = started(&stage, &jsonl(&["harness"]), StartedFor::NoSession).await;
     let given = link.turn(turn_id(1), "\"hang\"", None).await.unwrap();
     assert_eq!(link.hold().await.map(drop).unwrap_err().code, HarnessErrorCode::Busy);
     drop(given);
-    let link = started(&stage, &jsonl(&["harness"]), Whose::NoSession).await;
+    let link = started(&stage, &jsonl(&["harness"]), StartedFor::NoSession).await;
     ask(&link, 1, "say a").await;
     let held = link.hold().await.unwrap();
     assert_eq!(link.hold().await.map(drop).unwrap_err().code, HarnessErrorCode::Busy);
@@ -86,7 +86,7 @@ async fn the_end_of_a_held_harness_follows_its_last_output() {
         ("log bye; say a; die 0", (HarnessErrorCode::Died, "the harness exited with code 0: bye")),
     ] {
         let stage = Stage::new().await;
-        let link = started(&stage, &jsonl(&["harness"]), Whose::NoSession).await;
+        let link = started(&stage, &jsonl(&["harness"]), StartedFor::NoSession).await;
         let mut held = link.hold().await.unwrap();
         held.hears.line(&turn(script)).await;
         assert_eq!(next(&mut held).await.unwrap()["data"], json!({ "text": "a" }));
@@ -100,7 +100,7 @@ async fn the_end_of_a_held_harness_follows_its_last_output() {
 #[tokio::test(start_paused = true)]
 async fn a_line_that_is_too_long_ends_a_held_harness() {
     let stage = Stage::new().await;
-    let link = started(&stage, &jsonl(&["harness"]), Whose::NoSession).await;
+    let link = started(&stage, &jsonl(&["harness"]), StartedFor::NoSession).await;
     let mut held = link.hold().await.unwrap();
     held.hears.line(&turn("huge")).await;
     let (code, cause) = next(&mut held).await.unwrap_err();
@@ -111,7 +111,7 @@ async fn a_line_that_is_too_long_ends_a_held_harness() {
 #[tokio::test(start_paused = true)]
 async fn a_held_harness_reports_that_its_sandbox_is_gone() {
     let stage = Stage::new().await;
-    let link = started(&stage, &jsonl(&["harness"]), Whose::NoSession).await;
+    let link = started(&stage, &jsonl(&["harness"]), StartedFor::NoSession).await;
     let mut held = link.hold().await.unwrap();
     stage.runtime.crash(stage.sandbox.instance(), false);
     assert_eq!(next(&mut held).await.unwrap_err().0, HarnessErrorCode::SandboxGone);
@@ -120,7 +120,7 @@ async fn a_held_harness_reports_that_its_sandbox_is_gone() {
 #[tokio::test(start_paused = true)]
 async fn dropped_waits_on_a_held_harness_lose_nothing() {
     let stage = Stage::new().await;
-    let link = started(&stage, &jsonl(&["harness"]), Whose::NoSession).await;
+    let link = started(&stage, &jsonl(&["harness"]), StartedFor::NoSession).await;
     let mut held = link.hold().await.unwrap();
     let script: Vec<_> = (0..40).map(|n| format!("say {n}; sleep {}", n % 3)).collect();
     held.hears.line(&turn(&script.join(";"))).await;

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use harness::{Cancelled, HarnessEnd, HarnessEvent, HarnessLink, LogStream, Logs, Whose};
+use harness::{Cancelled, HarnessEnd, HarnessEvent, HarnessLink, LogStream, Logs, StartedFor};
 use model::template::Harness;
 use model::{InstanceId, Template, TemplateName};
 use runtime::native::{Native, NativeConfig};
@@ -67,8 +67,9 @@ impl Node {
     async fn harness(&self, harness: &Harness, bound: bool) -> HarnessLink {
         let logs: Arc<dyn Logs> = Arc::clone(&self.logs) as _;
         let binding = binding();
-        let whose = if bound { Whose::Sessions(&binding) } else { Whose::NoSession };
-        let started = harness::start(Arc::clone(&self.sandbox), harness, whose, logs, PATIENCE);
+        let started_for = if bound { StartedFor::Session(&binding) } else { StartedFor::NoSession };
+        let started =
+            harness::start(Arc::clone(&self.sandbox), harness, started_for, logs, PATIENCE);
         started.await.expect("the harness starts")
     }
 

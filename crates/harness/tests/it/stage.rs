@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use harness::scripted::{ScriptedBridge, ScriptedJsonl};
 use harness::{
-    Binding, HarnessEnd, HarnessError, HarnessEvent, HarnessLink, LogStream, Logs, Turn, Whose,
+    Binding, HarnessEnd, HarnessError, HarnessEvent, HarnessLink, LogStream, Logs, StartedFor, Turn,
 };
 use model::template::{Harness, HarnessProgram};
 use model::{Generation, InstanceId, SandboxId, SessionId, Template, TemplateName, TurnId};
@@ -68,8 +68,8 @@ impl Stage {
         binding: Option<&Binding>,
     ) -> Result<HarnessLink, HarnessError> {
         let logs: Arc<dyn Logs> = Arc::clone(&self.logs) as _;
-        let whose = binding.map_or(Whose::NoSession, Whose::Sessions);
-        harness::start(Arc::clone(&self.sandbox), harness, whose, logs, PATIENCE).await
+        let started_for = binding.map_or(StartedFor::NoSession, StartedFor::Session);
+        harness::start(Arc::clone(&self.sandbox), harness, started_for, logs, PATIENCE).await
     }
 }
 

@@ -129,7 +129,7 @@ fn member(path: &str, bytes: &[u8], to: &mut impl Write) -> io::Result<()> {
 }
 
 fn head(path: &str, length: u64, to: &mut impl Write) -> io::Result<()> {
-    let written = tar_stream::Written {
+    let written = tar_stream::NewEntry {
         kind: Kind::File,
         path: path.as_bytes(),
         mode: 0o644,

@@ -19,13 +19,13 @@ const PAUSE: Duration = Duration::from_millis(20);
 
 /// An image that stays until this is dropped.
 #[derive(Debug)]
-pub struct Held {
+pub struct ImageHold {
     _layers: File,
 }
 
 impl Store {
     /// Keeps an image from being removed.
-    pub fn hold(&self, id: ImageId) -> Result<Held, ImageError> {
+    pub fn hold(&self, id: ImageId) -> Result<ImageHold, ImageError> {
         let unknown =
             || ImageError::new(ImageErrorCode::Unknown, format!("there is no image {id}"));
         let path = self.image(id).join(LAYERS_FILE);
@@ -43,7 +43,7 @@ impl Store {
                     return if found.st_nlink == 0 {
                         Err(unknown())
                     } else {
-                        Ok(Held { _layers: file })
+                        Ok(ImageHold { _layers: file })
                     };
                 }
                 Err(Errno::WOULDBLOCK | Errno::INTR) => sleep(PAUSE),

@@ -35,7 +35,7 @@ use model::{ImageId, ImageName};
 use crate::digest::Digest;
 use crate::error::{ImageError, ImageErrorCode};
 pub use collect::{Collected, Removed};
-pub use hold::Held;
+pub use hold::ImageHold;
 pub use import::{ImportOptions, Imported, Progress};
 use record::Record;
 pub use record::{Image, Layer};

@@ -214,7 +214,9 @@ impl Rig {
     /// The sandboxes that may be handed out, in a fixed order.
     pub(super) fn idle(&self) -> Vec<SandboxView> {
         let idle = |view: &SandboxView| {
-            view.owner == Owner::Nobody && view.state == SandboxState::Warm && view.ending.is_none()
+            view.owner == Owner::Unowned
+                && view.state == SandboxState::Warm
+                && view.ending.is_none()
         };
         self.kernel.sandboxes().into_iter().filter(idle).collect()
     }

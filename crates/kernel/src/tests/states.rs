@@ -107,7 +107,7 @@ fn an_untouched_return_is_warm_again_under_another_id() {
     rig.give_back(lease.lease);
     assert!(rig.effects.is_empty(), "nothing has to be done to it");
     let back = rig.only();
-    assert_eq!((back.state, back.owner, back.instance), (Warm, Owner::Nobody, Some(instance)));
+    assert_eq!((back.state, back.owner, back.instance), (Warm, Owner::Unowned, Some(instance)));
     assert_ne!(back.id, lease.sandbox);
     assert_eq!(rig.ended(lease.sandbox).cause, EndCause::Returned);
     assert_eq!(rig.terminations(lease.sandbox), [(1, EndCause::Returned)]);
@@ -126,7 +126,7 @@ fn a_wiped_and_proven_return_is_warm_again_under_another_id() {
     rig.finish(wipe, Outcome::Done);
     assert_eq!(rig.only().state, Waiting, "a wipe alone proves nothing");
     rig.finish(prove, Outcome::Done);
-    assert_eq!((rig.only().state, rig.only().owner), (Warm, Owner::Nobody));
+    assert_eq!((rig.only().state, rig.only().owner), (Warm, Owner::Unowned));
     assert_ne!(rig.only().id, lease.sandbox);
     assert_eq!(rig.ended(lease.sandbox).cause, EndCause::Returned);
 }

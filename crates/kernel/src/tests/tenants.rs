@@ -104,7 +104,7 @@ fn a_session_and_its_forks_belong_to_the_key_that_created_it() {
     }
     assert!(rig.kernel.sandboxes().iter().all(|view| match view.owner {
         Owner::Session(_) => view.tenant == OTHER,
-        Owner::Nobody | Owner::Lease(_) => view.tenant == KeyId::NIL,
+        Owner::Unowned | Owner::Lease(_) => view.tenant == KeyId::NIL,
     }));
     assert!(rig.published_to.iter().all(|tenant| *tenant == OTHER), "{:?}", rig.published);
     rig.restart(&[]);

@@ -97,6 +97,6 @@ fn transitions_are_published_ten_times_a_second_and_the_last_always() {
         seen(&rig, out.sandbox)[all.len()..],
         [(Waiting, Running, 0), (Running, Waiting, 0)]
     );
-    let counted = rig.kernel.moves();
+    let counted = rig.kernel.transition_counts();
     assert!(counted.contains(&(Running, Waiting, u64::from(uses) + 1)), "{counted:?}");
 }

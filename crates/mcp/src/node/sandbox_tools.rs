@@ -55,7 +55,7 @@ async fn return_sandbox(call: Call<Node>, asked: ReturnSandbox) -> Result<Done, 
     let id = SandboxId::read(&asked.sandbox_id)?;
     match call.app.engine.sandbox(call.caller, id)?.owner {
         Owner::Lease(lease) => call.app.engine.return_lease(call.caller, lease).await?,
-        Owner::Nobody | Owner::Session(_) => {
+        Owner::Unowned | Owner::Session(_) => {
             let cause = "the sandbox is not checked out, so it cannot be returned";
             return Err(Refused::new(ErrorCode::NotLeased, cause));
         }

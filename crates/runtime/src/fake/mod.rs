@@ -31,7 +31,7 @@ use self::faults::Faults;
 pub use self::faults::{Fault, Operation};
 use self::handle::Handle;
 use self::sandbox::FakeSandbox;
-pub use self::test_programs::{FakeProgram, Inside, Listener};
+pub use self::test_programs::{FakeProgram, FakeProgramContext, Listener};
 use self::tree::Tree;
 use crate::contract::{Runtime, Sandbox};
 use crate::deaths::{DeathBoard, Deaths, Died};

@@ -12,7 +12,7 @@ use tokio::sync::Mutex;
 use super::process::{FakeProcess, exit};
 use super::sandbox::{Address, FakeSandbox};
 use super::script::{Output, Step, When, Word};
-use super::test_programs::Inside;
+use super::test_programs::FakeProgramContext;
 
 /// The programs there are.
 pub(crate) const PROGRAMS: &[&str] = &[
@@ -255,8 +255,8 @@ impl Program {
     }
 
     /// The context of a test program.
-    fn inside(&mut self, argv: &[String]) -> Inside {
-        Inside {
+    fn inside(&mut self, argv: &[String]) -> FakeProgramContext {
+        FakeProgramContext {
             argv: argv.to_vec(),
             env: self.env.clone(),
             channel: self.channel.take(),

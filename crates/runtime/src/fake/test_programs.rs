@@ -20,11 +20,11 @@ const WORKSPACE: &str = "/workspace";
 #[async_trait]
 pub trait FakeProgram: Send + Sync {
     /// Does what the program does, and says how it ended. Killed, it is dropped.
-    async fn run(&self, inside: Inside) -> ExitStatus;
+    async fn run(&self, inside: FakeProgramContext) -> ExitStatus;
 }
 
 /// What a test program finds inside its sandbox.
-pub struct Inside {
+pub struct FakeProgramContext {
     /// Its name and arguments.
     pub argv: Vec<String>,
     /// Its environment.
@@ -37,7 +37,7 @@ pub struct Inside {
     pub(super) pid: u32,
 }
 
-impl Inside {
+impl FakeProgramContext {
     /// Writes to standard output.
     pub async fn write_out(&self, bytes: &[u8]) {
         self.stdout.write(bytes).await;

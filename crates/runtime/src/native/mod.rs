@@ -69,7 +69,7 @@ impl Native {
 
     /// Why all sandboxes share one host user, if they could have their own and the operator did not
     /// choose it.
-    pub fn alone_because(&self) -> Option<&'static str> {
+    pub fn shared_user_reason(&self) -> Option<&'static str> {
         use launcher_protocol::AloneBecause;
         match self.launchers.current().features.alone_because? {
             AloneBecause::Wanted => None,

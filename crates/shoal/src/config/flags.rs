@@ -19,32 +19,33 @@ pub(crate) struct Overrides {
     /// Threads that serve requests [default: half of the cores]
     #[arg(long, value_name = "N")]
     workers: Option<String>,
-    /// Where the journal is kept: sqlite or memory
+    /// Where the server stores its journal: sqlite or memory
     #[arg(long, value_name = "KIND")]
     store: Option<String>,
-    /// Format of logs: text for people, json for machines
+    /// Format of log lines: text for people, json for programs
     #[arg(long, value_name = "FORMAT")]
     log_format: Option<String>,
-    /// How much is logged: error, warn, info, debug or trace
+    /// Least important level that is logged: error, warn, info, debug or trace
     #[arg(long, value_name = "LEVEL")]
     log_level: Option<String>,
-    /// Also serve clients of Ash, on this address [default: 127.0.0.1:4100], and read the variables
-    /// of Ash
+    /// Also serve clients of Ash, on this address [default: 127.0.0.1:4100], and read the
+    /// environment variables of Ash
     #[arg(long, value_name = "ADDRESS", num_args = 0..=1, default_missing_value = "")]
     ash: Option<String>,
     /// Also serve one sandbox of this template to clients of Blaxel, on an address of its own
     #[arg(long, value_name = "TEMPLATE")]
     blaxel: Option<String>,
-    /// The address of that sandbox [default: 127.0.0.1:8080]
+    /// Address for the sandbox of --blaxel [default: 127.0.0.1:8080]
     #[arg(long, value_name = "ADDRESS")]
     blaxel_listen: Option<String>,
-    /// Require no key there; only on loopback, and web pages are refused
+    /// Require no key on the address of --blaxel-listen, which must be a loopback address; requests
+    /// of web pages are refused
     #[arg(long)]
     blaxel_keyless: bool,
-    /// Start the pools of these templates only, with commas between their names [default: all]
+    /// Start only the pools of these templates; names are separated by commas [default: all]
     #[arg(long, value_name = "NAMES")]
     templates: Option<String>,
-    /// Any other key, like `node.max_live=100`
+    /// Set any key of the configuration, like `node.max_live=100`
     #[arg(long, value_name = "KEY=VALUE", value_parser = key_value)]
     set: Vec<(String, String)>,
 }

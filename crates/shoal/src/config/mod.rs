@@ -32,7 +32,7 @@ use crate::workspace_placement::WorkspacePlacement;
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  \
     shoal config                             every value, and its source\n  \
-    shoal config > shoal.toml                a file to start from\n  \
+    shoal config > shoal.toml                a configuration file with every value\n  \
     shoal config --set node.max_live=50      what a start with this flag would use\n  \
     shoal config --check /etc/shoal/shoal.toml\n\n\
     Each key can also be set in the environment: SHOAL_LISTEN, SHOAL_DATA_DIR and so on for\n\

@@ -74,7 +74,7 @@ fn remark(template: &Template, placing: Placing<'_>) -> String {
                 .replace(" on memory,", " in memory,")
         }
         Err(why) => {
-            format!("# {}: the place of its workspaces is not known: {why}\n", template.name)
+            format!("# {}: where its workspaces are is not known: {why}\n", template.name)
         }
     }
 }

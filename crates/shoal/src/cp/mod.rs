@@ -29,7 +29,7 @@ use crate::server::Server;
     A path in a sandbox that does not begin with / is beneath /workspace. A directory is copied into\n\
     a directory that exists, or becomes a new one. Links stay links; devices and pipes are not\n\
     copied.\n\n\
-    Exit codes: 0; 1 if the server refused; 2 if the paths cannot be used; 3 if there is no server;\n\
+    Exit codes: 0; 1 if the server refused; 2 if the paths cannot be used; 3 if no server answers;\n\
     125 if something here cannot be read or written.")]
 pub(crate) struct Arguments {
     /// What to copy: a path, SANDBOX:PATH, or - for standard input

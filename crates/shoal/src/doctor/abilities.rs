@@ -33,7 +33,7 @@ const fn unsupported(name: &'static str, why: &'static str) -> Ability {
     Ability { name, how: How::Unsupported, why }
 }
 
-const REFUSED: &str = "refused, unless limits.best_effort";
+const REFUSED: &str = "a template with this limit is refused, unless it has limits.best_effort";
 
 /// What works with these capabilities.
 pub(crate) fn abilities(can: Capabilities) -> Vec<Ability> {
@@ -51,7 +51,9 @@ fn limits(can: Capabilities) -> Vec<Ability> {
         if able { works(name, why) } else { unsupported(name, without) }
     };
     let by_root = |name, why| match can.users {
-        Users::Ranges => works(name, "btrfs, project quota, or an image for each"),
+        Users::Ranges => {
+            works(name, "by btrfs, by project quota, or by an image for each workspace")
+        }
         Users::Subordinate | Users::Alone => unsupported(name, why),
     };
     vec![
@@ -66,7 +68,7 @@ fn limits(can: Capabilities) -> Vec<Ability> {
             "out of memory is reported",
             can.memory_limit,
             "by control group",
-            "looks like any other kill",
+            "it looks like any other kill",
         ),
         by_groups("freezing", can.freeze, "by control group", "idle sandboxes keep running"),
         by_groups(
@@ -77,7 +79,7 @@ fn limits(can: Capabilities) -> Vec<Ability> {
         ),
         by_root(
             "hard limit of a workspace on disk",
-            "a soft limit works: Shoal measures the workspace",
+            "only a soft limit works: Shoal measures the workspace",
         ),
     ]
 }

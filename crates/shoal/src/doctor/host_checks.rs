@@ -73,11 +73,12 @@ pub(crate) fn findings(machine: &Machine) -> Vec<Finding> {
         kernel(machine),
         namespaces(machine),
         mount_api(machine).needed(),
-        call("changing mounts", machine.calls.mount_setattr, "5.12").needed(),
-        call("process handles", machine.calls.pidfd_open, "5.3").needed(),
-        call("safe paths", machine.calls.openat2, "5.6").needed(),
-        call("closing descriptors", machine.calls.close_range, "5.9").needed(),
-        call("system call filter", machine.calls.seccomp, "4.14").needed(),
+        call("mount_setattr", "change mounts", machine.calls.mount_setattr, "5.12").needed(),
+        call("pidfd_open", "watch and signal processes", machine.calls.pidfd_open, "5.3").needed(),
+        call("openat2", "open paths without leaving a directory", machine.calls.openat2, "5.6")
+            .needed(),
+        call("close_range", "close descriptors", machine.calls.close_range, "5.9").needed(),
+        call("seccomp", "filter system calls", machine.calls.seccomp, "4.14").needed(),
         host_programs(machine),
     ];
     found.extend(USES.map(|(used, name, lost)| group(machine, used, name, lost)));
@@ -92,27 +93,33 @@ pub(crate) fn findings(machine: &Machine) -> Vec<Finding> {
 /// The user who makes sandboxes. An ordinary user is root in a user namespace.
 fn who(machine: &Machine) -> Finding {
     if machine.is_root {
-        Finding::yes("who", "shoal runs as root").needed()
+        Finding::yes("user", "shoal runs as root").needed()
     } else if machine.user_namespaces.for_unprivileged {
-        Finding::yes("who", "shoal runs as an ordinary user, who may make user namespaces").needed()
+        Finding::yes("user", "shoal runs as an ordinary user, who may make user namespaces")
+            .needed()
     } else {
         let why = "shoal runs as an ordinary user, and only root may make user namespaces here";
         let remedy = "sysctl kernel.unprivileged_userns_clone=1, or \
-                      kernel.apparmor_restrict_unprivileged_userns=0; or run it with sudo";
-        Finding::no("who", why, remedy).needed()
+                      kernel.apparmor_restrict_unprivileged_userns=0; or run shoal with sudo";
+        Finding::no("user", why, remedy).needed()
     }
 }
 
 fn privileges(machine: &Machine) -> Finding {
     if !machine.is_root {
-        return Finding::yes("privileges", "all, inside a user namespace of your own").needed();
+        return Finding::yes(
+            "privileges",
+            "shoal has all privileges inside a user namespace of its own",
+        )
+        .needed();
     }
     let missing: Vec<_> = machine.capabilities_missing.iter().map(|one| one.name).collect();
     if missing.is_empty() {
-        return Finding::yes("privileges", "the launcher has all that it needs").needed();
+        return Finding::yes("privileges", "the launcher has all capabilities that it needs")
+            .needed();
     }
-    let why = format!("missing: {}", missing.join(", "));
-    let remedy = "start it as root outside of a container, or give the container these \
+    let why = format!("the launcher lacks {}", missing.join(", "));
+    let remedy = "start shoal as root outside of a container, or give the container these \
                   capabilities (docker run --privileged)";
     Finding::no("privileges", why, remedy).needed()
 }
@@ -156,29 +163,34 @@ fn namespaces(machine: &Machine) -> Finding {
 
 /// An ordinary user may not call it outside a user namespace; then only the trial can find out.
 fn mount_api(machine: &Machine) -> Finding {
-    let name = "new mount API";
+    let (name, purpose) = ("fsopen", "make mounts");
     if !machine.is_root
         && !machine.filtered
         && machine.calls.new_mount_api == Presence::Denied
         && machine.version >= KERNEL_MIN
     {
-        return Finding::yes(name, "the kernel is new enough");
+        return Finding::yes(name, "only root may call it here, and the kernel is new enough");
     }
-    call(name, machine.calls.new_mount_api, "5.2")
+    call(name, purpose, machine.calls.new_mount_api, "5.2")
 }
 
-fn call(name: &'static str, presence: Presence, since: &str) -> Finding {
+/// A system call that sandboxes need for `purpose`.
+fn call(name: &'static str, purpose: &str, presence: Presence, since: &str) -> Finding {
     match presence {
-        Presence::There => Finding::yes(name, "the kernel has it"),
+        Presence::There => {
+            Finding::yes(name, format!("the kernel has this system call (to {purpose})"))
+        }
         Presence::Missing => Finding::no(
             name,
-            format!("this kernel lacks it; it came with Linux {since}"),
+            format!(
+                "this kernel lacks this system call (to {purpose}); Linux {since} and newer have it"
+            ),
             "use a newer kernel",
         ),
         Presence::Denied => Finding::no(
             name,
-            "a filter or missing privileges keep shoal from using it",
-            "run it as root and outside of containers that filter system calls \
+            format!("a filter or missing privileges forbid this system call (to {purpose})"),
+            "run shoal as root and outside of containers that filter system calls \
              (docker run --security-opt seccomp=unconfined)",
         ),
     }
@@ -214,7 +226,7 @@ fn group(machine: &Machine, used: Use, name: &'static str, lost: &str) -> Findin
         return Finding::yes(name, "by a limit on the users of each sandbox");
     }
     let Some(found) = machine.cgroups.placement(used) else {
-        let why = format!("no control group offers it: {lost}");
+        let why = format!("this machine has no control group for it: {lost}");
         let remedy = "mount cgroup2 on /sys/fs/cgroup, or boot with cgroup_enable=memory";
         return Finding::no(name, why, remedy);
     };
@@ -228,13 +240,13 @@ fn group(machine: &Machine, used: Use, name: &'static str, lost: &str) -> Findin
         Access::ReadOnly => Finding::no(
             name,
             format!("cgroup {version} at {place} is read-only: {lost}"),
-            "run outside of the container, or give it the groups (docker run --privileged \
+            "run shoal outside of the container, or give the container the groups (docker run --privileged \
              --cgroupns=host)",
         ),
         Access::Denied => Finding::no(
             name,
             format!("cgroup {version} at {place} belongs to another user: {lost}"),
-            "let systemd delegate it: systemd-run --user --scope -p Delegate=yes shoal ..., or run it with \
+            "let systemd delegate the group: systemd-run --user --scope -p Delegate=yes shoal ..., or run shoal with \
              sudo",
         ),
         Access::Threaded => Finding::no(
@@ -247,38 +259,45 @@ fn group(machine: &Machine, used: Use, name: &'static str, lost: &str) -> Findin
 
 /// How a new sandbox gets into its control groups.
 fn group_entry(machine: &Machine) -> Finding {
-    let name = "entering groups";
+    let name = "joining control groups";
     let layout: &CgroupLayout = &machine.cgroups;
     if let Some(place) = layout.to_vacate() {
-        let why = format!("other processes are in {}, which shoal must split", place.display());
+        let why = format!(
+            "other processes are in the control group {}, which shoal must divide",
+            place.display()
+        );
         let remedy = "start shoal as a systemd service with Delegate=yes and DelegateSubgroup=main";
         return Finding::partly(name, why, remedy);
     }
     let v1 = layout.hierarchies().iter().any(|one| one.version == Version::V1);
     if v1 {
-        let why = "control groups v1: sandboxes enter them before they are needed";
+        let why = "control groups v1: a process joins its groups while the sandbox is a prefork";
         return Finding::yes(name, why);
     }
     if machine.clone_into_cgroup {
-        return Finding::yes(name, "control groups v2: a process starts in its group");
+        return Finding::yes(name, "control groups v2: a process starts inside its group");
     }
-    Finding::no(name, "there is no control group to enter", "see the limits above")
+    Finding::no(name, "there is no control group to join", "see the remedies of the limits above")
 }
 
 fn idmapped(machine: &Machine) -> Finding {
     let name = "workspaces on disk";
     if machine.idmapped_mounts {
-        Finding::yes(name, "mounts can map owners (idmapped mounts)")
+        Finding::yes(name, "the kernel has idmapped mounts: a sandbox sees its files as its own")
     } else {
-        let remedy = "use Linux 5.12 or newer; /workspace in memory works";
-        Finding::no(name, "mounts cannot map owners (no idmapped mounts)", remedy)
+        let remedy = "use Linux 5.12 or newer; a /workspace in memory works";
+        Finding::no(
+            name,
+            "the kernel lacks idmapped mounts: a sandbox could not own its files",
+            remedy,
+        )
     }
 }
 
 fn overlays(machine: &Machine) -> Finding {
     let name = "overlays";
     if machine.overlay_in_userns {
-        Finding::yes(name, "root filesystems can be layered")
+        Finding::yes(name, "overlayfs works: images can be root filesystems")
     } else {
         let remedy = "use Linux 5.11 or newer with overlayfs";
         Finding::no(name, "overlayfs is missing, or too old for user namespaces", remedy).needed()
@@ -288,10 +307,10 @@ fn overlays(machine: &Machine) -> Finding {
 fn descriptors(machine: &Machine) -> Finding {
     let name = "open files";
     let Some(most) = machine.open_files.1 else {
-        return Finding::yes(name, "unlimited");
+        return Finding::yes(name, "no hard limit");
     };
     let sandboxes = most.saturating_sub(DESCRIPTORS_RESERVED) / DESCRIPTORS_EACH;
-    let why = format!("{most}, enough for {sandboxes} sandboxes at once");
+    let why = format!("the hard limit is {most}, enough for {sandboxes} sandboxes at once");
     if sandboxes >= SANDBOXES_TARGET {
         Finding::yes(name, why)
     } else {
@@ -302,8 +321,10 @@ fn descriptors(machine: &Machine) -> Finding {
 fn processes(machine: &Machine) -> Finding {
     let name = "processes";
     let sandboxes = machine.pid_max / PIDS_EACH;
-    let why =
-        format!("{}, enough for {sandboxes} sandboxes at their process limit", machine.pid_max);
+    let why = format!(
+        "kernel.pid_max is {}, enough for {sandboxes} sandboxes at their default limit",
+        machine.pid_max
+    );
     if sandboxes >= 200 {
         Finding::yes(name, why)
     } else {
@@ -394,7 +415,7 @@ mod tests {
             machine.is_root = false;
             machine.user_namespaces.for_unprivileged = false;
         };
-        check(closed, &[("who", State::No, true)]);
+        check(closed, &[("user", State::No, true)]);
         let take = |machine: &mut Machine| machine.capabilities_missing = NEEDED.to_vec();
         check(take, &[("privileges", State::No, true)]);
         check(|machine| machine.version = (5, 4), &[("kernel", State::No, true)]);
@@ -403,10 +424,7 @@ mod tests {
             |machine| machine.namespaces_missing = vec!["net"],
             &[("namespaces", State::No, true)],
         );
-        check(
-            |machine| machine.calls.seccomp = Presence::Denied,
-            &[("system call filter", State::No, true)],
-        );
+        check(|machine| machine.calls.seccomp = Presence::Denied, &[("seccomp", State::No, true)]);
     }
 
     #[test]

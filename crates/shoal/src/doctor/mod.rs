@@ -40,17 +40,17 @@ const REPORT: &str = "see the findings above; if all of them are yes, report thi
 /// Arguments of `shoal doctor`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  \
-    shoal doctor                  what works for you, and why other things do not\n  \
+    shoal doctor                  what works for your user, and why other things do not\n  \
     sudo shoal doctor             what works for root\n  \
     shoal doctor --config x.toml  what a server with this configuration can do\n  \
     shoal doctor --json | jq '.findings[] | select(.state != \"yes\")'\n  \
     shoal doctor --json | jq '.runtimes[] | {runtime, state, why}'\n\n\
-    The exit code is 1 if no runtime can run sandboxes on this machine.")]
+    Exit codes: 0; 1 if no runtime can run sandboxes on this machine.")]
 pub(crate) struct Arguments {
     /// Print JSON
     #[arg(long)]
     json: bool,
-    /// Only check, do not start a sandbox
+    /// Only check this machine; start no trial sandbox
     #[arg(long)]
     no_trial: bool,
     /// Configuration of the server [default: the one that `shoal serve` would use]
@@ -115,8 +115,7 @@ fn configured(arguments: &Arguments) -> (Config, Option<Finding>) {
     match config::load(&flags, &HostContext::read()) {
         Ok(effective) => (effective.config, None),
         Err(error) => {
-            let remedy =
-                "correct it (shoal config --check FILE); this report is about the defaults";
+            let remedy = "correct the file (shoal config --check FILE); this report uses the default configuration";
             let found = Finding::no("configuration", error.to_string(), remedy);
             (Config::default(), Some(found))
         }
@@ -147,7 +146,10 @@ fn template_reports(config: &Config, placement: &WorkspacePlacement) -> Vec<Temp
 }
 
 fn print_templates(reports: &[TemplateReport], output: &Output) {
-    output.say(&format!("\n{}", output.paint(Paint::Strong, "Where workspaces are:")));
+    output.say(&format!(
+        "\n{}",
+        output.paint(Paint::Strong, "Where the workspaces of each template are:")
+    ));
     let width = reports.iter().map(|one| one.template.as_str().len()).max().unwrap_or(0);
     for TemplateReport { template, workspace, why_not } in reports {
         let (state, why) = match (workspace, why_not) {

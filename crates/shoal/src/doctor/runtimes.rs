@@ -19,8 +19,9 @@ use crate::duration;
 use crate::failure::Failure;
 use crate::native;
 
-const AS_ROOT: &str = "run it as root (sudo shoal doctor); the server must run as root, too";
-const SEE_CAUSE: &str = "see the cause; run the program by itself, or choose another runtime";
+const AS_ROOT: &str =
+    "run the doctor as root (sudo shoal doctor); the server must run as root, too";
+const SEE_CAUSE: &str = "run the program by itself to see its messages, or choose another runtime";
 
 /// What the doctor found about one runtime.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -62,7 +63,11 @@ fn native(findings: &[Finding], trial: bool) -> Report {
         let why = format!("{}: {}", found.name, found.why);
         return Report::no(kind, why, found.remedy.as_deref().unwrap_or("see the findings above"));
     }
-    let why = if trial { "a sandbox was started" } else { "no sandbox was started" };
+    let why = if trial {
+        "a trial sandbox worked"
+    } else {
+        "the checks above passed; no trial sandbox was started because of --no-trial"
+    };
     Report::yes(kind, why, Some(Recycle::Recreate))
 }
 
@@ -99,7 +104,7 @@ async fn docker(config: &Config) -> Report {
                 return Report::yes(kind, why, Some(recycle));
             }
             let why = format!("{why}; the engine cannot limit {}", found.lacks.join(", "));
-            let remedy = "give the engine the control groups for it; see `docker info`";
+            let remedy = "give the engine the control groups for these limits; see `docker info`";
             Report { state: State::Partly, ..Report::no(kind, why, remedy) }
         }
         Err(none) => Report::no(kind, none.why, none.remedy),
@@ -110,7 +115,11 @@ async fn oci(config: &Config, program: Program, trial: bool) -> Report {
     let kind = program.kind();
     let settings = &config.oci;
     if !settings.programs.iter().any(|name| name == program.as_str()) {
-        return Report::no(kind, "oci.programs does not name it", "add it to oci.programs");
+        return Report::no(
+            kind,
+            "oci.programs does not name this program",
+            "add the program to oci.programs",
+        );
     }
     let run_directory = match native::run_directory() {
         Ok(directory) => directory,
@@ -130,14 +139,18 @@ async fn oci(config: &Config, program: Program, trial: bool) -> Report {
         return Report::no(kind, why, program.remedy());
     }
     if !rustix::process::geteuid().is_root() {
-        return Report::no(kind, "only root can use it", AS_ROOT);
+        return Report::no(kind, "only root can use this program", AS_ROOT);
     }
     let version = match oci::probe(&wanted).await {
         Ok(found) => format!("{} at {}", found.version, found.path.display()),
         Err(error) => return Report::no(kind, error.cause, SEE_CAUSE),
     };
     if !trial {
-        return Report::yes(kind, format!("{version}; no container was started"), None);
+        return Report::yes(
+            kind,
+            format!("{version}; no trial container was started because of --no-trial"),
+            None,
+        );
     }
     match timeout(TRIAL_TIMEOUT, try_container(wanted)).await {
         Ok(Ok((took, recycle))) => {

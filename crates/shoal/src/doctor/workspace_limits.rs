@@ -3,15 +3,14 @@
 
 use std::path::Path;
 
-use workspaces::HardLimit;
+use workspaces::{HardBy, HardLimit};
 
 use super::host_checks::Finding;
 use crate::workspace_placement::{nearest_existing, probe_limits_in};
 
 const NAME: &str = "hard limit of workspaces";
-const REMEDY: &str = "templates that ask for `limit = \"hard\"` are refused without \
-                      limits.best_effort; put the data directory on btrfs with quotas, or on \
-                      ext4 or xfs mounted with prjquota; or run it with sudo, with e2fsprogs";
+const REMEDY: &str = "put the data directory on btrfs with quotas, or on ext4 or xfs mounted with \
+                      prjquota; or install e2fsprogs and run shoal with sudo";
 
 /// The finding for a data directory.
 pub(super) fn finding(data_dir: &Path) -> Finding {
@@ -19,25 +18,38 @@ pub(super) fn finding(data_dir: &Path) -> Finding {
     match probe_limits_in(&place) {
         Ok(found) => finding_for(&place, &found),
         Err(error) => {
-            let why = format!("limits cannot be tried in {}: {error}", place.display());
-            Finding::no(NAME, why, "run it as the user who runs the server")
+            let why = format!("the doctor cannot try limits in {}: {error}", place.display());
+            Finding::no(NAME, why, "run the doctor as the user who runs the server")
         }
     }
 }
 
 fn finding_for(place: &Path, found: &HardLimit) -> Finding {
     let reasons = found.reasons();
-    match found.by {
-        Some(by) if reasons.is_empty() => {
-            Finding::yes(NAME, format!("by {} in {}", by.as_str(), place.display()))
+    let Some(by) = found.by else {
+        let why = format!(
+            "only soft limits work in {}: {reasons}; a template with `limit = \"hard\"` is refused, \
+             unless it has limits.best_effort",
+            place.display()
+        );
+        return Finding::no(NAME, why, REMEDY);
+    };
+    let others = match &*reasons {
+        "" => String::new(),
+        reasons => format!("; other ways do not work: {reasons}"),
+    };
+    let (by, users) = (by.as_str(), users(by));
+    Finding::yes(NAME, format!("by {by} in {}, {users}{others}", place.display()))
+}
+
+/// The templates that get the hard limit.
+const fn users(by: HardBy) -> &'static str {
+    match by {
+        HardBy::Btrfs | HardBy::ProjectQuota => {
+            "for all templates but those with `limit = \"soft\"`"
         }
-        Some(by) => {
-            let why = format!("by {} in {} ({reasons})", by.as_str(), place.display());
-            Finding::yes(NAME, why)
-        }
-        None => {
-            let why = format!("only soft ones in {}: {reasons}", place.display());
-            Finding::no(NAME, why, REMEDY)
+        HardBy::Image => {
+            "only for templates with `limit = \"hard\"`; the default is a soft limit here"
         }
     }
 }
@@ -46,7 +58,6 @@ fn finding_for(place: &Path, found: &HardLimit) -> Finding {
 mod tests {
     use super::super::host_checks::State;
     use super::*;
-    use workspaces::HardBy;
 
     #[test]
     fn workspace_limits_are_reported_with_their_reason() {
@@ -56,10 +67,13 @@ mod tests {
         let image = by(Some(HardBy::Image));
         assert_eq!((image.state, image.remedy.is_some()), (State::Yes, false));
         assert!(image.why.contains("images") && image.why.contains("quotas are off"));
+        assert!(image.why.contains("the default is a soft limit"), "{image:?}");
         let none = by(None);
         assert_eq!((none.state, none.needed), (State::No, false));
         assert!(none.why.contains("soft") && none.remedy.is_some(), "{none:?}");
         let best = finding_for(place, &HardLimit { by: Some(HardBy::Btrfs), not: Vec::new() });
-        assert_eq!(best.why, "by btrfs subvolumes in /data");
+        let why =
+            "by btrfs subvolumes in /data, for all templates but those with `limit = \"soft\"`";
+        assert_eq!(best.why, why);
     }
 }

@@ -149,7 +149,10 @@ async fn run(
             Err(error) => return Err(Failure::new("cannot write output", error)),
         }
     }
-    Err(Failure::new("cannot run the program", "its output ended before its exit was reported"))
+    Err(Failure::new(
+        "cannot run the program",
+        "the output ended before the server reported the exit of the program",
+    ))
 }
 
 /// The exit code of a program that writes to a closed pipe.
@@ -162,7 +165,7 @@ fn print_notes(exit: &ExecExit, output: &Output) {
             "out of memory: the kernel killed the program; raise limits.memory_mb of the template",
         );
     } else if exit.timed_out {
-        output.note("timed out: the server killed the program; --timeout gives it more");
+        output.note("timed out: the server killed the program; a larger --timeout gives the program more time");
     }
     if exit.truncated {
         output.note("the output is incomplete: it exceeded the limit of the template");

@@ -18,16 +18,16 @@ use crate::server::Server;
 /// Arguments of `shoal exec`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  \
-    shoal exec -- python3 -c 'print(1)'          in a warm sandbox, returned afterwards\n  \
-    shoal exec -T python -- python3 -V           of another template\n  \
-    shoal exec SANDBOX -- make test              in one that you made with `shoal create`\n  \
+    shoal exec -- python3 -c 'print(1)'          in a warm sandbox, which is returned afterwards\n  \
+    shoal exec -T python -- python3 -V           in a warm sandbox of the template python\n  \
+    shoal exec SANDBOX -- make test              in a sandbox that you made with `shoal create`\n  \
     shoal exec SANDBOX --shell 'ls | wc -l'\n  \
     echo hello | shoal exec -- tr a-z A-Z\n  \
-    shoal exec --json -- true                    everything about it, for scripts\n\n\
-    `shoal run` needs no server: it makes a sandbox and removes it again.\n\n\
-    Exit codes: that of the program; 128 + number of the signal that ended it; 125 if the server\n\
-    refused, or there is none; 126 if the program cannot be executed; 127 if there is none of this\n\
-    name.")]
+    shoal exec --json -- true                    the result and the output as JSON, for scripts\n\n\
+    `shoal run` needs no server: it makes a sandbox for one program and then removes the sandbox.\n\n\
+    Exit codes: that of the program; 128 + the number of the signal that ended the program; 125 if the\n\
+    server refused or no server answers; 126 if the program cannot be executed; 127 if the program\n\
+    does not exist.")]
 pub(crate) struct Arguments {
     #[command(flatten)]
     checkout: SandboxRequest,
@@ -35,10 +35,10 @@ pub(crate) struct Arguments {
     program: Program,
     #[command(flatten)]
     pub(super) server: Server,
-    /// The sandbox; the same as SANDBOX before the program
+    /// Sandbox to run the program in; the same as SANDBOX before the program
     #[arg(long = "in", value_name = "SANDBOX", conflicts_with = "template")]
     sandbox: Option<SandboxId>,
-    /// The sandbox, if you have one; the program and its arguments
+    /// The id of a sandbox, if you have one; then the program and its arguments
     #[arg(
         value_name = "[SANDBOX] ARGV",
         trailing_var_arg = true,
@@ -68,17 +68,17 @@ impl Arguments {
 /// Flags that describe a program, in a sandbox or a session.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Program {
-    /// Add to the environment; KEY alone takes the value from yours
+    /// Set a variable for the program; KEY alone copies the value from your environment
     #[arg(long = "env", short = 'e', value_name = "KEY[=VALUE]")]
     env: Vec<String>,
-    /// Directory in the sandbox to start in [default: /workspace]
+    /// Directory in the sandbox to start the program in [default: /workspace]
     #[arg(long, value_name = "DIR")]
     cwd: Option<String>,
-    /// Kill it after this time, like 30s or 2m [default: as the template says]
+    /// Kill the program after this time, like 30s or 2m [default: as the template says]
     #[arg(long, value_name = "TIME", value_parser = duration::parse)]
     timeout: Option<Duration>,
-    /// Pass on standard input, all of it before the program starts [default: auto, which is yes
-    /// unless it is a terminal]
+    /// Read all of your standard input, then start the program with it [default: auto, which means
+    /// yes unless standard input is a terminal]
     #[arg(
         long,
         short = 'i',

@@ -33,12 +33,12 @@ pub(crate) const STORE: &str = "images";
     shoal image import app ./oci-layout          an OCI layout, as a directory or an archive\n  \
     shoal image ls\n  \
     shoal image show python:3.12\n  \
-    shoal image rm python:3.12                   and the layers that only it used\n  \
-    shoal image gc                               remove what has no name and is not used\n\n\
-    A template uses one with `root = { image = \"python:3.12\" }`. Images are in DATA_DIR/images of\n\
-    this machine; --server or $SHOAL_URL selects those of a server, and imports are sent to it.\n\n\
-    Exit codes: 0; 1 if the image or the server refused; 2 if the source cannot be used; 3 if there\n\
-    is no server; 125 if the store cannot be written."
+    shoal image rm python:3.12                   remove the name, and layers that no other image uses\n  \
+    shoal image gc                               remove images that have no name and no use\n\n\
+    A template uses an image with `root = { image = \"python:3.12\" }`. Images are in DATA_DIR/images of\n\
+    this machine; --server or $SHOAL_URL selects the images of a server, and imports are sent to it.\n\n\
+    Exit codes: 0; 1 if the image store or the server refused; 2 if the source cannot be used;\n\
+    3 if no server answers; 125 if the store cannot be written."
 )]
 pub(crate) struct Arguments {
     #[command(subcommand)]
@@ -60,12 +60,12 @@ struct Shared {
 enum Act {
     /// Import an image: a directory, a tarball, an OCI layout, or the output of `docker save`
     Import {
-        /// Name of the image; another image that has it loses it
+        /// Name of the image; an older image with this name loses the name
         #[arg(value_parser = ImageName::new)]
         name: ImageName,
-        /// A path; - for standard input
+        /// Path of the directory or archive; - for standard input
         source: PathBuf,
-        /// Which image, by its name in the source, if that has several
+        /// Name of the image in the source, if the source has several images
         #[arg(long, value_name = "NAME")]
         reference: Option<String>,
         #[command(flatten)]
@@ -75,17 +75,17 @@ enum Act {
     Ls(Shared),
     /// Show an image
     Show {
-        /// Its name, its id, or the beginning of its id
+        /// Name of the image, its id, or the beginning of its id
         image: String,
         #[command(flatten)]
         shared: Shared,
     },
-    /// Remove names of images, and what nothing uses then
+    /// Remove names of images, and then the images and layers that nothing uses
     Rm {
-        /// Names; an id stands for all names of an image
+        /// Names of images; an id stands for all names of its image
         #[arg(value_name = "IMAGE", required = true)]
         images: Vec<String>,
-        /// Also images in use: they stay until their sandboxes have ended
+        /// Also remove images in use: their files stay until their sandboxes have ended
         #[arg(long)]
         force: bool,
         #[command(flatten)]

@@ -14,16 +14,16 @@ use crate::server::Server;
 /// Arguments of `shoal process`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  \
-    shoal process start SANDBOX -- npm run dev                     runs on after this command\n  \
+    shoal process start SANDBOX -- npm run dev                     the process outlives this command\n  \
     shoal process start SANDBOX --name web --keep-alive --wait-for-port 3000 -- npm run dev\n  \
     shoal process ls SANDBOX\n  \
     shoal process logs SANDBOX web --follow\n  \
     echo input | shoal process stdin SANDBOX web\n  \
     shoal process stop SANDBOX web\n\n\
-    A process is named by its id, its process id inside, or its name. With --keep-alive it keeps its\n\
-    sandbox awake until it ends; see `shoal status` and `shoal stop`.\n\n\
-    Exit codes: 0; 1 if the server refused; 3 if there is no server. `start --wait`, `wait` and\n\
-    `logs --follow` end as the process did.")]
+    PROCESS is the id of a process, its process id inside the sandbox, or its name. With --keep-alive a\n\
+    process keeps its sandbox awake until the process ends; see `shoal status` and `shoal stop`.\n\n\
+    Exit codes: 0; 1 if the server refused; 3 if no server answers. `start --wait`, `wait` and\n\
+    `logs --follow` exit like the process.")]
 pub(crate) struct Arguments {
     #[command(subcommand)]
     pub(super) act: Act,
@@ -38,15 +38,15 @@ pub(super) enum Act {
     Ls(ListArgs),
     /// Show one process
     Show(ProcessArgs),
-    /// Print what a process wrote
+    /// Print the output of a process
     Logs(LogsArgs),
-    /// Ask a process to end, and kill it if it does not
+    /// Ask a process to end, and kill the process if it does not
     Stop(StopArgs),
     /// Kill a process
     Kill(ProcessArgs),
     /// Send a signal to a process
     Signal(SignalArgs),
-    /// Send our standard input to a process
+    /// Send your standard input to a process
     Stdin(StdinArgs),
     /// Wait until a process ends
     Wait(WaitArgs),
@@ -58,7 +58,7 @@ pub(super) struct ProcessArgs {
     /// The sandbox
     #[arg(value_name = "SANDBOX")]
     pub(super) sandbox: SandboxId,
-    /// The process: its id, its process id inside, or its name
+    /// The process: its id, its process id inside the sandbox, or its name
     #[arg(value_name = "PROCESS")]
     pub(super) process: String,
     /// Print JSON
@@ -80,28 +80,28 @@ pub(super) struct StartArgs {
     /// Run this line in a shell
     #[arg(long, value_name = "LINE", conflicts_with = "argv")]
     shell: Option<String>,
-    /// Add to the environment; KEY alone takes the value from yours
+    /// Set a variable for the process; KEY alone copies the value from your environment
     #[arg(long = "env", short = 'e', value_name = "KEY[=VALUE]")]
     env: Vec<String>,
-    /// Directory in the sandbox to start in [default: /workspace]
+    /// Directory in the sandbox to start the process in [default: /workspace]
     #[arg(long, value_name = "DIR")]
     cwd: Option<String>,
     /// Keep the sandbox awake until the process ends
     #[arg(long)]
     keep_alive: bool,
-    /// Kill it after this time, like 30s or 2m; time in which the sandbox is frozen does not count
+    /// Kill the process after this time, like 30s or 2m; time in which the sandbox is frozen does not count
     #[arg(long, value_name = "TIME", value_parser = duration::parse)]
     timeout: Option<Duration>,
-    /// Keep its input open for `shoal process stdin`
+    /// Keep the input of the process open for `shoal process stdin`
     #[arg(long)]
     open_stdin: bool,
-    /// Restart it when it fails, at most this often
+    /// Restart the process when it fails; TIMES says how often at most
     #[arg(long, value_name = "TIMES", num_args = 0..=1, default_missing_value = "4294967295")]
     restart: Option<u32>,
-    /// Wait until it ends, print its output and end as it does
+    /// Wait until the process ends, print its output and exit like the process
     #[arg(long)]
     pub(super) wait: bool,
-    /// Wait until something listens on this port
+    /// Wait until the process listens on this port
     #[arg(long = "wait-for-port", value_name = "PORT", conflicts_with = "wait")]
     ports: Vec<u16>,
     /// How long to wait [default: 10m]
@@ -151,7 +151,7 @@ pub(super) struct ListArgs {
     /// Only running processes
     #[arg(long)]
     pub(super) running: bool,
-    /// At most this many
+    /// List at most this many processes
     #[arg(long, value_name = "N", default_value_t = 1000)]
     pub(super) limit: usize,
     /// Print JSON
@@ -169,13 +169,13 @@ pub(super) struct LogsArgs {
     /// Follow the log until the process ends
     #[arg(long, short = 'f')]
     pub(super) follow: bool,
-    /// Only its output
+    /// Only the standard output
     #[arg(long, conflicts_with = "stderr")]
     pub(super) stdout: bool,
-    /// Only its error output
+    /// Only the standard error output
     #[arg(long)]
     pub(super) stderr: bool,
-    /// From this byte on
+    /// Only the output from this byte on
     #[arg(long, value_name = "OFFSET")]
     pub(super) offset: Option<u64>,
 }
@@ -185,7 +185,7 @@ pub(super) struct LogsArgs {
 pub(super) struct StopArgs {
     #[command(flatten)]
     pub(super) of: ProcessArgs,
-    /// How long it may take before it is killed [default: 10s]
+    /// How long the process may take to end before it is killed [default: 10s]
     #[arg(long, value_name = "TIME", value_parser = duration::parse)]
     pub(super) grace: Option<Duration>,
 }

@@ -20,42 +20,42 @@ use crate::sandbox_request::environment;
         echo hello | shoal run -- tr a-z A-Z\n  \
         shoal run -t -- bash                        a shell at your terminal\n  \
         shoal run --memory 128 --timeout 10s --env KEY=value -- node app.js\n  \
-        shoal run --workspace ./project -- make     files that stay\n  \
-        shoal run --image debian -- apt list        programs of an image: see `shoal image`\n  \
-        shoal run --json -- true                    everything about it, for scripts\n\n\
-        It needs no server and leaves nothing behind. `shoal exec` runs a program in a sandbox of a\n\
-        running server instead: a warm one, or one that already has your files.\n\n\
-        Exit codes: that of the program; 128 + number of the signal that ended it; 125 if shoal\n\
-        itself failed; 126 if the program cannot be executed; 127 if there is none of this name.")]
+        shoal run --workspace ./project -- make     /workspace is your own directory\n  \
+        shoal run --image debian -- apt list        the programs of an image: see `shoal image`\n  \
+        shoal run --json -- true                    the result and the output as JSON, for scripts\n\n\
+        `shoal run` needs no server and leaves nothing behind. `shoal exec` instead runs a program in a\n\
+        sandbox of a running server: a warm sandbox, or one that already has your files.\n\n\
+        Exit codes: that of the program; 128 + the number of the signal that ended the program; 125 if\n\
+        shoal itself failed; 126 if the program cannot be executed; 127 if the program does not exist.")]
 pub(crate) struct Arguments {
     /// Image to use as root, by name or id [default: this machine's own programs]
     #[arg(long, value_name = "IMAGE")]
     image: Option<String>,
-    /// Memory it may use, in megabytes
+    /// Memory that the sandbox may use, in megabytes
     #[arg(long, value_name = "MB", value_parser = clap::value_parser!(u32).range(4..))]
     memory: Option<u32>,
-    /// Processor time it may use, in thousandths of a processor
+    /// Processor time that the sandbox may use, in thousandths of a processor
     #[arg(long, value_name = "MILLI", value_parser = clap::value_parser!(u32).range(10..))]
     cpu: Option<u32>,
-    /// Processes and threads it may have
+    /// How many processes and threads the sandbox may have
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pids: Option<u32>,
-    /// Size of /workspace while it is in memory, in megabytes
+    /// Size of a /workspace in memory, in megabytes; not with --workspace
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     workspace_mb: Option<u32>,
-    /// Directory to use as /workspace; without it /workspace is in memory and gone afterwards
+    /// Directory of this machine to use as /workspace [default: in memory, and deleted afterwards]
     #[arg(long, value_name = "DIR")]
     workspace: Option<PathBuf>,
-    /// Add to the environment; KEY alone takes the value from yours
+    /// Set a variable for the program; KEY alone copies the value from your environment
     #[arg(long = "env", short = 'e', value_name = "KEY[=VALUE]")]
     env: Vec<String>,
-    /// Directory in the sandbox to start in [default: /workspace]
+    /// Directory in the sandbox to start the program in [default: /workspace]
     #[arg(long, value_name = "DIR")]
     cwd: Option<String>,
-    /// Kill it after this time, like 30s or 2m
+    /// Kill the program after this time, like 30s or 2m
     #[arg(long, value_name = "TIME", value_parser = duration::parse)]
     timeout: Option<Duration>,
-    /// Pass on standard input [default: auto, which is yes if it is open]
+    /// Pass your standard input to the program [default: auto, which means yes if it is open]
     #[arg(
         long,
         short = 'i',
@@ -67,7 +67,7 @@ pub(crate) struct Arguments {
         hide_default_value = true
     )]
     stdin: When,
-    /// Give it a terminal [default: auto, which is yes if shoal runs in one]
+    /// Give the program a terminal [default: auto, which means yes if shoal runs in a terminal]
     #[arg(
         long,
         short = 't',

@@ -8,7 +8,7 @@ use engine::Workspaces;
 use model::template::WorkspaceLimit;
 use model::{InstanceId, Limits, WorkspaceId};
 use runtime::{LaunchSpec, Root, Runtime, RuntimeErrorCode, WorkspaceSource};
-use workspaces::{Size, Trouble};
+use workspaces::{Size, WorkspaceErrorKind};
 
 use crate::failure::Failure;
 use crate::native;
@@ -27,7 +27,7 @@ pub(super) async fn probe(runtime: &dyn Runtime, workspaces: &Workspaces) -> Res
     let made = workspaces.create(id, Size::SMALLEST, WorkspaceLimit::Soft, 0);
     match made {
         Ok(()) => {}
-        Err(error) if error.trouble == Trouble::DiskFull => return Ok(()),
+        Err(error) if error.kind == WorkspaceErrorKind::DiskFull => return Ok(()),
         Err(error) => return Err(error.to_string()),
     }
     let spec = LaunchSpec {

@@ -27,7 +27,7 @@ use model::Template;
 use model::template::RuntimeKind;
 use runtime::native::{LauncherProcess, Native, NativeConfig};
 use store::memory::MemoryStore;
-use store::sqlite::{self, Inspected, Loss, SqliteStore};
+use store::sqlite::{self, Inspected, LossPolicy, SqliteStore};
 use store::{Retention, Store, StoreError, StoreErrorCode};
 use tokio::sync::watch;
 
@@ -54,25 +54,26 @@ const END_PATIENCE: Duration = Duration::from_secs(5);
 #[command(after_help = "Examples:\n  \
     sudo shoal serve                                  on 127.0.0.1:7600, data in /var/lib/shoal\n  \
     sudo shoal serve --listen 127.0.0.1:8000 --data-dir ./data\n  \
-    sudo shoal serve --store memory --log-level debug     to try things out\n  \
+    sudo shoal serve --store memory --log-level debug     to try things out; stores nothing\n  \
     sudo shoal serve --set node.max_live=50\n  \
     sudo shoal serve --ash                            also for clients of Ash, on 127.0.0.1:4100\n  \
     sudo shoal serve --blaxel default                 also one sandbox for clients of Blaxel, on 127.0.0.1:8080\n  \
-    sudo shoal serve --templates web,batch            the pools of these templates only\n  \
-    sudo shoal serve --new-admin-key                  when DATA_DIR/admin.key is lost\n  \
-    sudo shoal serve --accept-loss                    when the start was refused because commits are lost\n\n\
-    `shoal config` shows every value that can be set. SIGTERM or Ctrl-C stops it in order:\n\
-    running work may finish, and nothing is left. A second one ends it at once.\n\n\
-    Exit codes: 0 after an orderly stop; 1 if something was left; 2 if the configuration, the\n\
-    address or the data directory cannot be used; 125 if sandboxes cannot run here.")]
+    sudo shoal serve --templates web,batch            start only the pools of these templates\n  \
+    sudo shoal serve --new-admin-key                  if DATA_DIR/admin.key is lost\n  \
+    sudo shoal serve --accept-loss                    if a start was refused because commits are lost\n\n\
+    `shoal config` shows every value that can be set. SIGTERM or Ctrl-C stops the server in order:\n\
+    running work may finish, and then the server ends every sandbox. After a second signal the\n\
+    server does not wait for running work.\n\n\
+    Exit codes: 0 after an orderly stop; 1 if the stop was not orderly; 2 if the configuration, the\n\
+    address or the data directory cannot be used; 125 if sandboxes cannot run on this machine.")]
 pub(crate) struct Arguments {
     #[command(flatten)]
     overrides: Overrides,
-    /// Make another key of role admin and write it to `DATA_DIR/admin.key`; older keys still work
+    /// Make another key with the role admin and write it to `DATA_DIR/admin.key`; older keys still work
     #[arg(long)]
     new_admin_key: bool,
-    /// Start although commits or the whole database are lost; only after a start was refused for
-    /// that
+    /// Start although commits or the whole database are lost; use this only after a start was
+    /// refused for that reason
     #[arg(long)]
     accept_loss: bool,
 }
@@ -302,7 +303,7 @@ fn built_in_templates(
 /// The native runtime, if this machine can run it.
 async fn native_of(launcher: Result<LauncherProcess, Failure>) -> Result<Arc<Native>, Failure> {
     let native = Native::with(launcher?).await.map_err(|error| no_launcher(&error))?;
-    if let Some(reason) = native.alone_because() {
+    if let Some(reason) = native.shared_user_reason() {
         tracing::warn!(
             reason,
             "guests run as the same user as programs; docs/guides/rootless.md says how to give them \
@@ -336,10 +337,10 @@ fn inspect_store(
     match config.store.kind {
         StoreKind::Memory => Ok(None),
         StoreKind::Sqlite => {
-            let database = sqlite::Place {
+            let database = sqlite::DatabaseLocation {
                 directory: place.path().to_owned(),
                 beside: place.trace_of_an_earlier_run(),
-                loss: if accept_loss { Loss::Accept } else { Loss::Refuse },
+                loss: if accept_loss { LossPolicy::Accept } else { LossPolicy::Refuse },
             };
             SqliteStore::inspect(&database, retention(config)).map(Some).map_err(not_opened)
         }

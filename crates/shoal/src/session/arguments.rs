@@ -19,16 +19,16 @@ use crate::{duration, events, exec};
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  \
     id=$(shoal session create)                  begin a conversation\n  \
-    shoal session send $id 'echo hi > f; ls'    send a message; to the shell, a command line\n  \
-    shoal session pause $id                     set it aside; the next message resumes it\n  \
+    shoal session send $id 'echo hi > f; ls'    send a message; for the shell harness, a command line\n  \
+    shoal session pause $id                     pause the session; the next message resumes it\n  \
     shoal session history $id                   the turns so far, and their outcome\n  \
-    shoal session fork $id                      a new session with its files and history\n  \
+    shoal session fork $id                      a new session with a copy of the files and the history\n  \
     shoal session exec $id -- cat f             run a program without a turn\n  \
     shoal session end $id\n\n\
-    A session has at most one sandbox at a time and outlives it: it keeps the files in /workspace\n\
-    across a pause, a crash or a restart of the server.\n\n\
-    Exit codes: 0; 1 if the server refused, or the turn failed; 3 if there is no server. `send` and\n\
-    `follow` end as the command of a shell turn did; `exec` as its program.")]
+    A session has at most one sandbox at a time and outlives the sandbox: the session keeps the files\n\
+    in /workspace across a pause, a crash or a restart of the server.\n\n\
+    Exit codes: 0; 1 if the server refused, or the turn failed; 3 if no server answers. `send` and\n\
+    `follow` exit like the command of a shell turn, `exec` like its program.")]
 pub(crate) struct Arguments {
     #[command(subcommand)]
     pub(super) act: Act,
@@ -55,13 +55,13 @@ pub(super) enum Act {
     Events(EventsArgs),
     /// Abort the turn in progress
     Abort(AbortArgs),
-    /// Set a session aside until it is used again
+    /// Pause a session; the next message or command resumes it
     Pause(SessionArgs),
     /// Resume a paused or stopped session
     Resume(SessionArgs),
-    /// End its sandbox, and keep its files until it is resumed
+    /// End the sandbox of a session, and keep the files until the session is resumed
     Stop(SessionArgs),
-    /// Make a new session with its files and history
+    /// Create a new session with a copy of the files and the history of a session
     Fork(SessionArgs),
     /// End sessions
     End(EndArgs),
@@ -79,22 +79,24 @@ pub(super) struct CreateArgs {
     /// Template of the session [default: default]
     #[arg(long, short = 'T', value_name = "NAME", value_parser = TemplateName::new)]
     template: Option<TemplateName>,
-    /// Environment of its programs; KEY alone takes the value from yours
+    /// Set a variable for every program of the session; KEY alone copies the value from your
+    /// environment
     #[arg(long = "env", short = 'e', value_name = "KEY[=VALUE]")]
     env: Vec<String>,
-    /// Metadata to find it by
+    /// Metadata of the session, for `shoal session ls --metadata`
     #[arg(long, short = 'm', value_name = "KEY=VALUE", value_parser = pair)]
     metadata: Vec<(String, String)>,
-    /// Configuration for its harness: a JSON object
+    /// Configuration for the harness of the session: a JSON object
     #[arg(long, value_name = "JSON")]
     config: Option<String>,
-    /// Copy a file of yours to this path of its workspace
+    /// Copy FILE of this machine to PATH in the workspace of the session
     #[arg(long = "file", value_name = "FILE:PATH")]
     files: Vec<String>,
-    /// How long it may be idle before its sandbox is put to sleep, like 30m
+    /// How long the session may be idle before its sandbox becomes cold, like 30m
     #[arg(long, value_name = "TIME", value_parser = duration::parse)]
     idle_timeout: Option<Duration>,
-    /// End a turn when its client goes away; otherwise it goes on and can be followed again
+    /// Abort a turn if its client disconnects; without this flag the turn goes on, and `follow`
+    /// shows it
     #[arg(long)]
     abort_on_disconnect: bool,
     /// Print JSON
@@ -118,7 +120,7 @@ impl CreateArgs {
             metadata: self.metadata.iter().cloned().collect(),
             config: self.config.as_deref().map(config).transpose()?,
             files: self.files.iter().map(|file| read(file)).collect::<Result<_, _>>()?,
-            // Rounded up, so that no session sleeps sooner than the user wanted.
+            // Rounded up, so that no sandbox becomes cold sooner than the user wanted.
             idle_timeout_s: self.idle_timeout.map(|time| time.as_millis().div_ceil(1000) as u64),
             on_disconnect: self.abort_on_disconnect.then_some(OnDisconnect::Abort),
             ..SessionRequest::of(template)
@@ -201,7 +203,7 @@ pub(super) struct SessionArgs {
     shoal session send SESSION --queue 'echo next'     after the turn in progress\n  \
     shoal session send SESSION --object '{\"command\":\"ls\",\"cwd\":\"/tmp\"}'\n  \
     shoal session send SESSION - < question.txt\n\n\
-    The output of a shell command goes to our stdout and stderr, and its exit code is ours. Messages\n\
+    The output of a shell command goes to stdout and stderr, and `send` exits with its exit code. Messages\n\
     of other harnesses are printed as JSON, one per line. Ctrl-C aborts the turn, keeps the sandbox,\n\
     and exits with 130. After a broken connection the command reconnects; the turn goes on.")]
 pub(super) struct SendArgs {
@@ -214,7 +216,7 @@ pub(super) struct SendArgs {
     /// The message is a JSON object, not a text
     #[arg(long)]
     pub(super) object: bool,
-    /// Wait for the turn in progress instead of being refused
+    /// If a turn is in progress, wait until it has ended; without this flag the server refuses
     #[arg(long)]
     pub(super) queue: bool,
     /// Print all events as JSON, one object a line
@@ -301,7 +303,7 @@ pub(super) struct AbortArgs {
     /// The session
     #[arg(value_name = "SESSION")]
     pub(super) session: SessionId,
-    /// Keep the sandbox; otherwise the next message gets another one, with the files
+    /// Keep the sandbox; without this flag the next message gets another sandbox with the same files
     #[arg(long)]
     pub(super) keep_sandbox: bool,
     /// Print JSON
@@ -324,7 +326,7 @@ pub(super) struct EndArgs {
 #[command(after_help = "Examples:\n  \
     shoal session exec SESSION -- cat notes.md\n  \
     shoal session exec --shell 'ls | wc -l' SESSION\n\n\
-    A sleeping session is resumed. Flags come before SESSION.")]
+    A paused session is resumed. Flags must come before SESSION.")]
 pub(super) struct ExecArgs {
     #[command(flatten)]
     pub(super) program: exec::Program,

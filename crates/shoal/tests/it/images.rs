@@ -187,7 +187,10 @@ fn a_server_serves_images_and_keeps_those_in_use() {
     let exec = ["exec", "-T", "small", "--stdin=no", "--", "/bin/cat", "/marker"];
     assert_eq!(served.text(&exec), "brought");
     let refused = served.run(&["image", "rm", "small", "--server", url]);
-    assert!(refused.code == Some(1) && refused.stderr.contains("template small"), "{refused:?}");
+    assert!(
+        refused.code == Some(1) && refused.stderr.contains("template \"small\""),
+        "{refused:?}"
+    );
     let refused = served.run(&["image", "rm", "small"]);
     assert!(refused.code == Some(1) && refused.stderr.contains("image_in_use"), "{refused:?}");
     let listed = served.json(&["image", "ls", "--json", "--server", url]);

@@ -127,7 +127,7 @@ fn a_server_inside_is_reached_in_every_way_and_keeps_its_sandbox_awake() {
     rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
     assert_eq!(output_of(finish(forward, &[])).code, Some(0));
 
-    assert!(served.text(&["stop", &id, "--after", "5m"]).contains("no longer in"));
+    assert!(served.text(&["stop", &id, "--after", "5m"]).contains("processes ends in"));
     let status = served.json(&["stop", &id, "--json"]);
     assert_eq!(
         (&status["state"], &status["scheduled_stop_at"]),

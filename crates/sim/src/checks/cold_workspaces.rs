@@ -39,7 +39,7 @@ pub(crate) fn ended(world: &World, ended: &Ended) -> Judged {
 fn wanted(world: &World, record: &SandboxRecord) -> bool {
     match record.owner {
         Owner::Session(session) => world.ledger.is_wanted(session, &world.watch.answered),
-        Owner::Nobody | Owner::Lease(_) => true,
+        Owner::Unowned | Owner::Lease(_) => true,
     }
 }
 

@@ -14,7 +14,7 @@ pub(crate) fn chosen(world: &World, victim: &SandboxRecord) -> Judged {
         return Ok(());
     }
     match victim.owner {
-        Owner::Nobody if victim.state == SandboxState::Warm => {
+        Owner::Unowned if victim.state == SandboxState::Warm => {
             let idle = world.store.idle.values().flatten();
             let older = idle
                 .filter_map(|id| world.store.sandboxes.get(id))
@@ -24,7 +24,7 @@ pub(crate) fn chosen(world: &World, victim: &SandboxRecord) -> Judged {
             })
         }
         Owner::Session(session) => waiting(world, victim, session),
-        Owner::Nobody | Owner::Lease(_) => Ok(()),
+        Owner::Unowned | Owner::Lease(_) => Ok(()),
     }
 }
 

@@ -44,7 +44,7 @@ pub(crate) fn judge(
     })?;
     holds(Promise::FrozenUnused, !instance.frozen, || format!("{id:?} is handed out frozen"))?;
     let taken = match instance.holder {
-        Owner::Nobody => false,
+        Owner::Unowned => false,
         Owner::Lease(lease) => {
             instance.holder != owner
                 && leases.get(&lease).is_some_and(|lease| lease.phase == LeasePhase::Held)
@@ -88,7 +88,7 @@ pub(crate) fn given(world: &mut World, sandbox: SandboxId, owner: Owner) -> Judg
 
 fn claim_of(world: &World, owner: Owner) -> Option<Arc<ClaimSettings>> {
     match owner {
-        Owner::Nobody => None,
+        Owner::Unowned => None,
         Owner::Lease(lease) => world.ledger.leases.get(&lease)?.claim.clone(),
         Owner::Session(session) => world.ledger.sessions.get(&session)?.claim.clone(),
     }
@@ -131,7 +131,7 @@ pub(crate) fn lasts(world: &World, id: InstanceId, expires_at: Wall) -> Judged {
 
 /// An idle sandbox was taken: it had more than the margin left.
 pub(crate) fn taken(world: &World, before: &SandboxRecord) -> Judged {
-    if before.owner != Owner::Nobody || before.state != SandboxState::Warm {
+    if before.owner != Owner::Unowned || before.state != SandboxState::Warm {
         return Ok(());
     }
     let Some(pool) = world.store.pools.get(&before.template) else { return Ok(()) };

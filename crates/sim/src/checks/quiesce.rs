@@ -105,7 +105,7 @@ pub(crate) fn refused(world: &World, ask: &Ask, refusal: &Refusal) -> Judged {
         Ask::Use { target: UseTarget::Sandbox(sandbox), .. } | Ask::Thaw { sandbox } => {
             match world.store.sandboxes.get(sandbox).map(|record| record.owner) {
                 Some(Owner::Session(session)) => Some(session),
-                Some(Owner::Nobody | Owner::Lease(_)) | None => None,
+                Some(Owner::Unowned | Owner::Lease(_)) | None => None,
             }
         }
         Ask::Checkout { .. }

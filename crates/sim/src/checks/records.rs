@@ -57,7 +57,7 @@ fn one(world: &mut World, change: &Change) -> Judged {
         holds(Promise::GenerationsGrow, before.generation <= after.generation, || {
             format!("{:?} was {} and is {}", after.id, before.generation, after.generation)
         })?;
-        if before.owner != after.owner && after.owner != Owner::Nobody {
+        if before.owner != after.owner && after.owner != Owner::Unowned {
             handout::taken(world, before)?;
         }
         if before.ending.is_none() && after.ending == Some(EndCause::Evicted) {
@@ -67,7 +67,7 @@ fn one(world: &mut World, change: &Change) -> Judged {
     tenants::written(world, after)?;
     let (owner, lease_end) = (after.owner, after.lease_end);
     match after.owner {
-        Owner::Nobody => {}
+        Owner::Unowned => {}
         Owner::Lease(lease) => {
             let new = before.is_none_or(|before| before.owner != after.owner);
             if new && after.ending.is_none() {
@@ -94,7 +94,7 @@ fn one(world: &mut World, change: &Change) -> Judged {
     }
     match owner {
         Owner::Lease(lease) => leases::written(world, lease, lease_end),
-        Owner::Nobody | Owner::Session(_) => Ok(()),
+        Owner::Unowned | Owner::Session(_) => Ok(()),
     }
 }
 

@@ -12,7 +12,7 @@ use crate::world::World;
 
 fn of_owner(world: &World, owner: Owner) -> Option<KeyId> {
     match owner {
-        Owner::Nobody => Some(KeyId::NIL),
+        Owner::Unowned => Some(KeyId::NIL),
         Owner::Lease(lease) => world.ledger.leases.get(&lease).map(|lease| lease.tenant),
         Owner::Session(session) => {
             world.ledger.sessions.get(&session).map(|session| session.tenant)
@@ -24,7 +24,7 @@ fn owner(lease: Option<LeaseId>, session: Option<SessionId>) -> Owner {
     match (lease, session) {
         (Some(lease), _) => Owner::Lease(lease),
         (None, Some(session)) => Owner::Session(session),
-        (None, None) => Owner::Nobody,
+        (None, None) => Owner::Unowned,
     }
 }
 
@@ -64,7 +64,7 @@ pub(crate) fn published(world: &World, tenant: KeyId, event: &LifecycleEvent) ->
         | LifecycleEvent::SessionChanged { session, .. }
         | LifecycleEvent::TurnStarted { session, .. }
         | LifecycleEvent::TurnEnded { session, .. } => Owner::Session(*session),
-        LifecycleEvent::PoolHealth { .. } => Owner::Nobody,
+        LifecycleEvent::PoolHealth { .. } => Owner::Unowned,
         LifecycleEvent::SandboxFrozen { sandbox_id, .. }
         | LifecycleEvent::SandboxState { sandbox_id, .. }
         | LifecycleEvent::SandboxWakefulness { sandbox_id, .. } => {

@@ -53,7 +53,7 @@ fn judge(
     };
     let session = match record.owner {
         Owner::Session(session) => world.ledger.sessions.get(&session),
-        Owner::Nobody | Owner::Lease(_) => None,
+        Owner::Unowned | Owner::Lease(_) => None,
     };
     match cause {
         EndCause::Idle | EndCause::Evicted => {
@@ -88,7 +88,7 @@ fn judge(
             Owner::Lease(lease) => asked(world.ledger.leases.get(&lease).is_none_or(|lease| {
                 lease.phase != LeasePhase::Held || lease.expires_at <= world.run_wall()
             })),
-            Owner::Nobody | Owner::Session(_) => asked(false),
+            Owner::Unowned | Owner::Session(_) => asked(false),
         },
         EndCause::LifetimeOver => asked(record.expires_at.is_some() || instance.left_over),
         EndCause::UserAbort => {
@@ -199,7 +199,7 @@ pub(crate) fn death_reported(world: &World, id: InstanceId) -> Judged {
 pub(crate) fn wipe(world: &World, id: InstanceId) -> Judged {
     let Some(instance) = world.runtime.instances.get(&id) else { return Ok(()) };
     let in_use = match instance.holder {
-        Owner::Nobody => false,
+        Owner::Unowned => false,
         Owner::Lease(lease) => is_held(world, lease),
         Owner::Session(_) => true,
     };

@@ -49,7 +49,7 @@ pub(crate) fn all_notified(world: &mut World) -> Judged {
 pub(crate) fn harness_granted(world: &World, owner: Owner, instance: InstanceId) -> Judged {
     let has_turn = match owner {
         Owner::Session(session) => world.ledger.turns.values().any(|(of, _)| *of == session),
-        Owner::Lease(_) | Owner::Nobody => false,
+        Owner::Lease(_) | Owner::Unowned => false,
     };
     let alone = !has_turn && !world.ledger.is_held(instance);
     holds(Promise::OneSpeaker, alone, || format!("the harness of {instance:?} is given to two"))

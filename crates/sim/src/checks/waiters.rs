@@ -130,7 +130,7 @@ fn room(world: &World, template: &TemplateName, waiters: usize) -> Judged {
 /// Whether a sandbox has an owner or is being claimed; one that is being cleaned has none.
 fn is_taken(world: &World, owner: Owner) -> bool {
     let asked = match owner {
-        Owner::Nobody | Owner::Session(_) => false,
+        Owner::Unowned | Owner::Session(_) => false,
         Owner::Lease(lease) => {
             world.ledger.leases.get(&lease).is_some_and(|lease| lease.phase == LeasePhase::Asked)
         }

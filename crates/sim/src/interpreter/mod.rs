@@ -137,7 +137,7 @@ impl World {
                     busy_until: self.now.mono,
                     marks: Vec::new(),
                     bound: None,
-                    holder: Owner::Nobody,
+                    holder: Owner::Unowned,
                     processes: Vec::new(),
                     scale: 0,
                     stop: None,

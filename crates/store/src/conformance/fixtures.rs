@@ -69,7 +69,7 @@ pub fn sandbox(id: u8, n: u32) -> SandboxRecord {
         template: name(id),
         traits: TRAITS,
         owner: match n % 3 {
-            0 => Owner::Nobody,
+            0 => Owner::Unowned,
             1 => Owner::Lease(LeaseId::from_u128(n.into())),
             _ => Owner::Session(session_id(id)),
         },

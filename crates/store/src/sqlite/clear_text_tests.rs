@@ -132,7 +132,7 @@ async fn clear_text_left_by_a_killed_start_is_removed_at_the_next() {
 
     // Another program that reads keeps the log from being truncated: that is reported, and nothing
     // else fails. A program that reads before the inspection is waited for, then refused.
-    let place = Place { directory: directory.0.clone(), ..Place::default() };
+    let place = DatabaseLocation { directory: directory.0.clone(), ..DatabaseLocation::default() };
     let retention = Retention::default();
     let inspected = SqliteStore::inspect(&place, retention).expect("inspected");
     let reader = rusqlite::Connection::open(&path).expect("opened");

@@ -21,7 +21,7 @@ use crate::retention::Retention;
 
 /// What happens to a database that lacks commits.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum Loss {
+pub enum LossPolicy {
     /// It is not opened.
     #[default]
     Refuse,
@@ -31,14 +31,14 @@ pub enum Loss {
 
 /// Where a database is, and what is known of it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Place {
+pub struct DatabaseLocation {
     /// The directory.
     pub directory: PathBuf,
     /// Something that an earlier run left there, besides the files of the store: then there must be
     /// a database.
     pub beside: Option<String>,
     /// What happens to a database that lacks commits.
-    pub loss: Loss,
+    pub loss: LossPolicy,
 }
 
 /// A database that may be opened.
@@ -48,12 +48,12 @@ pub struct Inspected {
     /// Whether there is a database of the present version.
     pub(super) present: bool,
     /// Commits that are missing.
-    pub(super) lost: Option<Lost>,
+    pub(super) lost: Option<LostCommits>,
 }
 
 /// Acknowledged commits that are missing.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Lost {
+pub struct LostCommits {
     /// How many; none if that is not known.
     pub commits: Option<u64>,
     /// Why, in words.
@@ -62,7 +62,7 @@ pub struct Lost {
 
 impl Inspected {
     /// Commits that are missing, as after a power cut.
-    pub const fn lost(&self) -> Option<&Lost> {
+    pub const fn lost(&self) -> Option<&LostCommits> {
         self.lost.as_ref()
     }
 }
@@ -95,10 +95,13 @@ enum Verdict {
 }
 
 /// Inspects the database in a directory. A directory without one is fine if it has nothing else.
-pub(super) fn inspect(place: &Place, retention: Retention) -> Result<Inspected, StoreError> {
+pub(super) fn inspect(
+    place: &DatabaseLocation,
+    retention: Retention,
+) -> Result<Inspected, StoreError> {
     let directory = place.directory.clone();
     let path = directory.join(FILE);
-    let accepts = place.loss == Loss::Accept;
+    let accepts = place.loss == LossPolicy::Accept;
     let mark = match mark::read(&directory) {
         Err(error) if error.code == StoreErrorCode::Incomplete && accepts => None,
         read => read?,
@@ -122,7 +125,7 @@ pub(super) fn inspect(place: &Place, retention: Retention) -> Result<Inspected, 
             return Err(StoreError::new(StoreErrorCode::Missing, cause));
         }
         set_aside(&log)?;
-        let lost = Some(Lost { commits: mark.map(|mark| mark.sequence), cause });
+        let lost = Some(LostCommits { commits: mark.map(|mark| mark.sequence), cause });
         return Ok(Inspected { directory, present: false, lost });
     };
     let content = read(&path, retention)?;
@@ -132,15 +135,15 @@ pub(super) fn inspect(place: &Place, retention: Retention) -> Result<Inspected, 
         Verdict::Whole => None,
         Verdict::Torn { commits } => {
             let cause = "the end of its log is torn, as after a power cut".to_owned();
-            Some(Lost { commits: Some(commits), cause })
+            Some(LostCommits { commits: Some(commits), cause })
         }
         Verdict::Older { commits } => {
             let cause = "an older copy of the database was put in place".to_owned();
-            Some(Lost { commits: Some(commits), cause })
+            Some(LostCommits { commits: Some(commits), cause })
         }
         Verdict::Incomplete { commits, cause } if accepts => {
             set_aside_copy(&open::log_of(&path))?;
-            Some(Lost { commits, cause })
+            Some(LostCommits { commits, cause })
         }
         Verdict::Incomplete { cause, .. } => {
             return Err(StoreError::new(StoreErrorCode::Incomplete, cause));

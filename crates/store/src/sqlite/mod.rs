@@ -50,7 +50,7 @@ use tokio::runtime::Handle;
 use self::checkpoints::{Bell, Checkpoints, Cut, DUE, Due};
 use self::commit_thread::DiskSpeed;
 use self::deferred_open::{DeferredOpen, Opened};
-pub use self::inspect::{Inspected, Loss, Lost, Place};
+pub use self::inspect::{DatabaseLocation, Inspected, LossPolicy, LostCommits};
 pub use self::mark::MARK_FILE;
 use self::open::PATIENCE;
 use self::prepared_batch::Prepared;
@@ -75,7 +75,7 @@ pub struct SqliteStore {
     path: PathBuf,
     retention: Retention,
     clear_text_left: Option<StoreError>,
-    lost: Option<Lost>,
+    lost: Option<LostCommits>,
     bound_bytes: u64,
     shared: Arc<Shared>,
 }
@@ -123,14 +123,18 @@ impl SqliteStore {
     }
 
     fn open_as(directory: &Path, retention: Retention, due: Due) -> Result<Self, StoreError> {
-        let place = Place { directory: directory.to_owned(), ..Place::default() };
+        let place =
+            DatabaseLocation { directory: directory.to_owned(), ..DatabaseLocation::default() };
         let inspected = Self::inspect(&place, retention)?;
         Self::open_inspected_as(inspected, retention, due)
     }
 
     /// Inspects whether the database in a directory may be opened. Changes nothing there, unless a
     /// loss is accepted: then a damaged log is put aside.
-    pub fn inspect(place: &Place, retention: Retention) -> Result<Inspected, StoreError> {
+    pub fn inspect(
+        place: &DatabaseLocation,
+        retention: Retention,
+    ) -> Result<Inspected, StoreError> {
         inspect::inspect(place, retention)
     }
 
@@ -181,7 +185,7 @@ impl SqliteStore {
     }
 
     /// Commits that were missing when it was opened.
-    pub const fn lost(&self) -> Option<&Lost> {
+    pub const fn lost(&self) -> Option<&LostCommits> {
         self.lost.as_ref()
     }
 

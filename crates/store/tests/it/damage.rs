@@ -9,7 +9,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use store::conformance::fixtures::{key, whole};
-use store::sqlite::{FILE, Loss, MARK_FILE, Place as Directory, SqliteStore};
+use store::sqlite::{DatabaseLocation as Directory, FILE, LossPolicy, MARK_FILE, SqliteStore};
 use store::{Retention, Store as _, StoreError, StoreErrorCode};
 
 use crate::child;
@@ -186,7 +186,7 @@ async fn accepted_loss_is_reported_and_the_damaged_log_kept() {
     let damaged = fs::read(place.file(LOG)).expect("read");
     let accept = |directory: &Path| {
         let directory = directory.to_owned();
-        let place = Directory { directory, loss: Loss::Accept, ..Directory::default() };
+        let place = Directory { directory, loss: LossPolicy::Accept, ..Directory::default() };
         let inspected = SqliteStore::inspect(&place, Retention::default()).expect("accepted");
         SqliteStore::open_inspected(inspected, Retention::default()).expect("opened")
     };
@@ -243,7 +243,7 @@ fn missing_database_beside_other_data_is_refused_and_an_empty_directory_is_fine(
     let directory = Directory {
         directory: place.path().to_owned(),
         beside: Some("admin.key".to_owned()),
-        loss: Loss::Refuse,
+        loss: LossPolicy::Refuse,
     };
     for make_empty in [false, true] {
         if make_empty {

@@ -139,14 +139,14 @@ fn deleted_files_count_while_programs_have_them_open() {
     BufReader::new(output).read_line(&mut ready).expect("it says so");
     assert_eq!(ready, "ready\n");
     let both = BTreeSet::from([id(1), id(2)]);
-    let found = workspaces.nameless(&both, &mut |_| true).expect("looked");
+    let found = workspaces.deleted_but_open(&both, &mut |_| true).expect("looked");
     assert!(usage(&workspaces, id(1), mb(64)).bytes < 1 << 20, "no walk finds it");
     drop(program.stdin.take());
     program.wait().expect("it ends");
     let held: Vec<_> = found.iter().map(|(one, usage)| (*one, usage.files)).collect();
     assert_eq!(held, [(id(1), 1)], "once, although two processes have it open");
     assert!((3_000_000..4_000_000).contains(&found[&id(1)].bytes), "{found:?}");
-    let after = workspaces.nameless(&both, &mut |_| true).expect("looked");
+    let after = workspaces.deleted_but_open(&both, &mut |_| true).expect("looked");
     assert!(after.is_empty(), "{after:?}");
 }
 

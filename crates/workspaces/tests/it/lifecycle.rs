@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use model::template::WorkspaceLimit::{Hard, Soft};
-use workspaces::Trouble;
+use workspaces::WorkspaceErrorKind;
 
 use crate::stage::{Stage, id, mb, usage};
 
@@ -23,7 +23,10 @@ fn a_workspace_exists_until_it_is_removed() {
     assert_eq!(found.uid(), owner);
     let top = std::fs::metadata(stage.workspaces()).expect("there");
     assert_eq!(top.mode() & 0o777, 0o700, "only the owner can enter");
-    assert_eq!(workspaces.create(id(1), mb(16), Soft, 0).expect_err("there").trouble, Trouble::Id);
+    assert_eq!(
+        workspaces.create(id(1), mb(16), Soft, 0).expect_err("there").kind,
+        WorkspaceErrorKind::Id
+    );
     assert_eq!(workspaces.list(), [id(1)]);
     workspaces.remove(id(1)).expect("removed");
     workspaces.remove(id(1)).expect("removed again");

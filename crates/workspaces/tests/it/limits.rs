@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::Command;
 
 use model::template::WorkspaceLimit::{Hard, Soft};
-use workspaces::{HardBy, Trouble, Workspaces, probe};
+use workspaces::{HardBy, WorkspaceErrorKind, Workspaces, probe};
 
 use crate::stage::{Stage, id, mb, ran, skip, usage};
 
@@ -164,7 +164,7 @@ fn hard_limits_together_never_exceed_the_disk() {
     create(&workspaces, 1).expect("there is room");
     create(&workspaces, 2).expect("there is room");
     let error = create(&workspaces, 3).expect_err("all of it is promised");
-    assert_eq!(error.trouble, Trouble::DiskFull, "{error}");
+    assert_eq!(error.kind, WorkspaceErrorKind::DiskFull, "{error}");
     assert!(error.to_string().contains("reserved"), "{error}");
     workspaces.create(id(3), mb(80), Soft, spared).expect("a soft one is no promise");
     // What the first fills is not missing twice.
@@ -194,7 +194,7 @@ fn hard_limit_refusal_says_why() {
     let workspaces = stage.open();
     assert_eq!(workspaces.hard().by, None, "{:?}", workspaces.hard());
     let error = workspaces.create(id(1), mb(4), Hard, 0).expect_err("refused");
-    assert_eq!(error.trouble, Trouble::Unsupported);
+    assert_eq!(error.kind, WorkspaceErrorKind::Unsupported);
     for word in ["btrfs", "project quota", "images"] {
         assert!(error.to_string().contains(word), "{error}");
     }

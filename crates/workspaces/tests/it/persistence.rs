@@ -10,21 +10,23 @@ use std::time::Duration;
 
 use model::template::WorkspaceLimit::{self, Hard, Soft};
 use rustix::fs::{CWD, FileType, Mode, XattrFlags, mknodat};
-use workspaces::{Archives, DEPTH_MAX, New, Size, Trouble, WorkspaceError, Workspaces};
+use workspaces::{
+    Archives, DEPTH_MAX, NewWorkspace, Size, WorkspaceError, WorkspaceErrorKind, Workspaces,
+};
 
 use crate::hostile::nest;
 use crate::lifecycle::PATIENCE;
 use crate::stage::{Stage, id, mb, ran, skip};
 
-fn new(n: u128, limit: WorkspaceLimit) -> New {
-    New { id: id(n), size: mb(64), limit, spared_bytes: 0 }
+fn new(n: u128, limit: WorkspaceLimit) -> NewWorkspace {
+    NewWorkspace { id: id(n), size: mb(64), limit, spared_bytes: 0 }
 }
 
 fn place(stage: &Stage, n: u128) -> std::path::PathBuf {
     stage.workspaces().join(id(n).to_string())
 }
 
-fn copy(workspaces: &Workspaces, from: u128, to: New) -> Result<(), WorkspaceError> {
+fn copy(workspaces: &Workspaces, from: u128, to: NewWorkspace) -> Result<(), WorkspaceError> {
     workspaces.copy(id(from), to, &mut |_| true)
 }
 
@@ -115,8 +117,8 @@ fn workspace_copy_equals_its_source() {
     assert!(from.len() > 25, "{from:#?}");
     let sparse = std::fs::metadata(place(&stage, 2).join("sparse")).expect("there");
     assert!(sparse.blocks() * 512 < 1 << 20, "holes stay holes: {}", sparse.blocks());
-    assert_eq!(copy(&workspaces, 1, new(2, Soft)).expect_err("there").trouble, Trouble::Id);
-    assert_eq!(copy(&workspaces, 9, new(3, Soft)).expect_err("none").trouble, Trouble::Id);
+    assert_eq!(copy(&workspaces, 1, new(2, Soft)).expect_err("there").kind, WorkspaceErrorKind::Id);
+    assert_eq!(copy(&workspaces, 9, new(3, Soft)).expect_err("none").kind, WorkspaceErrorKind::Id);
     // They share nothing that one could change for the other.
     std::fs::write(place(&stage, 2).join("plain"), "changed").expect("written");
     assert_eq!(std::fs::read(place(&stage, 1).join("plain")).expect("read"), b"hello");
@@ -135,7 +137,7 @@ fn workspace_copy_shares_files_where_the_file_system_can() {
         std::fs::write(place(&stage, 1).join("big"), bytes).expect("written");
         workspaces.sync(id(1)).expect("durable");
         let before = workspaces.free_bytes().expect("asked");
-        let new = New { size: mb(200), ..new(2, Soft) };
+        let new = NewWorkspace { size: mb(200), ..new(2, Soft) };
         copy(&workspaces, 1, new).expect("copied");
         let taken = before.saturating_sub(workspaces.free_bytes().expect("asked"));
         assert!(taken < 8 << 20, "{mkfs:?}: {taken} bytes were taken");
@@ -148,8 +150,8 @@ fn copy_of_a_tree_that_is_too_large_or_too_deep_fails_as_a_whole() {
     let workspaces = stage.open();
     workspaces.create(id(1), mb(64), Soft, 0).expect("made");
     std::fs::write(place(&stage, 1).join("big"), vec![1; 6 << 20]).expect("written");
-    let small = New { size: mb(4), ..new(2, Soft) };
-    assert_eq!(copy(&workspaces, 1, small).expect_err("much").trouble, Trouble::DiskFull);
+    let small = NewWorkspace { size: mb(4), ..new(2, Soft) };
+    assert_eq!(copy(&workspaces, 1, small).expect_err("much").kind, WorkspaceErrorKind::DiskFull);
     workspaces.create(id(3), mb(64), Soft, 0).expect("made");
     nest(&place(&stage, 3), DEPTH_MAX + 5);
     assert!(copy(&workspaces, 3, new(2, Soft)).is_err());
@@ -158,7 +160,7 @@ fn copy_of_a_tree_that_is_too_large_or_too_deep_fails_as_a_whole() {
         std::fs::write(place(&stage, 4).join(format!("{n}")), "").expect("written");
     }
     let called_off = workspaces.copy(id(4), new(2, Soft), &mut |_| false).expect_err("called off");
-    assert_eq!(called_off.trouble, Trouble::CalledOff);
+    assert_eq!(called_off.kind, WorkspaceErrorKind::CalledOff);
     assert!(!workspaces.has(id(2)) && !place(&stage, 2).exists());
     assert!(workspaces.wait_until_removed(PATIENCE));
     let left = std::fs::read_dir(stage.workspaces().join("new")).expect("a room").count();
@@ -196,7 +198,7 @@ fn an_archive_restores_what_was_packed() {
     assert!(sparse.blocks() * 512 < 1 << 20, "zeros become holes: {}", sparse.blocks());
 
     let reader = archives.read(id(1)).expect("opened").expect("there");
-    let small = New { size: Size::SMALLEST, ..new(2, Soft) };
+    let small = NewWorkspace { size: Size::SMALLEST, ..new(2, Soft) };
     assert!(workspaces.restore(small, reader, &mut |_| true).is_ok(), "zeros take nothing");
     archives.remove(id(1)).expect("removed");
     archives.remove(id(1)).expect("removed again");
@@ -215,7 +217,7 @@ fn restore_ignores_the_soft_limit() {
     workspaces.pack(id(1), &mut writer, &mut |_| true).expect("packed");
     writer.finish().expect("whole");
     let reader = archives.read(id(1)).expect("opened").expect("there");
-    let small = New { size: Size::SMALLEST, ..new(2, Soft) };
+    let small = NewWorkspace { size: Size::SMALLEST, ..new(2, Soft) };
     workspaces.restore(small, reader, &mut |_| true).expect("restored");
     assert_eq!(std::fs::read(place(&stage, 2).join("large")).expect("read"), too_much);
 }
@@ -239,7 +241,7 @@ fn workspaces_removed_by_other_means_are_forgotten() {
     std::fs::remove_file(stage.path().join(format!("archives/{}.tar.zst", id(1))))
         .expect("removed");
     let error = archives.copy(id(1), id(2)).expect_err("nothing to copy");
-    assert_eq!(error.trouble, Trouble::Damaged);
+    assert_eq!(error.kind, WorkspaceErrorKind::Damaged);
     assert!(archives.read(id(1)).expect("asked").is_none());
     assert_eq!(archives.get(id(1)), None, "it is forgotten");
 }
@@ -270,13 +272,13 @@ fn a_damaged_archive_restores_nothing() {
         std::fs::write(&path, damaged).expect("written");
         let reader = archives.read(id(1)).expect("opened").expect("there");
         let error = workspaces.restore(new(2, Soft), reader, &mut |_| true).expect_err(what);
-        assert_eq!(error.trouble, Trouble::Damaged, "{what}: {error}");
+        assert_eq!(error.kind, WorkspaceErrorKind::Damaged, "{what}: {error}");
         assert!(!workspaces.has(id(2)) && !place(&stage, 2).exists(), "{what}");
     }
     let full = archives.write(id(3), u64::MAX).expect("begun");
     let mut full = full;
     let error = workspaces.pack(id(1), &mut full, &mut |_| true).and_then(|()| full.finish());
-    assert_eq!(error.expect_err("no room").trouble, Trouble::DiskFull);
+    assert_eq!(error.expect_err("no room").kind, WorkspaceErrorKind::DiskFull);
     assert_eq!(std::fs::read_dir(stage.path().join("archives/new")).expect("a room").count(), 0);
 }
 
@@ -298,7 +300,7 @@ fn workspace_images_are_copied_packed_and_restored() {
         ran(Command::new("umount").arg(&there));
     };
     inside(1, &mut plant);
-    let new = |n| New { size: mb(32), ..new(n, Hard) };
+    let new = |n| NewWorkspace { size: mb(32), ..new(n, Hard) };
     copy(&workspaces, 1, new(2)).expect("copied");
     let mut writer = archives.write(id(1), 0).expect("begun");
     workspaces.pack(id(1), &mut writer, &mut |_| true).expect("packed");
@@ -307,7 +309,9 @@ fn workspace_images_are_copied_packed_and_restored() {
     workspaces.restore(new(3), reader, &mut |_| true).expect("restored");
     // From a file system of its own into a directory, and the other way round.
     let reader = archives.read(id(1)).expect("opened").expect("there");
-    workspaces.restore(New { limit: Soft, ..new(4) }, reader, &mut |_| true).expect("restored");
+    workspaces
+        .restore(NewWorkspace { limit: Soft, ..new(4) }, reader, &mut |_| true)
+        .expect("restored");
     copy(&workspaces, 4, new(5)).expect("copied");
     let mut found = Vec::new();
     for n in [1, 2, 3, 5] {
@@ -326,7 +330,10 @@ fn workspace_images_are_copied_packed_and_restored() {
         // It is in use: a sandbox that mounts it holds a lock.
         let held = std::fs::File::open(image(2)).expect("opened");
         held.lock().expect("locked");
-        assert_eq!(copy(&workspaces, 2, new(6)).expect_err("in use").trouble, Trouble::InUse);
+        assert_eq!(
+            copy(&workspaces, 2, new(6)).expect_err("in use").kind,
+            WorkspaceErrorKind::InUse
+        );
     });
 }
 
@@ -356,7 +363,7 @@ fn a_filled_workspace_image_is_restored() {
             workspaces.pack(id(1), &mut writer, &mut |_| true).expect("packed");
             writer.finish().expect("whole");
             let reader = archives.read(id(1)).expect("opened").expect("there");
-            let new = New { size: mb(16), ..new(2, Hard) };
+            let new = NewWorkspace { size: mb(16), ..new(2, Hard) };
             workspaces.restore(new, reader, &mut |_| true).expect("restored");
         }
     }

@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use engine::Caller;
 use model::Role;
 use runtime::ExitStatus;
-use runtime::fake::{FakeProgram, Inside};
+use runtime::fake::{FakeProgram, FakeProgramContext};
 use serde_json::{Value, json};
 
 use super::{begin, call, completed, deploy, get, names, said, send, session, stage, stage_with};
@@ -201,7 +201,7 @@ struct Stuck;
 
 #[async_trait]
 impl FakeProgram for Stuck {
-    async fn run(&self, _inside: Inside) -> ExitStatus {
+    async fn run(&self, _inside: FakeProgramContext) -> ExitStatus {
         std::future::pending().await
     }
 }

@@ -41,7 +41,7 @@ pub(crate) struct Keeper {
 #[derive(Debug)]
 pub(crate) struct Baseline {
     process: Arc<OwnedFd>,
-    places: Vec<protocol::Place>,
+    places: Vec<protocol::WritableMountSpec>,
     facts: Vec<Fact>,
 }
 
@@ -109,7 +109,7 @@ impl Keeper {
         step: &'static str,
         ask: Ask,
         process: &Arc<OwnedFd>,
-        places: &[protocol::Place],
+        places: &[protocol::WritableMountSpec],
     ) -> Result<Answer, RuntimeError> {
         let (reply, answer) = oneshot::channel();
         let process = Arc::clone(process);
@@ -126,9 +126,9 @@ impl Keeper {
     }
 }
 
-fn as_message(mount: &WritableMount) -> protocol::Place {
+fn as_message(mount: &WritableMount) -> protocol::WritableMountSpec {
     let &WritableMount { path, bytes, mode, uid, no_programs } = mount;
-    protocol::Place { path: path.to_owned(), bytes, mode, uid, no_programs }
+    protocol::WritableMountSpec { path: path.to_owned(), bytes, mode, uid, no_programs }
 }
 
 fn unexpected_answer(step: &'static str) -> RuntimeError {

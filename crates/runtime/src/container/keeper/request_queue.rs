@@ -7,7 +7,9 @@ use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
-use guest_protocol::keeper::{Ask, Fact, FromKeeper, MAX_PACKET_BYTES, Place, ToKeeper};
+use guest_protocol::keeper::{
+    Ask, Fact, FromKeeper, MAX_PACKET_BYTES, ToKeeper, WritableMountSpec,
+};
 use tasks::spawn_blocking;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
@@ -27,7 +29,7 @@ pub(super) struct Request {
     pub ask: Ask,
     /// The container's first process.
     pub process: Arc<OwnedFd>,
-    pub places: Vec<Place>,
+    pub places: Vec<WritableMountSpec>,
     pub reply: oneshot::Sender<Result<Answer, RuntimeError>>,
 }
 
@@ -141,7 +143,7 @@ impl KeeperConnection {
         &mut self,
         ask: Ask,
         process: &OwnedFd,
-        places: Vec<Place>,
+        places: Vec<WritableMountSpec>,
     ) -> Result<Result<Answer, RuntimeError>, KeeperLost> {
         let lost = |cause: &'static str| {
             KeeperLost(RuntimeError::new(RuntimeErrorCode::System, STEP, cause))
