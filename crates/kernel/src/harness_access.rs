@@ -79,7 +79,7 @@ impl Kernel {
         match self.template(name) {
             Some(template) if template.harness.program().is_none() => {
                 let cause = format!(
-                    "the harness of template `{name}` is the shell, which is no program to connect to"
+                    "the harness of template \"{name}\" is the shell, which is no program to connect to"
                 );
                 Err(Refusal::new(ErrorCode::NoHarness, cause))
             }

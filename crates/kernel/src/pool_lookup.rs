@@ -10,7 +10,10 @@ use crate::pool::PoolIx;
 impl Kernel {
     pub(crate) fn pool_named(&self, template: &TemplateName) -> Result<PoolIx, Refusal> {
         self.pools.named(template).ok_or_else(|| {
-            Refusal::new(ErrorCode::TemplateUnknown, format!("no template `{template}` is served"))
+            Refusal::new(
+                ErrorCode::TemplateUnknown,
+                format!("this server has no template \"{template}\""),
+            )
         })
     }
 
@@ -21,7 +24,7 @@ impl Kernel {
             return Ok(pool);
         }
         let cause = format!(
-            "the template `{template}` is not among those this server was started for \
+            "the template \"{template}\" is not among those this server was started for \
              (node.templates, --templates)"
         );
         Err(Refusal::new(ErrorCode::TemplateUnknown, cause))
