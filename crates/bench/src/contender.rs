@@ -54,9 +54,7 @@ pub(crate) async fn compete(
     let mut out = BTreeMap::new();
     // One round that does not count: files come into memory, pools fill.
     for round in 0..=rounds {
-        for turn in 0..contenders.len() {
-            // The first of one round is the last of the next.
-            let index = (turn + round.saturating_sub(1) as usize) % contenders.len();
+        for index in order(round, contenders.len()) {
             let contender = &mut contenders[index];
             if out.contains_key(&index) || !round.is_multiple_of(contender.every()) {
                 continue;
@@ -84,6 +82,22 @@ pub(crate) async fn compete(
         skipped.push(Skipped { name: contender.name().to_owned(), why });
         contender.close().await;
     }
+}
+
+/// The order of one round: another one in each, and the same in each run. What follows after a
+/// slow contender finds colder caches, so no contender may always have the same one before it.
+fn order(round: u32, contenders: usize) -> Vec<usize> {
+    let mut order: Vec<usize> = (0..contenders).collect();
+    order.sort_by_key(|index| mix((u64::from(round) << 32) | *index as u64));
+    order
+}
+
+/// Spreads a number over all bits (SplitMix64).
+const fn mix(number: u64) -> u64 {
+    let mut mixed = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    mixed ^ (mixed >> 31)
 }
 
 #[cfg(test)]
@@ -118,6 +132,17 @@ mod tests {
             }
             Ok(vec![("broken", Duration::ZERO)])
         }
+    }
+
+    #[test]
+    fn contender_has_every_other_one_before_it_in_some_round() {
+        let mut before = std::collections::BTreeSet::new();
+        for round in 0..100 {
+            let order = order(round, 5);
+            assert_eq!(order.iter().copied().sum::<usize>(), 10, "each once");
+            before.extend(order.windows(2).map(|pair| (pair[0], pair[1])));
+        }
+        assert_eq!(before.len(), 5 * 4);
     }
 
     #[tokio::test]
