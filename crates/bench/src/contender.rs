@@ -92,7 +92,7 @@ fn order(round: u32, contenders: usize) -> Vec<usize> {
     order
 }
 
-/// Spreads a number over all bits (SplitMix64).
+/// Spreads a number over all bits (`SplitMix64`).
 const fn mix(number: u64) -> u64 {
     let mut mixed = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
     mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
