@@ -87,7 +87,7 @@ impl Kernel {
     pub(crate) fn usable(&self, sandbox: SandboxId) -> Result<EntryIx, Refusal> {
         let Some(entry) = self.entries.by_id(sandbox) else {
             return Err(match self.tombstones.of_sandbox(sandbox) {
-                Some(ended) => crate::removal::gone(ended.cause),
+                Some(ended) => Refusal::sandbox_ended(ended),
                 None => sandbox_unknown(sandbox),
             });
         };

@@ -5,7 +5,7 @@ use model::{EndCause, ErrorCode};
 
 use super::rig::{NATIVE, Rig, launch, refusal, template, trouble};
 use super::rig_steps::tight;
-use crate::{DeathCause, Event};
+use crate::{DeathCause, Event, UseKind, UseTarget};
 
 #[test]
 fn why_of_an_evicted_session_names_the_shortage_and_the_candidates() {
@@ -32,6 +32,10 @@ fn why_of_a_session_whose_sandbox_died_repeats_how_it_died() {
     let _ = rig.apply(Event::InstanceDied { instance, cause: DeathCause::Crash, detail });
     rig.run();
     assert_eq!(rig.ended(sandbox).detail.as_deref(), Some("its launcher was killed"));
+    let (use_of_it, _) = rig.use_of(UseTarget::Sandbox(sandbox), UseKind::Exec);
+    let refused = refusal(&rig, use_of_it);
+    assert_eq!(refused.code, ErrorCode::SandboxGone);
+    assert!(refused.cause.ends_with("crashed (its launcher was killed)"), "{}", refused.cause);
     // The session goes on under another id.
     let alive = rig.alive(rig.only().id);
     assert_ne!(alive.sandbox, sandbox);
