@@ -237,7 +237,7 @@ fn replacement(data: &Value) -> Option<String> {
     let lost = data["state_lost"] == true;
     let before = match data["cause"].as_str() {
         Some("replaced") => "the sandbox of the session had ended",
-        Some("resumed") => "the sandbox of the session was asleep",
+        Some("resumed") => "the sandbox of the session was cold",
         Some(_) | None => return lost.then(|| "files of the session are lost".to_owned()),
     };
     let files = if lost { "files are lost" } else { "the files are those that were saved last" };
@@ -260,7 +260,7 @@ mod tests {
         for (cause, lost, parts) in [
             ("replaced", false, ["had ended", "without processes", "saved last"]),
             ("replaced", true, ["had ended", "without processes", "files are lost"]),
-            ("resumed", false, ["was asleep", "without processes", "saved last"]),
+            ("resumed", false, ["was cold", "without processes", "saved last"]),
             ("created", true, ["files", "of the session", "are lost"]),
         ] {
             let said = told(cause, lost).unwrap();

@@ -174,7 +174,7 @@ fn session_says_that_its_sandbox_slept_and_was_replaced() {
 
     let why = served.text(&["why", &id]);
     assert!(why.contains("the session is paused") && why.contains(&sandbox), "{why}");
-    assert!(why.contains("put to sleep because it was idle"), "{why}");
+    assert!(why.contains("ended because it was idle for too long"), "{why}");
     assert!(served.json(&["why", "--json", &id])["summary"].is_string());
     let help = served.text(&["why", "--help"]);
     assert!(help.contains("SANDBOX|SESSION"), "{help}");
@@ -182,7 +182,7 @@ fn session_says_that_its_sandbox_slept_and_was_replaced() {
     let sent = served.run(&["session", "send", &id, "echo hi"]);
     assert_eq!((sent.code, sent.text()), (Some(0), "hi\n"), "{sent:?}");
     assert_eq!(sent.stderr.lines().count(), 1, "{sent:?}");
-    let parts = ["asleep", "a new one without processes", "saved last"];
+    let parts = ["was cold", "a new one without processes", "saved last"];
     assert!(parts.iter().all(|part| sent.stderr.contains(part)), "{sent:?}");
     let again = served.run(&["session", "send", &id, "echo hi"]);
     assert_eq!(again.stderr, "", "it has the same sandbox now");
