@@ -9,6 +9,7 @@ use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::thread::sleep;
 use std::time::Duration;
@@ -143,6 +144,10 @@ impl Leftovers {
             Err(rustix::io::Errno::WOULDBLOCK) => return Ok(RunState::Held),
             Err(error) => return Err(error.into()),
         }
+        if !is_file_at(&lock, &path)? {
+            // Another process removed the run between the two steps above.
+            return Ok(RunState::Nothing);
+        }
         let stuck_before = reaped.stuck.len();
         let groups: Vec<PathBuf> = self.groups_of(run, "");
         remove_groups(&groups, run, reaped);
@@ -173,6 +178,16 @@ enum RunState {
     Held,
     /// It was dead; what could be removed is removed.
     Dead,
+}
+
+/// Whether an open file still is the one at its path.
+fn is_file_at(file: &File, path: &Path) -> io::Result<bool> {
+    let open = file.metadata()?;
+    match fs::symlink_metadata(path) {
+        Ok(found) => Ok((open.dev(), open.ino()) == (found.dev(), found.ino())),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(error),
+    }
 }
 
 /// The file whose lock shows whether a run lives.
@@ -370,6 +385,26 @@ mod tests {
         assert_eq!(leftovers.remove_all().unwrap(), Reaped::default());
         let gone = Leftovers::at(&place.join("nowhere"), &groups);
         assert_eq!(gone.remove_all().unwrap(), Reaped::default());
+        fs::remove_dir_all(place).unwrap();
+    }
+
+    #[test]
+    fn leftovers_that_several_remove_at_once_are_removed_once_and_without_an_error() {
+        let place = std::env::temp_dir().join(format!("leftovers-at-once-{}", std::process::id()));
+        let (locks, groups) = (place.join("run"), place.join("groups"));
+        fs::create_dir_all(&locks).unwrap();
+        let leftovers = Leftovers::at(&locks, &groups);
+        for _ in 0..20 {
+            for run in 0..50 {
+                fs::write(lock_file(&locks, &format!("dead-{run}")), "").unwrap();
+            }
+            let remove = || leftovers.remove_all().map(|reaped| reaped.runs.len());
+            let removed: Vec<_> = std::thread::scope(|scope| {
+                let all: Vec<_> = (0..4).map(|_| scope.spawn(remove)).collect();
+                all.into_iter().map(|one| one.join().unwrap().unwrap()).collect()
+            });
+            assert_eq!(removed.iter().sum::<usize>(), 50, "each by one of {removed:?}");
+        }
         fs::remove_dir_all(place).unwrap();
     }
 }
