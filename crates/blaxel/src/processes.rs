@@ -277,6 +277,7 @@ pub(super) async fn list(target: &Target) -> Result<Response, BlaxelError> {
         }
     }
     records.truncate(LISTED_MAX);
+    target.note_process_read();
     let mut listed: Vec<ProcessView<'_>> = Vec::with_capacity(records.len());
     for (n, record) in records.iter().enumerate() {
         let written = if n < WRITTEN_MAX {
@@ -291,12 +292,14 @@ pub(super) async fn list(target: &Target) -> Result<Response, BlaxelError> {
 
 pub(super) async fn get(target: &Target, id: &str) -> Result<Response, BlaxelError> {
     let record = target.process(&ProcessRef::parse(id)).await?;
+    target.note_process_read();
     let written = written(&target.app, target.caller, &record, INLINE_BYTES).await?;
     answer::ok(&shown(&record, written, Where::Alone))
 }
 
 pub(super) async fn logs(target: &Target, id: &str) -> Result<Response, BlaxelError> {
     let record = target.process(&ProcessRef::parse(id)).await?;
+    target.note_process_read();
     let written = written(&target.app, target.caller, &record, LOGS_BYTES).await?;
     let both = written.both();
     let logs_view = json!({"stdout": written.stdout, "stderr": written.stderr, "logs": both});

@@ -125,6 +125,13 @@ impl Target {
         all
     }
 
+    /// Its SDK polls a process to wait for it, so a read counts as a use while one runs.
+    pub(super) fn note_process_read(&self) {
+        if let Some(sandbox) = self.now() {
+            self.app.engine.note_process_read(self.caller, sandbox);
+        }
+    }
+
     /// A process, also of a sandbox that it had before.
     pub(super) async fn process(&self, of: &ProcessRef) -> Result<ProcessRecord, BlaxelError> {
         for sandbox in self.all() {

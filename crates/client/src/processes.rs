@@ -30,6 +30,8 @@ pub struct ProcessFilter {
     pub limit: Option<u32>,
     /// Only running processes.
     pub running: bool,
+    /// Only look: the sandbox may be frozen although a process runs in it.
+    pub observe: bool,
 }
 
 /// Which part of a log.
@@ -80,7 +82,8 @@ impl Handle {
             .part("processes")
             .maybe("before", filter.before)
             .maybe("limit", filter.limit)
-            .maybe("running", filter.running.then_some(true));
+            .maybe("running", filter.running.then_some(true))
+            .maybe("observe", filter.observe.then_some(true));
         self.client.json(Call::get(target)).await
     }
 

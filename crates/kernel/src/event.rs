@@ -256,6 +256,12 @@ pub enum Event {
         /// The server found that only the guest reaches the files.
         needs_guest: bool,
     },
+    /// A caller read the state, the output or the list of the processes of a sandbox. That counts
+    /// as a use while one of them runs: a caller that polls waits for it.
+    ProcessesRead {
+        /// The sandbox.
+        sandbox: SandboxId,
+    },
     /// The client of a request went away before it had its answer, or while its turn was in
     /// progress. (A lease whose answer was not taken is returned instead.)
     ClientGone {
@@ -350,6 +356,7 @@ impl Event {
             | Self::TurnWithdrawn { .. }
             | Self::TurnEnded { .. }
             | Self::ReadEnded { .. }
+            | Self::ProcessesRead { .. }
             | Self::ClientGone { .. }
             | Self::InstanceDied { .. }
             | Self::WorkspaceMeasured { .. }

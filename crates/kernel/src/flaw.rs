@@ -109,6 +109,8 @@ pub enum Flaw {
     FrozenGuestAsked,
     /// A caller that wants to use a quiesced sandbox is refused.
     QuiesceRefuses,
+    /// A caller that polls a process does not keep its sandbox from being frozen.
+    ProcessReadsIgnored,
 }
 
 impl Flaw {
@@ -166,6 +168,7 @@ impl Flaw {
         Self::QuiescedMidTurn,
         Self::FrozenGuestAsked,
         Self::QuiesceRefuses,
+        Self::ProcessReadsIgnored,
     ];
 
     /// Its name on the simulator's command line.
@@ -223,6 +226,7 @@ impl Flaw {
             Self::QuiescedMidTurn => "quiesced-mid-turn",
             Self::FrozenGuestAsked => "frozen-guest-asked",
             Self::QuiesceRefuses => "quiesce-refuses",
+            Self::ProcessReadsIgnored => "process-reads-ignored",
         }
     }
 }

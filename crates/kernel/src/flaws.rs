@@ -101,6 +101,10 @@ impl Flaws {
         self.has(Flaw::HarnessShared)
     }
 
+    pub(crate) const fn ignores_process_reads(self) -> bool {
+        self.has(Flaw::ProcessReadsIgnored)
+    }
+
     pub(crate) const fn stops_later_processes(self) -> bool {
         self.has(Flaw::StopTakesLaterProcesses)
     }

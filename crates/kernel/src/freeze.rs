@@ -66,6 +66,7 @@ impl Kernel {
         let answer = match outcome {
             Outcome::Done => {
                 self.entries[entry].frozen = Frozen::Yes;
+                self.note_requested_freeze(entry);
                 self.stop_process_time(entry);
                 self.publish_frozen(entry);
                 Ok(Reply::Frozen { frozen: true })
@@ -93,20 +94,33 @@ impl Kernel {
         };
         self.arm_processes(entry);
         self.answer_freeze_requests(entry, true, &answer);
-        if !self.thaw_if_kept_alive(entry) {
+        if !self.thaw_if_wanted(entry) {
             self.continue_save(entry);
             self.drive_entry(entry);
         }
     }
 
-    /// Thaws a sandbox that something began to keep alive while it was being frozen.
-    pub(crate) fn thaw_if_kept_alive(&mut self, entry: EntryIx) -> bool {
+    /// Remembers whether a caller asked for the freeze that has just ended.
+    fn note_requested_freeze(&mut self, entry: EntryIx) {
+        let Some(rare) = &self.entries[entry].rare else { return };
+        let asked = |what: &WaitingFor| matches!(what, WaitingFor::Freeze { frozen: true, .. });
+        if rare.waiting.iter().any(|req| asked(&self.requests[*req].what)) {
+            let rare = self.entries[entry].rare_mut();
+            rare.frozen_on_request = true;
+            rare.thaw_for_reader = false;
+        }
+    }
+
+    /// Thaws a frozen sandbox that something keeps alive, or for whose process a caller waits: that
+    /// may have begun while it was being frozen.
+    pub(crate) fn thaw_if_wanted(&mut self, entry: EntryIx) -> bool {
         let sandbox = &self.entries[entry];
         let thaws = sandbox.frozen == Frozen::Yes
             && sandbox.phase() == Phase::InUse
             && sandbox.ops.is_free()
             && sandbox.termination.is_none()
-            && sandbox.is_kept_alive();
+            && (sandbox.is_kept_alive()
+                || sandbox.rare.as_ref().is_some_and(|rare| rare.thaw_for_reader));
         if thaws {
             self.thaw(entry);
         }
@@ -123,6 +137,10 @@ impl Kernel {
                 let sandbox = &self.entries[entry];
                 if !sandbox.file_access.freezes_again() || sandbox.holds.is_wanted() {
                     self.touch(entry);
+                    if let Some(rare) = &mut self.entries[entry].rare {
+                        rare.frozen_on_request = false;
+                        rare.thaw_for_reader = false;
+                    }
                 }
                 self.publish_frozen(entry);
                 self.answer_freeze_requests(entry, false, &Ok(Reply::Frozen { frozen: false }));
@@ -174,6 +192,7 @@ impl Kernel {
         Self::refuse_when_crowded(self.entries[entry].waiting())?;
         let known = &self.entries[entry];
         if known.frozen == Frozen::Yes && known.ops.is_free() {
+            self.entries[entry].rare_mut().frozen_on_request = true;
             return Ok(Reply::Frozen { frozen: true });
         }
         if !known.traits.can_freeze {

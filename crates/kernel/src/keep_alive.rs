@@ -77,7 +77,7 @@ impl Kernel {
         self.arm_freeze_and_sweep(entry);
         self.arm_processes(entry);
         self.publish_keep_alive(entry, was_kept_alive, because);
-        self.thaw_if_kept_alive(entry);
+        self.thaw_if_wanted(entry);
         let sandbox = &self.entries[entry];
         let Some(rare) = &sandbox.rare else { return };
         // The scale file of a frozen sandbox cannot be updated.

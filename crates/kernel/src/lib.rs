@@ -50,6 +50,7 @@ mod pool_lookup;
 mod pools;
 mod probe;
 mod process_life;
+mod process_reads;
 mod process_restart;
 mod process_time;
 mod quiesce;
@@ -354,6 +355,7 @@ impl Kernel {
                 return Ok(self.read_requested(request, workspace));
             }
             Event::ReadEnded { request, needs_guest } => self.read_ended(request, needs_guest),
+            Event::ProcessesRead { sandbox } => self.processes_read(sandbox),
             Event::UseEnded { use_id } => self.use_ended(use_id),
             Event::ProgramEnded { instance, process, how } => {
                 self.program_ended(instance, process, how);

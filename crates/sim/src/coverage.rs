@@ -57,7 +57,7 @@ impl Coverage {
     }
 }
 
-const EVENT_NAMES: [&str; 40] = [
+const EVENT_NAMES: [&str; 41] = [
     "template_put",
     "pool_resized",
     "pool_drained",
@@ -98,6 +98,7 @@ const EVENT_NAMES: [&str; 40] = [
     "process_end_requested",
     "read_requested",
     "read_ended",
+    "processes_read",
 ];
 
 /// The place of an event's kind in the counts.
@@ -143,6 +144,7 @@ pub const fn event_kind(event: &Event) -> usize {
         Event::ProcessEndRequested { .. } => 37,
         Event::ReadRequested { .. } => 38,
         Event::ReadEnded { .. } => 39,
+        Event::ProcessesRead { .. } => 40,
     }
 }
 

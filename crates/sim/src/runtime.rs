@@ -162,6 +162,8 @@ pub(crate) struct Instance {
     pub left_over: bool,
     /// Whether a freeze or pause was requested since it was last used.
     pub freeze_asked: bool,
+    /// Since when a caller polls one of its processes while it is frozen.
+    pub polled_at: Option<Mono>,
     /// Whether a turn could not be stopped in it, so that it must end.
     pub unstoppable: bool,
     /// The last turn that was stopped: it does not start any more.
@@ -210,6 +212,7 @@ impl Instance {
     /// Its processes run again.
     pub(crate) fn wake(&mut self, now: Mono) {
         self.quiesced_since = None;
+        self.polled_at = None;
         if std::mem::take(&mut self.frozen) {
             for process in &mut self.processes {
                 process.slept_ms += now.since(self.frozen_since.max(process.began));

@@ -69,11 +69,12 @@ pub(crate) enum Act {
     Destroy,
     PutTemplate,
     Read,
+    PollProcesses,
 }
 
 impl Act {
     /// All acts with how often each is done in a mixed world.
-    pub(crate) const ALL: [(Self, u32); 29] = [
+    pub(crate) const ALL: [(Self, u32); 30] = [
         (Self::Checkout, 160),
         (Self::Return, 110),
         (Self::Renew, 20),
@@ -103,6 +104,7 @@ impl Act {
         (Self::Destroy, 1),
         (Self::PutTemplate, 4),
         (Self::Read, 12),
+        (Self::PollProcesses, 12),
     ];
 
     const fn is_of_sessions(self) -> bool {

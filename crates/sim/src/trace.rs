@@ -70,6 +70,7 @@ pub(crate) fn event_line(event: &Event) -> String {
         | Event::ForkRequested { .. }
         | Event::ReadRequested { .. }
         | Event::ReadEnded { .. }
+        | Event::ProcessesRead { .. }
         | Event::ClientGone { .. }
         | Event::FilesMeasured { .. }
         | Event::LossReported { .. }

@@ -72,6 +72,7 @@ const fn broken_by(flaw: Flaw) -> &'static [Promise] {
         Flaw::QuiescedMidTurn => &[Promise::QuiescedBetween],
         Flaw::FrozenGuestAsked => &[Promise::GuestAwake],
         Flaw::QuiesceRefuses => &[Promise::CopyCostsNoUse],
+        Flaw::ProcessReadsIgnored => &[Promise::FrozenQuietly, Promise::PolledRuns],
         // Forward a lease ends early, back it ends late.
         Flaw::WallStepBelieved => {
             &[Promise::EndJustified, Promise::LeaseEnds, Promise::LeaseHonoured]
@@ -161,6 +162,7 @@ flaw_tests! {
     fn flaw_quiesced_mid_turn_is_caught: QuiescedMidTurn;
     fn flaw_frozen_guest_asked_is_caught: FrozenGuestAsked;
     fn flaw_quiesce_refuses_is_caught: QuiesceRefuses;
+    fn flaw_process_reads_ignored_is_caught: ProcessReadsIgnored;
     fn flaw_wall_step_believed_is_caught: WallStepBelieved;
     fn flaw_restart_in_ended_sandbox_is_caught: RestartInEndedSandbox;
     fn flaw_restarts_uncounted_is_caught: RestartsUncounted;

@@ -35,6 +35,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use kernel::Event;
 use model::{ErrorCode, ProcessRecord, Refusal, SandboxId};
 use runtime::TerminalSize;
 use store::{ProcessBy, ProcessKey, ProcessesQuery};
@@ -93,6 +94,14 @@ impl Engine {
         let more = processes.len() > fits;
         processes.truncate(fits);
         Ok(ProcessPage { processes, more })
+    }
+
+    /// A caller read about processes of a sandbox because it waits for them: as long as one runs,
+    /// the kernel counts that as a use. A read that only observes is not reported here.
+    pub fn note_process_read(&self, caller: Caller, sandbox: SandboxId) {
+        if self.check_sandbox(caller, sandbox).is_ok() {
+            self.core.notify(Event::ProcessesRead { sandbox });
+        }
     }
 
     /// Waits until a process has ended for good; the future may be dropped at any moment. The

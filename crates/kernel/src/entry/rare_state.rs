@@ -25,6 +25,10 @@ pub(crate) struct RareState {
     pub(crate) stop: Option<ScheduledStop>,
     /// Since when the time limits of its processes are stopped, if they are.
     pub(crate) time_stopped_since: Option<Mono>,
+    /// A caller asked for its freeze, so that only a use ends it.
+    pub(crate) frozen_on_request: bool,
+    /// A caller that waits for a process read about it while it was frozen or being frozen.
+    pub(crate) thaw_for_reader: bool,
     /// Until when it stays quiesced at the latest, if it is.
     pub(crate) quiesced_until: Mono,
 }

@@ -362,3 +362,98 @@ fn freeze_that_still_waits_for_a_save_is_refused_when_a_program_is_restarted() {
     assert_eq!(rig.count(freeze), 0);
     assert!(!rig.frozen(sandbox) && rig.overs.is_empty());
 }
+
+/// A caller reads about the processes of a sandbox.
+fn reads(rig: &mut Rig, sandbox: SandboxId) {
+    let _ = rig.apply(Event::ProcessesRead { sandbox });
+}
+
+#[test]
+fn process_that_is_polled_keeps_its_sandbox_from_being_frozen() {
+    let (mut rig, session, sandbox) = scene(false);
+    for _ in 0..40 {
+        rig.live(1_000);
+        reads(&mut rig, sandbox);
+        assert!(!rig.frozen(sandbox) && rig.count(freeze) == 0);
+    }
+    assert_eq!(rig.status(session), SessionStatus::Active);
+    // Without a process there is nothing to wait for.
+    rig.exits(sandbox, 1);
+    for _ in 0..20 {
+        rig.live(1_000);
+        reads(&mut rig, sandbox);
+    }
+    assert!(rig.frozen(sandbox));
+}
+
+#[test]
+fn poll_of_a_process_thaws_a_sandbox_that_was_frozen_because_it_was_idle() {
+    for when in ["frozen", "being frozen"] {
+        let (mut rig, _, sandbox) = scene(false);
+        while rig.count(freeze) == 0 {
+            rig.pass(1_000);
+        }
+        if when == "being frozen" {
+            reads(&mut rig, sandbox);
+            rig.finish(freeze, Outcome::Done);
+        } else {
+            rig.finish(freeze, Outcome::Done);
+            assert!(rig.frozen(sandbox));
+            reads(&mut rig, sandbox);
+            reads(&mut rig, sandbox);
+        }
+        rig.finish(thaw, Outcome::Done);
+        assert!(!rig.frozen(sandbox), "{when}");
+        rig.run();
+        assert_eq!(rig.count(freeze), 0, "{when}: it is quiet for a while first");
+    }
+}
+
+#[test]
+fn poll_of_a_process_thaws_nothing_that_was_frozen_or_paused_on_request() {
+    let asks: [fn(&mut Rig, SessionId, SandboxId); 2] = [
+        |rig, _, sandbox| {
+            rig.ask_freeze(sandbox);
+        },
+        |rig, session, _| {
+            rig.pause(session);
+        },
+    ];
+    for ask in asks {
+        let (mut rig, session, sandbox) = scene(false);
+        ask(&mut rig, session, sandbox);
+        reads(&mut rig, sandbox);
+        rig.run();
+        assert!(rig.frozen(sandbox));
+        reads(&mut rig, sandbox);
+        rig.run();
+        assert!(rig.frozen(sandbox), "only a use thaws it");
+        // After a use it is a sandbox like any other.
+        rig.session_work(session);
+        for _ in 0..20 {
+            rig.live(1_000);
+            reads(&mut rig, sandbox);
+        }
+        assert!(!rig.frozen(sandbox));
+    }
+    // Frozen because it was idle, and then on request.
+    let (mut rig, _, sandbox) = scene(false);
+    rig.live(30_000);
+    assert!(rig.frozen(sandbox));
+    let request = rig.ask_freeze(sandbox);
+    assert_eq!(rig.answered(request), Reply::Frozen { frozen: true });
+    reads(&mut rig, sandbox);
+    rig.run();
+    assert!(rig.frozen(sandbox));
+}
+
+#[test]
+fn poll_of_a_process_spares_no_sandbox_that_must_end() {
+    let (mut rig, _, sandbox) = scene(false);
+    rig.delete(sandbox);
+    reads(&mut rig, sandbox);
+    rig.run();
+    assert_eq!(rig.terminations(sandbox).len(), 1);
+    reads(&mut rig, sandbox);
+    assert!(rig.effects.is_empty(), "{:?}", rig.effects);
+}

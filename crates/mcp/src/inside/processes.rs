@@ -131,6 +131,7 @@ async fn list(call: Call<UseTarget>, Nothing {}: Nothing) -> Result<ProcessList,
     };
     let query = ProcessQuery { before: None, limit: LIST_MAX, running: false };
     let page = call.app.engine.processes(call.caller, sandbox, &query).await?;
+    call.app.engine.note_process_read(call.caller, sandbox);
     let processes = page.processes.iter().map(Process::new).collect();
     Ok(ProcessList { processes, truncated: page.more })
 }
@@ -299,6 +300,7 @@ async fn get(call: Call<UseTarget>, asked: ProcessArgument) -> Result<ProcessWit
     let sandbox = call.sandbox()?;
     let of = ProcessRef::parse(&asked.identifier);
     let record = call.app.engine.process(call.caller, sandbox, &of).await?;
+    call.app.engine.note_process_read(call.caller, sandbox);
     let (logs, _) = tail(&call, sandbox, &record, LOG_BYTES).await?;
     Ok(ProcessWithLogs { process: Process::new(&record), logs })
 }
@@ -315,6 +317,7 @@ async fn logs(call: Call<UseTarget>, asked: ProcessArgument) -> Result<Logs, Ref
     let sandbox = call.sandbox()?;
     let of = ProcessRef::parse(&asked.identifier);
     let record = call.app.engine.process(call.caller, sandbox, &of).await?;
+    call.app.engine.note_process_read(call.caller, sandbox);
     let (logs, truncated) = tail(&call, sandbox, &record, LOG_BYTES_MAX).await?;
     Ok(Logs { logs, truncated })
 }

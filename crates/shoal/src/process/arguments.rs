@@ -151,6 +151,9 @@ pub(super) struct ListArgs {
     /// Only running processes
     #[arg(long)]
     pub(super) running: bool,
+    /// Only look: otherwise the list counts as a use of the sandbox while a process runs in it
+    #[arg(long)]
+    pub(super) observe: bool,
     /// List at most this many processes
     #[arg(long, value_name = "N", default_value_t = 1000)]
     pub(super) limit: usize,

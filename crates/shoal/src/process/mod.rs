@@ -153,7 +153,8 @@ fn list(listed: &ListArgs, output: &Output) -> Result<ExitCode, Failure> {
         let (mut all, mut before) = (Vec::new(), None);
         while all.len() < listed.limit {
             let limit = Some(PAGE.min((listed.limit - all.len()).min(PAGE as usize) as u32));
-            let filter = ProcessFilter { before, limit, running: listed.running };
+            let ListArgs { running, observe, .. } = *listed;
+            let filter = ProcessFilter { before, limit, running, observe };
             let page = sandbox.processes(filter).await.map_err(cannot("list processes"))?;
             all.extend(page.processes);
             match page.next {

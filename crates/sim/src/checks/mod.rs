@@ -108,6 +108,7 @@ promises! {
     GuestAwake, "guest_awake", "a guest that sends files runs from the beginning to the end of that";
     CopyCostsNoUse, "copy_costs_no_use", "no caller is refused a sandbox because its files are being copied";
     FrozenQuietly, "frozen_quietly", "a sandbox is frozen only after it was idle for long enough";
+    PolledRuns, "polled_runs", "a process that its caller polls goes on";
     LeastRecentFirst, "least_recent_first", "the least recently used of a tier is evicted first";
     TiersInOrder, "tiers_in_order", "tiers are evicted in order, and only those that help";
     LeaseHonoured, "lease_honoured", "a lease works while it lasts, and not after";

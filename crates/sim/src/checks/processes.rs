@@ -5,7 +5,7 @@ use kernel::{Effect, RESTART_PAUSE_MS};
 use model::{InstanceId, ProcessEnd, ProcessId};
 
 use super::{Judged, Promise, broken, holds};
-use crate::runtime::Phase;
+use crate::runtime::{Instance, Phase};
 use crate::world::World;
 
 /// How long a program that is to be started again may wait for its sandbox.
@@ -83,6 +83,22 @@ pub(crate) fn ticked(world: &World) -> Judged {
                 format!("{process:?} in {id:?} is neither restarted nor ended")
             })?;
         }
+        polled(world, *id, one)?;
     }
     Ok(())
+}
+
+/// A sandbox that was frozen because it was idle is thawed soon after a caller polled a process.
+fn polled(world: &World, id: InstanceId, one: &Instance) -> Judged {
+    let patience_ms = 3 * world.scenario.config.deadlines.freeze_ms;
+    let late = one.polled_at.is_some_and(|at| at.plus(patience_ms) < world.now.mono);
+    let runs = one.processes.iter().any(|process| process.runs);
+    // How long a copy may quiesce it is checked there.
+    let frozen = one.frozen && one.quiesced_since.is_none();
+    let waits = one.phase == Phase::Up && frozen && runs && one.effects == 0;
+    let excused = one.freeze_asked || one.troubled || one.died || one.kill_asked || world.stopping;
+    let ends = world.store.record_of(id).is_none_or(|record| record.ending.is_some());
+    holds(Promise::PolledRuns, !(late && waits) || excused || ends, || {
+        format!("{id:?} is frozen, and a process in it is polled since {:?}", one.polled_at)
+    })
 }

@@ -59,6 +59,7 @@ impl World {
             Act::Destroy => self.act_destroy(),
             Act::PutTemplate => self.act_put_template(),
             Act::Read => self.act_read(),
+            Act::PollProcesses => self.act_poll_processes(),
         }
     }
 

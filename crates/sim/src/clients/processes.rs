@@ -1,5 +1,5 @@
-//! What clients do with processes: they start them, with or without a restart policy, and they
-//! stop, kill and signal them at any moment.
+//! What clients do with processes: they start them, with or without a restart policy, poll them,
+//! and stop, kill and signal them at any moment.
 
 use kernel::{EndRequest, Event, StartedProcess};
 use model::process::RestartPolicy;
@@ -7,7 +7,7 @@ use model::{InstanceId, ProcessId};
 
 use crate::checks::Judged;
 use crate::interpreter::{Item, ProgramFate};
-use crate::runtime::{Phase, Process};
+use crate::runtime::{Instance, Phase, Process};
 use crate::world::World;
 
 const SIGHUP: i32 = 1;
@@ -70,6 +70,29 @@ impl World {
         self.ledger.processes.insert(process, instance);
         self.program_will_end(instance, process, 0, restart.is_some());
         self.notify(Event::ProcessStarted(started))
+    }
+
+    /// A caller reads the state of a process, or its output, and waits for it.
+    pub(super) fn act_poll_processes(&mut self) -> Judged {
+        let runs = |one: &Instance| one.processes.iter().any(|process| process.runs);
+        let up = |one: &Instance| one.phase == Phase::Up && !one.kill_asked && runs(one);
+        let instances = self.runtime.instances.iter();
+        let candidates: Vec<_> = instances.filter(|(_, one)| up(one)).map(|(id, _)| *id).collect();
+        let Some(instance) = self.choices.pick(&candidates) else { return Ok(()) };
+        let Some(sandbox) = self.store.record_of(instance).map(|record| record.id) else {
+            return Ok(());
+        };
+        let now = self.now.mono;
+        self.notify(Event::ProcessesRead { sandbox })?;
+        let Some(one) = self.runtime.up(instance) else { return Ok(()) };
+        if !one.freeze_asked {
+            one.active_at = now;
+            one.stirred_at = now;
+            if one.frozen && one.quiesced_since.is_none() {
+                one.polled_at.get_or_insert(now);
+            }
+        }
+        Ok(())
     }
 
     pub(super) fn act_end_process(&mut self) -> Judged {

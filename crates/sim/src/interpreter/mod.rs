@@ -156,6 +156,7 @@ impl World {
                     saved: Saved::NotTried,
                     left_over: false,
                     freeze_asked: false,
+                    polled_at: None,
                     effects: 0,
                     stopped_turn: None,
                     unstoppable: false,

@@ -72,9 +72,13 @@ pub(super) async fn logs(
     let offset = query.number("offset", 0..=AFTER_MAX)?;
     let max_bytes = query.number("max_bytes", 1..=PAGE_BYTES_MAX)?;
     let follow = query.flag("follow")?;
+    let observe = query.flag("observe")?;
     query.done()?;
     let offset = last_event_id(&headers)?.or(offset);
     let record = app.engine.process(caller, id, &of).await?;
+    if !observe {
+        app.engine.note_process_read(caller, id);
+    }
     let of = ProcessRef::Id(record.id);
     match form(&headers) {
         Form::Page => {

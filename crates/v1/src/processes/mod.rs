@@ -20,6 +20,8 @@ use web::stream::{NDJSON, SSE};
 
 const ALL: &str = "/v1/sandboxes/{id}/processes";
 const ONE: &str = "/v1/sandboxes/{id}/processes/{process}";
+const OBSERVE: &str =
+    "Only look: without this, a read counts as a use of the sandbox while a process runs in it";
 const BYTES: &str = "application/octet-stream";
 const TEXT: &str = "text/plain; charset=utf-8";
 
@@ -87,10 +89,17 @@ fn start_and_read() -> Vec<Route> {
                     "The most processes in a page; 100 if not given",
                 ),
                 Param::new("running", Kind::Flag, "Only running processes"),
+                Param::new("observe", Kind::Flag, OBSERVE),
             ])
             .refuses(READING),
         ),
-        Route::new(Verb::Get, ONE, Needs::Read, operations::read, get.refuses(READING)),
+        Route::new(
+            Verb::Get,
+            ONE,
+            Needs::Read,
+            operations::read,
+            get.query([Param::new("observe", Kind::Flag, OBSERVE)]).refuses(READING),
+        ),
     ]
 }
 
@@ -222,6 +231,7 @@ fn output() -> Vec<Route> {
                 "The most bytes; not given: 1 MiB as JSON, everything as bytes",
             ),
             Param::new("follow", Kind::Flag, "As bytes: follow until the process has ended"),
+            Param::new("observe", Kind::Flag, OBSERVE),
         ])
         .headers([RESUME])
         .refuses(READING)

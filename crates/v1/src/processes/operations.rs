@@ -41,9 +41,13 @@ pub(super) async fn list(
     let before = query.number("before", 0..=AFTER_MAX)?;
     let limit = query.number("limit", 1..=PAGE_MAX)?.unwrap_or(PAGE) as u32;
     let running = query.flag("running")?;
+    let observe = query.flag("observe")?;
     query.done()?;
     let asked = ProcessQuery { before, limit, running };
     let page = app.engine.processes(caller, id, &asked).await?;
+    if !observe {
+        app.engine.note_process_read(caller, id);
+    }
     let next = page.processes.last().filter(|_| page.more).map(|record| record.number);
     answer::ok(&ProcessList { processes: page.processes.iter().map(view::process).collect(), next })
 }
@@ -51,10 +55,16 @@ pub(super) async fn list(
 pub(super) async fn read(
     State(app): State<App>,
     By(caller): By,
-    NoQuery: NoQuery,
+    mut query: Query,
     NamedOf(id, of): ProcessPath,
 ) -> Result<Response, Refused> {
-    answer::ok(&view::process(&app.engine.process(caller, id, &of).await?))
+    let observe = query.flag("observe")?;
+    query.done()?;
+    let record = app.engine.process(caller, id, &of).await?;
+    if !observe {
+        app.engine.note_process_read(caller, id);
+    }
+    answer::ok(&view::process(&record))
 }
 
 pub(super) async fn stop(
