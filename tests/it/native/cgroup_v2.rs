@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use model::Limits;
-use runtime::{ExecSpec, ExitStatus, RunLimits, Runtime as _, Sandbox};
+use runtime::{ExecSpec, ExitStatus, LaunchSpec, RunLimits, Runtime as _, Sandbox};
 
 use super::node::{Node, on_node_within};
 
@@ -225,7 +225,8 @@ fn cgroup_v2_cpu_limit_holds_and_a_frozen_sandbox_gets_nothing() -> Result<()> {
 #[ignore = "needs a user to whom no control group was handed over: scripts/vm/run.sh"]
 fn cgroup_v2_without_groups_refuses_limits() -> Result<()> {
     on_small_node(async |node: &Node| {
-        let refused = node.native().launch(node.spec()).await.err().context("it was launched")?;
+        let strict = LaunchSpec { limits: LIMITS, ..node.spec() };
+        let refused = node.native().launch(strict).await.err().context("it was launched")?;
         ensure!(refused.code().as_str() == "unsupported", "{refused}");
         ensure!(refused.to_string().contains("memory_mb"), "it names no field: {refused}");
         let limits = Limits { best_effort: true, ..LIMITS };
