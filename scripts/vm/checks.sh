@@ -207,7 +207,7 @@ divided_by_threads_is_refused() {
     expect 'domain threaded' "$(cat "$service/cgroup.type")" || return
     mark_as_handed_over "$service" || return
     in_group "$service" /tmp/shoal doctor | tee doctor.txt
-    grep -Eq '^process limit +no .*is a threaded group' doctor.txt || return
+    grep -Eq '^memory limit +no .*is a threaded group' doctor.txt || return
     said="$(in_group "$service" /tmp/shoal run --memory 64 -- echo ran 2>&1)"
     echo "$said"
     [[ "$said" == *unsupported* || "$said" == *'cannot'* ]] && [[ "$said" != *ran* ]] || return
