@@ -254,9 +254,11 @@ async fn why(
     if let (Why::Alive(alive), Ok(view)) = (&mut why, app.engine.sandbox(caller, id)) {
         alive.container_id = app.engine.container_id(&view);
     }
-    if let Why::Ended(ended) = &mut why
-        && let Some(eviction) = &mut ended.eviction
-    {
+    let ended = match &mut why {
+        Why::Alive(alive) => alive.last_end.as_mut(),
+        Why::Ended(ended) => Some(&mut **ended),
+    };
+    if let Some(eviction) = ended.and_then(|ended| ended.eviction.as_mut()) {
         // Only the number of the other candidates is shown: their ids belong to other keys.
         eviction.candidates.retain(|other| {
             other.sandbox == id || app.engine.check_sandbox(caller, other.sandbox).is_ok()

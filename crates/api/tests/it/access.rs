@@ -138,6 +138,36 @@ async fn eviction_candidates_are_shown_to_their_owner_only() {
 }
 
 #[tokio::test]
+async fn eviction_candidates_of_a_cold_sandbox_are_shown_to_their_owner_only() {
+    let mut plan = Plan::default();
+    plan.engine.node.max_live = 2;
+    plan.engine.templates[0].pool.pool_size = 0;
+    let stage = Stage::with(plan).await;
+    let (alice, bob) = (stage.key(Role::Use).await, stage.key(Role::Use).await);
+    let begin = async |key: &str| {
+        let body = json!({"template": "default"});
+        let made = stage.call_as(key, "POST", "/v1/sessions", body).await.expect(201);
+        (format!("/v1/sessions/{}", text(&made["id"])), text(&made["sandbox_id"]))
+    };
+    let (session, others) = begin(&bob).await;
+    stage.call_as(&bob, "POST", &format!("{session}/stop"), Value::Null).await.expect(200);
+    let (_, evicted) = begin(&alice).await;
+    begin(&bob).await;
+    begin(&alice).await;
+    let why = format!("/v1/sandboxes/{evicted}/why");
+    let candidates = async |key: &str| {
+        let told = stage.call_as(key, "GET", &why, Value::Null).await.expect(200);
+        assert_eq!((text(&told["status"]), text(&told["state"])), ("alive".into(), "cold".into()));
+        let eviction = &told["last_end"]["eviction"];
+        let candidates = eviction["candidates"].as_array().expect("evicted").clone();
+        candidates.iter().map(|one| text(&one["sandbox"])).collect::<Vec<_>>()
+    };
+    assert!(candidates(&stage.admin).await.contains(&others));
+    let told = candidates(&alice).await;
+    assert!(told.contains(&evicted) && !told.contains(&others), "{told:?}");
+}
+
+#[tokio::test]
 async fn a_program_ends_with_the_key_of_who_runs_it() {
     let stage = Stage::start().await;
     let key = stage.engine.create_key("gone", Role::Use, None).await.unwrap();
