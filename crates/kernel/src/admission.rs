@@ -283,8 +283,26 @@ impl Kernel {
         }
     }
 
+    /// What is short for an applicant of a key that has fewer live sandboxes than the key of the
+    /// next waiter of a pool. The idle sandboxes of that pool give way to it: otherwise a key with
+    /// many waiters would keep the places of its pool for ever.
+    pub(crate) fn shortage_ahead_of(&self, pool: PoolIx) -> Option<Shortage> {
+        if !self.admission.has_applicants() {
+            return None;
+        }
+        let shortage = self.shortage()?;
+        let waiter = self.pools[pool].queue.first(|key| self.live_of_key(key))?;
+        let (rank, next, _) = self.next_in_place_queue()?;
+        let goes_first = next != Next::Pool(pool) && rank.live < waiter.live;
+        (goes_first && !self.is_covered(rank)).then_some(shortage)
+    }
+
     /// The applicant whose turn it is: of the key with the fewest live sandboxes, then the first.
     fn next_applicant(&self) -> Option<(Next, Wanted)> {
+        self.next_in_place_queue().map(|(_, next, wanted)| (next, wanted))
+    }
+
+    fn next_in_place_queue(&self) -> Option<(Rank, Next, Wanted)> {
         let sessions = &self.admission.sessions;
         let first =
             sessions.first_of_keys().filter(|(key, ..)| self.has_room_within_limits(*key, 0, 0));
@@ -297,8 +315,7 @@ impl Kernel {
             let rank = self.pool_ranks(*pool).next().unwrap_or(Rank::LAST);
             Some((rank, Next::Pool(*pool), Wanted::one(true, *wanted.front()?)))
         });
-        let next = pools.chain(session).min_by_key(|(rank, ..)| *rank);
-        next.map(|(_, next, wanted)| (next, wanted))
+        pools.chain(session).min_by_key(|(rank, ..)| *rank)
     }
 
     /// The positions of a pool's waiters for which it applies for a place. The first waiters get

@@ -6,7 +6,7 @@ use model::why::Tier;
 use model::{EndCause, Mono, Wall};
 
 use crate::Kernel;
-use crate::effect::Action;
+use crate::effect::{Action, Effect};
 use crate::entry::{EntryIx, OpKind, Phase};
 use crate::event::Outcome;
 
@@ -118,9 +118,15 @@ impl Kernel {
         self.archive_shelved_sessions();
     }
 
-    /// A session wants the files: an archive in progress is cancelled.
+    /// A session wants the files, or they are deleted: an archive in progress is cancelled. One that
+    /// this decision began is not begun at all.
     pub(crate) fn cancel_archive(&mut self, entry: EntryIx) {
         if self.entries[entry].is_archiving() {
+            let of_entry = |effect: &Effect| {
+                matches!(&effect.action, Action::ArchiveWorkspace { workspace }
+                    if *workspace == self.entries[entry].workspace)
+            };
+            self.out.effects.retain(|effect| !of_entry(effect));
             self.entries[entry].ops.cancel();
             self.archives.ended();
             self.settle(entry);

@@ -38,6 +38,11 @@ impl Kernel {
         while !self.pools[pool].queue.is_empty()
             && let Some(entry) = self.take_idle(pool)
         {
+            if let Some(shortage) = self.shortage_ahead_of(pool)
+                && self.evict_one(shortage)
+            {
+                continue;
+            }
             let Some(req) = self.next_in_pool_queue(pool) else { break };
             self.serve(entry, req);
         }

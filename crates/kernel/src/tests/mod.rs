@@ -40,6 +40,7 @@ mod session_pages;
 mod session_steps;
 mod session_uses;
 mod sessions;
+mod sharing;
 mod shelved_sessions;
 mod shutdowns;
 mod situations;

@@ -89,7 +89,7 @@ impl World {
     /// One of a few keys, for the next request.
     fn some_tenant(&mut self) -> KeyId {
         let drawn = self.ledger.fresh() / 7;
-        if self.scenario.greedy && drawn % 4 != 0 {
+        if self.scenario.greedy && !drawn.is_multiple_of(4) {
             return GREEDY_KEY;
         }
         KeyId::from_u128(1 + drawn % 3)

@@ -114,6 +114,11 @@ impl World {
         };
         let dies_ms = self.choices.between(0, 400);
         let ignored = self.choices.below(2) == 1;
+        // The end of a process counts as a use, also between two of its programs.
+        let now = self.now.mono;
+        if let Some(one) = self.runtime.up(instance) {
+            one.stirred_at = now;
+        }
         let Some(known) = self.runtime.up(instance).and_then(|one| one.process(process)) else {
             return Ok(());
         };
