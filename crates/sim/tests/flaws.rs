@@ -31,9 +31,8 @@ const fn broken_by(flaw: Flaw) -> &'static [Promise] {
         Flaw::UnwrittenLaunch => &[Promise::LaunchWritten],
         Flaw::ReturnForgetsWaiters => &[Promise::NoWaitInVain],
         Flaw::GoneClientLeaks => &[Promise::AuditPasses, Promise::PoolsFill, Promise::OneAnswer],
-        Flaw::PersistSkipped | Flaw::FailedPersistKills | Flaw::SaveCoversLater => {
-            &[Promise::FilesSaved]
-        }
+        Flaw::PersistSkipped | Flaw::FailedPersistKills => &[Promise::FilesSaved],
+        Flaw::SaveCoversLater => &[Promise::FilesSaved, Promise::FilesKept],
         Flaw::KillNotRetried => &[Promise::NothingForgotten, Promise::TerminatedOnce],
         Flaw::LateCompletionTrusted => &[Promise::LateIsHarmless, Promise::NothingForgotten],
         Flaw::TwoSandboxesPerSession => &[Promise::OneSandboxEach],

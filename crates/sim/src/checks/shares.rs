@@ -57,7 +57,8 @@ pub(crate) fn chosen(world: &World, victim: &SandboxRecord) -> Judged {
     if config.memory_budget_mb.is_some() || entries_are_short || limited {
         return Ok(());
     }
-    let wanted = wanted(world);
+    let mut wanted = wanted(world);
+    *wanted.entry(victim.tenant).or_default() += 1;
     let level = level(config.max_live, &wanted);
     let had = live(world, victim.tenant) + 1;
     if had > level {
@@ -65,7 +66,7 @@ pub(crate) fn chosen(world: &World, victim: &SandboxRecord) -> Judged {
     }
     for key in wanted.into_keys().filter(|key| *key != victim.tenant) {
         let has = live(world, key);
-        let spare = (has > level.saturating_add(SLACK))
+        let spare = (has > level)
             .then(|| eviction::candidate_of(world, key))
             .flatten();
         holds(Promise::FairShare, spare.is_none(), || {
