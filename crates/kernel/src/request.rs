@@ -154,7 +154,7 @@ impl Kernel {
     pub(crate) fn request_overdue(&mut self, req: RequestIx) {
         let request = &mut self.requests[req];
         request.alarm = Mono::NEVER;
-        let place_is_overdue = self.now.mono >= request.place_by && self.lacks_place(req);
+        let place_is_overdue = self.now.mono >= request.place_by && self.waits_in_vain(req);
         if self.now.mono < self.requests[req].deadline && !place_is_overdue {
             self.arm_request(req);
             return;
@@ -186,12 +186,12 @@ impl Kernel {
         }
     }
 
-    /// Whether a request waits for the sandbox of a session that has no place yet.
-    fn lacks_place(&self, req: RequestIx) -> bool {
+    /// Whether a request waits for the sandbox of a session that has no place, and none is coming.
+    fn waits_in_vain(&self, req: RequestIx) -> bool {
         match &self.requests[req].what {
             WaitingFor::SessionUse { session, .. }
             | WaitingFor::Bind { session }
-            | WaitingFor::Turn { session, .. } => self.sessions[*session].applied.is_some(),
+            | WaitingFor::Turn { session, .. } => self.lacks_place(*session),
             WaitingFor::Checkout(_)
             | WaitingFor::Control { .. }
             | WaitingFor::LeaseUse { .. }

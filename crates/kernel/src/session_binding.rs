@@ -194,6 +194,11 @@ impl Kernel {
         self.refuse_without_wait(session);
     }
 
+    /// Whether a session waits for a place, and none is coming to it.
+    pub(crate) fn lacks_place(&self, session: SessionIx) -> bool {
+        self.sessions[session].applied.is_some_and(|seq| !self.is_session_covered(seq))
+    }
+
     /// Refuses the callers of a session that do not wait for a place, unless one is coming to it.
     fn refuse_without_wait(&mut self, session: SessionIx) {
         let now = self.now.mono;
@@ -203,7 +208,7 @@ impl Kernel {
         if !turn && !known.wanting.iter().any(waits_no_longer) {
             return;
         }
-        if known.applied.is_none_or(|seq| self.is_session_covered(seq)) {
+        if !self.lacks_place(session) {
             return;
         }
         let refusal = self.capacity_exhausted(self.shortage());

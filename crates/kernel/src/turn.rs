@@ -74,7 +74,8 @@ impl Kernel {
         let turn = Turn { id, request, client, stage, place_by, deadline, ready: None };
         self.sessions[session].turn = Some(turn);
         self.sessions[session].last_active_at = self.now.wall;
-        self.arm_session(session, place_by.min(deadline));
+        let waits = place_by > self.now.mono;
+        self.arm_session(session, if waits { place_by } else { deadline });
         if let Some(entry) = self.sessions[session].entry
             && self.entries[entry].phase() == Phase::InUse
         {
@@ -184,9 +185,8 @@ impl Kernel {
         if deadline == Mono::NEVER {
             return;
         }
-        let lacks_place = stage == Stage::Binding
-            && turn.place_by <= self.now.mono
-            && self.sessions[session].applied.is_some();
+        let lacks_place =
+            stage == Stage::Binding && turn.place_by <= self.now.mono && self.lacks_place(session);
         if deadline > self.now.mono && !lacks_place {
             self.arm_session(session, deadline);
             return;

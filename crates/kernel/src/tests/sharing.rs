@@ -172,6 +172,19 @@ fn session_waits_for_a_place_until_its_wait_is_over() {
 }
 
 #[test]
+fn turn_that_does_not_wait_gets_the_place_of_an_idle_sandbox() {
+    let mut rig = Rig::with(tight(100, 1), template(0, 9), super::rig::DOCKER);
+    let (session, _) = rig.slept_session();
+    rig.waiting_session();
+    rig.session_wait_ms = Some(0);
+    let (request, _) = rig.turn(session);
+    rig.pass(1);
+    assert!(rig.pending(request), "the idle one is being saved");
+    rig.run();
+    rig.session_ready(request);
+}
+
+#[test]
 fn key_at_its_limit_is_refused_and_its_idle_sessions_give_way() {
     let mut rig = Rig::with_pool(template(0, 9), NATIVE);
     live_limit(&mut rig, EVE, 2);

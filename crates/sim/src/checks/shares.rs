@@ -66,9 +66,7 @@ pub(crate) fn chosen(world: &World, victim: &SandboxRecord) -> Judged {
     }
     for key in wanted.into_keys().filter(|key| *key != victim.tenant) {
         let has = live(world, key);
-        let spare = (has > level)
-            .then(|| eviction::candidate_of(world, key))
-            .flatten();
+        let spare = (has > level).then(|| eviction::candidate_of(world, key)).flatten();
         holds(Promise::FairShare, spare.is_none(), || {
             format!(
                 "{:?} of a key with {had} is evicted, and {spare:?} of one with {has} is not",
