@@ -33,6 +33,7 @@ mod settings;
 mod startup;
 mod turn_frames;
 mod turn_history;
+mod uploads;
 mod workspace;
 
 use std::sync::Arc;

@@ -28,6 +28,7 @@ mod shell;
 mod start;
 mod text;
 
+pub use ash_bridge::bridge_variables;
 pub use binding::Binding;
 pub use error::{FailureCode, HarnessError, HarnessErrorCode};
 pub use held_harness::{HELD_LINE_BYTES_MAX, HeldHarness, HeldInput, HeldOutput};

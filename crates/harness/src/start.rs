@@ -14,8 +14,8 @@ use crate::connection::{Connection, Received};
 use crate::error::{HarnessError, HarnessErrorCode};
 use crate::jsonl::{self, Jsonl};
 use crate::link::{HarnessLink, Kind};
-use crate::logs::{LastErrorLine, Logs};
-use crate::program::{Program, Started};
+use crate::logs::{ErrorTail, Logs};
+use crate::program::{Ended, Program, Started};
 use crate::program_turn::{Conversation, ProgramHarness};
 use crate::shell::Shell;
 
@@ -114,12 +114,12 @@ async fn jsonl_program(
         let line = first_line(&program, &mut connection).await?;
         jsonl::check_ready(&line).map_err(|cause| not_ready_said(&cause))
     };
-    let last_error_line = program.last_error_line();
-    in_time(deadline, &last_error_line, ready).await?;
+    let error_tail = program.error_tail();
+    in_time(deadline, &error_tail, ready).await?;
     let protocol = Box::new(Jsonl::default());
     let harness = Arc::new(ProgramHarness::new(program, Conversation { connection, protocol }));
     if let StartedFor::Session(binding) = started_for {
-        in_time(deadline, &last_error_line, harness.bind(binding)).await?;
+        in_time(deadline, &error_tail, harness.bind(binding)).await?;
     }
     Ok(harness)
 }
@@ -132,11 +132,11 @@ async fn bridge(
     ready_timeout: Duration,
 ) -> Result<Arc<ProgramHarness>, HarnessError> {
     let deadline = Instant::now() + ready_timeout;
-    let socket = ash_bridge::socket_path(binding);
+    let socket = ash_bridge::socket_path(binding.sandbox);
     // The socket of a dead bridge would be in the way of the next one.
     let _ = sandbox.inside().remove(&socket, false).await;
     let mut env = binding.env.clone();
-    env.extend(ash_bridge::environment(binding, &socket));
+    env.extend(ash_bridge::bridge_variables(binding.session, binding.sandbox));
     let spec = spec(program, &env);
     let started = Program::start(sandbox, spec, Some(ash_bridge::READY_BYTE), logs).await?;
     let Started { program, ready, .. } = started;
@@ -153,7 +153,7 @@ async fn bridge(
         ash_bridge::check_ready(&line).map_err(|cause| not_ready_said(&cause))?;
         Ok(connection)
     };
-    let connection = in_time(deadline, &program.last_error_line(), connected).await?;
+    let connection = in_time(deadline, &program.error_tail(), connected).await?;
     let protocol = Box::new(AshBridge::new(binding.session));
     Ok(Arc::new(ProgramHarness::new(program, Conversation { connection, protocol })))
 }
@@ -168,7 +168,11 @@ async fn dial(
         match sandbox.inside().dial_unix(path).await {
             Ok(stream) => return Ok(stream),
             Err(error) if error.code == runtime::RuntimeErrorCode::NotFound => {}
-            Err(error) => return Err(error.into()),
+            // The end of the program explains more than its silent socket.
+            Err(error) => {
+                let ended = timeout(EXIT_TIMEOUT, program.end().wait()).await;
+                return Err(ended.map_or_else(|_| error.into(), Ended::into_error));
+            }
         }
         if !program.is_running() {
             return Err(program.end().wait().await.into_error());
@@ -204,7 +208,7 @@ fn not_ready_said(cause: &str) -> HarnessError {
 
 async fn in_time<T>(
     deadline: Instant,
-    last_error_line: &LastErrorLine,
+    error_tail: &ErrorTail,
     what: impl Future<Output = Result<T, HarnessError>>,
 ) -> Result<T, HarnessError> {
     tokio::time::timeout_at(deadline, what).await.unwrap_or_else(|_| {
@@ -212,7 +216,7 @@ async fn in_time<T>(
         Err(HarnessError::with_program_text(
             HarnessErrorCode::ReadyTimeout,
             cause,
-            &last_error_line.get(),
+            &error_tail.get(),
         ))
     })
 }

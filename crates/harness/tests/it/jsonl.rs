@@ -153,6 +153,11 @@ async fn a_harness_that_is_never_ready_is_refused() {
         (&["sleep", "1000"][..], HarnessErrorCode::ReadyTimeout, "in time"),
         (&["sh", "-c", "echo why >&2; sleep 1000"], HarnessErrorCode::ReadyTimeout, "in time: why"),
         (&["sh", "-c", "echo why >&2; exit 3"], HarnessErrorCode::Died, "code 3: why"),
+        (
+            &["sh", "-c", "echo the reason why >&2; echo v20 >&2; exit 3"],
+            HarnessErrorCode::Died,
+            "code 3: the reason why\nv20",
+        ),
         (&["echo", "hi"], HarnessErrorCode::Died, "exited with code 0"),
         (&["nothing"], HarnessErrorCode::NotStarted, "no program nothing"),
         (&["channel"], HarnessErrorCode::ReadyTimeout, "in time"),

@@ -250,6 +250,32 @@ async fn a_bridge_in_node_works() {
     node.end().await;
 }
 
+/// Node prints the error, a stack trace and at last its own version.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_bridge_that_cannot_start_reports_its_own_error() {
+    let Some(node) = Node::start("broken-bridge", &[NODE], None).await else { return };
+    let broken = "import 'a-package-that-is-missing';";
+    node.sandbox.inside().write_all("/workspace/a.mjs", broken.as_bytes(), None).await.unwrap();
+    let early = "throw new Error('the key is missing')";
+    node.sandbox.inside().write_all("/workspace/b.cjs", early.as_bytes(), None).await.unwrap();
+    for (file, words) in [
+        ("/workspace/a.mjs", "Cannot find package 'a-package-that-is-missing'"),
+        ("/workspace/b.cjs", "Error: the key is missing"),
+        ("/workspace/none.mjs", "Cannot find module '/workspace/none.mjs'"),
+    ] {
+        let logs: Arc<dyn Logs> = Arc::clone(&node.logs) as _;
+        let (binding, harness) = (binding(), bridge(&["node", file]));
+        let started_for = StartedFor::Session(&binding);
+        let started =
+            harness::start(Arc::clone(&node.sandbox), &harness, started_for, logs, PATIENCE).await;
+        let error = started.map(drop).unwrap_err();
+        assert_eq!(error.code, harness::HarnessErrorCode::Died, "{error}");
+        assert!(error.cause.starts_with("the harness exited with code 1: "), "{error}");
+        assert!(error.cause.contains(words), "{error}");
+    }
+    node.end().await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_harness_that_will_not_stop_is_killed_with_its_children() {
     const STUBBORN: &str = r#"
