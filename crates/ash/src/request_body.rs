@@ -56,7 +56,7 @@ pub(super) async fn read_whole<T: Send + 'static>(
     let memory = app.settings.body_memory_bytes.saturating_sub(PARTS_BYTES);
     let (bytes, share) =
         json_bytes(request, app, bytes_max.min(memory.max(LARGE_BYTES as u64))).await?;
-    let copies = if bytes.contains(&b'\\') { 2 } else { 1 };
+    let copies = if memchr::memchr(b'\\', &bytes).is_some() { 2 } else { 1 };
     let needed = bytes.len() as u64 * copies;
     elsewhere(app, bytes, share, needed, take).await
 }

@@ -116,11 +116,8 @@ impl Upload {
             Cow::Owned(text) => Bytes::from(text),
         };
         let content = match size_of(&text) {
-            Some(size) if size > FILE_BYTES_MAX || size > *room => Err("File too large"),
-            Some(size) => {
-                *room -= size;
-                Ok(text)
-            }
+            Some(size) if takes(room, size) => Ok(text),
+            Some(_) => Err("File too large"),
             None => Err("Invalid base64 content"),
         };
         Ok(Self { path, content })
@@ -145,6 +142,15 @@ impl Upload {
         let entry = used.finish_file(writer).await.map_err(failed)?;
         Ok(entry.size)
     }
+}
+
+/// Takes the size of a file from the room that is left, if the file is not too large.
+const fn takes(room: &mut u64, size: u64) -> bool {
+    let fits = size <= FILE_BYTES_MAX && size <= *room;
+    if fits {
+        *room -= size;
+    }
+    fits
 }
 
 /// A text that is borrowed unless it has escapes.
@@ -207,14 +213,10 @@ mod tests {
 
     #[test]
     fn files_above_the_limits_are_refused_one_by_one() {
-        let large = "A".repeat(FILE_BYTES_MAX as usize / 3 * 4 + 4);
-        let fits = "A".repeat(FILE_BYTES_MAX as usize / 3 * 4);
-        let file = |text: &str| json!({"path": "a", "content": text});
-        let sent =
-            uploads(&json!({"files": [file(&large), file(&fits), file(&fits), file(&fits)]}));
-        let sent = sent.unwrap_or_else(|error| panic!("{error:?}"));
-        let fits: Vec<_> = sent.files.iter().map(|file| file.content.is_ok()).collect();
-        assert_eq!(fits, [false, true, true, false]);
+        let mut room = TOTAL_BYTES_MAX;
+        assert!(!takes(&mut room, FILE_BYTES_MAX + 1));
+        assert!(takes(&mut room, FILE_BYTES_MAX) && takes(&mut room, FILE_BYTES_MAX));
+        assert!(!takes(&mut room, 1) && takes(&mut room, 0), "a refused file takes no room");
     }
 
     #[test]

@@ -138,6 +138,7 @@ impl Harnesses {
         let mut linked = one.link.lock().await;
         if let Some(found) = linked.take()
             && found.link.is_alive()
+            && found.link.works_unbound()
             && env.is_empty()
         {
             return Ok(linked.insert(found).link.clone());
@@ -178,17 +179,20 @@ impl Harnesses {
         let config = session.claim.as_ref().and_then(|claim| claim.config.clone());
         let one = self.one(core, instance);
         let mut linked = one.link.lock().await;
-        let alive = linked.take().filter(|linked| linked.link.is_alive());
+        let binding = binding(&session);
+        let alive = linked.take().filter(|linked| {
+            let is_bound = linked.session == Some(id);
+            linked.link.is_alive() && (is_bound || linked.link.can_bind(&binding))
+        });
         let bound = match alive {
             Some(found) if found.session == Some(id) => found,
             Some(found) => {
-                found.link.bind(&binding(&session)).await?;
-                Linked { link: found.link, session: Some(id) }
+                let link = found.link.bind(&binding).await?;
+                Linked { link, session: Some(id) }
             }
             None => {
                 let logs = Arc::clone(&one.logs) as Arc<dyn Logs>;
                 let timeout = Duration::from_millis(template.ready_timeout_ms);
-                let binding = binding(&session);
                 let link = harness::start(
                     sandbox,
                     &template.harness,

@@ -29,7 +29,7 @@ const LATE_DONE_TIMEOUT: Duration = Duration::from_secs(1);
 /// The most characters of an error message that are passed on.
 const MESSAGE_CHARS_MAX: usize = 4096;
 
-const WORKSPACE: &str = "/workspace";
+pub(crate) const WORKSPACE: &str = "/workspace";
 
 /// The options of a query besides its prompt.
 const OPTIONS: &[&str] = &[

@@ -10,6 +10,7 @@
 mod ash_bridge;
 mod binding;
 mod connection;
+mod early_bridge;
 mod error;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;

@@ -6,11 +6,13 @@ use std::time::Duration;
 
 use model::template::{Harness, HarnessProgram};
 use runtime::{Duplex, ExecSpec, Sandbox};
+use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::ash_bridge::{self, AshBridge};
 use crate::binding::Binding;
 use crate::connection::{Connection, Received};
+use crate::early_bridge::EarlyBridge;
 use crate::error::{HarnessError, HarnessErrorCode};
 use crate::jsonl::{self, Jsonl};
 use crate::link::{HarnessLink, Kind};
@@ -20,7 +22,7 @@ use crate::program_turn::{Conversation, ProgramHarness};
 use crate::shell::Shell;
 
 /// The working directory before there is a session: the workspace may still be replaced.
-const UNBOUND_DIRECTORY: &str = "/";
+pub(crate) const UNBOUND_DIRECTORY: &str = "/";
 
 /// The longest time for a bridge, whatever the template allows.
 const BRIDGE_READY_TIMEOUT: Duration = Duration::from_secs(10);
@@ -71,15 +73,19 @@ pub async fn start(
             let ready_timeout = ready_timeout.min(BRIDGE_READY_TIMEOUT);
             Kind::Program(bridge(&*sandbox, program, binding, logs, ready_timeout).await?)
         }
+        (Harness::AshBridge(program), None) if program.is_node_script() => {
+            let ready_timeout = ready_timeout.min(BRIDGE_READY_TIMEOUT);
+            Kind::Early(EarlyBridge::start(sandbox, program, logs, ready_timeout).await?)
+        }
         (Harness::AshBridge(_), None) => {
-            let cause = "a bridge cannot be started before its session";
+            let cause = "a bridge that is no script of Node cannot be started before its session";
             return Err(HarnessError::new(HarnessErrorCode::NotStarted, cause));
         }
     };
     Ok(HarnessLink(Arc::new(kind)))
 }
 
-fn spec(program: &HarnessProgram, env: &BTreeMap<String, String>) -> ExecSpec {
+pub(crate) fn spec(program: &HarnessProgram, env: &BTreeMap<String, String>) -> ExecSpec {
     ExecSpec {
         env: env.iter().map(|(name, value)| (name.clone(), value.clone())).collect(),
         confirm_start: true,
@@ -139,7 +145,18 @@ async fn bridge(
     env.extend(ash_bridge::bridge_variables(binding.session, binding.sandbox));
     let spec = spec(program, &env);
     let started = Program::start(sandbox, spec, Some(ash_bridge::READY_BYTE), logs).await?;
-    let Started { program, ready, .. } = started;
+    connect_bridge(sandbox, started.program, started.ready, binding, deadline).await
+}
+
+/// Connects to a bridge that is about to listen.
+pub(crate) async fn connect_bridge(
+    sandbox: &dyn Sandbox,
+    program: Program,
+    ready: oneshot::Receiver<()>,
+    binding: &Binding,
+    deadline: Instant,
+) -> Result<Arc<ProgramHarness>, HarnessError> {
+    let socket = ash_bridge::socket_path(binding.sandbox);
     let connected = async {
         let mut end = program.end();
         tokio::select! {
@@ -182,7 +199,7 @@ async fn dial(
 }
 
 /// The first line of a program, or how it ended instead.
-async fn first_line(
+pub(crate) async fn first_line(
     program: &Program,
     connection: &mut Connection,
 ) -> Result<String, HarnessError> {
@@ -206,7 +223,7 @@ fn not_ready_said(cause: &str) -> HarnessError {
     HarnessError::with_program_text(HarnessErrorCode::Protocol, "the harness is not ready", cause)
 }
 
-async fn in_time<T>(
+pub(crate) async fn in_time<T>(
     deadline: Instant,
     error_tail: &ErrorTail,
     what: impl Future<Output = Result<T, HarnessError>>,

@@ -134,7 +134,7 @@ async fn example(name: &str, tool: &str, file: &str, command: &[&str]) {
     assert!(before.elapsed() < Duration::from_secs(5), "a lot of time for a busy machine");
     assert!(!link.is_alive());
     let again = node.harness(&jsonl(command), false).await;
-    again.bind(&binding()).await.unwrap();
+    let again = again.bind(&binding()).await.unwrap();
     let (_, end) = ask(&again, 5, "x").await;
     assert_eq!(completed(end)["turns"], 5);
     drop(again);
@@ -246,6 +246,36 @@ async fn a_bridge_in_node_works() {
     let again = node.harness(&harness, true).await;
     completed(ask(&again, 7, "x").await.1);
     drop(again);
+    node.until_no_program().await;
+    node.end().await;
+}
+
+/// The bridge is an unmodified one, and does not exist yet when Node is started.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_bridge_in_node_that_was_started_early_finds_its_session() {
+    let Some(node) = Node::start("early-bridge", &[NODE], None).await else { return };
+    let harness = bridge(&["node", "/workspace/bridge.mjs", "an argument"]);
+    let (first, second) =
+        (node.harness(&harness, false).await, node.harness(&harness, false).await);
+    let missing = second.bind(&binding()).await.map(drop).unwrap_err();
+    assert!(missing.cause.contains("Cannot find module '/workspace/bridge.mjs'"), "{missing}");
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/ash/agent/bridge.mjs");
+    let text = std::fs::read(file).unwrap();
+    node.sandbox.inside().write_all("/workspace/bridge.mjs", &text, None).await.unwrap();
+    let mut binding = binding();
+    binding.env.insert("GREETING".to_owned(), "grüße\n\"".repeat(10_000));
+    let link = first.bind(&binding).await.unwrap();
+    let ask_shell = async |id, command: &str| completed(ask(&link, id, command).await.1);
+    let found =
+        ask_shell(1, "$ pwd; echo $TOKEN; echo $ASH_SESSION_ID; echo -$SHOAL_HARNESS_FD").await;
+    let session = binding.session.to_string();
+    assert_eq!(found["result"], format!("/workspace\nsecret\n{session}\n-\n"));
+    let found = ask_shell(2, "$ printf %s \"$GREETING\" | wc -c").await;
+    assert_eq!(found["result"].as_str().unwrap().trim(), (10_000 * 9).to_string());
+    let command =
+        "$ tr '\\0' ' ' < /proc/$PPID/cmdline | grep -c -- '--import.*bridge.mjs an argument'";
+    assert_eq!(ask_shell(3, command).await["result"], "1\n", "it is the one that waited");
+    drop(link);
     node.until_no_program().await;
     node.end().await;
 }
