@@ -1,7 +1,19 @@
 // Runs in Node before the bridge: waits for the settings of the session, and then lets Node go on to
 // the bridge, which finds them as if it had been started with them.
 
+// What bridges use of Node itself is loaded while there is time.
+import 'node:child_process';
+import 'node:crypto';
+import 'node:events';
+import 'node:fs';
+import 'node:fs/promises';
 import { Socket } from 'node:net';
+import 'node:os';
+import 'node:path';
+import 'node:readline';
+import 'node:stream';
+import 'node:url';
+import 'node:util';
 
 const number = process.env.SHOAL_HARNESS_FD;
 if (number !== undefined) {
