@@ -194,9 +194,10 @@ async fn patch(
     Ok(answer::ok(&json!({"agent": agent.shown(caller.key)})))
 }
 
-/// Sizes the pool if an agent asks for another number of warm sandboxes than before.
+/// Sizes the pool if an agent asks for warm sandboxes, or did before. A request that failed here is
+/// stored, and works when it is sent again.
 async fn keep_warm(app: &App, before: u64, config: &Map<String, Value>) -> Result<(), AshError> {
-    if prewarm::count(config) != before {
+    if prewarm::count(config) + before > 0 {
         prewarm::size_pool(app).await?;
     }
     Ok(())

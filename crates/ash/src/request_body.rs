@@ -3,6 +3,7 @@
 
 use axum::extract::Request;
 use bytes::Bytes;
+use model::{ErrorCode, Refusal};
 use serde_json::{Map, Value};
 use tasks::spawn_blocking;
 
@@ -56,8 +57,15 @@ pub(super) async fn read_whole<T: Send + 'static>(
     let memory = app.settings.body_memory_bytes.saturating_sub(PARTS_BYTES);
     let (bytes, share) =
         json_bytes(request, app, bytes_max.min(memory.max(LARGE_BYTES as u64))).await?;
-    let copies = if memchr::memchr(b'\\', &bytes).is_some() { 2 } else { 1 };
-    let needed = bytes.len() as u64 * copies;
+    let mut needed = bytes.len() as u64;
+    if memchr::memchr(b'\\', &bytes).is_some() {
+        let copied_max = most(app, bytes_max);
+        if needed > copied_max {
+            let cause = format!("a body with escapes has more than {copied_max} bytes");
+            return Err(Refusal::new(ErrorCode::TooLarge, cause).into());
+        }
+        needed *= 2;
+    }
     elsewhere(app, bytes, share, needed, take).await
 }
 

@@ -12,6 +12,7 @@ use harness::{
 };
 use kernel::{Grant, SessionView};
 use model::record::Owner;
+use model::template::Harness;
 use model::{InstanceId, LeaseId, Refusal, SessionId, Template, Wall};
 use runtime::Sandbox;
 
@@ -91,9 +92,19 @@ impl Harnesses {
         let mut linked = one.link.lock().await;
         let logs = Arc::clone(&one.logs) as Arc<dyn Logs>;
         let timeout = Duration::from_millis(template.ready_timeout_ms);
-        let link = harness::start(sandbox, &template.harness, StartedFor::NoSession, logs, timeout)
-            .await?;
-        *linked = Some(Linked { link, session: None });
+        let started =
+            harness::start(sandbox, &template.harness, StartedFor::NoSession, logs, timeout).await;
+        match (started, &template.harness) {
+            (Ok(link), _) => *linked = Some(Linked { link, session: None }),
+            // A bridge also starts with its session, which then learns what is wrong with it.
+            (Err(error), Harness::AshBridge(_)) if error.code != HarnessErrorCode::SandboxGone => {
+                let error = error.into_runtime_error();
+                tracing::warn!(template = %template.name, %error, "a bridge cannot be started early");
+            }
+            (Err(error), Harness::Shell | Harness::Jsonl(_) | Harness::AshBridge(_)) => {
+                return Err(error);
+            }
+        }
         Ok(())
     }
 

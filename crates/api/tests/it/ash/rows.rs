@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use engine::Caller;
+use harness::scripted::ScriptedBridge;
 use model::Role;
 use model::template::{Harness, HarnessProgram};
 use runtime::ExitStatus;
@@ -108,6 +109,33 @@ async fn row_03_the_same_where_the_bridge_was_started_before_its_session() {
     let said = said(&told);
     assert_eq!(said[0]["value"], "--no-deprecation");
     assert_eq!(said[1]["value"], Value::Null, "it was not started early");
+}
+
+/// Node before version 20 knows no `--import` and exits.
+struct OldNode;
+
+#[async_trait]
+impl FakeProgram for OldNode {
+    async fn run(&self, inside: FakeProgramContext) -> ExitStatus {
+        if inside.channel.is_some() {
+            return ExitStatus::Code(9);
+        }
+        ScriptedBridge.run(inside).await
+    }
+}
+
+#[tokio::test]
+async fn row_03_the_same_where_the_bridge_cannot_be_started_early() {
+    let stage = stage_with(|ash, _, _| {
+        let command = ["node", "/bridge.js"].map(str::to_owned).to_vec();
+        ash.harness = Harness::AshBridge(HarnessProgram { command, prewarm: true });
+        ash.pool.pool_size = 0;
+    })
+    .await;
+    stage.runtime.add_program("node", Arc::new(OldNode));
+    let name = model::TemplateName::new("ash").unwrap();
+    stage.engine.resize_pool(&name, Some(1), None).await.unwrap();
+    settings_are_there(&stage, None).await;
 }
 
 /// `early` is what the first bridge finds in the variable that only an early one has.
