@@ -6,8 +6,10 @@ Every check can fail; the first one that does ends it.
 """
 
 import asyncio
+import base64
 import contextlib
 import json
+import os
 import sys
 import uuid
 
@@ -76,6 +78,8 @@ class Tests:
         health = self.client.health()
         assert health["status"] == "ok" and set(health["pool"]) >= {"preWarmHits", "maxCapacity"}
         assert get_health.sync(client=self.low).pool.max_capacity > 0
+        bare = AshClient(self.url).health()
+        assert bare == {"status": "ok", "version": health["version"]}, bare
         first = self.client.deploy_agent(AGENT, self.directory)
         again = self.client.deploy_agent(AGENT, self.directory)
         assert (first.version, again.version) == (1, 2) and first.id == again.id
@@ -190,6 +194,13 @@ class Tests:
             session.id, client=self.low, body=PostApiSessionsIdExecBody(command="cat kept.txt; exit 3")
         )
         assert (ran.exit_code, ran.stdout) == (3, "kept\n"), ran
+        command = 'echo "$ASH_SESSION_ID $ASH_WORKSPACE_DIR $GREETING"; test -S "$ASH_BRIDGE_SOCKET"'
+        ran = post_api_sessions_id_exec.sync(
+            session.id, client=self.low, body=PostApiSessionsIdExecBody(command=command)
+        )
+        expected = f"{session.id} /workspace hello there\n"
+        assert (ran.exit_code, ran.stdout) == (0, expected), ran
+        self.look_at_large_file(session)
         files = get_api_sessions_id_files.sync(session.id, client=self.low)
         assert "kept.txt" in {file.path for file in files.files}, files
         logs = get_api_sessions_id_logs.sync(session.id, client=self.low)
@@ -197,6 +208,16 @@ class Tests:
         body = PatchApiSessionsIdConfigBody(model="third")
         patch_api_sessions_id_config.sync(session.id, client=self.low, body=body)
         assert json.loads(self.ask(session, "config"))["model"] == "third"
+
+    def look_at_large_file(self, session):
+        """A file of the largest size that Ash takes. Its client has no call for that."""
+        content = os.urandom(1 << 20) * 50
+        files = [{"path": "large", "content": base64.b64encode(content).decode()}]
+        url = f"{self.url}/api/sessions/{session.id}/files"
+        headers = {"Authorization": f"Bearer {self.client.token}"}
+        sent = httpx.post(url, json={"files": files}, headers=headers, timeout=60).json()
+        assert sent["files"] == [{"path": "large", "written": True, "size": 50 << 20}], sent
+        assert httpx.get(f"{url}/large", headers=headers, timeout=60).content == content
 
     def end(self, session, fork):
         for one in (session, fork):

@@ -14,7 +14,7 @@ use super::deploy::{self, Files, PROMPT};
 use super::errors::AshError;
 use super::fields::{At, Fields};
 use super::registry::{self, Agent};
-use super::{Routes, answer, request_body};
+use super::{Routes, answer, prewarm, request_body};
 use crate::app::App;
 use web::front::{By, Needs};
 
@@ -185,14 +185,26 @@ async fn patch(
     let config = body.object("config")?;
     let change = registry::change(&app, caller).await?;
     let mut agent = find_agent(&app, caller, &name).await?;
+    let before = prewarm::count(&agent.config);
     agent.env = env.unwrap_or(agent.env);
     merge(&mut agent, config.unwrap_or_default())?;
     agent.updated_at = app.engine.now().wall;
     registry::put(&app, change, &agent).await?;
+    keep_warm(&app, before, &agent.config).await?;
     Ok(answer::ok(&json!({"agent": agent.shown(caller.key)})))
 }
 
+/// Sizes the pool if an agent asks for warm sandboxes, or did before. A request that failed here is
+/// stored, and works when it is sent again.
+async fn keep_warm(app: &App, before: u64, config: &Map<String, Value>) -> Result<(), AshError> {
+    if prewarm::count(config) + before > 0 {
+        prewarm::size_pool(app).await?;
+    }
+    Ok(())
+}
+
 fn merge(agent: &mut Agent, config: Map<String, Value>) -> Result<(), AshError> {
+    prewarm::check(&config)?;
     agent.config.extend(config);
     let bytes = serde_json::to_string(&agent.config).map_or(0, |text| text.len());
     if bytes > CONFIG_BYTES_MAX {
@@ -207,9 +219,12 @@ async fn remove(
     At(name): At<String>,
 ) -> Result<Response, AshError> {
     let change = registry::change(&app, caller).await?;
+    let known = registry::find(&app, caller.key, &name).await?;
     if !change.remove(&name).await? {
         return Err(AshError::no_agent());
     }
+    let before = known.map_or(0, |agent| prewarm::count(&agent.config));
+    keep_warm(&app, before, &Map::new()).await?;
     Ok(answer::ok(&json!({"ok": true})))
 }
 
@@ -232,8 +247,10 @@ async fn patch_config(
     let body = request_body::fields(request, &app, app.settings.json_bytes_max).await?;
     let change = registry::change(&app, caller).await?;
     let mut agent = find_agent(&app, caller, &name).await?;
+    let before = prewarm::count(&agent.config);
     merge(&mut agent, body.rest())?;
     agent.updated_at = app.engine.now().wall;
     registry::put(&app, change, &agent).await?;
+    keep_warm(&app, before, &agent.config).await?;
     Ok(answer::ok(&json!({"config": agent.config})))
 }

@@ -3,6 +3,7 @@
 use std::ops::Deref;
 use std::sync::Arc;
 
+use crate::prewarm::Prewarm;
 use crate::registry::Registry;
 use crate::settings::AshSettings;
 
@@ -14,11 +15,13 @@ pub(crate) struct Parts {
     pub(crate) web: web::app::App,
     pub(crate) options: AshSettings,
     pub(crate) agents: Registry,
+    pub(crate) prewarm: Prewarm,
 }
 
 impl App {
     pub(crate) fn new(web: web::app::App, options: AshSettings) -> Self {
-        Self(Arc::new(Parts { web, options, agents: Registry::default() }))
+        let (agents, prewarm) = (Registry::default(), Prewarm::default());
+        Self(Arc::new(Parts { web, options, agents, prewarm }))
     }
 }
 

@@ -1,11 +1,11 @@
 //! Parses untrusted JSON with a limit on its parts: a part takes much more memory than the bytes it
-//! was sent as. Parsing stops at the first part above the limit.
+//! was sent as. The parts are counted before any memory is taken, up to the first above the limit.
 
 use std::cell::Cell;
 use std::fmt;
 
-use serde::de::{DeserializeSeed, Error, MapAccess, SeqAccess, Visitor};
-use serde_json::{Map, Value};
+use serde::de::{DeserializeSeed, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde_json::Value;
 
 /// The most values and names of fields. Ten thousand files are half of it.
 pub(super) const PARTS_MAX: u32 = 100_000;
@@ -15,14 +15,19 @@ pub(super) const PART_BYTES: u64 = 96;
 
 /// Reads a whole text.
 pub(super) fn parse(text: &[u8]) -> Result<Value, serde_json::Error> {
-    let left = Cell::new(PARTS_MAX);
-    let mut from = serde_json::Deserializer::from_slice(text);
-    let value = Part(&left).deserialize(&mut from)?;
-    from.end()?;
-    Ok(value)
+    check(text)?;
+    serde_json::from_slice(text)
 }
 
-/// One that is to be read, with how many may still come.
+/// Checks a whole text and takes no memory for it.
+pub(super) fn check(text: &[u8]) -> Result<(), serde_json::Error> {
+    let left = Cell::new(PARTS_MAX);
+    let mut from = serde_json::Deserializer::from_slice(text);
+    Part(&left).deserialize(&mut from)?;
+    from.end()
+}
+
+/// One that is to be counted, with how many may still come.
 #[derive(Clone, Copy)]
 struct Part<'a>(&'a Cell<u32>);
 
@@ -37,64 +42,56 @@ impl Part<'_> {
 }
 
 impl<'de> DeserializeSeed<'de> for Part<'_> {
-    type Value = Value;
+    type Value = ();
 
-    fn deserialize<D: serde::Deserializer<'de>>(self, from: D) -> Result<Value, D::Error> {
+    fn deserialize<D: serde::Deserializer<'de>>(self, from: D) -> Result<(), D::Error> {
         self.count()?;
         from.deserialize_any(self)
     }
 }
 
 impl<'de> Visitor<'de> for Part<'_> {
-    type Value = Value;
+    type Value = ();
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("JSON")
     }
 
-    fn visit_unit<E>(self) -> Result<Value, E> {
-        Ok(Value::Null)
+    fn visit_unit<E>(self) -> Result<(), E> {
+        Ok(())
     }
 
-    fn visit_bool<E>(self, value: bool) -> Result<Value, E> {
-        Ok(value.into())
+    fn visit_bool<E>(self, _: bool) -> Result<(), E> {
+        Ok(())
     }
 
-    fn visit_u64<E>(self, value: u64) -> Result<Value, E> {
-        Ok(value.into())
+    fn visit_u64<E>(self, _: u64) -> Result<(), E> {
+        Ok(())
     }
 
-    fn visit_i64<E>(self, value: i64) -> Result<Value, E> {
-        Ok(value.into())
+    fn visit_i64<E>(self, _: i64) -> Result<(), E> {
+        Ok(())
     }
 
-    fn visit_f64<E>(self, value: f64) -> Result<Value, E> {
-        Ok(value.into())
+    fn visit_f64<E>(self, _: f64) -> Result<(), E> {
+        Ok(())
     }
 
-    fn visit_str<E>(self, value: &str) -> Result<Value, E> {
-        Ok(value.into())
+    fn visit_str<E>(self, _: &str) -> Result<(), E> {
+        Ok(())
     }
 
-    fn visit_string<E>(self, value: String) -> Result<Value, E> {
-        Ok(value.into())
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<(), A::Error> {
+        while items.next_element_seed(self)?.is_some() {}
+        Ok(())
     }
 
-    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Value, A::Error> {
-        let mut list = Vec::new();
-        while let Some(item) = items.next_element_seed(self)? {
-            list.push(item);
-        }
-        Ok(Value::Array(list))
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, mut fields: A) -> Result<Value, A::Error> {
-        let mut map = Map::new();
-        while let Some(name) = fields.next_key::<String>()? {
+    fn visit_map<A: MapAccess<'de>>(self, mut fields: A) -> Result<(), A::Error> {
+        while fields.next_key::<IgnoredAny>()?.is_some() {
             self.count()?;
-            map.insert(name, fields.next_value_seed(self)?);
+            fields.next_value_seed(self)?;
         }
-        Ok(Value::Object(map))
+        Ok(())
     }
 }
 

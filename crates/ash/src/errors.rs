@@ -133,7 +133,7 @@ impl From<Refusal> for AshError {
             Code::SessionUnknown => Self::no_session(),
             Code::SessionEnded => Self::ended(),
             Code::SessionStopped => Self::new(400, "Session is stopped"),
-            Code::SessionBusy | Code::TurnInProgress | Code::HarnessBusy => {
+            Code::SessionBusy | Code::SandboxBusy | Code::TurnInProgress | Code::HarnessBusy => {
                 Self::new(409, format!("Session is busy: {cause}"))
             }
             Code::CapacityExhausted
@@ -161,11 +161,15 @@ impl From<Refusal> for AshError {
             | Code::PortTaken
             | Code::PortClosed
             | Code::IdConflict => Self::new(400, cause),
+            // The operator of a server behind a name reads this first.
+            Code::HostRefused => {
+                let remedy = refusal.code.remedy();
+                Self::new(refusal.code.status(), format!("{cause}: {remedy}"))
+            }
             Code::PathNotFound => Self::new(404, "File not found"),
             Code::TurnUnknown => Self::new(404, "Message not found"),
             Code::Unauthorized
             | Code::Forbidden
-            | Code::HostRefused
             | Code::UpgradeRequired
             | Code::RequestTimeout
             | Code::RangeNotSatisfiable
@@ -194,7 +198,6 @@ impl From<Refusal> for AshError {
             | Code::Oom
             | Code::DiskLimit
             | Code::NotLeased
-            | Code::SandboxBusy
             | Code::Aborted
             | Code::PersistFailed
             | Code::Unsupported

@@ -5,7 +5,7 @@ use std::time::Duration;
 use axum::extract::{Request, State};
 use axum::response::Response;
 use axum::routing::MethodFilter;
-use engine::{Collected, ExecSpec, ExitStatus, RunLimits, UseKind};
+use engine::{Collected, ExecSpec, ExitStatus, RunLimits, UseKind, bridge_variables};
 use serde_json::{Value, json};
 
 use super::errors::AshError;
@@ -44,7 +44,10 @@ async fn exec(
     let used = app.engine.use_session_without_wait(caller, id, UseKind::Exec).await?;
     let output_bytes = used.limits().exec_output_bytes;
     let limits = RunLimits { output_bytes, timeout: Duration::from_millis(timeout_ms) };
-    let ran = used.run(ExecSpec::shell(command), limits).await?;
+    let mut spec = ExecSpec::shell(command);
+    // A program finds what it would find in a bridge, which runs it in Ash.
+    spec.env.extend(bridge_variables(id, used.sandbox()));
+    let ran = used.run(spec, limits).await?;
     Ok(answer::ok(&result_view(&ran)))
 }
 

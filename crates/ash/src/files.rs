@@ -11,12 +11,13 @@ use http::{HeaderName, HeaderValue};
 use model::{ErrorCode, Refusal};
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::{Value, json};
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::io::AsyncReadExt as _;
 
 use super::deploy::inner_path;
 use super::errors::AshError;
-use super::fields::{At, Fields, session_id};
+use super::fields::{At, session_id};
 use super::known_sessions::find_session;
+use super::uploads::Uploads;
 use super::{Routes, answer, request_body};
 use crate::app::App;
 use web::contents::contents;
@@ -27,10 +28,6 @@ pub(super) const WORKSPACE: &str = "/workspace";
 pub(super) const JSON_FILE_MAX: u64 = 1 << 20;
 const RAW_FILE_MAX: u64 = 100 << 20;
 const BODY_MAX: u64 = 200 << 20;
-const FILES_MAX: usize = 500;
-const FILE_BYTES_MAX: usize = 50 << 20;
-const TOTAL_BYTES_MAX: usize = 100 << 20;
-const PATH_CHARS_MAX: usize = 4096;
 const LIST: u32 = 500;
 const LISTED_MAX: usize = 10_000;
 const DEPTH_MAX: usize = 64;
@@ -234,7 +231,7 @@ async fn write(
 ) -> Result<Response, AshError> {
     let id = session_id(&id)?;
     find_session(&app, caller, id).await?;
-    let read = request_body::read(request, &app, BODY_MAX, Uploads::of).await?;
+    let read = request_body::read_whole(request, &app, BODY_MAX, |body| Uploads::of(&body)).await?;
     let Uploads { target, files } = read.taken;
     let used = app.engine.use_session_without_wait(caller, id, UseKind::Files).await?;
     let mut results = Vec::new();
@@ -247,79 +244,6 @@ async fn write(
     }
     drop(read.share);
     Ok(answer::ok(&json!({"files": results})))
-}
-
-/// Files that are sent.
-struct Uploads {
-    /// Beneath which they go: nothing, or with a slash at its end.
-    target: String,
-    files: Vec<Upload>,
-}
-
-impl Uploads {
-    fn of(mut body: Fields) -> Result<Self, AshError> {
-        let target = body.text("targetPath", PATH_CHARS_MAX)?;
-        let target = match target.as_deref() {
-            None | Some("." | "" | "./") => String::new(),
-            Some(given) => {
-                let inner =
-                    inner_path(given).ok_or_else(|| AshError::new(400, "Invalid target path"))?;
-                format!("{inner}/")
-            }
-        };
-        let Some(list) = body.list("files")? else {
-            return Err(AshError::invalid("body must have required property 'files'"));
-        };
-        if list.is_empty() || list.len() > FILES_MAX {
-            let cause = format!("body/files must have from 1 to {FILES_MAX} items");
-            return Err(AshError::invalid(cause));
-        }
-        let mut room = TOTAL_BYTES_MAX;
-        let files = list.into_iter().map(|item| Upload::new(item, &mut room));
-        Ok(Self { target, files: files.collect::<Result<_, _>>()? })
-    }
-}
-
-/// One of them.
-struct Upload {
-    path: String,
-    content: Result<Vec<u8>, &'static str>,
-}
-
-impl Upload {
-    fn new(item: Value, room: &mut usize) -> Result<Self, AshError> {
-        let mut item = Fields::inner(item, "body/files/item")?;
-        let path = item.required_text("path", PATH_CHARS_MAX)?;
-        let content = item.required_text("content", usize::MAX)?;
-        let content = match wire::from_base64(&content) {
-            Ok(bytes) if bytes.len() > FILE_BYTES_MAX || bytes.len() > *room => {
-                Err("File too large")
-            }
-            Ok(bytes) => {
-                *room -= bytes.len();
-                Ok(bytes)
-            }
-            Err(_) => Err("Invalid base64 content"),
-        };
-        Ok(Self { path, content })
-    }
-
-    /// An error of one file is reported for that file, and the others are written.
-    async fn write(&self, used: &Use, target: &str) -> Result<u64, String> {
-        let inner = inner_path(&self.path).ok_or("Invalid file path")?;
-        let bytes = self.content.as_deref().map_err(|why| (*why).to_owned())?;
-        let path = format!("{WORKSPACE}/{target}{inner}");
-        let failed = |refusal: Refusal| refusal.cause.into_owned();
-        if let Some((above, _)) = path.rsplit_once('/').filter(|(above, _)| *above != WORKSPACE) {
-            used.make_directory(above, true).await.map_err(failed)?;
-        }
-        let mut writer = used.write_file(&path, None).await.map_err(failed)?;
-        if let Err(error) = writer.write_all(bytes).await {
-            return Err(failed(used.explain(error).await));
-        }
-        let entry = used.finish_file(writer).await.map_err(failed)?;
-        Ok(entry.size)
-    }
 }
 
 async fn remove(

@@ -1,11 +1,14 @@
-//! The health of the server, in the form of Ash. Reading it never counts as activity.
+//! The health of the server, in the form of Ash. Reading it never counts as activity. Without a key
+//! it says that the server is up, and nothing about what runs on it.
 
 use axum::extract::State;
 use axum::response::Response;
 use axum::routing::MethodFilter;
+use http::HeaderMap;
 use serde_json::json;
 
-use super::metrics::Numbers;
+use super::access::authenticate;
+use super::metrics::{Numbers, coordinator};
 use super::{Routes, VERSION, answer};
 use crate::app::App;
 use web::front::Needs;
@@ -14,7 +17,10 @@ pub(super) fn routes(routes: &mut Routes) {
     routes.add(MethodFilter::GET, "/health", "/compat/ash/health", Needs::Public, health);
 }
 
-async fn health(State(app): State<App>) -> Response {
+async fn health(State(app): State<App>, headers: HeaderMap) -> Response {
+    if !app.options.public_metrics && authenticate(&app, &headers).is_err() {
+        return answer::ok(&json!({"status": "ok", "version": VERSION}));
+    }
     let Numbers { stats, active_sessions, active_sandboxes, pre_warm_hits, uptime_s } =
         Numbers::of(&app);
     answer::ok(&json!({
@@ -35,7 +41,7 @@ async fn health(State(app): State<App>) -> Response {
             "preWarmHits": pre_warm_hits,
         },
         "version": VERSION,
-        "coordinatorId": format!("shoal-{}", std::process::id()),
+        "coordinatorId": coordinator(),
         "remoteRunners": 0,
     }))
 }

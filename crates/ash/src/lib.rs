@@ -25,6 +25,7 @@ mod known_sessions;
 mod message_events;
 mod messages;
 mod metrics;
+mod prewarm;
 mod registry;
 mod request_body;
 mod session_lifecycle;
@@ -33,6 +34,7 @@ mod settings;
 mod startup;
 mod turn_frames;
 mod turn_history;
+mod uploads;
 mod workspace;
 
 use std::sync::Arc;
@@ -75,6 +77,7 @@ pub fn router(web: &web::app::App, settings: &AshSettings) -> Router {
     files::routes(&mut routes);
     workspace::routes(&mut routes);
     keys::routes(&mut routes);
+    startup::size_pool_soon(&app);
     let other = || routes.front("/compat/ash/other", Needs::Public);
     let (fallback, wrong_method) = (no_route.layer(other()), no_route.layer(other()));
     routes.router.fallback(fallback).method_not_allowed_fallback(wrong_method).with_state(app)

@@ -104,8 +104,16 @@ impl Page {
     }
 }
 
+/// The name of this node, as far as it can be part of a label. A process id would say more about
+/// the machine than others need.
+pub(super) fn coordinator() -> String {
+    let fits = |character: &char| character.is_ascii_alphanumeric() || ".-".contains(*character);
+    let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    format!("shoal-{}", host.chars().filter(fits).collect::<String>())
+}
+
 async fn metrics(State(app): State<App>) -> Response {
-    let page = Numbers::of(&app).page(&format!("shoal-{}", std::process::id()));
+    let page = Numbers::of(&app).page(&coordinator());
     let mut response = Response::new(Body::from(page));
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(PROMETHEUS));
     response

@@ -1,11 +1,14 @@
-//! Pause, stop, resume, fork. Bodies are not looked at: some clients send an empty one and say that
-//! it is JSON.
+//! Pause, stop, resume, fork. A pause waits for the message and the programs in progress. Bodies are
+//! not looked at: some clients send an empty one and say that it is JSON.
+
+use std::time::Duration;
 
 use axum::extract::State;
 use axum::response::Response;
 use axum::routing::MethodFilter;
-use model::SessionStatus;
+use model::{ErrorCode, Refusal, SessionStatus};
 use serde_json::json;
+use tokio::time::{Instant, sleep};
 
 use super::errors::AshError;
 use super::fields::{At, session_id};
@@ -14,6 +17,11 @@ use super::sessions::session_view;
 use super::{Routes, answer};
 use crate::app::App;
 use web::front::{By, Needs};
+
+/// How long a pause waits: less than clients of Ash wait for an answer.
+const PAUSE_TIMEOUT: Duration = Duration::from_mins(4);
+/// The pause between two attempts.
+const PAUSE_PERIOD: Duration = Duration::from_millis(100);
 
 pub(super) fn routes(routes: &mut Routes) {
     let post = MethodFilter::POST;
@@ -42,8 +50,23 @@ async fn pause(
     if status != SessionStatus::Active {
         return Err(cannot("pause", status));
     }
-    let view = app.engine.pause_session(caller, id).await?;
-    Ok(answer::ok(&session_view(&view)))
+    let until = Instant::now() + PAUSE_TIMEOUT;
+    loop {
+        match app.engine.pause_session(caller, id).await {
+            Ok(view) => return Ok(answer::ok(&session_view(&view))),
+            // In Ash a pause lets the message in progress end. Here it also says when that is so.
+            Err(refusal) if is_busy(&refusal) && Instant::now() < until => {
+                sleep(PAUSE_PERIOD).await;
+            }
+            Err(refusal) => return Err(refusal.into()),
+        }
+    }
+}
+
+/// Whether a session cannot be paused only because something is in progress in it.
+fn is_busy(refusal: &Refusal) -> bool {
+    [ErrorCode::TurnInProgress, ErrorCode::SessionBusy, ErrorCode::SandboxBusy]
+        .contains(&refusal.code)
 }
 
 async fn stop(

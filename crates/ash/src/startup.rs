@@ -1,6 +1,24 @@
-//! The log line about a start, with the text of Ash: its users look for it.
+//! What happens at a start: the log line with the text of Ash, which its users look for, and warm
+//! sandboxes for the agents that ask for them.
 
 use engine::Recovery;
+
+use super::prewarm::size_pool;
+use crate::app::App;
+
+/// Sizes the pool for the agents that an earlier run left. Without a runtime nothing is served.
+pub(super) fn size_pool_soon(app: &App) {
+    if tokio::runtime::Handle::try_current().is_err() {
+        return;
+    }
+    let app = app.clone();
+    tasks::spawn(async move {
+        if let Err(refusal) = size_pool(&app).await {
+            // The next change of an agent tries again.
+            tracing::warn!(cause = %refusal.cause, "cannot keep sandboxes warm for agents of Ash");
+        }
+    });
+}
 
 /// Writes the line about sandboxes that an earlier run left, if there are some.
 pub fn log_recovery(recovery: &Recovery) {

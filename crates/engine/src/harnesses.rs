@@ -12,6 +12,7 @@ use harness::{
 };
 use kernel::{Grant, SessionView};
 use model::record::Owner;
+use model::template::Harness;
 use model::{InstanceId, LeaseId, Refusal, SessionId, Template, Wall};
 use runtime::Sandbox;
 
@@ -91,9 +92,19 @@ impl Harnesses {
         let mut linked = one.link.lock().await;
         let logs = Arc::clone(&one.logs) as Arc<dyn Logs>;
         let timeout = Duration::from_millis(template.ready_timeout_ms);
-        let link = harness::start(sandbox, &template.harness, StartedFor::NoSession, logs, timeout)
-            .await?;
-        *linked = Some(Linked { link, session: None });
+        let started =
+            harness::start(sandbox, &template.harness, StartedFor::NoSession, logs, timeout).await;
+        match (started, &template.harness) {
+            (Ok(link), _) => *linked = Some(Linked { link, session: None }),
+            // A bridge also starts with its session, which then learns what is wrong with it.
+            (Err(error), Harness::AshBridge(_)) if error.code != HarnessErrorCode::SandboxGone => {
+                let error = error.into_runtime_error();
+                tracing::warn!(template = %template.name, %error, "a bridge cannot be started early");
+            }
+            (Err(error), Harness::Shell | Harness::Jsonl(_) | Harness::AshBridge(_)) => {
+                return Err(error);
+            }
+        }
         Ok(())
     }
 
@@ -138,6 +149,7 @@ impl Harnesses {
         let mut linked = one.link.lock().await;
         if let Some(found) = linked.take()
             && found.link.is_alive()
+            && found.link.works_unbound()
             && env.is_empty()
         {
             return Ok(linked.insert(found).link.clone());
@@ -178,17 +190,20 @@ impl Harnesses {
         let config = session.claim.as_ref().and_then(|claim| claim.config.clone());
         let one = self.one(core, instance);
         let mut linked = one.link.lock().await;
-        let alive = linked.take().filter(|linked| linked.link.is_alive());
+        let binding = binding(&session);
+        let alive = linked.take().filter(|linked| {
+            let is_bound = linked.session == Some(id);
+            linked.link.is_alive() && (is_bound || linked.link.can_bind(&binding))
+        });
         let bound = match alive {
             Some(found) if found.session == Some(id) => found,
             Some(found) => {
-                found.link.bind(&binding(&session)).await?;
-                Linked { link: found.link, session: Some(id) }
+                let link = found.link.bind(&binding).await?;
+                Linked { link, session: Some(id) }
             }
             None => {
                 let logs = Arc::clone(&one.logs) as Arc<dyn Logs>;
                 let timeout = Duration::from_millis(template.ready_timeout_ms);
-                let binding = binding(&session);
                 let link = harness::start(
                     sandbox,
                     &template.harness,

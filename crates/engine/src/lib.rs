@@ -106,7 +106,9 @@ pub use crate::uploads::{UPLOAD_PARTS_MAX, Upload, UploadError, UploadPart, Uplo
 pub use crate::uses::Use;
 pub use crate::workspace_location::{SessionWorkspace, WorkspaceLocation};
 pub use ::images::Image;
-pub use harness::{HarnessError, HarnessErrorCode, HeldHarness, HeldInput, HeldOutput, LogStream};
+pub use harness::{
+    HarnessError, HarnessErrorCode, HeldHarness, HeldInput, HeldOutput, LogStream, bridge_variables,
+};
 pub use kernel::{
     CheckedOut, CheckoutPath, CheckoutPolicy, FreezeStatus, Grant, KeepAliveCounts,
     KeepAliveProcess, KeepAliveReport, Loss, Recovery, SandboxView, SessionView, UseKind, WhenBusy,

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use model::{SessionId, TurnId};
+use model::{SandboxId, SessionId, TurnId};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
@@ -29,7 +29,7 @@ const LATE_DONE_TIMEOUT: Duration = Duration::from_secs(1);
 /// The most characters of an error message that are passed on.
 const MESSAGE_CHARS_MAX: usize = 4096;
 
-const WORKSPACE: &str = "/workspace";
+pub(crate) const WORKSPACE: &str = "/workspace";
 
 /// The options of a query besides its prompt.
 const OPTIONS: &[&str] = &[
@@ -49,20 +49,20 @@ const OPTIONS: &[&str] = &[
 ];
 
 /// The socket of a sandbox's bridge. Socket paths must be short.
-pub(crate) fn socket_path(binding: &Binding) -> String {
-    let id = binding.sandbox.to_string();
+pub(crate) fn socket_path(sandbox: SandboxId) -> String {
+    let id = sandbox.to_string();
     format!("/tmp/ash-{}.sock", id.rsplit('-').next().unwrap_or_default())
 }
 
-/// The environment of a bridge.
-pub(crate) fn environment(binding: &Binding, socket: &str) -> [(String, String); 5] {
+/// The variables that a bridge finds, besides those of its session.
+pub fn bridge_variables(session: SessionId, sandbox: SandboxId) -> [(String, String); 5] {
     let pair = |name: &str, value: &str| (name.to_owned(), value.to_owned());
     [
-        pair("ASH_BRIDGE_SOCKET", socket),
+        pair("ASH_BRIDGE_SOCKET", &socket_path(sandbox)),
         pair("ASH_AGENT_DIR", WORKSPACE),
         pair("ASH_WORKSPACE_DIR", WORKSPACE),
-        pair("ASH_SANDBOX_ID", &binding.sandbox.to_string()),
-        pair("ASH_SESSION_ID", &binding.session.to_string()),
+        pair("ASH_SANDBOX_ID", &sandbox.to_string()),
+        pair("ASH_SESSION_ID", &session.to_string()),
     ]
 }
 
@@ -90,9 +90,11 @@ fn parse(text: &str) -> Result<Line<'_>, String> {
 
 /// Checks that the first line of a bridge says that it is ready.
 pub(crate) fn check_ready(text: &str) -> Result<(), String> {
-    match parse(text)?.ev.as_str() {
-        "ready" => Ok(()),
-        other => Err(format!("the first event of the bridge is {other:?} and not \"ready\"")),
+    let line = parse(text)?;
+    match (line.ev.as_str(), line.error) {
+        ("ready", _) => Ok(()),
+        ("error", Some(error)) => Err(error.chars().take(MESSAGE_CHARS_MAX).collect()),
+        (other, _) => Err(format!("the first event of the bridge is {other:?} and not \"ready\"")),
     }
 }
 
@@ -407,5 +409,6 @@ mod tests {
         }
         assert!(check_ready(r#"{"ev":"ready"}"#).is_ok());
         assert!(check_ready(DONE).is_err());
+        assert_eq!(check_ready(ERROR), Err("no".to_owned()), "its own reason counts");
     }
 }

@@ -87,6 +87,9 @@ fn line(said: &HostLine<'_>) -> Result<String, HarnessError> {
 /// Checks that the first line of a harness says that it is ready.
 pub(crate) fn check_ready(text: &str) -> Result<(), String> {
     let line = parse(text)?;
+    if let ("error", Some(message)) = (&*line.kind, line.message) {
+        return Err(message.chars().take(MESSAGE_CHARS_MAX).collect());
+    }
     match (&*line.kind, line.protocol) {
         ("ready", Some(PROTOCOL)) => Ok(()),
         ("ready", Some(other)) => {
@@ -336,6 +339,8 @@ mod tests {
         for line in [r#"{"type":"ready"}"#, r#"{"type":"ready","protocol":2}"#, "{}", "ready"] {
             assert!(check_ready(line).is_err(), "{line}");
         }
+        let own = check_ready(r#"{"type":"error","message":"no key"}"#);
+        assert_eq!(own, Err("no key".to_owned()), "its own reason counts");
     }
 
     #[test]

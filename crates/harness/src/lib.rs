@@ -10,6 +10,7 @@
 mod ash_bridge;
 mod binding;
 mod connection;
+mod early_bridge;
 mod error;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
@@ -28,6 +29,7 @@ mod shell;
 mod start;
 mod text;
 
+pub use ash_bridge::bridge_variables;
 pub use binding::Binding;
 pub use error::{FailureCode, HarnessError, HarnessErrorCode};
 pub use held_harness::{HELD_LINE_BYTES_MAX, HeldHarness, HeldInput, HeldOutput};

@@ -7,6 +7,7 @@ use std::time::Duration;
 use model::TurnId;
 
 use crate::binding::Binding;
+use crate::early_bridge::EarlyBridge;
 use crate::error::{FailureCode, HarnessError, HarnessErrorCode};
 use crate::held_harness::HeldHarness;
 use crate::program_turn::{ProgramHarness, ProgramTurn};
@@ -85,17 +86,36 @@ pub struct HarnessLink(pub(crate) Arc<Kind>);
 pub(crate) enum Kind {
     Shell(Shell),
     Program(Arc<ProgramHarness>),
+    Early(EarlyBridge),
 }
 
 impl HarnessLink {
-    /// Binds it to a session from now on.
-    pub async fn bind(&self, binding: &Binding) -> Result<(), HarnessError> {
+    /// Binds it to a session from now on, and gives the harness that takes its turns.
+    pub async fn bind(self, binding: &Binding) -> Result<Self, HarnessError> {
         match &*self.0 {
-            Kind::Shell(shell) => {
-                shell.bind(binding);
-                Ok(())
+            Kind::Shell(shell) => shell.bind(binding),
+            Kind::Program(harness) => harness.bind(binding).await?,
+            Kind::Early(bridge) => {
+                return Ok(Self(Arc::new(Kind::Program(bridge.bind(binding).await?))));
             }
-            Kind::Program(harness) => harness.bind(binding).await,
+        }
+        Ok(self)
+    }
+
+    /// Whether it can be bound to a session with these settings. Another one has to be started if
+    /// not.
+    pub fn can_bind(&self, binding: &Binding) -> bool {
+        match &*self.0 {
+            Kind::Shell(_) | Kind::Program(_) => true,
+            Kind::Early(_) => EarlyBridge::fits(binding),
+        }
+    }
+
+    /// Whether it can be used without a session.
+    pub fn works_unbound(&self) -> bool {
+        match &*self.0 {
+            Kind::Shell(_) | Kind::Program(_) => true,
+            Kind::Early(_) => false,
         }
     }
 
@@ -115,6 +135,7 @@ impl HarnessLink {
                 let begun = ProgramTurn::begin(harness, turn, input, config).await?;
                 Ok(TurnKind::Program(Box::new(begun)))
             }
+            Kind::Early(_) => Err(unbound()),
         }
         .map(Turn)
     }
@@ -128,6 +149,7 @@ impl HarnessLink {
                 Err(HarnessError::new(HarnessErrorCode::NotStarted, cause))
             }
             Kind::Program(harness) => harness.hold().await,
+            Kind::Early(_) => Err(unbound()),
         }
     }
 
@@ -136,8 +158,14 @@ impl HarnessLink {
         match &*self.0 {
             Kind::Shell(shell) => shell.is_alive(),
             Kind::Program(harness) => harness.is_alive(),
+            Kind::Early(bridge) => bridge.is_alive(),
         }
     }
+}
+
+fn unbound() -> HarnessError {
+    let cause = "the bridge has no session yet";
+    HarnessError::new(HarnessErrorCode::NotStarted, cause)
 }
 
 /// All are sent between tasks.

@@ -1,6 +1,7 @@
 //! The two outputs of a program, as lines for its logs. It must never delay the program: a log may
 //! not wait, and lines that never end are cut.
 
+use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use runtime::ByteReader;
@@ -10,8 +11,14 @@ use tokio::sync::oneshot;
 /// A longer line is logged in pieces.
 const LINE_BYTES_MAX: usize = 64 * 1024;
 
-/// The most bytes kept of the last line of standard error.
-const LAST_ERROR_LINE_BYTES_MAX: usize = 1024;
+/// The most lines that are kept of the end of standard error: those of a stack trace.
+const TAIL_LINES_MAX: usize = 40;
+
+/// The most bytes of each of these lines.
+const TAIL_LINE_BYTES_MAX: usize = 1024;
+
+/// The most bytes of all these lines.
+const TAIL_BYTES_MAX: usize = 4096;
 
 const READ_BYTES: usize = 16 * 1024;
 
@@ -43,23 +50,26 @@ pub trait Logs: Send + Sync {
     fn line(&self, stream: LogStream, text: &str);
 }
 
-/// The last line that a program wrote to standard error.
+/// The end of what a program wrote to standard error. It is more than a line, because many
+/// interpreters print the error first and their own version or a stack trace last.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct LastErrorLine(Arc<Mutex<String>>);
+pub(crate) struct ErrorTail(Arc<Mutex<VecDeque<String>>>);
 
-impl LastErrorLine {
+impl ErrorTail {
+    /// The lines that are kept, without empty ones before and after them.
     pub(crate) fn get(&self) -> String {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        let mut lines = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        lines.make_contiguous().join("\n").trim_matches('\n').to_owned()
     }
 
-    fn set(&self, line: &str) {
-        let line = line.trim();
-        if !line.is_empty() {
-            let mut end = line.len().min(LAST_ERROR_LINE_BYTES_MAX);
-            while !line.is_char_boundary(end) {
-                end -= 1;
-            }
-            line[..end].clone_into(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner));
+    fn push(&self, line: &str) {
+        let line = line.trim_end();
+        let line = &line[..line.floor_char_boundary(TAIL_LINE_BYTES_MAX)];
+        let mut lines = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        lines.push_back(line.to_owned());
+        let mut bytes: usize = lines.iter().map(|line| line.len() + 1).sum();
+        while lines.len() > TAIL_LINES_MAX || bytes > TAIL_BYTES_MAX {
+            bytes -= lines.pop_front().map_or(bytes, |oldest| oldest.len() + 1);
         }
     }
 }
@@ -68,7 +78,7 @@ impl LastErrorLine {
 pub(crate) struct Output {
     pub stream: LogStream,
     pub logs: Arc<dyn Logs>,
-    pub last_error_line: LastErrorLine,
+    pub error_tail: ErrorTail,
     /// The byte that says that the program is ready, if it has one, and who waits for it.
     pub ready: Option<(u8, oneshot::Sender<()>)>,
 }
@@ -128,7 +138,7 @@ impl Output {
     fn tell(&self, line: &[u8]) {
         let text = String::from_utf8_lossy(line);
         if self.stream == LogStream::Stderr {
-            self.last_error_line.set(&text);
+            self.error_tail.push(&text);
         }
         self.logs.line(self.stream, text.trim_end_matches('\r'));
     }
@@ -150,18 +160,18 @@ mod tests {
     fn output(stream: LogStream) -> (Output, Arc<Kept>) {
         let kept = Arc::new(Kept::default());
         let logs: Arc<dyn Logs> = Arc::clone(&kept) as _;
-        (Output { stream, logs, last_error_line: LastErrorLine::default(), ready: None }, kept)
+        (Output { stream, logs, error_tail: ErrorTail::default(), ready: None }, kept)
     }
 
     #[tokio::test]
     async fn log_lines_are_passed_on_as_written() {
         let (output, kept) = output(LogStream::Stderr);
-        let last_error_line = output.last_error_line.clone();
+        let tail = output.error_tail.clone();
         let text = "one\r\ntwo\n\nüber\nno end".as_bytes().to_vec();
         output.drain(Some(Box::new(std::io::Cursor::new(text)))).await;
         let expected = ["stderr: one", "stderr: two", "stderr: ", "stderr: über", "stderr: no end"];
         assert_eq!(*kept.0.lock().unwrap(), expected);
-        assert_eq!(last_error_line.get(), "no end");
+        assert_eq!(tail.get(), "one\ntwo\n\nüber\nno end");
     }
 
     #[tokio::test]
@@ -173,6 +183,25 @@ mod tests {
         assert!(kept.iter().all(|line| line.len() <= LINE_BYTES_MAX + 8));
         let logged: usize = kept.iter().map(|line| line.len() - "stdout: ".len()).sum();
         assert_eq!(logged, 3 * LINE_BYTES_MAX + 5);
+    }
+
+    #[test]
+    fn the_tail_of_standard_error_is_its_last_lines_within_bounds() {
+        let tail = ErrorTail::default();
+        assert_eq!(tail.get(), "");
+        for line in 0..100 {
+            tail.push(&format!("line {line}\r"));
+        }
+        let got = tail.get();
+        assert_eq!((got.lines().next(), got.lines().last()), (Some("line 60"), Some("line 99")));
+        assert_eq!(got.lines().count(), TAIL_LINES_MAX);
+        for _ in 0..3 {
+            tail.push(&"ü".repeat(TAIL_LINE_BYTES_MAX));
+            tail.push("");
+        }
+        let got = tail.get();
+        assert!(got.len() <= TAIL_BYTES_MAX && got.ends_with('ü'), "{}", got.len());
+        assert_eq!(got.lines().filter(|line| line.len() == TAIL_LINE_BYTES_MAX).count(), 3);
     }
 
     #[test]

@@ -13,7 +13,7 @@ use tokio::time::timeout;
 
 use crate::error::{FailureCode, HarnessError, HarnessErrorCode, is_gone};
 use crate::link::HarnessEnd;
-use crate::logs::{LastErrorLine, LogStream, Logs, Output};
+use crate::logs::{ErrorTail, LogStream, Logs, Output};
 
 /// How long the outputs of a program that has ended may take to be read.
 const DRAIN_TIMEOUT: Duration = Duration::from_millis(300);
@@ -24,7 +24,7 @@ const KILL_TIMEOUT: Duration = Duration::from_secs(5);
 /// How a program ended.
 #[derive(Debug, Clone)]
 pub(crate) enum Ended {
-    /// It exited, and this was its last line of standard error.
+    /// It exited, and this was the end of its standard error.
     Exited(Exit, String),
     /// It could not be started.
     NotStarted(RuntimeError),
@@ -40,7 +40,7 @@ pub(crate) struct Program {
     ended: watch::Receiver<Option<Ended>>,
     task: JoinHandle<()>,
     is_abandoned: AtomicBool,
-    last_error_line: LastErrorLine,
+    error_tail: ErrorTail,
     logs: Arc<dyn Logs>,
 }
 
@@ -67,12 +67,12 @@ impl Program {
         let channel = process.channel.take();
         let handle = process.handle();
         let ready_byte = ready_byte.map(|byte| (byte, tell_ready));
-        let last_error_line = LastErrorLine::default();
+        let error_tail = ErrorTail::default();
         let watched =
-            supervise(process, ready_byte, Arc::clone(&logs), last_error_line.clone(), tell_ended);
+            supervise(process, ready_byte, Arc::clone(&logs), error_tail.clone(), tell_ended);
         let task = tasks::spawn(watched);
         let is_abandoned = AtomicBool::new(false);
-        let program = Self { handle, ended, task, is_abandoned, last_error_line, logs };
+        let program = Self { handle, ended, task, is_abandoned, error_tail, logs };
         Ok(Started { program, channel, ready })
     }
 
@@ -86,9 +86,9 @@ impl Program {
         End(self.ended.clone())
     }
 
-    /// The last line that it wrote to standard error.
-    pub(crate) fn last_error_line(&self) -> LastErrorLine {
-        self.last_error_line.clone()
+    /// The end of what it wrote to standard error.
+    pub(crate) fn error_tail(&self) -> ErrorTail {
+        self.error_tail.clone()
     }
 
     /// Writes a line about it to its logs.
@@ -136,13 +136,13 @@ async fn supervise(
     mut process: Process,
     ready: Option<(u8, oneshot::Sender<()>)>,
     logs: Arc<dyn Logs>,
-    last_error_line: LastErrorLine,
+    error_tail: ErrorTail,
     ended: watch::Sender<Option<Ended>>,
 ) {
     let output = |stream, ready| Output {
         stream,
         logs: Arc::clone(&logs),
-        last_error_line: last_error_line.clone(),
+        error_tail: error_tail.clone(),
         ready,
     };
     let (out, err) = (process.stdout.take(), process.stderr.take());
@@ -164,10 +164,11 @@ async fn supervise(
         let _ = timeout(DRAIN_TIMEOUT, outputs).await;
     }
     let how = match exit {
-        Ok(exit) => Ended::Exited(exit, last_error_line.get()),
+        Ok(exit) => Ended::Exited(exit, error_tail.get()),
         Err(error) if is_gone(error.code) => Ended::Gone,
         Err(error) => Ended::NotStarted(error),
     };
+    // What it wrote is in the logs already.
     logs.line(LogStream::System, &how.to_string());
     ended.send_replace(Some(how));
 }
@@ -176,14 +177,14 @@ impl Ended {
     /// As the reason why it cannot be used.
     pub(crate) fn into_error(self) -> HarnessError {
         match self {
-            Self::Exited(exit, last_error_line) => {
+            Self::Exited(exit, error_tail) => {
                 let code = if exit.out_of_memory {
                     HarnessErrorCode::OutOfMemory
                 } else {
                     HarnessErrorCode::Died
                 };
                 let exited = Self::Exited(exit, String::new());
-                HarnessError::with_program_text(code, exited.to_string(), &last_error_line)
+                HarnessError::with_program_text(code, exited.to_string(), &error_tail)
             }
             Self::Abandoned => HarnessError::new(HarnessErrorCode::Died, self.to_string()),
             Self::NotStarted(error) => error.into(),
@@ -200,7 +201,7 @@ impl Ended {
 impl std::fmt::Display for Ended {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Self::Exited(exit, last_error_line) => {
+            Self::Exited(exit, _) => {
                 match exit.status {
                     ExitStatus::Code(code) => write!(f, "the harness exited with code {code}")?,
                     ExitStatus::Signal(signal) => {
@@ -210,7 +211,7 @@ impl std::fmt::Display for Ended {
                 if exit.out_of_memory {
                     f.write_str(", because the sandbox ran out of memory")?;
                 }
-                if last_error_line.is_empty() { Ok(()) } else { write!(f, ": {last_error_line}") }
+                Ok(())
             }
             Self::NotStarted(error) => write!(f, "the harness could not be started: {error}"),
             Self::Gone => f.write_str("the sandbox is gone"),

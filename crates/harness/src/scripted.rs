@@ -247,7 +247,17 @@ impl FakeProgram for ScriptedJsonl {
 
 #[async_trait]
 impl FakeProgram for ScriptedBridge {
-    async fn run(&self, inside: FakeProgramContext) -> ExitStatus {
+    async fn run(&self, mut inside: FakeProgramContext) -> ExitStatus {
+        // One that was started early waits for its settings, as Node does.
+        if let Some(channel) = inside.channel.take() {
+            let mut script = Script::new(inside, channel, true);
+            script.say(json!({ "type": "waiting" })).await;
+            let Some(settings) = script.next_request().await else { return ExitStatus::Code(0) };
+            inside = script.inside;
+            let given = settings["env"].as_object().into_iter().flatten();
+            let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+            inside.env.extend(given.map(|(name, value)| (name.clone(), text(value))));
+        }
         let Some(path) = inside.env.get("ASH_BRIDGE_SOCKET") else { return ExitStatus::Code(2) };
         let Some(mut listener) = inside.listen(path) else { return ExitStatus::Code(1) };
         inside.write_out(b"R").await;

@@ -6,21 +6,23 @@ use std::time::Duration;
 
 use model::template::{Harness, HarnessProgram};
 use runtime::{Duplex, ExecSpec, Sandbox};
+use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::ash_bridge::{self, AshBridge};
 use crate::binding::Binding;
 use crate::connection::{Connection, Received};
+use crate::early_bridge::EarlyBridge;
 use crate::error::{HarnessError, HarnessErrorCode};
 use crate::jsonl::{self, Jsonl};
 use crate::link::{HarnessLink, Kind};
-use crate::logs::{LastErrorLine, Logs};
-use crate::program::{Program, Started};
+use crate::logs::{ErrorTail, Logs};
+use crate::program::{Ended, Program, Started};
 use crate::program_turn::{Conversation, ProgramHarness};
 use crate::shell::Shell;
 
 /// The working directory before there is a session: the workspace may still be replaced.
-const UNBOUND_DIRECTORY: &str = "/";
+pub(crate) const UNBOUND_DIRECTORY: &str = "/";
 
 /// The longest time for a bridge, whatever the template allows.
 const BRIDGE_READY_TIMEOUT: Duration = Duration::from_secs(10);
@@ -71,15 +73,19 @@ pub async fn start(
             let ready_timeout = ready_timeout.min(BRIDGE_READY_TIMEOUT);
             Kind::Program(bridge(&*sandbox, program, binding, logs, ready_timeout).await?)
         }
+        (Harness::AshBridge(program), None) if program.is_node_script() => {
+            let ready_timeout = ready_timeout.min(BRIDGE_READY_TIMEOUT);
+            Kind::Early(EarlyBridge::start(sandbox, program, logs, ready_timeout).await?)
+        }
         (Harness::AshBridge(_), None) => {
-            let cause = "a bridge cannot be started before its session";
+            let cause = "a bridge that is no script of Node cannot be started before its session";
             return Err(HarnessError::new(HarnessErrorCode::NotStarted, cause));
         }
     };
     Ok(HarnessLink(Arc::new(kind)))
 }
 
-fn spec(program: &HarnessProgram, env: &BTreeMap<String, String>) -> ExecSpec {
+pub(crate) fn spec(program: &HarnessProgram, env: &BTreeMap<String, String>) -> ExecSpec {
     ExecSpec {
         env: env.iter().map(|(name, value)| (name.clone(), value.clone())).collect(),
         confirm_start: true,
@@ -114,12 +120,12 @@ async fn jsonl_program(
         let line = first_line(&program, &mut connection).await?;
         jsonl::check_ready(&line).map_err(|cause| not_ready_said(&cause))
     };
-    let last_error_line = program.last_error_line();
-    in_time(deadline, &last_error_line, ready).await?;
+    let error_tail = program.error_tail();
+    in_time(deadline, &error_tail, ready).await?;
     let protocol = Box::new(Jsonl::default());
     let harness = Arc::new(ProgramHarness::new(program, Conversation { connection, protocol }));
     if let StartedFor::Session(binding) = started_for {
-        in_time(deadline, &last_error_line, harness.bind(binding)).await?;
+        in_time(deadline, &error_tail, harness.bind(binding)).await?;
     }
     Ok(harness)
 }
@@ -132,14 +138,25 @@ async fn bridge(
     ready_timeout: Duration,
 ) -> Result<Arc<ProgramHarness>, HarnessError> {
     let deadline = Instant::now() + ready_timeout;
-    let socket = ash_bridge::socket_path(binding);
+    let socket = ash_bridge::socket_path(binding.sandbox);
     // The socket of a dead bridge would be in the way of the next one.
     let _ = sandbox.inside().remove(&socket, false).await;
     let mut env = binding.env.clone();
-    env.extend(ash_bridge::environment(binding, &socket));
+    env.extend(ash_bridge::bridge_variables(binding.session, binding.sandbox));
     let spec = spec(program, &env);
     let started = Program::start(sandbox, spec, Some(ash_bridge::READY_BYTE), logs).await?;
-    let Started { program, ready, .. } = started;
+    connect_bridge(sandbox, started.program, started.ready, binding, deadline).await
+}
+
+/// Connects to a bridge that is about to listen.
+pub(crate) async fn connect_bridge(
+    sandbox: &dyn Sandbox,
+    program: Program,
+    ready: oneshot::Receiver<()>,
+    binding: &Binding,
+    deadline: Instant,
+) -> Result<Arc<ProgramHarness>, HarnessError> {
+    let socket = ash_bridge::socket_path(binding.sandbox);
     let connected = async {
         let mut end = program.end();
         tokio::select! {
@@ -153,7 +170,7 @@ async fn bridge(
         ash_bridge::check_ready(&line).map_err(|cause| not_ready_said(&cause))?;
         Ok(connection)
     };
-    let connection = in_time(deadline, &program.last_error_line(), connected).await?;
+    let connection = in_time(deadline, &program.error_tail(), connected).await?;
     let protocol = Box::new(AshBridge::new(binding.session));
     Ok(Arc::new(ProgramHarness::new(program, Conversation { connection, protocol })))
 }
@@ -168,7 +185,11 @@ async fn dial(
         match sandbox.inside().dial_unix(path).await {
             Ok(stream) => return Ok(stream),
             Err(error) if error.code == runtime::RuntimeErrorCode::NotFound => {}
-            Err(error) => return Err(error.into()),
+            // The end of the program explains more than its silent socket.
+            Err(error) => {
+                let ended = timeout(EXIT_TIMEOUT, program.end().wait()).await;
+                return Err(ended.map_or_else(|_| error.into(), Ended::into_error));
+            }
         }
         if !program.is_running() {
             return Err(program.end().wait().await.into_error());
@@ -178,7 +199,7 @@ async fn dial(
 }
 
 /// The first line of a program, or how it ended instead.
-async fn first_line(
+pub(crate) async fn first_line(
     program: &Program,
     connection: &mut Connection,
 ) -> Result<String, HarnessError> {
@@ -202,9 +223,9 @@ fn not_ready_said(cause: &str) -> HarnessError {
     HarnessError::with_program_text(HarnessErrorCode::Protocol, "the harness is not ready", cause)
 }
 
-async fn in_time<T>(
+pub(crate) async fn in_time<T>(
     deadline: Instant,
-    last_error_line: &LastErrorLine,
+    error_tail: &ErrorTail,
     what: impl Future<Output = Result<T, HarnessError>>,
 ) -> Result<T, HarnessError> {
     tokio::time::timeout_at(deadline, what).await.unwrap_or_else(|_| {
@@ -212,7 +233,7 @@ async fn in_time<T>(
         Err(HarnessError::with_program_text(
             HarnessErrorCode::ReadyTimeout,
             cause,
-            &last_error_line.get(),
+            &error_tail.get(),
         ))
     })
 }

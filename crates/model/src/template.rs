@@ -231,6 +231,15 @@ pub struct HarnessProgram {
     pub prewarm: bool,
 }
 
+impl HarnessProgram {
+    /// Whether it is a script that Node runs, without options of Node.
+    pub fn is_node_script(&self) -> bool {
+        let mut words = self.command.iter();
+        let is_node = words.next().is_some_and(|word| word.rsplit('/').next() == Some("node"));
+        is_node && words.next().is_some_and(|word| !word.is_empty() && !word.starts_with('-'))
+    }
+}
+
 impl Harness {
     /// The program to start, where there is one.
     pub const fn program(&self) -> Option<&HarnessProgram> {
@@ -434,8 +443,15 @@ mod tests {
             let program = HarnessProgram { command, prewarm: false };
             refused(|t| t.harness = Harness::Jsonl(program), "harness.command");
         }
-        let bridge = HarnessProgram { command: vec!["node".to_owned()], prewarm: true };
-        refused(|t| t.harness = Harness::AshBridge(bridge), "harness.prewarm");
+        for command in [&["node"][..], &["bridge"], &["node", "--inspect", "b.js"]] {
+            let command = command.iter().map(|&word| word.to_owned()).collect();
+            let bridge = HarnessProgram { command, prewarm: true };
+            refused(|t| t.harness = Harness::AshBridge(bridge), "harness.prewarm");
+        }
+        let command = ["/usr/bin/node", "/b.js"].map(str::to_owned).to_vec();
+        let mut early = template();
+        early.harness = Harness::AshBridge(HarnessProgram { command, prewarm: true });
+        assert_eq!(early.validate(), Ok(()));
         refused(|t| t.ready_timeout_ms = 0, "ready_timeout_ms");
         refused(|t| t.turn_timeout_ms = 0, "turn_timeout_ms");
     }

@@ -95,9 +95,10 @@ impl Template {
             }
         }
         match &self.harness {
-            Harness::AshBridge(program) if program.prewarm => invalid(
+            Harness::AshBridge(program) if program.prewarm && !program.is_node_script() => invalid(
                 "harness.prewarm",
-                "an ash_bridge harness cannot be prewarmed: it reads its settings when it starts",
+                "an ash_bridge harness can be prewarmed only if its command is `node SCRIPT ...`: \
+                 another program reads its settings when it starts",
             ),
             Harness::Shell | Harness::Jsonl(_) | Harness::AshBridge(_) => Ok(()),
         }

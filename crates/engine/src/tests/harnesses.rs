@@ -20,11 +20,13 @@ pub(super) fn program(command: &str, prewarm: bool) -> HarnessProgram {
     HarnessProgram { command: vec![command.to_owned()], prewarm }
 }
 
-pub(super) fn every_kind() -> [Harness; 3] {
+pub(super) fn every_kind() -> [Harness; 4] {
+    let command = ["node", "/bridge.js"].map(str::to_owned).to_vec();
     [
         Harness::Jsonl(program("jsonl", false)),
         Harness::Jsonl(program("jsonl", true)),
         Harness::AshBridge(program("bridge", false)),
+        Harness::AshBridge(HarnessProgram { command, prewarm: true }),
     ]
 }
 
@@ -34,6 +36,7 @@ pub(super) async fn node(harness: Harness) -> Node {
     let node = Node::start(config).await;
     node.runtime.add_program("jsonl", Arc::new(ScriptedJsonl));
     node.runtime.add_program("bridge", Arc::new(ScriptedBridge));
+    node.runtime.add_program("node", Arc::new(ScriptedBridge));
     let mut template = node.engine.template(&name("default")).unwrap().as_ref().clone();
     template.harness = harness;
     template.pool.pool_size = 2;

@@ -93,3 +93,28 @@ async fn a_bridge_that_is_never_ready_is_refused() {
     let unbound = stage.start(&bridge(&["bridge"]), None).await;
     assert_eq!(unbound.map(drop).unwrap_err().code, HarnessErrorCode::NotStarted);
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_bridge_that_was_started_early_gets_its_settings_late() {
+    let stage = Stage::new().await;
+    let early = stage.start(&bridge(&["node", "/bridge.js"]), None).await.unwrap();
+    assert!(early.is_alive() && !early.works_unbound());
+    let refused = early.turn(turn_id(1), "\"x\"", None).await.map(drop).unwrap_err();
+    assert_eq!(refused.code, HarnessErrorCode::NotStarted);
+    let mut late = binding();
+    assert!(early.can_bind(&late));
+    late.env.insert("NODE_OPTIONS".to_owned(), "x".to_owned());
+    assert!(!early.can_bind(&late), "Node reads it when it starts");
+    let link = early.clone().bind(&binding()).await.unwrap();
+    let (said, end) = ask(&link, 1, "env TOKEN; env ASH_SESSION_ID").await;
+    assert_eq!(said[0], r#"{"value":"secret"}"#);
+    assert_eq!(said[1], json!({ "value": binding().session.to_string() }).to_string());
+    completed(end);
+    let refused = early.bind(&binding()).await.map(drop).unwrap_err();
+    assert_eq!(refused.code, HarnessErrorCode::Busy, "it has one session");
+    drop(link);
+    stage.until_nothing_runs().await;
+    let unused = stage.start(&bridge(&["node", "/bridge.js"]), None).await.unwrap();
+    drop(unused);
+    stage.until_nothing_runs().await;
+}

@@ -41,7 +41,7 @@ async fn a_harness_that_was_started_early_is_bound_late() {
     let link = stage.start(&jsonl(&["harness"]), None).await.unwrap();
     let (said, _) = ask(&link, 1, "env TOKEN").await;
     assert_eq!(said, [r#"{"value":null}"#]);
-    link.bind(&binding()).await.unwrap();
+    let link = link.bind(&binding()).await.unwrap();
     let (said, _) = ask(&link, 2, "env TOKEN; config").await;
     assert_eq!(said, [r#"{"value":"secret"}"#, r#"{"config":{"model":"small"}}"#]);
 }
@@ -53,7 +53,7 @@ async fn a_harness_takes_one_turn_at_a_time() {
     let mut first = link.turn(turn_id(1), "\"hang\"", None).await.unwrap();
     let refused = link.turn(turn_id(2), "\"say x\"", None).await.map(drop).unwrap_err();
     assert_eq!(refused.code, HarnessErrorCode::Busy);
-    let bad = link.bind(&binding()).await.unwrap_err();
+    let bad = link.clone().bind(&binding()).await.map(drop).unwrap_err();
     assert_eq!(bad.code, HarnessErrorCode::Busy);
     let cancelled = first.cancel(Duration::from_secs(1)).await;
     let Cancelled::Ended(end) = cancelled else { panic!("{cancelled:?}") };
@@ -153,6 +153,11 @@ async fn a_harness_that_is_never_ready_is_refused() {
         (&["sleep", "1000"][..], HarnessErrorCode::ReadyTimeout, "in time"),
         (&["sh", "-c", "echo why >&2; sleep 1000"], HarnessErrorCode::ReadyTimeout, "in time: why"),
         (&["sh", "-c", "echo why >&2; exit 3"], HarnessErrorCode::Died, "code 3: why"),
+        (
+            &["sh", "-c", "echo the reason why >&2; echo v20 >&2; exit 3"],
+            HarnessErrorCode::Died,
+            "code 3: the reason why\nv20",
+        ),
         (&["echo", "hi"], HarnessErrorCode::Died, "exited with code 0"),
         (&["nothing"], HarnessErrorCode::NotStarted, "no program nothing"),
         (&["channel"], HarnessErrorCode::ReadyTimeout, "in time"),

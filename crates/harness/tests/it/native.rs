@@ -134,7 +134,7 @@ async fn example(name: &str, tool: &str, file: &str, command: &[&str]) {
     assert!(before.elapsed() < Duration::from_secs(5), "a lot of time for a busy machine");
     assert!(!link.is_alive());
     let again = node.harness(&jsonl(command), false).await;
-    again.bind(&binding()).await.unwrap();
+    let again = again.bind(&binding()).await.unwrap();
     let (_, end) = ask(&again, 5, "x").await;
     assert_eq!(completed(end)["turns"], 5);
     drop(again);
@@ -247,6 +247,62 @@ async fn a_bridge_in_node_works() {
     completed(ask(&again, 7, "x").await.1);
     drop(again);
     node.until_no_program().await;
+    node.end().await;
+}
+
+/// The bridge is an unmodified one, and does not exist yet when Node is started.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_bridge_in_node_that_was_started_early_finds_its_session() {
+    let Some(node) = Node::start("early-bridge", &[NODE], None).await else { return };
+    let harness = bridge(&["node", "/workspace/bridge.mjs", "an argument"]);
+    let (first, second) =
+        (node.harness(&harness, false).await, node.harness(&harness, false).await);
+    let missing = second.bind(&binding()).await.map(drop).unwrap_err();
+    assert!(missing.cause.contains("Cannot find module '/workspace/bridge.mjs'"), "{missing}");
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/ash/agent/bridge.mjs");
+    let text = std::fs::read(file).unwrap();
+    node.sandbox.inside().write_all("/workspace/bridge.mjs", &text, None).await.unwrap();
+    let mut binding = binding();
+    binding.env.insert("GREETING".to_owned(), "grüße\n\"".repeat(10_000));
+    let link = first.bind(&binding).await.unwrap();
+    let ask_shell = async |id, command: &str| completed(ask(&link, id, command).await.1);
+    let found =
+        ask_shell(1, "$ pwd; echo $TOKEN; echo $ASH_SESSION_ID; echo -$SHOAL_HARNESS_FD").await;
+    let session = binding.session.to_string();
+    assert_eq!(found["result"], format!("/workspace\nsecret\n{session}\n-\n"));
+    let found = ask_shell(2, "$ printf %s \"$GREETING\" | wc -c").await;
+    assert_eq!(found["result"].as_str().unwrap().trim(), (10_000 * 9).to_string());
+    let command =
+        "$ tr '\\0' ' ' < /proc/$PPID/cmdline | grep -c -- '--import.*bridge.mjs an argument'";
+    assert_eq!(ask_shell(3, command).await["result"], "1\n", "it is the one that waited");
+    drop(link);
+    node.until_no_program().await;
+    node.end().await;
+}
+
+/// Node prints the error, a stack trace and at last its own version.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_bridge_that_cannot_start_reports_its_own_error() {
+    let Some(node) = Node::start("broken-bridge", &[NODE], None).await else { return };
+    let broken = "import 'a-package-that-is-missing';";
+    node.sandbox.inside().write_all("/workspace/a.mjs", broken.as_bytes(), None).await.unwrap();
+    let early = "throw new Error('the key is missing')";
+    node.sandbox.inside().write_all("/workspace/b.cjs", early.as_bytes(), None).await.unwrap();
+    for (file, words) in [
+        ("/workspace/a.mjs", "Cannot find package 'a-package-that-is-missing'"),
+        ("/workspace/b.cjs", "Error: the key is missing"),
+        ("/workspace/none.mjs", "Cannot find module '/workspace/none.mjs'"),
+    ] {
+        let logs: Arc<dyn Logs> = Arc::clone(&node.logs) as _;
+        let (binding, harness) = (binding(), bridge(&["node", file]));
+        let started_for = StartedFor::Session(&binding);
+        let started =
+            harness::start(Arc::clone(&node.sandbox), &harness, started_for, logs, PATIENCE).await;
+        let error = started.map(drop).unwrap_err();
+        assert_eq!(error.code, harness::HarnessErrorCode::Died, "{error}");
+        assert!(error.cause.starts_with("the harness exited with code 1: "), "{error}");
+        assert!(error.cause.contains(words), "{error}");
+    }
     node.end().await;
 }
 

@@ -46,6 +46,7 @@ impl Stage {
         let runtime = FakeRuntime::default();
         runtime.add_program("harness", Arc::new(ScriptedJsonl));
         runtime.add_program("bridge", Arc::new(ScriptedBridge));
+        runtime.add_program("node", Arc::new(ScriptedBridge));
         let template = Template::named(TemplateName::new("default").unwrap());
         let spec = LaunchSpec::of(&template, InstanceId::from_u128(1));
         let sandbox = runtime.launch(spec).await.unwrap();

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use toml::{Table, Value};
 
+use super::ash_variables;
 use super::file::{BYTES_MAX, File};
 use super::flags::Overrides;
 use super::host_context::HostContext;
@@ -46,6 +47,8 @@ pub(crate) struct Effective {
     pub(crate) file: Option<PathBuf>,
     /// Variables that begin with SHOAL_ and are no key.
     pub(crate) unknown_variables: Vec<String>,
+    /// A line about each variable of Ash that is set and has no effect.
+    pub(crate) ash_without_effect: Vec<String>,
 }
 
 /// Reads all layers and gives the configuration in effect.
@@ -75,7 +78,10 @@ pub(crate) fn load(flags: &Overrides, context: &HostContext) -> Result<Effective
     });
     let unknown_variables =
         context.env.keys().filter(|name| keys::is_unknown(name)).cloned().collect();
-    stack.finish(file.as_ref(), found.map(|found| found.path), unknown_variables)
+    let found = found.map(|found| found.path);
+    let mut effective = stack.finish(file.as_ref(), found, unknown_variables)?;
+    effective.ash_without_effect = ash_variables::without_effect(&effective.config, context);
+    Ok(effective)
 }
 
 /// Reads one file alone, on top of the defaults.
@@ -235,6 +241,8 @@ impl Stack {
     fn lay_address_of_ash(&mut self, context: &HostContext) -> Result<(), ConfigError> {
         let half = |name: &'static str| {
             let value = context.variable(name).map(|value| text_of(name, value)).transpose()?;
+            // For a service called `ash`, Kubernetes sets ASH_PORT to the URL of that service.
+            let value = value.filter(|value| !value.contains("://"));
             Ok(value.map(|value| (name, value)))
         };
         let (host, port) = (half("ASH_HOST")?, half("ASH_PORT")?);
@@ -320,6 +328,7 @@ impl Stack {
             templates: self.template_sources,
             file: path,
             unknown_variables,
+            ash_without_effect: Vec::new(),
         })
     }
 }

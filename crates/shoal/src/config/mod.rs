@@ -2,6 +2,7 @@
 //! environment, flags, each over the one before. Every value has its source, so that an error says
 //! where to correct it.
 
+mod ash_variables;
 mod file;
 mod flags;
 mod host_context;
@@ -63,7 +64,7 @@ pub(crate) fn main(arguments: &Arguments, output: &Output) -> Result<ExitCode, F
         return Ok(ExitCode::SUCCESS);
     }
     let effective = load(&arguments.overrides, &context).map_err(ConfigError::failure)?;
-    warn_of_unknown_variables(&effective, output);
+    warn_of_variables(&effective, output);
     let placement = WorkspacePlacement::probe(&effective.config.server.data_dir);
     let placing = |template: &Template| placement.placed(template);
     if arguments.json {
@@ -74,11 +75,15 @@ pub(crate) fn main(arguments: &Arguments, output: &Output) -> Result<ExitCode, F
     Ok(ExitCode::SUCCESS)
 }
 
-/// Warns about variables that begin with SHOAL_ and are no key: a typing error, most likely.
-pub(crate) fn warn_of_unknown_variables(effective: &Effective, output: &Output) {
+/// Warns about variables that are set and change nothing: those that begin with SHOAL_ and are no
+/// key (a typing error, most likely), and those of Ash that have no meaning here.
+pub(crate) fn warn_of_variables(effective: &Effective, output: &Output) {
     for name in &effective.unknown_variables {
         output.note(&format!(
             "{name} is set but is not a known variable; `shoal config` shows every key"
         ));
+    }
+    for line in &effective.ash_without_effect {
+        output.note(line);
     }
 }

@@ -177,6 +177,9 @@ fn config_address_of_ash_has_an_order() {
     assert_eq!(listen(&["--ash"], &six), expected("[::1]:4100", "env ASH_HOST"));
     assert_eq!(listen(&["--ash"], &ours), expected("127.0.0.1:6", "env SHOAL_ASH_LISTEN"));
     assert_eq!(listen(&["--ash", "127.0.0.1:7"], &ours), expected("127.0.0.1:7", "flag --ash"));
+    // What Kubernetes sets for a service that is called `ash`.
+    let service = [("ASH_PORT", "tcp://10.0.0.1:4100"), ("ASH_HOST", "0.0.0.0")];
+    assert_eq!(listen(&["--ash"], &service), expected("0.0.0.0:4100", "env ASH_HOST"));
     let wrong = loaded(&["--ash"], &[("ASH_PORT", "many")]).unwrap_err();
     assert!(wrong.starts_with("ASH_PORT: ash.listen: "), "{wrong}");
 }
@@ -329,6 +332,43 @@ fn config_output_is_a_valid_file() {
 fn config_reports_unknown_variables() {
     let effective = loaded(&[], &[("SHOAL_LISTN", "x"), ("SHOAL_SERVICE_HOST", "y")]).unwrap();
     assert_eq!(effective.unknown_variables, ["SHOAL_LISTN"]);
+}
+
+#[test]
+fn config_names_variables_of_ash_that_have_no_effect() {
+    let ineffective = [
+        "ALLOWED_ORIGINS",
+        "ANTHROPIC_API_KEY",
+        "ASH_CREDENTIAL_KEY",
+        "ASH_DATABASE_URL",
+        "ASH_MODE",
+        "ASH_OF_LATER",
+        "ASH_RUNNER_ID",
+        "ASH_SNAPSHOT_URL",
+    ];
+    let mut env: Vec<_> = ineffective.iter().map(|name| (*name, "x")).collect();
+    env.extend([
+        ("ASH_API_KEY", "k"),
+        ("ASH_CLOUD_URL", ""),
+        ("ASH_MAX_SANDBOXES", "7"),
+        ("ASH_PORT", "4242"),
+        ("ASH_PORT_4100_TCP", "tcp://10.0.0.1:4100"),
+        ("ASH_REAL_SDK", "1"),
+        ("ASH_SERVICE_HOST", "10.0.0.1"),
+    ]);
+    let lines = loaded(&["--ash"], &env).unwrap().ash_without_effect;
+    let named: Vec<_> = lines.iter().filter_map(|line| line.split(' ').next()).collect();
+    assert_eq!(named, ineffective);
+    assert!(lines.iter().all(|line| line.contains("has no effect: ")), "{lines:?}");
+    let passed = ["--ash", "--set", "ash.pass_env=ANTHROPIC_API_KEY"];
+    let lines = loaded(&passed, &env).unwrap().ash_without_effect;
+    assert!(!lines.iter().any(|line| line.starts_with("ANTHROPIC_")), "{lines:?}");
+    assert!(lines.iter().any(|line| line.starts_with("ASH_REAL_SDK ")), "{lines:?}");
+    env[4] = ("ASH_MODE", "standalone");
+    let lines = loaded(&["--ash"], &env).unwrap().ash_without_effect;
+    assert!(!lines.iter().any(|line| line.starts_with("ASH_MODE ")), "{lines:?}");
+    let unasked = loaded(&[], &env).unwrap().ash_without_effect;
+    assert!(unasked.is_empty(), "they are meant for Ash: {unasked:?}");
 }
 
 #[test]

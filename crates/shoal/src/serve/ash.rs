@@ -111,7 +111,7 @@ pub(super) async fn put_template(
 fn template(name: TemplateName, entry: &str, memory_mb: u32) -> Template {
     let command = vec!["node".to_owned(), entry.to_owned()];
     let mut template = Template::named(name);
-    template.harness = Harness::AshBridge(HarnessProgram { command, prewarm: false });
+    template.harness = Harness::AshBridge(HarnessProgram { command, prewarm: true });
     template.limits.memory_mb = memory_mb;
     template.limits.workspace_mb = WORKSPACE_MB;
     template

@@ -81,7 +81,7 @@ pub(crate) struct Arguments {
 pub(crate) fn main(arguments: &Arguments, output: &Output) -> Result<ExitCode, Failure> {
     let effective = config::load(&arguments.overrides, &HostContext::read());
     let effective = effective.map_err(ConfigError::failure)?;
-    config::warn_of_unknown_variables(&effective, output);
+    config::warn_of_variables(&effective, output);
     let config = effective.config;
     let place = DataDir::open(&config.server.data_dir, config.store.kind)?;
     // Before any change: damaged data stays as it is until the operator decides.

@@ -6,7 +6,7 @@ use model::Role;
 use serde_json::{Value, json};
 
 use super::{call, deploy, get, stage, stage_with};
-use crate::stage::text;
+use crate::stage::{Stage, text};
 
 fn base64(text: &str) -> String {
     wire::to_base64(text.as_bytes())
@@ -154,4 +154,37 @@ async fn stored_agents_are_bounded() {
     assert!((100..200).contains(&n) && status == 400, "{n} {status}");
     call(&stage, "DELETE", "/api/agents/n0", Value::Null).await.expect(200);
     call(&stage, "POST", "/api/agents", json!({"name": "n0", "env": env})).await.expect(201);
+}
+
+#[tokio::test]
+async fn agents_get_as_many_warm_sandboxes_as_they_ask_for_together() {
+    let stage = stage().await;
+    let name = model::TemplateName::new("ash").unwrap();
+    let size = |stage: &Stage| stage.engine.pool(&name).unwrap().pool_size;
+    let patch = async |path: &str, body: Value| call(&stage, "PATCH", path, body).await;
+    deploy(&stage, "a").await;
+    deploy(&stage, "b").await;
+    assert_eq!(size(&stage), 1, "what the template says");
+    patch("/api/agents/a/config", json!({"preWarmCount": 3})).await.expect(200);
+    assert_eq!(size(&stage), 3);
+    stage.until("three are warm", |stage| stage.engine.stats().warm == 3).await;
+    patch("/api/agents/b", json!({"config": {"preWarmCount": 2}})).await.expect(200);
+    assert_eq!(size(&stage), 5);
+    for wrong in [json!(-1), json!(101), json!("2"), json!(0.5)] {
+        patch("/api/agents/b/config", json!({"preWarmCount": wrong})).await.expect(400);
+    }
+    // A deploy keeps what the agent asks for.
+    deploy(&stage, "a").await;
+    assert_eq!(size(&stage), 5);
+    call(&stage, "DELETE", "/api/agents/b", Value::Null).await.expect(200);
+    assert_eq!(size(&stage), 3);
+    // What the operator sets is the least.
+    stage.engine.resize_pool(&name, Some(7), None).await.unwrap();
+    patch("/api/agents/a/config", json!({"preWarmCount": 9})).await.expect(200);
+    assert_eq!(size(&stage), 9);
+    let stage = stage.kill_and_start().await;
+    stage.until("the start sizes the pool again", |stage| size(stage) == 9).await;
+    let none = json!({"preWarmCount": 0});
+    call(&stage, "PATCH", "/api/agents/a/config", none).await.expect(200);
+    assert_eq!(size(&stage), 1);
 }

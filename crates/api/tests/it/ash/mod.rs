@@ -36,6 +36,7 @@ pub(super) async fn stage_with(
     plan.engine.templates = vec![ash];
     let stage = Stage::with(plan).await;
     stage.runtime.add_program("bridge", Arc::new(ScriptedBridge));
+    stage.runtime.add_program("node", Arc::new(ScriptedBridge));
     stage
 }
 

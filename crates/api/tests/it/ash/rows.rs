@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use engine::Caller;
+use harness::scripted::ScriptedBridge;
 use model::Role;
+use model::template::{Harness, HarnessProgram};
 use runtime::ExitStatus;
 use runtime::fake::{FakeProgram, FakeProgramContext};
 use serde_json::{Value, json};
@@ -88,16 +90,68 @@ async fn row_01_live_processes_never_exceed_the_maximum_a_hundred_at_once() {
 
 #[tokio::test]
 async fn row_03_environment_and_configuration_are_there_from_a_warm_pool_and_after_a_resume() {
-    let stage = stage().await;
+    settings_are_there(&stage().await, None).await;
+}
+
+#[tokio::test]
+async fn row_03_the_same_where_the_bridge_was_started_before_its_session() {
+    let stage = stage_with(|ash, _, _| {
+        let command = ["node", "/bridge.js"].map(str::to_owned).to_vec();
+        ash.harness = Harness::AshBridge(HarnessProgram { command, prewarm: true });
+    })
+    .await;
+    settings_are_there(&stage, Some("3")).await;
+    // Node reads this one when it starts: the session gets another bridge, with the variable.
+    let body = json!({"agent": "tester", "extraEnv": {"NODE_OPTIONS": "--no-deprecation"}});
+    let made = call(&stage, "POST", "/api/sessions", body).await.expect(201);
+    let id = text(&made["session"]["id"]);
+    let told = send(&stage, &id, "env NODE_OPTIONS; env SHOAL_HARNESS_FD").await;
+    let said = said(&told);
+    assert_eq!(said[0]["value"], "--no-deprecation");
+    assert_eq!(said[1]["value"], Value::Null, "it was not started early");
+}
+
+/// Node before version 20 knows no `--import` and exits.
+struct OldNode;
+
+#[async_trait]
+impl FakeProgram for OldNode {
+    async fn run(&self, inside: FakeProgramContext) -> ExitStatus {
+        if inside.channel.is_some() {
+            return ExitStatus::Code(9);
+        }
+        ScriptedBridge.run(inside).await
+    }
+}
+
+#[tokio::test]
+async fn row_03_the_same_where_the_bridge_cannot_be_started_early() {
+    let stage = stage_with(|ash, _, _| {
+        let command = ["node", "/bridge.js"].map(str::to_owned).to_vec();
+        ash.harness = Harness::AshBridge(HarnessProgram { command, prewarm: true });
+        ash.pool.pool_size = 0;
+    })
+    .await;
+    stage.runtime.add_program("node", Arc::new(OldNode));
+    let name = model::TemplateName::new("ash").unwrap();
+    stage.engine.resize_pool(&name, Some(1), None).await.unwrap();
+    settings_are_there(&stage, None).await;
+}
+
+/// `early` is what the first bridge finds in the variable that only an early one has.
+async fn settings_are_there(stage: &Stage, early: Option<&str>) {
     let body = json!({"name": "tester", "env": {"A": "agent", "B": "agent"}});
-    call(&stage, "POST", "/api/agents", body).await.expect(201);
+    call(stage, "POST", "/api/agents", body).await.expect(201);
+    stage.until("one is warm", |stage| stage.engine.stats().warm > 0).await;
     let body = json!({
         "agent": "tester", "extraEnv": {"B": "session"}, "permissionMode": "default", "model": "m",
     });
-    let made = call(&stage, "POST", "/api/sessions", body).await.expect(201);
+    let made = call(stage, "POST", "/api/sessions", body).await.expect(201);
     let id = text(&made["session"]["id"]);
+    let told = send(stage, &id, "env SHOAL_HARNESS_FD").await;
+    assert_eq!(said(&told)[0]["value"].as_str(), early, "whether it was started early");
     let check = async |when: &str| {
-        let told = send(&stage, &id, "env A; env B; env ASH_PERMISSION_MODE; config").await;
+        let told = send(stage, &id, "env A; env B; env ASH_PERMISSION_MODE; config").await;
         let said = said(&told);
         let values: Vec<_> = said[..3].iter().map(|one| &one["value"]).collect();
         assert_eq!(values, ["agent", "session", "default"], "{when}");
@@ -106,12 +160,12 @@ async fn row_03_environment_and_configuration_are_there_from_a_warm_pool_and_aft
     };
     check("from a warm pool").await;
     // What the next session finds is its own.
-    let other = call(&stage, "POST", "/api/sessions", json!({"agent": "tester"})).await.expect(201);
-    let told = send(&stage, &text(&other["session"]["id"]), "env B").await;
+    let other = call(stage, "POST", "/api/sessions", json!({"agent": "tester"})).await.expect(201);
+    let told = send(stage, &text(&other["session"]["id"]), "env B").await;
     assert_eq!(said(&told)[0]["value"], "agent");
     for what in ["stop", "resume"] {
         let path = format!("/api/sessions/{id}/{what}");
-        call(&stage, "POST", &path, Value::Null).await.expect(200);
+        call(stage, "POST", &path, Value::Null).await.expect(200);
     }
     check("after a cold resume").await;
 }

@@ -1,10 +1,14 @@
 //! Sessions, messages, history, programs, files and keys, as a client of Ash uses them.
 
+use engine::Caller;
 use model::Role;
+use model::template::{Harness, HarnessProgram};
 use serde_json::{Value, json};
 
-use super::{begin, call, completed, get, names, said, send, session, stage, stage_with, stream};
-use crate::stage::text;
+use super::{
+    begin, call, completed, deploy, get, names, said, send, session, stage, stage_with, stream,
+};
+use crate::stage::{Plan, Stage, request, text};
 
 #[tokio::test]
 async fn a_message_is_streamed_as_ash_does_it() {
@@ -106,6 +110,60 @@ async fn a_paused_session_goes_on_with_the_next_message_unless_ash_is_followed_t
             completed(&send(&stage, &id, "say hi").await);
         }
     }
+}
+
+#[tokio::test]
+async fn a_pause_lets_the_message_in_progress_end_and_answers_when_nothing_runs() {
+    let stage = stage_with(|_, _, ash| ash.strict = true).await;
+    let id = session(&stage, json!({})).await;
+    let mut running = begin(&stage, &id, &json!({"content": "say a; sleep 400; say b"})).await;
+    running.head().await;
+    while running.event().await.unwrap().1 != "message" {}
+    let path = format!("/api/sessions/{id}/pause");
+    let paused = call(&stage, "POST", &path, Value::Null).await.expect(200);
+    assert_eq!(paused["session"]["status"], "paused");
+    let view = stage.engine.session(Caller::SERVER, id.parse().unwrap()).unwrap();
+    assert_eq!(view.turn, None, "it said so when the message was over");
+    let mut rest = Vec::new();
+    while let Some((_, name, _)) = running.event().await {
+        rest.push(name);
+    }
+    assert_eq!(rest, ["message", "turn_complete", "message", "done"], "it was not cut short");
+    let path = format!("/api/sessions/{id}/messages");
+    let refused = call(&stage, "POST", &path, json!({"content": "hi"})).await.expect(400);
+    assert_eq!(refused["error"], "Session is paused");
+}
+
+#[tokio::test]
+async fn a_file_of_the_largest_size_of_ash_is_written_and_read() {
+    const BYTES: usize = (50 << 20) - 2;
+    let stage = stage().await;
+    let id = session(&stage, json!({})).await;
+    let of = |rest: &str| format!("/api/sessions/{id}{rest}");
+    let content = "eHh4".repeat(BYTES / 3);
+    let body = format!("{{\"files\":[{{\"path\":\"large\",\"content\":\"{content}\"}}]}}");
+    let path = format!("/compat/ash{}", of("/files"));
+    let sent = request(&stage.admin, "POST", &path, "", body.as_bytes());
+    let written = stage.raw(&sent).await.expect(200);
+    assert_eq!(written["files"], json!([{"path": "large", "written": true, "size": BYTES}]));
+    let read = get(&stage, &of("/files/large")).await;
+    assert_eq!((read.status, read.body.len()), (200, BYTES));
+    assert!(read.body == vec![b'x'; BYTES], "it is what was sent");
+}
+
+#[tokio::test]
+async fn a_bridge_that_cannot_start_is_reported_with_its_own_error() {
+    let stage = stage_with(|ash, _, _| {
+        let script = "echo Error: the key is missing >&2; echo Node.js v20 >&2; exit 3";
+        let command = ["sh", "-c", script].map(str::to_owned).to_vec();
+        ash.harness = Harness::AshBridge(HarnessProgram { command, prewarm: false });
+    })
+    .await;
+    deploy(&stage, "tester").await;
+    let refused = call(&stage, "POST", "/api/sessions", json!({"agent": "tester"})).await;
+    let expected = "Failed to create session: the harness exited with code 3: \
+                    Error: the key is missing\nNode.js v20";
+    assert_eq!(refused.expect(500), json!({"error": expected, "statusCode": 500}));
 }
 
 #[tokio::test]
@@ -234,6 +292,17 @@ async fn files_programs_and_logs_of_a_session() {
 
     let ran = call(&stage, "POST", &of("/exec"), json!({"command": "echo hi"})).await.expect(200);
     assert_eq!((&ran["exitCode"], &ran["stdout"]), (&json!(0), &json!("hi\n")), "{ran}");
+    let sandbox = get(&stage, &of("")).await.expect(200)["session"]["sandboxId"].clone();
+    for (name, value) in [
+        ("ASH_SESSION_ID", json!(format!("{id}\n"))),
+        ("ASH_SANDBOX_ID", json!(format!("{}\n", text(&sandbox)))),
+        ("ASH_WORKSPACE_DIR", json!("/workspace\n")),
+        ("ASH_AGENT_DIR", json!("/workspace\n")),
+    ] {
+        let command = json!({"command": format!("printenv {name}")});
+        let ran = call(&stage, "POST", &of("/exec"), command).await.expect(200);
+        assert_eq!(ran["stdout"], value, "{name}: {ran}");
+    }
     completed(&send(&stage, &id, "log a line").await);
     let logs = get(&stage, &of("/logs?after=-1")).await.expect(200);
     let line = logs["logs"].as_array().unwrap().iter().find(|line| line["text"] == "a line");
@@ -302,4 +371,36 @@ async fn health_and_metrics_have_the_names_of_ash() {
     let page = stage.raw(public.as_bytes()).await;
     let page = String::from_utf8(page.body).unwrap();
     assert!(page.contains("ash_active_sessions 1\n"), "{page}");
+    let shown = format!("{health}{page}");
+    let pid = format!("shoal-{}", std::process::id());
+    assert!(!shown.contains(&pid), "the process id is for no client: {shown}");
+}
+
+#[tokio::test]
+async fn health_without_a_key_says_only_that_the_server_is_up() {
+    let stage = stage().await;
+    session(&stage, json!({})).await;
+    for authorization in ["", "authorization: Bearer wrong\r\n"] {
+        let line = "GET /compat/ash/health HTTP/1.1";
+        let bare = format!("{line}\r\nhost: localhost\r\n{authorization}\r\n");
+        let health = stage.raw(bare.as_bytes()).await.expect(200);
+        assert_eq!(health, json!({"status": "ok", "version": "0.2.0"}));
+    }
+    let read = stage.key(Role::Read).await;
+    let health = stage.call_as(&read, "GET", "/compat/ash/health", Value::Null).await.expect(200);
+    assert_eq!(health["activeSessions"], 1, "{health}");
+}
+
+/// Behind a name, as in Compose and Kubernetes, one setting is enough.
+#[tokio::test]
+async fn ash_is_reached_by_the_names_in_the_settings() {
+    let mut plan = Plan::default();
+    plan.settings.web.hosts = vec!["ash".to_owned()];
+    let stage = Stage::with(plan).await;
+    let health = |host: &str| format!("GET /compat/ash/health HTTP/1.1\r\nhost: {host}\r\n\r\n");
+    for host in ["ash", "ash:4100", "127.0.0.1:4100"] {
+        stage.raw(health(host).as_bytes()).await.expect(200);
+    }
+    let refused = stage.raw(health("other:4100").as_bytes()).await.expect(421);
+    assert!(text(&refused["error"]).contains("server.hosts"), "the remedy is named: {refused}");
 }
