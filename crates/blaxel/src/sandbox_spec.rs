@@ -25,7 +25,10 @@ const NOT_HERE: [(&str, &str); 6] = [
     ("/spec/vpc", "private networks are not offered here"),
     ("/spec/runtime/extraArgs", "extra arguments are not offered here"),
     ("/spec/runtime/snapshotEnabled", "snapshots are not offered here"),
-    ("/spec/runtime/standbyGracePeriodSeconds", "idle_ttl_ms of the template says when it sleeps"),
+    (
+        "/spec/runtime/standbyGracePeriodSeconds",
+        "freeze_after_ms of the template says when it sleeps",
+    ),
     ("/spec/runtime/terminationGracePeriodSeconds", "processes end without a grace period"),
 ];
 
