@@ -241,7 +241,7 @@ async fn control(
         ("POST", "") => sandboxes::create(app, caller, request).await?,
         ("GET", "") => sandboxes::list(app, caller, request).await?,
         ("GET" | "HEAD", name) if name.starts_with(BY_EXTERNAL_ID) => {
-            let id = name.trim_start_matches(BY_EXTERNAL_ID);
+            let id = name.strip_prefix(BY_EXTERNAL_ID).unwrap_or_default();
             sandboxes::get_by_external_id(app, caller, id, &here).await?
         }
         (_, name) if name.contains('/') => {

@@ -92,7 +92,11 @@ impl ListQuery {
         }
         let shows_terminated = request_body::flag(query, "showTerminated", false)?
             || statuses.iter().any(|status| status == TERMINATED);
-        let limit = request_body::number(query, "limit", PAGE)?.clamp(1, PAGE) as usize;
+        let limit = match query.text("limit")? {
+            None => PAGE,
+            Some(text) => text.parse().map_err(|_| bad("limit", &text, "a number"))?,
+        };
+        let limit = limit.clamp(1, PAGE) as usize;
         Ok(Self { limit, after, text, external_id, statuses, shows_terminated, order, descends })
     }
 
@@ -230,7 +234,9 @@ mod tests {
             let names: Vec<_> = page.sandboxes.iter().map(|(named, _)| &*named.name).collect();
             assert_eq!(names.join(" "), expected, "{query}");
         }
-        for query in ["sort=size", "anchor=end", "status=gone", "sort=createdAt:asc&cursor=x"] {
+        for query in
+            ["sort=size", "anchor=end", "status=gone", "sort=createdAt:asc&cursor=x", "limit=all"]
+        {
             assert_eq!(read(query).await.unwrap_err().status, 400, "{query}");
         }
     }

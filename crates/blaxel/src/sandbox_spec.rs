@@ -167,9 +167,14 @@ pub(super) fn changed(app: &App, before: &Value, mut after: Value) -> Result<Val
             return Err(refused(ErrorCode::Unsupported, cause.to_owned()));
         }
     }
-    if let Ok(template) = template(app, before) {
-        check_memory(&after, &template)?;
-    }
+    let memory_mb = match template(app, before) {
+        Ok(template) => {
+            check_memory(&after, &template)?;
+            Some(template.limits.memory_mb)
+        }
+        // A template that was removed says nothing about the sandboxes that it had.
+        Err(_) => None,
+    };
     if !after["spec"]["runtime"]["envs"].is_null()
         && env(&after)? != env(before).unwrap_or_default()
     {
@@ -178,6 +183,9 @@ pub(super) fn changed(app: &App, before: &Value, mut after: Value) -> Result<Val
         return Err(refused(ErrorCode::Unsupported, cause.to_owned()));
     }
     let runtime = runtime_of(&mut after)?;
+    if let Some(memory_mb) = memory_mb {
+        runtime["memory"] = memory_mb.into();
+    }
     for field in ["image", "envs"] {
         if runtime[field].is_null() && !kept[field].is_null() {
             runtime[field] = kept[field].clone();
