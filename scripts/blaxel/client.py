@@ -13,6 +13,7 @@ import uuid
 import httpx
 from blaxel.core import SandboxInstance
 from blaxel.core.client.client import client
+from blaxel.core.sandbox.types import SandboxUpdateMetadata
 
 PATIENCE_S = 20
 
@@ -163,6 +164,25 @@ async def awake(sandbox, url, key):
         await sandbox.process.kill("kept")
 
 
+async def refusals(name):
+    """What cannot be had is refused, in words that the client shows."""
+    for wanted, words in [
+        ({"image": "blaxel/nextjs:latest"}, "not found"),
+        ({"memory": 1 << 20}, "MB"),
+        ({"volumes": [{"name": "data", "mount_path": "/data"}]}, "does not exist"),
+    ]:
+        try:
+            await SandboxInstance.create({"name": f"{name}-refused", **wanted})
+        except Exception as error:
+            assert words in str(error), error
+        else:
+            raise AssertionError(f"{wanted} was accepted")
+    changed = await SandboxInstance.update_metadata(name, SandboxUpdateMetadata(labels={"team": "blue"}))
+    assert changed.metadata.labels.to_dict() == {"team": "blue"}, changed.metadata
+    listed = await SandboxInstance.list()
+    assert name in [one.metadata.name for one in listed.data], listed
+
+
 async def main(url, scratch):
     client.with_base_url(url)
     name = f"py-{uuid.uuid4().hex[:8]}"
@@ -170,6 +190,9 @@ async def main(url, scratch):
     assert (sandbox.metadata.name, str(sandbox.status)) == (name, "DEPLOYED"), sandbox.sandbox
     again = await SandboxInstance.create_if_not_exists({"name": name})
     assert again.metadata.url == sandbox.metadata.url
+    memory = sandbox.spec.runtime.memory
+    assert 0 < memory < 4096, f"the memory that it really has, not what the client asks for: {memory}"
+    await refusals(name)
     sandbox = await SandboxInstance.get(name)
     env = await sandbox.process.exec({"command": "echo $TEAM", "wait_for_completion": True})
     assert env.stdout == "blue\n", env

@@ -6,10 +6,7 @@ use std::time::{Duration, UNIX_EPOCH};
 use axum::body::Body;
 use axum::response::Response;
 use bytes::Bytes;
-use http::header::{
-    ACCESS_CONTROL_ALLOW_HEADERS, ACCESS_CONTROL_ALLOW_METHODS, ACCESS_CONTROL_ALLOW_ORIGIN,
-    CACHE_CONTROL, CONTENT_TYPE, EXPIRES, PRAGMA, X_CONTENT_TYPE_OPTIONS,
-};
+use http::header::{CACHE_CONTROL, CONTENT_TYPE, EXPIRES, PRAGMA, X_CONTENT_TYPE_OPTIONS};
 use http::{HeaderMap, HeaderValue, StatusCode};
 use model::Wall;
 use serde::Serialize;
@@ -21,25 +18,16 @@ use web::body_memory::Share;
 
 pub(super) const JSON: HeaderValue = HeaderValue::from_static("application/json; charset=utf-8");
 
-/// Adds the headers of every answer. Web pages may read only answers that require a key.
-pub(crate) fn add_default_headers(headers: &mut HeaderMap, for_pages: bool) {
+/// Adds the headers of every answer. Which web pages may read it is a setting of the server, and
+/// the same for all dialects.
+pub(crate) fn add_default_headers(headers: &mut HeaderMap) {
     let always = [
         (CACHE_CONTROL, "no-cache, no-store, must-revalidate"),
         (PRAGMA, "no-cache"),
         (EXPIRES, "0"),
         (X_CONTENT_TYPE_OPTIONS, "nosniff"),
     ];
-    let pages = [
-        (ACCESS_CONTROL_ALLOW_ORIGIN, "*"),
-        (ACCESS_CONTROL_ALLOW_METHODS, "GET, POST, PUT, DELETE, HEAD, OPTIONS"),
-        (
-            ACCESS_CONTROL_ALLOW_HEADERS,
-            "Content-Type, Authorization, Range, Blaxel-Version, X-Blaxel-Authorization, \
-             X-Blaxel-Workspace, X-Blaxel-Preview-Token",
-        ),
-    ];
-    let pages = pages.into_iter().filter(|_| for_pages);
-    for (name, value) in always.into_iter().chain(pages) {
+    for (name, value) in always {
         headers.entry(name).or_insert(HeaderValue::from_static(value));
     }
 }
@@ -139,14 +127,12 @@ mod tests {
     }
 
     #[test]
-    fn pages_read_only_what_needs_a_key() {
-        for for_pages in [true, false] {
-            let mut headers = HeaderMap::new();
-            headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-transform"));
-            add_default_headers(&mut headers, for_pages);
-            assert_eq!(headers[CACHE_CONTROL], "no-transform", "what is said stays");
-            assert_eq!(headers[X_CONTENT_TYPE_OPTIONS], "nosniff");
-            assert_eq!(headers.contains_key(ACCESS_CONTROL_ALLOW_ORIGIN), for_pages);
-        }
+    fn default_headers_let_no_page_read_an_answer() {
+        let mut headers = HeaderMap::new();
+        headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-transform"));
+        add_default_headers(&mut headers);
+        assert_eq!(headers[CACHE_CONTROL], "no-transform", "what is said stays");
+        assert_eq!(headers[X_CONTENT_TYPE_OPTIONS], "nosniff");
+        assert!(!headers.keys().any(|name| name.as_str().starts_with("access-control")));
     }
 }

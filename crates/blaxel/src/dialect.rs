@@ -35,8 +35,7 @@ impl Dialect for BlaxelDialect {
     }
 
     fn add_default_headers(&self, response: &mut Response) {
-        let needs_key = self.mounted != Mounted::Listener || !self.app.options.keyless;
-        add_default_headers(response.headers_mut(), needs_key);
+        add_default_headers(response.headers_mut());
     }
 
     fn at(&self, path: &str) -> Option<Arc<dyn Dialect>> {

@@ -56,7 +56,7 @@ impl BlaxelError {
     }
 
     /// A feature of Blaxel that is missing here.
-    pub(super) fn not_here(what: &'static str) -> Self {
+    pub(super) fn not_here(what: impl Into<Cow<'static, str>>) -> Self {
         let code = Some(ErrorCode::Unsupported);
         Self { code, ..Self::new(ErrorCode::Unsupported.status(), what) }
     }

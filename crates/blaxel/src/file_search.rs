@@ -60,7 +60,14 @@ pub(super) async fn find(
     request: Request,
 ) -> Result<Response, BlaxelError> {
     let (mut query, _) = request_body::query(request).await?;
-    let directories = query.text("type")?.is_some_and(|kind| kind == "directory");
+    let directories = match query.text("type")?.as_deref() {
+        None | Some("" | "file") => false,
+        Some("directory") => true,
+        Some(other) => {
+            let cause = format!("type: {other:?} is neither file nor directory");
+            return Err(BlaxelError::bad(cause));
+        }
+    };
     let names = request_body::list(&mut query, "patterns")?;
     let max_results = match request_body::number(&mut query, "maxResults", FOUND)? {
         0 => ALL_MAX,
@@ -81,15 +88,15 @@ pub(super) async fn find(
     };
     let used = target.begin(UseKind::Read).await?;
     let found = used.find(&wanted).await?;
-    let matches: Vec<_> = found
-        .entries
-        .iter()
-        .map(|entry| FoundFile {
-            path: String::from_utf8_lossy(&entry.path).into_owned(),
-            r#type: kind(entry.kind),
-            score: None,
-        })
-        .collect();
+    let of = |path: &[u8], kind| FoundFile {
+        path: String::from_utf8_lossy(path).into_owned(),
+        r#type: kind,
+        score: None,
+    };
+    // Among directories, that in which they are searched comes first.
+    let root = directories.then(|| of(b".", "directory"));
+    let beneath = found.entries.iter().map(|entry| of(&entry.path, kind(entry.kind)));
+    let matches: Vec<_> = root.into_iter().chain(beneath).take(max_results as usize).collect();
     answer::ok(&json!({"matches": matches, "total": matches.len()}))
 }
 

@@ -32,6 +32,8 @@ mod processes;
 mod registry;
 mod request_body;
 mod routes;
+mod sandbox_list;
+mod sandbox_spec;
 mod sandboxes;
 mod settings;
 mod target;
@@ -125,6 +127,41 @@ fn router(app: &App, mounted: Mounted) -> Router {
 }
 
 const CONTROL: &str = "/sandboxes";
+const BY_EXTERNAL_ID: &str = "by-external-id/";
+/// What else Blaxel's control plane manages.
+const COLLECTIONS: [&str; 31] = [
+    "agents",
+    "applications",
+    "changelog",
+    "configuration",
+    "customdomains",
+    "drives",
+    "egressgateways",
+    "egressips",
+    "features",
+    "functions",
+    "images",
+    "integrations",
+    "jobs",
+    "locations",
+    "mcp",
+    "models",
+    "pending-image-shares",
+    "policies",
+    "publicIps",
+    "sandbox",
+    "schedule-executions",
+    "schedules",
+    "secrets",
+    "service_accounts",
+    "snapshots",
+    "templates",
+    "users",
+    "volume_templates",
+    "volumes",
+    "vpcs",
+    "workspaces",
+];
 
 impl Mounted {
     /// Where a request with this path came in.
@@ -171,6 +208,13 @@ async fn call(
     if word.is_empty() {
         return health::root();
     }
+    // A sandbox may have had such a name before the name was taken.
+    if COLLECTIONS.contains(&word.as_str())
+        && app.engine.named_session(registry::KIND, caller.key, &word).await?.is_none()
+    {
+        let cause = format!("{word} are not offered here: only sandboxes are");
+        return Err(BlaxelError::not_here(cause).of_control());
+    }
     sandbox(app, caller, Some(&word), rest, request).await
 }
 
@@ -196,6 +240,10 @@ async fn control(
     let mut response = match (request.method().as_str(), name.as_str()) {
         ("POST", "") => sandboxes::create(app, caller, request).await?,
         ("GET", "") => sandboxes::list(app, caller, request).await?,
+        ("GET" | "HEAD", name) if name.starts_with(BY_EXTERNAL_ID) => {
+            let id = name.strip_prefix(BY_EXTERNAL_ID).unwrap_or_default();
+            sandboxes::get_by_external_id(app, caller, id, &here).await?
+        }
         (_, name) if name.contains('/') => {
             let cause = "previews, schedules, snapshots, forks and archives are not offered here";
             return Err(BlaxelError::not_here(cause));
@@ -239,7 +287,7 @@ async fn at(
     match (&route, word) {
         (Route::Root, None) => return health::root(),
         (Route::Health, None) => return health::health(app),
-        (Route::NotHere(why), _) => return Err(BlaxelError::not_here(why)),
+        (Route::NotHere(why), _) => return Err(BlaxelError::not_here(*why)),
         (Route::Unknown, _) => return Err(BlaxelError::no_route()),
         _ => {}
     }

@@ -1,6 +1,5 @@
-//! The few routes of Blaxel's control plane that its clients need to create, find and end a
-//! sandbox. The answer repeats the whole request; only the name, the image (if a template has its
-//! name), the environment and the labels have an effect.
+//! The few routes of Blaxel's control plane that its clients need to create, find, change and end a
+//! sandbox. The answer repeats the request, with the memory that the sandbox really has.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,19 +9,20 @@ use axum::response::Response;
 use engine::{Caller, NamedSession, SessionRequest};
 use http::header::HOST;
 use http::{HeaderMap, Uri};
-use model::{ErrorCode, Refusal, SandboxId, TemplateName};
+use model::{ErrorCode, Refusal, SandboxId, Template};
 use serde_json::{Map, Value, json};
 
 use super::errors::BlaxelError;
 use super::registry::{KIND, refused};
+use super::sandbox_list::{ListQuery, TERMINATED, external_id};
+use super::sandbox_spec::{self, default_template, template};
 use super::target::OF_ITS_OWN;
-use super::{OF_LISTENER, PREFIX, answer, request_body};
+use super::{COLLECTIONS, OF_LISTENER, PREFIX, answer, request_body};
 use crate::app::App;
 use web::front::Needs;
 
 const NAME_CHARS_MAX: usize = 128;
 const BODY_BYTES_MAX: u64 = 256 << 10;
-const PAGE: usize = 200;
 /// The label of a session that has the name of its sandbox.
 const LABEL: &str = "blaxel.sandbox";
 const WORKSPACE_NAME: &str = "shoal";
@@ -45,14 +45,29 @@ impl Here {
     }
 }
 
+/// The memory of a sandbox of the session, if it is still there.
+fn memory_mb(app: &App, caller: Caller, named: &NamedSession) -> Option<u32> {
+    let session = app.engine.session(caller, named.session).ok()?;
+    Some(app.engine.template(&session.template)?.limits.memory_mb)
+}
+
 /// A sandbox as clients see it.
-fn shown(named: &NamedSession, status: &str, here: &Here) -> Value {
+fn view(app: &App, caller: Caller, named: &NamedSession, status: &str, here: &Here) -> Value {
+    shown(named, status, here, memory_mb(app, caller, named))
+}
+
+fn shown(named: &NamedSession, status: &str, here: &Here, memory_mb: Option<u32>) -> Value {
     let mut object = named.object.clone();
     if !object["metadata"].is_object() {
         object["metadata"] = json!({});
     }
     if !object["spec"].is_object() {
         object["spec"] = json!({});
+    }
+    if let Some(memory_mb) = memory_mb
+        && let Ok(runtime) = sandbox_spec::runtime_of(&mut object)
+    {
+        runtime["memory"] = memory_mb.into();
     }
     // Without a region: clients that get one send their requests and keys to Blaxel's own server.
     if let Some(spec) = object["spec"].as_object_mut() {
@@ -70,20 +85,21 @@ fn shown(named: &NamedSession, status: &str, here: &Here) -> Value {
 }
 
 fn status(app: &App, caller: Caller, named: &NamedSession) -> &'static str {
-    if app.engine.is_session_alive(caller, named.session) { "DEPLOYED" } else { "TERMINATED" }
+    if app.engine.is_session_alive(caller, named.session) { "DEPLOYED" } else { TERMINATED }
 }
 
 /// Checks the name of a sandbox.
 fn check_name(name: &str) -> Result<(), BlaxelError> {
     let fits = |c: char| c.is_ascii_alphanumeric() || ['-', '_', '.'].contains(&c);
     let begins = name.chars().next().is_some_and(|c| c.is_ascii_alphanumeric());
-    let taken = name == "sandboxes" || name.parse::<SandboxId>().is_ok();
+    let taken =
+        name == "sandboxes" || COLLECTIONS.contains(&name) || name.parse::<SandboxId>().is_ok();
     if begins && name.len() <= NAME_CHARS_MAX && name.chars().all(fits) && !taken {
         return Ok(());
     }
     let cause = format!(
         "metadata.name: {name:?} is not a valid name: at most {NAME_CHARS_MAX} letters, digits, dots, \
-         dashes and underscores, and not the id of a sandbox"
+         dashes and underscores, and neither the id of a sandbox nor a word of the API"
     );
     Err(BlaxelError::bad(cause))
 }
@@ -93,42 +109,17 @@ fn fresh_name() -> Result<String, BlaxelError> {
     Ok(format!("sandbox-{number:08x}"))
 }
 
-/// The template that an image means: one of its name, or of its last part without a tag.
-fn template(app: &App, object: &Value) -> Result<TemplateName, BlaxelError> {
-    let image = object["spec"]["runtime"]["image"].as_str().unwrap_or_default();
-    let last = image.rsplit('/').next().unwrap_or_default();
-    let last = last.split(':').next().unwrap_or_default();
-    let known = [image, last].into_iter().find_map(|word| {
-        TemplateName::new(word).ok().filter(|name| app.engine.template(name).is_some())
-    });
-    match known {
-        Some(name) => Ok(name),
-        None => default_template(app),
-    }
-}
-
-fn default_template(app: &App) -> Result<TemplateName, BlaxelError> {
-    TemplateName::new(&app.options.template)
-        .map_err(|error| BlaxelError::new(500, format!("blaxel.template: {error}")))
-}
-
-fn env(object: &Value) -> BTreeMap<String, String> {
-    let envs = object["spec"]["runtime"]["envs"].as_array();
-    let pair =
-        |env: &Value| Some((env["name"].as_str()?.to_owned(), env["value"].as_str()?.to_owned()));
-    envs.into_iter().flatten().filter_map(pair).collect()
-}
-
 /// Creates the session of a sandbox, or returns the one that another request created first.
 async fn make(
     app: &App,
     caller: Caller,
     name: String,
     object: Value,
-    template: TemplateName,
+    template: &Template,
+    env: BTreeMap<String, String>,
 ) -> Result<(Arc<NamedSession>, bool), Refusal> {
-    let mut asked = SessionRequest::of(template);
-    asked.env = env(&object);
+    let mut asked = SessionRequest::of(template.name.clone());
+    asked.env = env;
     asked.metadata = BTreeMap::from([(LABEL.to_owned(), name.clone())]);
     let made = app.engine.create_named_session(KIND, caller, &name, object, asked).await;
     made.map_err(refused)
@@ -145,7 +136,8 @@ pub(super) async fn make_own(app: &App, caller: Caller) -> Result<Arc<NamedSessi
     }
     let (name, template) = (OF_ITS_OWN.to_owned(), default_template(app)?);
     debug_assert_eq!(caller.key, OF_LISTENER);
-    let (named, _) = make(app, caller, name, json!({}), template).await?;
+    let made = make(app, caller, name, json!({}), &template, BTreeMap::new()).await;
+    let (named, _) = made?;
     Ok(named)
 }
 
@@ -157,7 +149,12 @@ pub(super) async fn create(
     let here = Here::of(request.headers(), request.uri());
     let (mut query, request) = request_body::query(request).await?;
     let may_exist = request_body::flag(&mut query, "createIfNotExist", false)?;
-    let object = object(request, app).await?;
+    let mut object = object(request, app).await?;
+    sandbox_spec::check(&object)?;
+    let template = template(app, &object)?;
+    sandbox_spec::check_memory(&object, &template)?;
+    let env = sandbox_spec::env(&object)?;
+    sandbox_spec::runtime_of(&mut object)?["memory"] = template.limits.memory_mb.into();
     let name = match object["metadata"]["name"].as_str().filter(|name| !name.is_empty()) {
         Some(name) => name.to_owned(),
         None => fresh_name()?,
@@ -168,14 +165,13 @@ pub(super) async fn create(
     let (named, is_new) = if let Some(named) = there {
         (named, false)
     } else {
-        let template = template(app, &object)?;
-        make(app, caller, name, object, template).await?
+        make(app, caller, name, object, &template, env).await?
     };
     if !is_new && !may_exist {
         let cause = format!("sandbox {:?} already exists", named.name);
         return Err(BlaxelError::new(409, cause));
     }
-    answer::ok(&shown(&named, "DEPLOYED", &here))
+    answer::ok(&view(app, caller, &named, "DEPLOYED", &here))
 }
 
 async fn object(request: Request, app: &App) -> Result<Value, BlaxelError> {
@@ -196,7 +192,25 @@ pub(super) async fn get(
 ) -> Result<Response, BlaxelError> {
     let found = app.engine.named_session(KIND, caller.key, name).await?;
     let named = found.ok_or_else(|| unknown(name))?;
-    answer::ok(&shown(&named, status(app, caller, &named), here))
+    answer::ok(&view(app, caller, &named, status(app, caller, &named), here))
+}
+
+/// The latest sandbox that has an id of its user's own, one that lives first.
+pub(super) async fn get_by_external_id(
+    app: &App,
+    caller: Caller,
+    id: &str,
+    here: &Here,
+) -> Result<Response, BlaxelError> {
+    let all = app.engine.named_sessions(KIND, caller.key).await?;
+    let of_id = all.iter().filter(|named| external_id(named) == Some(id));
+    let found = of_id.max_by_key(|named| {
+        (app.engine.is_session_alive(caller, named.session), named.created_at.0)
+    });
+    let named = found.ok_or_else(|| {
+        BlaxelError::new(404, format!("sandbox with external id {id:?} not found"))
+    })?;
+    answer::ok(&view(app, caller, named, status(app, caller, named), here))
 }
 
 pub(super) async fn list(
@@ -206,19 +220,19 @@ pub(super) async fn list(
 ) -> Result<Response, BlaxelError> {
     let here = Here::of(request.headers(), request.uri());
     let (mut query, _) = request_body::query(request).await?;
-    let limit =
-        request_body::number(&mut query, "limit", PAGE as u32)?.clamp(1, PAGE as u32) as usize;
-    let after = query.text("cursor")?.unwrap_or_default();
+    let asked = ListQuery::read(&mut query)?;
     let all = app.engine.named_sessions(KIND, caller.key).await?;
-    let mut left = all.iter().filter(|named| named.name > after);
-    let page: Vec<_> = left.by_ref().take(limit).collect();
-    let next = left.next().and(page.last()).map(|named| named.name.clone());
-    let data: Vec<_> =
-        page.iter().map(|named| shown(named, status(app, caller, named), &here)).collect();
-    let has_more = next.is_some();
+    let page = asked.page(&all, |named| status(app, caller, named));
+    let data = page.sandboxes.iter().map(|(named, status)| view(app, caller, named, status, &here));
+    let data: Vec<_> = data.collect();
+    let has_more = page.next.is_some();
     answer::ok(&json!({
         "data": data,
-        "meta": {"hasMore": has_more, "nextCursor": next.unwrap_or_default(), "total": all.len()},
+        "meta": {
+            "hasMore": has_more,
+            "nextCursor": page.next.unwrap_or_default(),
+            "total": page.total,
+        },
     }))
 }
 
@@ -230,9 +244,15 @@ pub(super) async fn update(
 ) -> Result<Response, BlaxelError> {
     let here = Here::of(request.headers(), request.uri());
     let object = object(request, app).await?;
+    if object["metadata"]["name"].as_str().is_some_and(|given| !given.is_empty() && given != name) {
+        return Err(BlaxelError::bad("metadata.name: a sandbox cannot get another name"));
+    }
+    let before = app.engine.named_session(KIND, caller.key, name).await?;
+    let before = before.ok_or_else(|| unknown(name))?;
+    let object = sandbox_spec::changed(app, &before.object, object)?;
     let changed = app.engine.update_named_session(KIND, caller, name, object).await;
     let named = changed.map_err(refused)?.ok_or_else(|| unknown(name))?;
-    answer::ok(&shown(&named, status(app, caller, &named), &here))
+    answer::ok(&view(app, caller, &named, status(app, caller, &named), &here))
 }
 
 pub(super) async fn remove(
@@ -243,7 +263,7 @@ pub(super) async fn remove(
 ) -> Result<Response, BlaxelError> {
     let ended = app.engine.end_named_session(KIND, caller, name).await;
     let named = ended.map_err(refused)?.ok_or_else(|| unknown(name))?;
-    answer::ok(&shown(&named, "TERMINATED", here))
+    answer::ok(&view(app, caller, &named, TERMINATED, here))
 }
 
 #[cfg(test)]
@@ -262,6 +282,7 @@ mod tests {
             ("a/b", false),
             ("a b", false),
             ("sandboxes", false),
+            ("volumes", false),
             ("00000000-0000-0000-0000-000000000007", false),
             (&"x".repeat(NAME_CHARS_MAX + 1), false),
         ] {
@@ -285,7 +306,7 @@ mod tests {
         };
         let mut headers = HeaderMap::new();
         headers.insert(HOST, "localhost:7600".parse().unwrap());
-        let sandbox_view = shown(&named, "DEPLOYED", &Here::of(&headers, &Uri::default()));
+        let sandbox_view = shown(&named, "DEPLOYED", &Here::of(&headers, &Uri::default()), None);
         assert_eq!(sandbox_view["metadata"]["url"], "http://localhost:7600/compat/blaxel/my-app");
         assert_eq!(sandbox_view["metadata"]["labels"], json!({"a": "b"}));
         assert_eq!(
@@ -293,16 +314,7 @@ mod tests {
             (&json!("DEPLOYED"), &json!({}))
         );
         headers.insert("x-forwarded-proto", "https".parse().unwrap());
-        let sandbox_view = shown(&named, "DEPLOYED", &Here::of(&headers, &Uri::default()));
+        let sandbox_view = shown(&named, "DEPLOYED", &Here::of(&headers, &Uri::default()), None);
         assert_eq!(sandbox_view["metadata"]["url"], "https://localhost:7600/compat/blaxel/my-app");
-    }
-
-    #[test]
-    fn sandbox_environment_is_read_from_where_clients_put_it() {
-        let object = json!({"spec": {"runtime": {"envs": [
-            {"name": "A", "value": "1"}, {"name": "B"}, "nonsense",
-        ]}}});
-        assert_eq!(env(&object), BTreeMap::from([("A".to_owned(), "1".to_owned())]));
-        assert_eq!(env(&json!({})), BTreeMap::new());
     }
 }

@@ -39,7 +39,9 @@ const STALL: Duration = Duration::from_mins(1);
 /// How often the key is checked.
 const LOOK: Duration = Duration::from_secs(15);
 const STOP_GRACE_MS: u64 = 2_000;
-const SHELL: &str = "if command -v bash >/dev/null 2>&1; then exec bash; else exec sh; fi";
+/// The shell that `SHELL` names, or else the best there is, which `SHELL` then names.
+const SHELL: &str = "case \"${SHELL:-}\" in ''|/bin/sh) SHELL=$(command -v bash || command -v sh);; esac; \
+                     export SHELL; exec \"$SHELL\"";
 
 /// How many viewers each terminal has, and how often that changed.
 #[derive(Default)]

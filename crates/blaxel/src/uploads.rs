@@ -31,9 +31,9 @@ fn refused(id: &str, error: UploadError) -> BlaxelError {
     match error {
         UploadError::Unknown => no_upload(id),
         UploadError::NoParts => BlaxelError::bad("no parts given"),
-        UploadError::Missing(number) => BlaxelError::new(500, format!("part {number} is missing")),
+        UploadError::Missing(number) => BlaxelError::bad(format!("part {number} is missing")),
         UploadError::OtherEtag(number) => {
-            BlaxelError::new(500, format!("part {number} has a different etag"))
+            BlaxelError::bad(format!("part {number} has a different etag"))
         }
         UploadError::Refused(refusal) => unwritten(refusal),
     }
@@ -67,18 +67,11 @@ pub(super) async fn part(
     let (mut query, request) = request_body::query(request).await?;
     let number = query.text("partNumber")?.and_then(|text| text.parse::<u32>().ok());
     let number = number.filter(|number| (1..=UPLOAD_PARTS_MAX).contains(number));
-    // Both are an error of the server in Blaxel, and clients expect that.
     let Some(number) = number else {
         let cause = format!("partNumber must be from 1 to {UPLOAD_PARTS_MAX}");
-        return Err(BlaxelError::new(500, cause));
+        return Err(BlaxelError::bad(cause));
     };
-    let unknown = |error| match error {
-        UploadError::Unknown => no_upload(id).with_status(500),
-        UploadError::NoParts
-        | UploadError::Missing(_)
-        | UploadError::OtherEtag(_)
-        | UploadError::Refused(_) => refused(id, error),
-    };
+    let unknown = |error| refused(id, error);
     let engine = &target.app.engine;
     let used = target.begin(UseKind::Files).await?;
     if engine.upload(used.sandbox(), id).is_none() {

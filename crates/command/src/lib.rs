@@ -5,3 +5,4 @@ pub mod duration;
 pub mod failure;
 pub mod native;
 pub mod output;
+pub mod plain_text;

@@ -9,6 +9,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::failure::Failure;
+use crate::plain_text::plain_lines;
 
 /// When to use colours.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
@@ -130,7 +131,8 @@ impl Output {
     /// Writes an error message.
     pub fn complain(&self, text: &str) {
         let name = self.stderr.paint(Paint::Bad, "shoal:");
-        self.stderr.write(format!("{name} {text}\n").as_bytes());
+        // A cause may name files and programs of a sandbox.
+        self.stderr.write(format!("{name} {}\n", plain_lines(text)).as_bytes());
     }
 
     /// Writes a note: what happened to a program, or to the command.

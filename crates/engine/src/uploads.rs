@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use model::{ErrorCode, Refusal, SandboxId, Wall};
-use runtime::FileWriter;
+use runtime::{EntryKind, FileWriter, Page};
 use sha2::{Digest as _, Sha256};
 use tokio::io::AsyncWriteExt as _;
 
@@ -16,6 +16,8 @@ use crate::{Caller, Engine, Use};
 
 /// Where parts are until they are joined.
 const PLACE: &str = "/workspace/.shoal-uploads";
+/// The name of that directory. It is ours: lists, searches, watches and archives leave it out.
+pub(crate) const PLACE_NAME: &str = ".shoal-uploads";
 /// The highest number that a part may have.
 pub const UPLOAD_PARTS_MAX: u32 = 10_000;
 /// Of all keys; one key alone cannot take them all.
@@ -281,6 +283,20 @@ impl Engine {
         // Other uploads may have parts there.
         let _ = used.remove(PLACE, false).await;
     }
+}
+
+/// Removes our directory from a page. Says after which name the next page begins, if nothing is
+/// left of this one and there is a next.
+pub(crate) fn hide_place(page: &mut Page) -> Option<Vec<u8>> {
+    let last = page.entries.last().map(|entry| entry.name.clone());
+    page.entries
+        .retain(|entry| entry.kind != EntryKind::Directory || entry.name != PLACE_NAME.as_bytes());
+    last.filter(|_| page.more && page.entries.is_empty())
+}
+
+/// Whether a path is our directory, or beneath it.
+pub(crate) fn is_in_place(path: &[u8]) -> bool {
+    path.split(|byte| *byte == b'/').any(|name| name == PLACE_NAME.as_bytes())
 }
 
 /// Whether a refusal only says that the sandbox is gone.

@@ -24,6 +24,7 @@ use crate::instance_ends::EndWatch;
 use crate::keys::Caller;
 use crate::sandboxes::unexpected;
 use crate::state_loss;
+use crate::uploads;
 
 /// A requested use. The use ends when this is dropped, however far it came.
 struct UseGuard {
@@ -253,7 +254,7 @@ impl Use {
         self.within(writer.finish()).await
     }
 
-    /// Part of a directory.
+    /// Part of a directory, without parts of uploads.
     #[boxed]
     pub async fn list_files(
         &self,
@@ -261,7 +262,11 @@ impl Use {
         after: Option<&[u8]>,
         limit: u32,
     ) -> Result<Page, Refusal> {
-        self.within(self.inside().list_files(path, after, limit)).await
+        let mut page = self.within(self.inside().list_files(path, after, limit)).await?;
+        while let Some(after) = uploads::hide_place(&mut page) {
+            page = self.within(self.inside().list_files(path, Some(&after), limit)).await?;
+        }
+        Ok(page)
     }
 
     /// Describes a file, without following a last link.
@@ -311,16 +316,20 @@ impl Use {
         self.within(self.inside().remove(path, recursive)).await
     }
 
-    /// Looks for files beneath a directory.
+    /// Looks for files beneath a directory, but not among parts of uploads.
     #[boxed]
     pub async fn find(&self, query: &FindQuery) -> Result<Found, Refusal> {
-        self.within(self.inside().find(query)).await
+        let mut query = query.clone();
+        query.exclude_directories.push(uploads::PLACE_NAME.to_owned());
+        self.within(self.inside().find(&query)).await
     }
 
-    /// Looks for a text in files beneath a directory.
+    /// Looks for a text in files beneath a directory, but not in parts of uploads.
     #[boxed]
     pub async fn search(&self, query: &SearchQuery) -> Result<Searched, Refusal> {
-        self.within(self.inside().search(query)).await
+        let mut query = query.clone();
+        query.exclude_directories.push(uploads::PLACE_NAME.to_owned());
+        self.within(self.inside().search(&query)).await
     }
 
     /// Watches a directory; done when the watch is armed.
@@ -331,7 +340,12 @@ impl Use {
 
     /// The next change that a watch reports; none when the watched directory is gone.
     pub async fn next_change(&self, watch: &mut FileWatch) -> Result<Option<FileChange>, Refusal> {
-        self.within(watch.next()).await
+        loop {
+            match self.within(watch.next()).await? {
+                Some(change) if uploads::is_in_place(&change.path) => {}
+                other => return Ok(other),
+            }
+        }
     }
 
     /// The ports on which programs in the sandbox listen.

@@ -17,8 +17,10 @@ pub(super) struct Names {
     pub(super) all: &'static str,
 }
 
-/// Replaces the only place where `old` is, or all of them; and says how many there were.
+/// Replaces the only place where `old` is in the text of a file, or all of them; and says how many
+/// there were.
 pub(super) fn replaced(
+    path: &str,
     text: &str,
     old: &str,
     new: &str,
@@ -27,22 +29,27 @@ pub(super) fn replaced(
 ) -> Result<(String, u64), Refused> {
     let Names { old: field, new: other, all: flag } = names;
     if old.is_empty() {
-        return Err(Refused::invalid(field, format!("{field}: is empty")));
+        return Err(Refused::invalid(field, format!("{field} must not be empty")));
     }
     if old == new {
-        return Err(Refused::invalid(other, format!("{other}: is the same as {field}")));
+        return Err(Refused::invalid(other, format!("{field} and {other} are identical")));
     }
     let count = text.matches(old).count() as u64;
     match count {
-        0 => Err(Refused::invalid(field, format!("{field}: does not occur in the file"))),
+        0 => {
+            let cause = format!(
+                "{field} not found in {path}: read the file again, and copy the text exactly"
+            );
+            Err(Refused::invalid(field, cause))
+        }
         2.. if !all => {
             let cause = format!(
-                "{field}: occurs {count} times in the file; include more of the surrounding text, or set {flag}"
+                "{field} matches {count} locations in {path}: include more of the surrounding text, or set {flag}"
             );
             Err(Refused::invalid(field, cause))
         }
         _ if text.len() as u64 + count * new.len() as u64 > RESULT_BYTES_MAX => {
-            let cause = format!("the file would have more than {RESULT_BYTES_MAX} bytes");
+            let cause = format!("{path} would have more than {RESULT_BYTES_MAX} bytes");
             Err(Refused::new(ErrorCode::TooLarge, cause))
         }
         _ => Ok((text.replace(old, new), count)),
@@ -58,7 +65,7 @@ mod tests {
     #[test]
     fn edited_file_does_not_grow_without_bound() {
         let (text, new) = ("a".repeat(1 << 20), "b".repeat(64));
-        let refused = replaced(&text, "a", &new, true, NAMES).unwrap_err();
+        let refused = replaced("/f", &text, "a", &new, true, NAMES).unwrap_err();
         assert_eq!(refused.refusal.code, ErrorCode::TooLarge);
     }
 
@@ -73,10 +80,27 @@ mod tests {
             ("a", "", "x", true, Err("old")),
             ("a", "a", "a", false, Err("new")),
         ] {
-            let done = replaced(text, old, new, all, NAMES);
+            let done = replaced("/f", text, old, new, all, NAMES);
             let done = done.as_ref().map(|(text, count)| (text.as_str(), *count));
             let blamed = done.map_err(|refused| refused.field.as_deref().unwrap_or_default());
             assert_eq!(blamed, expected, "{text:?} {old:?} {new:?} {all}");
+        }
+    }
+
+    #[test]
+    fn refused_edit_names_the_file_the_argument_and_what_to_do() {
+        for (text, old, cause) in [
+            ("a", "b", "old not found in /f: read the file again, and copy the text exactly"),
+            (
+                "b b",
+                "b",
+                "old matches 2 locations in /f: include more of the surrounding text, or set all",
+            ),
+            ("a", "", "old must not be empty"),
+            ("a", "x", "old and new are identical"),
+        ] {
+            let refused = replaced("/f", text, old, "x", false, NAMES).unwrap_err();
+            assert_eq!(refused.refusal.cause, cause);
         }
     }
 }

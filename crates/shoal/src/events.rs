@@ -9,6 +9,7 @@ use wire::Event;
 
 use crate::failure::Failure;
 use crate::output::{Output, Paint};
+use crate::plain_text::plain;
 use crate::server::{Server, cannot};
 
 /// Events per request.
@@ -143,5 +144,5 @@ fn details(event: &Value) -> String {
             format!("{name}={value}")
         }
     });
-    words.collect::<Vec<_>>().join(" ").replace(char::is_control, " ")
+    plain(&words.collect::<Vec<_>>().join(" "))
 }

@@ -8,6 +8,7 @@ use wire::FileEvent;
 
 use crate::failure::Failure;
 use crate::output::{Output, Paint};
+use crate::plain_text::plain;
 use crate::server::{Server, cannot};
 
 const WORKSPACE: &str = "/workspace";
@@ -119,11 +120,6 @@ pub(crate) struct Watch {
     server: Server,
 }
 
-/// The name of a file, without characters that would break the line.
-fn shown(path: &str) -> String {
-    path.replace(char::is_control, "?")
-}
-
 pub(crate) fn find(arguments: &Find, output: &Output) -> Result<ExitCode, Failure> {
     let filter = FileFilter {
         kinds: arguments.kind.clone(),
@@ -142,7 +138,7 @@ pub(crate) fn find(arguments: &Find, output: &Output) -> Result<ExitCode, Failur
         return Ok(ExitCode::SUCCESS);
     }
     for file in &found.files {
-        output.say(&shown(&file.path));
+        output.say(&plain(&file.path));
     }
     if found.truncated {
         output.note("there are more results; raise --limit to see them");
@@ -165,8 +161,8 @@ pub(crate) fn grep(arguments: &Grep, output: &Output) -> Result<ExitCode, Failur
         output.say_value(&hits)?;
     } else {
         for hit in &hits.matches {
-            let place = output.paint(Paint::Strong, &format!("{}:{}", shown(&hit.path), hit.line));
-            output.say(&format!("{place}:{}", hit.text.replace(char::is_control, " ")));
+            let place = output.paint(Paint::Strong, &format!("{}:{}", plain(&hit.path), hit.line));
+            output.say(&format!("{place}:{}", plain(&hit.text.replace('\t', " "))));
         }
         if hits.truncated {
             output.note("there are more results; raise --limit to see them");
@@ -203,7 +199,7 @@ fn print_change(event: &FileEvent, json: bool, output: &Output) -> Result<(), Fa
         | FileEvent::Renamed(file)
         | FileEvent::About(file) => {
             let slash = if file.directory { "/" } else { "" };
-            output.say(&format!("{:8} {}{slash}", event.name(), shown(&file.path)));
+            output.say(&format!("{:8} {}{slash}", event.name(), plain(&file.path)));
         }
         FileEvent::Lost => output.note("changes came too fast: some are missing"),
         FileEvent::Gone => output.note("the directory was removed"),

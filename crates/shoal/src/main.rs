@@ -38,7 +38,7 @@ mod workspace_placement;
 
 use std::process::ExitCode;
 
-use command::{duration, failure, native, output};
+use command::{duration, failure, native, output, plain_text};
 
 use crate::cli::{Cli, Verb};
 use crate::failure::Failure;

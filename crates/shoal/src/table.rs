@@ -1,6 +1,7 @@
 //! Tables for people. Scripts use `--json`.
 
 use crate::output::{Output, Paint};
+use crate::plain_text::plain;
 
 const GAP: &str = "  ";
 
@@ -17,9 +18,7 @@ impl Table {
     }
 
     pub(crate) fn row(&mut self, cells: impl IntoIterator<Item = String>) {
-        // Control characters in names must not break the table.
-        let plain = |cell: String| cell.replace(char::is_control, " ");
-        self.rows.push(cells.into_iter().map(plain).collect());
+        self.rows.push(cells.into_iter().map(|cell| plain(&cell)).collect());
     }
 
     fn lines(&self) -> Vec<String> {
@@ -60,6 +59,6 @@ mod tests {
         let mut table = Table::new(&["NAME", "N"]);
         table.row(["grün".to_owned(), "1".to_owned()]);
         table.row(["a\nb\u{1b}[31m".to_owned(), String::new()]);
-        assert_eq!(table.lines(), ["NAME      N", "grün      1", "a b [31m"]);
+        assert_eq!(table.lines(), ["NAME            N", "grün            1", "a\\nb\\u{1b}[31m"]);
     }
 }

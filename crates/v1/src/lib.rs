@@ -16,6 +16,7 @@ mod file_metadata;
 mod file_search;
 mod file_watch;
 mod files;
+mod half_open;
 mod harness;
 mod harness_lines;
 mod images;
@@ -23,6 +24,7 @@ mod keep_alive;
 mod keys;
 mod log_stream;
 mod log_text;
+mod no_fields;
 mod node;
 mod pools;
 mod ports;
@@ -47,6 +49,7 @@ use std::io::Read as _;
 
 use axum::Router;
 use axum::handler::Handler as _;
+use axum::middleware::from_fn_with_state;
 use flate2::read::DeflateDecoder;
 use http::HeaderMap;
 use http::header::ACCEPT;
@@ -120,10 +123,15 @@ pub fn router(app: &App, others: Router) -> Router {
     for route in routes() {
         // A proxied request may have a body, whatever its method.
         let is_any = route.method == Verb::Any;
-        let takes_body = is_any || route.operation.takes != Takes::Nothing;
-        let front = front(route.path, route.needs, takes_body);
-        let handler =
-            if is_any { route.handler.layer(front) } else { route.handler.route_layer(front) };
+        let takes_nothing = route.operation.takes == Takes::Nothing;
+        let may_be_empty = route.method == Verb::Post && takes_nothing;
+        let front = front(route.path, route.needs, is_any || may_be_empty || !takes_nothing);
+        let handler = if may_be_empty {
+            route.handler.route_layer(from_fn_with_state(app.clone(), no_fields::accept))
+        } else {
+            route.handler
+        };
+        let handler = if is_any { handler.layer(front) } else { handler.route_layer(front) };
         router = route.also.iter().fold(router, |router, also| router.route(also, handler.clone()));
         router = router.route(route.path, handler);
     }

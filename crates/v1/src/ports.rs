@@ -15,6 +15,7 @@ use tokio::time::timeout;
 use wire::{PortEntry, PortList, ProcessRequest};
 
 use crate::exec::USING;
+use crate::half_open::HalfOpen;
 use crate::use_routes::{TARGETS, TargetSpec};
 use web::answer;
 use web::app::App;
@@ -160,6 +161,7 @@ async fn forward(
     let used = id.begin(&app, caller, UseKind::Port).await?;
     let inside = dial(&used, port).await?;
     let slot = app.long_lived.begin(caller.key)?;
+    let inside = HalfOpen::new(inside);
     Tunnel { app, caller, used, slot }.open(client, ready(Some(inside)));
     let mut response = Response::new(Body::empty());
     *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;

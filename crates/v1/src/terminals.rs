@@ -28,8 +28,9 @@ const COLUMNS: u64 = 80;
 const MESSAGE_BYTES_MAX: usize = 256 << 10;
 /// How much of what was written before is shown first.
 const REPLAYED_BYTES: u64 = 64 << 10;
-/// The best shell there is.
-const SHELL: &str = "if command -v bash >/dev/null 2>&1; then exec bash; else exec sh; fi";
+/// The shell that `SHELL` names, or else the best there is, which `SHELL` then names.
+const SHELL: &str = "case \"${SHELL:-}\" in ''|/bin/sh) SHELL=$(command -v bash || command -v sh);; esac; \
+                     export SHELL; exec \"$SHELL\"";
 const TERM: &str = "xterm-256color";
 
 pub(super) fn routes() -> Vec<Route> {

@@ -168,6 +168,29 @@ async fn a_log_is_followed_while_its_process_is_fed() {
 }
 
 #[tokio::test]
+async fn a_log_that_is_only_observed_thaws_nothing_however_it_is_followed() {
+    let stage = Stage::start().await;
+    let (_, id) = stage.checkout().await;
+    let made = start(&stage, &id, json!({"command": "cat", "stdin_open": true})).await;
+    let logs = format!("{}/logs", one(&id, &made));
+    let sandbox = format!("/v1/sandboxes/{id}");
+    for (query, accept) in [
+        ("?observe=true", "text/event-stream"),
+        ("?observe=true", "application/x-ndjson"),
+        ("?observe=true&follow=true", "text/plain"),
+        ("", "text/event-stream"),
+    ] {
+        stage.call("POST", &format!("{sandbox}/freeze"), Value::Null).await.expect(200);
+        let mut follow = stage.connect().await;
+        let (path, headers) = (format!("{logs}{query}"), format!("accept: {accept}\r\n"));
+        follow.send(request(&stage.admin, "GET", &path, &headers, b"")).await;
+        assert_eq!(follow.head().await.status, 200);
+        let view = stage.get(&sandbox).await.expect(200);
+        assert_eq!(view["frozen"], !query.is_empty(), "{query} {accept}");
+    }
+}
+
+#[tokio::test]
 async fn process_start_waits_for_its_own_ports_only() {
     let stage = Stage::start().await;
     let (_, id) = stage.checkout().await;

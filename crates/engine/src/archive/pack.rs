@@ -14,6 +14,7 @@ use tar_stream::{Kind, NewEntry, end, padding};
 use tokio::io::AsyncReadExt as _;
 
 use super::sandbox_files::Files;
+use crate::uploads::PLACE_NAME;
 
 const LIST: u32 = 500;
 const READ_BYTES: usize = 128 * 1024;
@@ -101,6 +102,12 @@ const fn settable(mode: u32) -> u32 {
 
 const fn opened(mode: u32) -> u32 {
     settable(mode) | 0o500
+}
+
+/// Whether an entry is where parts of uploads are: an upload ends with its sandbox.
+fn is_of_uploads(root: &str, above: &str, name: &str) -> bool {
+    let is_workspace = above.is_empty() || root.is_empty() && above == "workspace/";
+    is_workspace && name == PLACE_NAME
 }
 
 /// The result of reading something that was listed.
@@ -219,6 +226,7 @@ impl<F: Files> Packing<F> {
             let path = String::from_utf8(entry.name.clone());
             let above = directory.path.clone();
             return match path {
+                Ok(name) if is_of_uploads(&self.root, &above, &name) => Ok(()),
                 Ok(name) => self.put(&entry, format!("{above}{name}")).await,
                 Err(error) => {
                     let name = String::from_utf8_lossy(error.as_bytes()).into_owned();

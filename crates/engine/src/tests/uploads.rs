@@ -1,10 +1,12 @@
 //! Files in parts: joined in order, aborted, expired, and left by clients that go away.
 
 use model::{ErrorCode, SandboxId};
+use runtime::{FindQuery, SearchQuery, WatchQuery};
 use tokio::io::AsyncReadExt as _;
 
 use super::node::{ALICE, Node, config};
 use super::session_names::cut;
+use crate::archive::Packing;
 use crate::{UPLOAD_PARTS_MAX, UploadError, Use, UseKind};
 
 async fn write(node: &Node, used: &Use, id: &str, number: u32, text: &str) -> String {
@@ -87,6 +89,51 @@ async fn upload_of_an_earlier_run_is_removed_and_an_open_one_is_not() {
         write(&node, &used, &id, 1, "part").await;
     }
     assert_eq!(node.engine.uploads(used.sandbox()).len(), 3);
+}
+
+#[tokio::test(start_paused = true)]
+async fn upload_parts_are_in_no_list_search_watch_or_archive() {
+    let node = Node::start(config()).await;
+    let used = node.engine.use_sandbox(ALICE, sandbox(&node).await, UseKind::Files).await.unwrap();
+    let id = node.engine.begin_upload(ALICE, &used, "/workspace/a", None).await.unwrap();
+    let query = WatchQuery { path: "/workspace".to_owned(), recursive: true };
+    let mut watch = used.watch(&query).await.unwrap();
+    write(&node, &used, &id, 1, "needle").await;
+    for name in [".a", ".shoal-uploads-not", "z"] {
+        let mut writer = used.write_file(&format!("/workspace/{name}"), None).await.unwrap();
+        tokio::io::AsyncWriteExt::write_all(&mut writer, b"needle").await.unwrap();
+        used.finish_file(writer).await.unwrap();
+    }
+    // Pages of one: the directory of the parts is a page of its own.
+    let (mut names, mut after) = (Vec::new(), None::<Vec<u8>>);
+    loop {
+        let page = used.list_files("/workspace", after.as_deref(), 1).await.unwrap();
+        after = page.entries.last().map(|entry| entry.name.clone());
+        names.extend(page.entries.into_iter().map(|entry| entry.name));
+        if !page.more {
+            break;
+        }
+    }
+    assert_eq!(names, [&b".a"[..], b".shoal-uploads-not", b"z"]);
+    let find = FindQuery { path: "/workspace".to_owned(), max_results: 9, ..FindQuery::default() };
+    let found = used.find(&find).await.unwrap();
+    assert_eq!(found.entries.len(), 3, "{found:?}");
+    let text = SearchQuery {
+        path: "/workspace".to_owned(),
+        text: "needle".to_owned(),
+        max_results: 9,
+        ..SearchQuery::default()
+    };
+    assert_eq!(used.search(&text).await.unwrap().matches.len(), 3);
+    let change = used.next_change(&mut watch).await.unwrap().unwrap();
+    assert_eq!(String::from_utf8_lossy(&change.path), "/workspace/.a");
+    let mut packing = Packing::start(used, "/workspace", 3).await.unwrap();
+    let mut archive = Vec::new();
+    while let Some(piece) = packing.next_piece().await.unwrap() {
+        archive.extend(piece);
+    }
+    let archive = String::from_utf8_lossy(&archive).into_owned();
+    assert!(archive.contains("needle") && !archive.contains("part-1"), "{archive}");
 }
 
 #[tokio::test(start_paused = true)]

@@ -54,7 +54,8 @@ pub(super) fn tools() -> Vec<Tool<UseTarget>> {
         Tool::new(
             changes(
                 "fsEditFile",
-                "Replace a text in a file. It must occur exactly once, unless replaceAll is set.",
+                "Replace a text in a file that exists; prefer it to fsWriteFile for changes. oldString must occur exactly once, \
+                 unless replaceAll is set: include enough of the surrounding text. The file keeps its permissions.",
             ),
             edit_file,
         ),
@@ -266,11 +267,11 @@ fn permissions(text: &str) -> Result<u32, Refused> {
 struct EditFile {
     /// Its path.
     path: String,
-    /// The text to replace, exactly as it is in the file.
+    /// The text to replace, exactly as it is in the file. Not empty.
     old_string: String,
-    /// The new text.
+    /// The new text, which must differ; an empty one deletes the old text.
     new_string: String,
-    /// Replace every occurrence.
+    /// Replace every occurrence; false by default.
     #[serde(default)]
     replace_all: Option<bool>,
 }
@@ -291,7 +292,7 @@ async fn edit_file(call: Call<UseTarget>, asked: EditFile) -> Result<Edited, Ref
     let names = Names { old: "oldString", new: "newString", all: "replaceAll" };
     let all = asked.replace_all.unwrap_or(false);
     let (text, occurrences_replaced) =
-        edit::replaced(&text, &asked.old_string, &asked.new_string, all, names)?;
+        edit::replaced(&path, &text, &asked.old_string, &asked.new_string, all, names)?;
     text_file::write(&used, &path, text.as_bytes(), None).await?;
     Ok(Edited { path, occurrences_replaced })
 }

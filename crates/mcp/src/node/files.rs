@@ -179,7 +179,7 @@ async fn edit_file(call: Call<Node>, asked: EditFile) -> Result<Edited, Refused>
     let (_, text) = text_file::read_text(&used, &path).await?;
     let names = Names { old: "old_text", new: "new_text", all: "replace_all" };
     let (text, replaced) =
-        edit::replaced(&text, &asked.old_text, &asked.new_text, asked.replace_all, names)?;
+        edit::replaced(&path, &text, &asked.old_text, &asked.new_text, asked.replace_all, names)?;
     text_file::write(&used, &path, text.as_bytes(), None).await?;
     Ok(Edited { path, replaced })
 }

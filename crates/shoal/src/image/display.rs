@@ -4,6 +4,7 @@ use images::{Collected, Progress};
 use wire::{Image, Time};
 
 use crate::output::{Output, Paint};
+use crate::plain_text::plain;
 use crate::relative_time;
 use crate::table::Table;
 
@@ -66,8 +67,7 @@ pub(super) fn one(image: &Image, output: &Output) {
     });
     for (word, text) in said.chain(layers) {
         let word = output.paint(Paint::Faint, &format!("{word:>11}"));
-        // Control characters in an image must not break the line.
-        output.say(&format!("{word}  {}", text.replace(char::is_control, " ")));
+        output.say(&format!("{word}  {}", plain(&text)));
     }
 }
 

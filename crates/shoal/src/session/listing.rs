@@ -11,6 +11,7 @@ use super::arguments::{ListArgs, SessionArgs};
 use super::last_sandbox::LastSandbox;
 use crate::failure::Failure;
 use crate::output::{Output, Paint};
+use crate::plain_text::plain;
 use crate::relative_time;
 use crate::server::cannot;
 use crate::table::Table;
@@ -128,7 +129,7 @@ pub(super) fn show(shown: &SessionArgs, output: &Output) -> Result<ExitCode, Fai
         output.say(&format!("{}  {value}", output.paint(Paint::Strong, &format!("{name:<11}"))));
     }
     for (name, value) in &session.metadata {
-        let word = format!("{name}={value}").replace(char::is_control, " ");
+        let word = plain(&format!("{name}={value}"));
         output.say(&format!("{}  {word}", output.paint(Paint::Strong, "metadata   ")));
     }
     Ok(ExitCode::SUCCESS)

@@ -9,6 +9,7 @@ use wire::LogLine;
 use super::arguments::LogsArgs;
 use crate::failure::Failure;
 use crate::output::{Output, Paint};
+use crate::plain_text::plain;
 use crate::server::cannot;
 
 /// Pause between two requests for new lines.
@@ -41,7 +42,7 @@ fn print_line(line: &LogLine, json: bool, output: &Output) -> Result<(), Failure
         return Ok(());
     }
     let stream = output.paint(Paint::Faint, line.stream.as_str());
-    let text = line.text.replace(char::is_control, " ");
+    let text = plain(&line.text.replace('\t', " "));
     output.say(&format!("{:>6}  {}  {stream}  {text}", line.id, line.at));
     Ok(())
 }

@@ -18,6 +18,7 @@ mod disk;
 mod doctor;
 mod encryption_at_rest;
 mod full_disk;
+mod guides;
 mod images;
 mod mounts;
 mod process_retention;

@@ -1,5 +1,5 @@
 //! The output of a process: a page as JSON, all of it as bytes, or followed. Only following a
-//! running process is a use; the rest is read from disk and thaws nothing.
+//! running process without `observe` is a use; the rest is read from disk and thaws nothing.
 
 use axum::extract::State;
 use axum::response::Response;
@@ -87,7 +87,7 @@ pub(super) async fn logs(
             page(&app, caller, id, &of, asked).await
         }
         Form::Raw(kind) if follow => {
-            let used = watching(&app, caller, id, &record).await?;
+            let used = watching(&app, caller, id, &record, observe).await?;
             let follow =
                 app.engine.follow_log(caller, id, &of, wanted, offset.unwrap_or(0)).await?;
             Ok(bytes_of(kind, RawLog::new(app, caller, follow, used)?))
@@ -98,7 +98,7 @@ pub(super) async fn logs(
             Ok(bytes_of(kind, part))
         }
         Form::Followed(format) => {
-            let used = watching(&app, caller, id, &record).await?;
+            let used = watching(&app, caller, id, &record, observe).await?;
             let follow =
                 app.engine.follow_log(caller, id, &of, wanted, offset.unwrap_or(0)).await?;
             let text = LogText::new(wanted != OutputSelection::Both);
@@ -111,15 +111,18 @@ pub(super) async fn logs(
     }
 }
 
-/// A use while a client follows a running process.
+/// A use while a client follows a running process. One that only observes it gets what is written
+/// while the sandbox is awake, and keeps it neither awake nor thaws it.
 async fn watching(
     app: &App,
     caller: Caller,
     id: SandboxId,
     record: &ProcessRecord,
+    observe: bool,
 ) -> Result<Option<engine::Use>, Refused> {
     match record.end {
         Some(_) => Ok(None),
+        None if observe => Ok(None),
         None => UseTarget::from(id).begin(app, caller, UseKind::Stream).await.map(Some),
     }
 }

@@ -29,11 +29,13 @@ from ._errors import (
 from ._files import Files
 from ._pipes import StdinPipe, StdoutPipe
 from ._pool import Checkout, Pool
+from ._processes import Processes
 from ._sync_box import SyncBox
 from ._sync_files import SyncFiles
 from ._sync_pipes import SyncStdinPipe, SyncStdoutPipe
 from ._sync_pool import SyncCheckout, SyncPool
-from ._types import FileEntry, Lease, Result
+from ._sync_processes import SyncProcesses
+from ._types import FileEntry, Lease, Log, Process, Result
 
 __all__ = [
     "Box",
@@ -48,12 +50,15 @@ __all__ = [
     "LaunchError",
     "Lease",
     "LeaseLost",
+    "Log",
     "NoHarness",
     "NotAllowed",
     "OutOfMemory",
     "PathNotFound",
     "Pool",
     "PoolExhausted",
+    "Process",
+    "Processes",
     "ProgramFailed",
     "ReadyTimeout",
     "Result",
@@ -65,6 +70,7 @@ __all__ = [
     "SyncCheckout",
     "SyncFiles",
     "SyncPool",
+    "SyncProcesses",
     "SyncStdinPipe",
     "SyncStdoutPipe",
     "Timeout",

@@ -11,6 +11,7 @@ from ._calls import Command, Data
 from ._files import Files
 from ._http import Http
 from ._pipes import Harness, StdinPipe, StdoutPipe
+from ._processes import Processes
 from ._types import Lease, Result
 
 DEFAULT_PYTHON = "python3"
@@ -31,8 +32,8 @@ class Held:
 class Box:
     """A sandbox that is yours until it is returned.
 
-    ``run`` runs Python, ``exec`` anything else, ``files`` are its files, ``stdin_pipe`` and ``stdout_pipe``
-    lead to the template's harness.
+    ``run`` runs Python, ``exec`` anything else, ``files`` are its files, ``processes`` those that run on,
+    ``stdin_pipe`` and ``stdout_pipe`` lead to the template's harness.
     """
 
     def __init__(self, http: Http, held: Held, give_back: Callable[[Held], Awaitable[None]]) -> None:
@@ -40,6 +41,7 @@ class Box:
         self._held = held
         self._give_back = give_back
         self.files = Files(http, held.lease.sandbox_id)
+        self.processes = Processes(http, held.lease.sandbox_id)
         self.stdin_pipe = StdinPipe(held.harness)
         self.stdout_pipe = StdoutPipe(held.harness)
 

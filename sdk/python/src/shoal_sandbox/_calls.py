@@ -19,7 +19,7 @@ from urllib.parse import quote
 import httpx
 
 from ._errors import ConnectionFailed, InvalidArgument, ShoalError, Timeout, is_not_done, of_problem
-from ._types import FileEntry, Lease, Result
+from ._types import FileEntry, Lease, Log, Process, Result
 
 # A program that does not say how long it may take has at most as long as any may.
 _PROGRAM_S_MAX = 86_400.0
@@ -245,6 +245,78 @@ def python(python: str, code: str, args: Sequence[str]) -> tuple[list[str], str 
 def result_of(response: httpx.Response) -> Result:
     """The result of a program."""
     return Result.read(_body(response))
+
+
+# Processes
+
+
+def _processes(sandbox: str, rest: str = "") -> str:
+    return f"/v1/sandboxes/{sandbox}/processes{rest}"
+
+
+def _one(process: str, rest: str = "") -> str:
+    return f"/{quote(process, safe='')}{rest}"
+
+
+def start_process(
+    sandbox: str,
+    command: Command,
+    *,
+    name: str | None,
+    env: Mapping[str, str] | None,
+    cwd: str | None,
+    keep_alive: bool,
+    timeout: int | None,
+) -> Call:
+    value: dict[str, Any] = {"name": name, "env": dict(env) if env else None, "cwd": cwd}
+    value["command" if isinstance(command, str) else "argv"] = (
+        command if isinstance(command, str) else list(command)
+    )
+    value["keep_alive"] = keep_alive
+    value["timeout_s"] = timeout
+    return _json("POST", _processes(sandbox), value)
+
+
+def _flags(**given: bool) -> dict[str, str]:
+    return {name: "true" for name, is_on in given.items() if is_on}
+
+
+def read_process(sandbox: str, process: str, observe: bool) -> Call:
+    path = _processes(sandbox, _one(process))
+    return Call("GET", path, query=_flags(observe=observe), repeatable=True)
+
+
+def list_processes(sandbox: str, before: int | None, running: bool, observe: bool) -> Call:
+    query = _flags(running=running, observe=observe)
+    if before is not None:
+        query["before"] = str(before)
+    return Call("GET", _processes(sandbox), query=query, repeatable=True)
+
+
+def read_log(sandbox: str, process: str, offset: int | None, observe: bool) -> Call:
+    query = _flags(observe=observe)
+    if offset is not None:
+        query["offset"] = str(offset)
+    return Call("GET", _processes(sandbox, _one(process, "/logs")), query=query, repeatable=True)
+
+
+def stop_process(sandbox: str, process: str) -> Call:
+    return Call("DELETE", _processes(sandbox, _one(process)))
+
+
+def process_of(response: httpx.Response) -> Process:
+    return Process.read(_body(response))
+
+
+def processes_of(response: httpx.Response) -> tuple[list[Process], int | None]:
+    """A page of processes, and where the next one goes on."""
+    value = _body(response)
+    listed: Iterable[Mapping[str, Any]] = value["processes"]
+    return [Process.read(one) for one in listed], value.get("next")
+
+
+def log_of(response: httpx.Response) -> Log:
+    return Log.read(_body(response))
 
 
 # Files

@@ -10,20 +10,22 @@ from ._calls import Command, Data
 from ._loop import CLOSED, Loop
 from ._sync_files import SyncFiles
 from ._sync_pipes import SyncStdinPipe, SyncStdoutPipe
+from ._sync_processes import SyncProcesses
 from ._types import Result
 
 
 class SyncBox:
     """A sandbox that is yours until it is returned.
 
-    ``run`` runs Python, ``exec`` anything else, ``files`` are its files, ``stdin_pipe`` and ``stdout_pipe``
-    lead to the template's harness.
+    ``run`` runs Python, ``exec`` anything else, ``files`` are its files, ``processes`` those that run on,
+    ``stdin_pipe`` and ``stdout_pipe`` lead to the template's harness.
     """
 
     def __init__(self, loop: Loop, box: Box) -> None:
         self._loop = loop
         self._box = box
         self.files = SyncFiles(loop, box.files)
+        self.processes = SyncProcesses(loop, box.processes)
         self.stdin_pipe = SyncStdinPipe(loop, box._held.harness)
         self.stdout_pipe = SyncStdoutPipe(loop, box._held.harness)
 

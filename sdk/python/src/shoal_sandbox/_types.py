@@ -1,4 +1,4 @@
-"""Values in answers: leases, results of programs, files."""
+"""Values in answers: leases, results of programs, processes, files."""
 
 from __future__ import annotations
 
@@ -125,6 +125,92 @@ class Result:
 def _output(value: Mapping[str, Any], name: str) -> bytes:
     coded = value.get(f"{name}_base64")
     return base64.b64decode(coded) if coded else (value.get(name) or "").encode()
+
+
+@dataclass(frozen=True)
+class Process:
+    """A process that was started in a sandbox, and runs or has ended."""
+
+    id: str
+    pid: int
+    name: str
+    command: str
+    # "running", "completed", "failed", "killed" or "stopped".
+    status: str
+    # Why it ended, such as "exited", "timeout" or "oom".
+    reason: str | None
+    exit_code: int | None
+    # The signal that ended it, such as "SIGKILL".
+    signal: str | None
+    keep_alive: bool
+    restarts: int
+    started_at: datetime
+    ended_at: datetime | None
+
+    @classmethod
+    def read(cls, value: Mapping[str, Any]) -> Process:
+        ended = value.get("ended_at")
+        return cls(
+            id=value["id"],
+            pid=int(value["pid"]),
+            name=value["name"],
+            command=value["command"],
+            status=value["status"],
+            reason=value.get("reason"),
+            exit_code=value.get("exit_code"),
+            signal=value.get("signal"),
+            keep_alive=bool(value["keep_alive"]),
+            restarts=int(value["restarts"]),
+            started_at=_time(value["started_at"]),
+            ended_at=_time(ended) if ended else None,
+        )
+
+    @property
+    def running(self) -> bool:
+        return self.status == "running"
+
+
+@dataclass(frozen=True)
+class Log:
+    """A part of the output of a process. Outputs are text; the ``..._bytes`` are exact."""
+
+    stdout_bytes: bytes
+    stderr_bytes: bytes
+    # Both, in the order in which they came.
+    output_bytes: bytes
+    # Where the next part begins.
+    next_offset: int
+    # Where the stored output begins: older output was deleted.
+    first_offset: int
+    # There is more to read already.
+    more: bool
+    # The process has ended.
+    over: bool
+
+    @classmethod
+    def read(cls, value: Mapping[str, Any]) -> Log:
+        pieces = [(piece["stream"], _output(piece, "data")) for piece in value["pieces"]]
+        return cls(
+            stdout_bytes=b"".join(data for stream, data in pieces if stream == "stdout"),
+            stderr_bytes=b"".join(data for stream, data in pieces if stream == "stderr"),
+            output_bytes=b"".join(data for _, data in pieces),
+            next_offset=int(value["next_offset"]),
+            first_offset=int(value["first_offset"]),
+            more=bool(value["more"]),
+            over=bool(value["over"]),
+        )
+
+    @property
+    def stdout(self) -> str:
+        return self.stdout_bytes.decode(errors="replace")
+
+    @property
+    def stderr(self) -> str:
+        return self.stderr_bytes.decode(errors="replace")
+
+    @property
+    def output(self) -> str:
+        return self.output_bytes.decode(errors="replace")
 
 
 @dataclass(frozen=True)

@@ -5,14 +5,14 @@ use model::Role;
 use serde_json::{Value, json};
 
 use super::make;
-use crate::stage::{Plan, Stage, text};
+use crate::stage::{Plan, Stage, request, text};
 
 #[tokio::test]
 async fn a_sandbox_is_made_found_listed_changed_and_ended() {
     let stage = Stage::start().await;
     let made = make(&stage, "my-app").await;
     assert_eq!(made["status"], "DEPLOYED");
-    assert_eq!(made["spec"]["runtime"]["image"], "base", "the answer repeats the request");
+    assert_eq!(made["spec"]["runtime"]["image"], "default", "the answer repeats the request");
     assert_eq!(made["metadata"]["url"], "http://localhost/compat/blaxel/my-app");
     let of = "/compat/blaxel/sandboxes/my-app";
     assert_eq!(stage.get(of).await.expect(200), made);
@@ -44,6 +44,105 @@ async fn a_name_is_given_once_unless_it_may_exist() {
     assert!(text(&unnamed["metadata"]["name"]).starts_with("sandbox-"));
     let bad = stage.call("POST", path, json!({"metadata": {"name": "a/b"}})).await;
     assert_eq!(bad.expect(400)["code"], 400);
+}
+
+/// A sandbox of Blaxel that asks for `spec`.
+async fn asked(stage: &Stage, name: &str, spec: Value) -> crate::raw_client::Answer {
+    let body = json!({"metadata": {"name": name}, "spec": spec});
+    stage.call("POST", "/compat/blaxel/sandboxes", body).await
+}
+
+#[tokio::test]
+async fn a_sandbox_has_what_is_asked_for_or_is_refused() {
+    let stage = Stage::start().await;
+    // What the clients of Blaxel send by themselves.
+    let sent = json!({"enabled": true, "region": "us-pdx-1", "runtime": {
+        "image": "blaxel/base-image:latest", "memory": 4096, "generation": "mk3",
+    }});
+    let made = asked(&stage, "one", sent).await.expect(200);
+    let id = model::TemplateName::new("default").unwrap();
+    let has = stage.engine.template(&id).unwrap().limits.memory_mb;
+    assert_eq!(made["spec"]["runtime"]["memory"], has, "what it really has");
+    for (spec, blamed) in [
+        (json!({"runtime": {"image": "blaxel/nextjs:latest"}}), "blaxel/nextjs:latest"),
+        (json!({"runtime": {"image": "nosuch"}}), "nosuch"),
+        (json!({"runtime": {"memory": has + 1}}), "spec.runtime.memory"),
+        (json!({"runtime": {"envs": [{"name": "A"}]}}), "spec.runtime.envs"),
+        (json!({"volumes": [{"name": "data", "mountPath": "/data"}]}), "\"data\" does not exist"),
+        (json!({"network": {"allowedDomains": ["a.example"]}}), "spec.network"),
+    ] {
+        let told = asked(&stage, "two", spec).await.expect(400);
+        assert_eq!(told["code"], 400, "{told}");
+        assert!(text(&told["message"]).contains(blamed), "{told}");
+    }
+    assert_eq!(sessions(&stage), 1, "what is refused leaves nothing");
+}
+
+#[tokio::test]
+async fn a_change_of_what_cannot_change_is_refused() {
+    let stage = Stage::start().await;
+    let envs = json!([{"name": "TEAM", "value": "blue"}]);
+    let spec = json!({"runtime": {"image": "default", "envs": envs}});
+    let mut whole = asked(&stage, "box", spec).await.expect(200);
+    let of = "/compat/blaxel/sandboxes/box";
+    // As clients do it: the whole object, with something else in it.
+    whole["metadata"]["displayName"] = json!("Mine");
+    let changed = stage.call("PUT", of, whole.clone()).await.expect(200);
+    assert_eq!(changed["metadata"]["displayName"], "Mine");
+    for (field, value) in [
+        ("/spec/runtime/envs", json!([{"name": "TEAM", "value": "red"}])),
+        ("/spec/runtime/envs", json!([])),
+        ("/spec/runtime/image", json!("nosuch")),
+        ("/spec/runtime/memory", json!(1 << 20)),
+        ("/metadata/name", json!("other")),
+    ] {
+        let mut other = whole.clone();
+        *other.pointer_mut(field).unwrap() = value;
+        let told = stage.call("PUT", of, other).await.expect(400);
+        assert!(text(&told["error"]).contains(field.rsplit('/').next().unwrap()), "{told}");
+    }
+    let kept = stage.call("PUT", of, json!({"metadata": {}})).await.expect(200);
+    assert_eq!(kept["spec"]["runtime"]["envs"], envs, "what is not named stays");
+    assert_eq!(stage.get(of).await.expect(200)["spec"]["runtime"]["image"], "default");
+}
+
+#[tokio::test]
+async fn a_list_has_only_what_is_asked_for() {
+    let stage = Stage::start().await;
+    for (name, external_id) in [("alpha", "42"), ("beta", "43"), ("gamma", "42")] {
+        let body = json!({"metadata": {"name": name, "externalId": external_id}});
+        stage.call("POST", "/compat/blaxel/sandboxes", body).await.expect(200);
+    }
+    let listed = async |query: &str| {
+        let path = format!("/compat/blaxel/sandboxes?{query}");
+        let listed = stage.get(&path).await.expect(200);
+        let names = listed["data"].as_array().unwrap().iter();
+        let names: Vec<_> = names.map(|one| text(&one["metadata"]["name"]).clone()).collect();
+        (names.join(" "), listed["meta"]["total"].clone())
+    };
+    assert_eq!(listed("externalId=42").await, ("alpha gamma".to_owned(), json!(2)));
+    assert_eq!(listed("q=ET").await, ("beta".to_owned(), json!(1)));
+    assert_eq!(listed("q=nothing&showTerminated=false").await, (String::new(), json!(0)));
+    let one = "/compat/blaxel/sandboxes/by-external-id/43";
+    assert_eq!(stage.get(one).await.expect(200)["metadata"]["name"], "beta");
+    let none = stage.get("/compat/blaxel/sandboxes/by-external-id/44").await.expect(404);
+    assert_eq!(none["code"], 404);
+    assert_eq!(stage.get("/compat/blaxel/sandboxes?sort=size").await.expect(400)["code"], 400);
+}
+
+#[tokio::test]
+async fn a_collection_that_is_missing_is_refused_as_the_control_plane_does_it() {
+    let stage = Stage::start().await;
+    for path in ["/volumes", "/volumes/data", "/agents", "/jobs/a/executions", "/images"] {
+        for method in ["GET", "POST"] {
+            let told = stage.call(method, &format!("/compat/blaxel{path}"), json!({})).await;
+            let told = told.expect(422);
+            assert_eq!(told["code"], 422, "{path}: {told}");
+            assert!(text(&told["message"]).contains("not offered here"), "{path}: {told}");
+        }
+    }
+    let body = json!({"metadata": {"name": "volumes"}});
+    stage.call("POST", "/compat/blaxel/sandboxes", body).await.expect(400);
 }
 
 fn sessions(stage: &Stage) -> u32 {
@@ -103,20 +202,32 @@ async fn keys_come_in_two_headers_and_roles_count() {
     let reader = format!("authorization: Bearer {reader}\r\n");
     assert_eq!(ask("POST", "/box/stop", &reader).await.status, 403);
     assert_eq!(ask("GET", "/box/process", &reader).await.status, 404, "it is another's");
-    let before = ask("OPTIONS", "/box/process", "").await;
-    assert_eq!(before.status, 204);
-    assert_eq!(before.headers["access-control-allow-origin"], "*");
-    let named = "origin: https://app.example\r\naccess-control-request-method: GET\r\n";
+}
+
+#[tokio::test]
+async fn pages_read_answers_only_if_their_origin_is_configured() {
     let mut settings = Settings::default();
     settings.web.cors_origins = vec!["https://app.example".to_owned()];
-    let other = Stage::with(Plan { settings, ..Plan::default() }).await;
-    let bytes =
-        format!("OPTIONS /compat/blaxel/box/process HTTP/1.1\r\nhost: localhost\r\n{named}\r\n");
-    for before in [before, other.raw(bytes.as_bytes()).await] {
-        let allowed = before.headers["access-control-allow-headers"].to_ascii_lowercase();
-        for name in ["blaxel-version", "x-blaxel-authorization", "range", "content-type"] {
-            assert!(allowed.split(", ").any(|one| one == name), "{name}: {allowed}");
+    let stage = Stage::with(Plan { settings, ..Plan::default() }).await;
+    let none = Stage::start().await;
+    let ask = async |stage: &Stage, method: &str, origin: &str| {
+        let headers = format!("origin: {origin}\r\naccess-control-request-method: GET\r\n");
+        let path = "/compat/blaxel/sandboxes";
+        stage.raw(&request(&stage.admin, method, path, &headers, b"")).await
+    };
+    for method in ["GET", "OPTIONS"] {
+        let allowed = ask(&stage, method, "https://app.example").await;
+        assert_eq!(allowed.headers["access-control-allow-origin"], "https://app.example");
+        for (stage, origin) in [(&stage, "https://evil.example"), (&none, "https://app.example")] {
+            let other = ask(stage, method, origin).await;
+            assert!(!other.headers.contains_key("access-control-allow-origin"), "{other:?}");
         }
+    }
+    let before = ask(&stage, "OPTIONS", "https://app.example").await;
+    assert_eq!(before.status, 204);
+    let allowed = before.headers["access-control-allow-headers"].to_ascii_lowercase();
+    for name in ["blaxel-version", "x-blaxel-authorization", "range", "content-type"] {
+        assert!(allowed.split(", ").any(|one| one == name), "{name}: {allowed}");
     }
 }
 

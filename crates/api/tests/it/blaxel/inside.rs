@@ -76,7 +76,10 @@ async fn files_are_found_by_name_and_by_what_is_in_them() {
     let hidden = paths(&format!("{of}?patterns=e.rs&excludeHidden=false&maxResults=0")).await;
     assert_eq!(hidden, [".hidden/e.rs"]);
     let directories = paths(&format!("{of}?type=directory")).await;
-    assert!(directories.contains(&"sub".to_owned()), "{directories:?}");
+    assert_eq!(directories, [".", "sub"], "the first is where they are searched");
+    assert_eq!(paths(&format!("{of}?type=directory&maxResults=1")).await, ["."]);
+    let wrong = sandbox.get(&format!("{of}?type=link")).await;
+    assert!(Sandbox::refused(&wrong, 400).contains("link"));
     assert_eq!(paths("/filesystem-search//workspace?query=subc&maxResults=1").await, ["sub/c.txt"]);
     let of = "/filesystem-content-search//workspace";
     let found = sandbox.get(&format!("{of}?query=needle&filePattern=*.txt")).await.expect(200);

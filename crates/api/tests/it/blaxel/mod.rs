@@ -13,7 +13,7 @@ use crate::stage::{Stage, request};
 
 /// Makes a sandbox of a name.
 pub(super) async fn make(stage: &Stage, name: &str) -> Value {
-    let body = json!({"metadata": {"name": name}, "spec": {"runtime": {"image": "base"}}});
+    let body = json!({"metadata": {"name": name}, "spec": {"runtime": {"image": "default"}}});
     stage.call("POST", "/compat/blaxel/sandboxes", body).await.expect(200)
 }
 
