@@ -6,7 +6,8 @@ use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 
 use rustix::fs::{
-    AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags, chmodat, chownat, mkdirat, openat2, statat,
+    AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags, chmodat, chownat, mkdirat, openat, openat2,
+    statat,
 };
 use rustix::mount::{
     FsMountFlags, FsOpenFlags, MountAttrFlags, MoveMountFlags, fsconfig_create,
@@ -66,6 +67,8 @@ pub struct Executor<'a> {
     pub taken: Option<Layers>,
     /// The `/proc` that is not attached yet.
     pub proc: Option<OwnedFd>,
+    /// The kernel's table of locks.
+    pub locks: Option<OwnedFd>,
     /// The workspace mount that the launcher handed over.
     pub given: Option<OwnedFd>,
     /// Mounts of host directories that the launcher handed over, in their order.
@@ -145,6 +148,12 @@ impl Executor<'_> {
             Step::MountProc => {
                 let proc = self.proc.take().ok_or(io::ErrorKind::NotFound)?;
                 mount_on(proc, self.root()?, "proc")
+            }
+            Step::OpenLocks => {
+                let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+                // A kernel without file locks has no such table.
+                self.locks = openat(self.root()?, "proc/locks", flags, Mode::empty()).ok();
+                Ok(())
             }
             Step::Mask(path) => mask(self.root()?, path),
             Step::ReadOnly(path) => read_only(self.root()?, path),

@@ -115,6 +115,9 @@ pub enum Step {
     AttachRoot,
     /// Attach the `/proc` of `OpenProc`.
     MountProc,
+    /// Open the kernel's table of locks for the guest, which alone may read it: it shows locks of
+    /// other sandboxes, too.
+    OpenLocks,
     /// Hide a file or directory of the root behind an empty one.
     Mask(&'static str),
     /// Make a directory of the root read-only.
@@ -171,16 +174,20 @@ pub enum Step {
     LoadFilter,
 }
 
-/// Files of `/proc` that show the host, or that are dangerous.
+/// Files of `/proc` that show the host or other sandboxes, or that are dangerous. `locks` shows
+/// locks of descriptors (`F_OFD_SETLK`) to all sandboxes, with ranges that their programs choose.
 pub const MASKED: &[&str] = &[
     "proc/acpi",
     "proc/asound",
+    "proc/bootconfig",
     "proc/cmdline",
     "proc/interrupts",
     "proc/kcore",
+    "proc/key-users",
     "proc/keys",
     "proc/kmsg",
     "proc/latency_stats",
+    "proc/locks",
     "proc/sched_debug",
     "proc/scsi",
     "proc/sysrq-trigger",
@@ -230,7 +237,7 @@ pub fn enter(input: &PlanInput) -> Vec<Step> {
         Network::Fresh => steps.extend([Step::NewNetwork, Step::LoopbackUp]),
         Network::Spare | Network::Shared => {}
     }
-    steps.extend([Step::AttachRoot, Step::MountProc]);
+    steps.extend([Step::AttachRoot, Step::MountProc, Step::OpenLocks]);
     steps.extend(MASKED.iter().copied().map(Step::Mask));
     steps.extend(READ_ONLY.iter().copied().map(Step::ReadOnly));
     steps.push(Step::MountScratch { bytes: input.scratch_bytes });
@@ -281,6 +288,7 @@ impl fmt::Display for Step {
             Self::NewMounts => f.write_str("make mount namespace"),
             Self::AttachRoot => f.write_str("attach the root"),
             Self::MountProc => f.write_str("mount /proc"),
+            Self::OpenLocks => f.write_str("open /proc/locks"),
             Self::Mask(path) => write!(f, "mask /{path}"),
             Self::ReadOnly(path) => write!(f, "make /{path} read-only"),
             Self::MountMemory { path, bytes, mode } => {
