@@ -24,11 +24,11 @@ use rustix::thread::{
 };
 
 use crate::groups::{Groups, Limits};
-use crate::plan::{DESCRIPTORS, Step, USER};
+use crate::plan::{DESCRIPTORS, OOM_SCORE, Step, USER};
 use crate::root::{Built, Layers, copy_of, memory, mount_on};
 use crate::sys::mount::{Properties, set_properties};
 use crate::sys::namespaces::{self, Namespace};
-use crate::{etc, sys};
+use crate::{etc, socket_buffers, sys};
 
 /// A step that failed.
 #[derive(Debug, thiserror::Error)]
@@ -94,6 +94,13 @@ impl Executor<'_> {
             Step::WriteLimits => self.groups()?.limit(self.slot, self.limits),
             Step::NewNetwork => namespaces::make(&[Namespace::Network]),
             Step::LoopbackUp => sys::loopback::bring_up(),
+            Step::BoundBuffers => {
+                match &self.root {
+                    Some(root) => socket_buffers::bound(root),
+                    None => socket_buffers::bound_here(),
+                }
+                Ok(())
+            }
             Step::OpenProc => {
                 self.proc = Some(open_proc()?);
                 Ok(())
@@ -240,7 +247,7 @@ fn limit_resources() -> io::Result<()> {
         let most = getrlimit(resource).maximum.map_or(most, |now| now.min(most));
         setrlimit(resource, exactly(most))?;
     }
-    match std::fs::write("/proc/self/oom_score_adj", "0") {
+    match std::fs::write("/proc/self/oom_score_adj", OOM_SCORE.to_string()) {
         // Without root, a process may not lower its own score below the one it got.
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Ok(()),
         other => other,
