@@ -141,7 +141,7 @@ fn memory_hog_ends_as_out_of_memory() -> Result<()> {
 
 /// Fills connections that no program reads, up to four times the memory, and says how much they
 /// held. The kernel lets each end have 64 KiB whatever the limit is, so there are few.
-const BUFFER_FLOOD: &str = r#"
+pub(crate) const BUFFER_FLOOD: &str = r#"
 import socket, time
 end = time.monotonic() + 8
 listener = socket.socket(); listener.bind(("127.0.0.1", 0)); listener.listen(1000)
