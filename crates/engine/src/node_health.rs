@@ -43,6 +43,17 @@ impl Engine {
         self.core.read(Kernel::stats)
     }
 
+    /// The sum of the memory limits of all live sandboxes, in MiB.
+    pub fn live_memory_mb(&self) -> u64 {
+        self.core.read(Kernel::live_memory_mb)
+    }
+
+    /// The memory of this machine, in MiB.
+    pub fn machine_memory_mb(&self) -> u64 {
+        let info = rustix::system::sysinfo();
+        info.totalram.saturating_mul(u64::from(info.mem_unit)) >> 20
+    }
+
     /// How many sessions lost files since the start because a setting allowed it.
     pub fn files_given_up(&self) -> u64 {
         self.core.read(Kernel::files_given_up)

@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 use jail::root::{BundleRoot, fill_from_host, fill_over_layers, mount_bundle_root};
+use jail::socket_buffers;
 use jail::sys::loopback;
 use jail::sys::namespaces::{self, Namespace};
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat2};
@@ -73,6 +74,7 @@ fn start(arguments: &[&str]) -> io::Result<Never> {
     if wanted.network {
         namespaces::make(&[Namespace::Network])?;
         loopback::bring_up()?;
+        socket_buffers::bound_here();
     }
     rustix::process::umask(Mode::from_raw_mode(0o022));
     Err(Command::new(path).args(rest).exec())

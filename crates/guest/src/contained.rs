@@ -19,7 +19,7 @@ use rustix::process::{DumpableBehavior, chdir, set_dumpable_behavior};
 use rustix::stdio::{dup2_stderr, dup2_stdin, dup2_stdout, stderr, stdin, stdout};
 use rustix::thread::{SecureComputingMode, secure_computing_mode, set_no_new_privs};
 
-use crate::serve::{Link, Settings, refuse, serve};
+use crate::serve::{Link, ScaleSettings, Settings, refuse, serve};
 
 /// Descriptors that stay open are never 0, 1 or 2: those three are `/dev/null`.
 const FIRST_FREE: i32 = 3;
@@ -54,7 +54,7 @@ pub(crate) fn main(link: &str, kind: StartKind) -> ExitCode {
             let settings = Settings {
                 workload: None,
                 workspace: WORKSPACE.to_owned(),
-                scale: Some(SCALE.to_owned()),
+                scale: Some(ScaleSettings { directory: SCALE.to_owned(), locks: None }),
                 contained: Some(filter),
             };
             serve(link, settings).exit_code()

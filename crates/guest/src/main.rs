@@ -15,7 +15,7 @@ use std::os::fd::AsFd as _;
 use std::process::ExitCode;
 
 use contained::StartKind;
-use serve::{Identity, Link, Settings, serve};
+use serve::{Identity, Link, ScaleSettings, Settings, serve};
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -49,7 +49,9 @@ fn serve_standard_input(
     let Ok(connection) = std::io::stdin().as_fd().try_clone_to_owned() else {
         return ExitCode::FAILURE;
     };
-    let scale = scale.map(str::to_owned);
+    let locks = || std::fs::File::open("/proc/locks").ok().map(Into::into);
+    let scale =
+        scale.map(|directory| ScaleSettings { directory: directory.to_owned(), locks: locks() });
     let settings = Settings { workload, workspace: workspace.to_owned(), scale, contained: None };
     serve(Link::Socket(connection), settings).exit_code()
 }

@@ -6,7 +6,8 @@ use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 
 use rustix::fs::{
-    AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags, chmodat, chownat, mkdirat, openat2, statat,
+    AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags, chmodat, chownat, mkdirat, openat, openat2,
+    statat,
 };
 use rustix::mount::{
     FsMountFlags, FsOpenFlags, MountAttrFlags, MoveMountFlags, fsconfig_create,
@@ -23,11 +24,11 @@ use rustix::thread::{
 };
 
 use crate::groups::{Groups, Limits};
-use crate::plan::{DESCRIPTORS, Step, USER};
+use crate::plan::{DESCRIPTORS, OOM_SCORE, Step, USER};
 use crate::root::{Built, Layers, copy_of, memory, mount_on};
 use crate::sys::mount::{Properties, set_properties};
 use crate::sys::namespaces::{self, Namespace};
-use crate::{etc, sys};
+use crate::{etc, socket_buffers, sys};
 
 /// A step that failed.
 #[derive(Debug, thiserror::Error)]
@@ -66,6 +67,8 @@ pub struct Executor<'a> {
     pub taken: Option<Layers>,
     /// The `/proc` that is not attached yet.
     pub proc: Option<OwnedFd>,
+    /// The kernel's table of locks.
+    pub locks: Option<OwnedFd>,
     /// The workspace mount that the launcher handed over.
     pub given: Option<OwnedFd>,
     /// Mounts of host directories that the launcher handed over, in their order.
@@ -91,6 +94,13 @@ impl Executor<'_> {
             Step::WriteLimits => self.groups()?.limit(self.slot, self.limits),
             Step::NewNetwork => namespaces::make(&[Namespace::Network]),
             Step::LoopbackUp => sys::loopback::bring_up(),
+            Step::BoundBuffers => {
+                match &self.root {
+                    Some(root) => socket_buffers::bound(root),
+                    None => socket_buffers::bound_here(),
+                }
+                Ok(())
+            }
             Step::OpenProc => {
                 self.proc = Some(open_proc()?);
                 Ok(())
@@ -145,6 +155,12 @@ impl Executor<'_> {
             Step::MountProc => {
                 let proc = self.proc.take().ok_or(io::ErrorKind::NotFound)?;
                 mount_on(proc, self.root()?, "proc")
+            }
+            Step::OpenLocks => {
+                let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+                // A kernel without file locks has no such table.
+                self.locks = openat(self.root()?, "proc/locks", flags, Mode::empty()).ok();
+                Ok(())
             }
             Step::Mask(path) => mask(self.root()?, path),
             Step::ReadOnly(path) => read_only(self.root()?, path),
@@ -231,7 +247,7 @@ fn limit_resources() -> io::Result<()> {
         let most = getrlimit(resource).maximum.map_or(most, |now| now.min(most));
         setrlimit(resource, exactly(most))?;
     }
-    match std::fs::write("/proc/self/oom_score_adj", "0") {
+    match std::fs::write("/proc/self/oom_score_adj", OOM_SCORE.to_string()) {
         // Without root, a process may not lower its own score below the one it got.
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Ok(()),
         other => other,

@@ -6,7 +6,7 @@
 //! such a write may take 20 ms.
 
 use std::fmt::Write as _;
-use std::io;
+use std::io::{self, Write as _};
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
@@ -77,6 +77,20 @@ pub struct NodeCaps {
     pub pids: u64,
 }
 
+impl NodeCaps {
+    /// The machine, minus what keeps it usable.
+    pub fn of_machine() -> Self {
+        let info = rustix::system::sysinfo();
+        let memory_bytes = info.totalram.saturating_mul(u64::from(info.mem_unit));
+        let spared = (memory_bytes / 20).max(256 << 20);
+        let pid_max: u64 = std::fs::read_to_string("/proc/sys/kernel/pid_max")
+            .ok()
+            .and_then(|text| text.trim().parse().ok())
+            .unwrap_or(32_768);
+        Self { memory_bytes: memory_bytes.saturating_sub(spared), pids: pid_max * 3 / 4 }
+    }
+}
+
 /// The groups of one run.
 #[derive(Debug)]
 pub struct Groups {
@@ -95,6 +109,24 @@ struct OpenHierarchy {
 }
 
 const CPU_PERIOD_US: u64 = 100_000;
+
+/// On v1, the file with the limit of a group's TCP buffers, which its memory limit does not count.
+/// On v2 it does.
+const TCP_LIMIT: &str = "memory.kmem.tcp.limit_in_bytes";
+
+/// The part of a sandbox's memory that its TCP buffers may take in addition on v1.
+const TCP_PART: u64 = 4;
+
+/// What all sandboxes together get of a busy processor and disk, as the weight of one group among
+/// its neighbours, of which the server is one: a quarter of the usual. Files that a kernel does not
+/// have are left out.
+const WEIGHTS: [(&str, &str); 5] = [
+    ("cpu.weight", "25"),
+    ("cpu.shares", "256"),
+    ("io.weight", "default 25"),
+    ("io.bfq.weight", "25"),
+    ("blkio.bfq.weight", "25"),
+];
 
 /// The child group into which processes of a group are moved.
 pub(crate) const VACATED_TO: &str = "shoal-host";
@@ -129,6 +161,7 @@ impl Groups {
             if hierarchy.version == Version::V2 {
                 enable(&path, &hierarchy.uses)?;
             }
+            yield_to_neighbours(&shoal);
             let flags = OFlags::DIRECTORY | OFlags::CLOEXEC;
             let directory = openat(CWD, &path, flags, Mode::empty())?;
             let above = openat(CWD, &hierarchy.directory, flags, Mode::empty())?;
@@ -303,6 +336,8 @@ impl OpenHierarchy {
                         }
                         other => other?,
                     }
+                    let tcp_bytes = limits.memory_bytes / TCP_PART;
+                    write(TCP_LIMIT, &tcp_bytes.to_string()).or_else(if_missing_or_busy)?;
                 }
                 (Use::Memory, Version::V2) => {
                     write("memory.max", &limits.memory_bytes.to_string())?;
@@ -357,6 +392,49 @@ fn if_missing(error: io::Error) -> io::Result<()> {
     if error.kind() == io::ErrorKind::NotFound { Ok(()) } else { Err(error) }
 }
 
+/// Buffers of the last sandbox may be there for a moment longer than it, and then the limit that it
+/// had stays.
+fn if_missing_or_busy(error: io::Error) -> io::Result<()> {
+    if error.kind() == io::ErrorKind::ResourceBusy { Ok(()) } else { if_missing(error) }
+}
+
+/// Limits the TCP buffers of a group that another program made, where its memory limit does not
+/// count them. Whether there is such a limit.
+pub fn limit_tcp(group: &Path, memory_bytes: u64) -> io::Result<bool> {
+    let file = group.join(TCP_LIMIT);
+    if !file.exists() {
+        return Ok(false);
+    }
+    std::fs::write(file, (memory_bytes / TCP_PART).to_string())?;
+    Ok(true)
+}
+
+/// Caps what the groups of a run may use together, as far as the files of its directory allow it:
+/// the directory was made by another program.
+pub fn cap_together(directory: &Path, caps: NodeCaps) {
+    let (memory, pids) = (caps.memory_bytes.to_string(), caps.pids.to_string());
+    let caps = [("memory.max", &memory), ("memory.limit_in_bytes", &memory), ("pids.max", &pids)];
+    for (file, value) in caps {
+        write_if_there(&directory.join(file), value);
+    }
+    if let Some(shared) = directory.parent() {
+        yield_to_neighbours(shared);
+    }
+}
+
+/// Gives the group of all sandboxes less weight than its neighbours.
+fn yield_to_neighbours(shared: &Path) {
+    for (file, weight) in WEIGHTS {
+        write_if_there(&shared.join(file), weight);
+    }
+}
+
+/// A file that is not there must not be made.
+fn write_if_there(file: &Path, value: &str) {
+    let opened = std::fs::OpenOptions::new().write(true).open(file);
+    let _ = opened.and_then(|mut file| file.write_all(value.as_bytes()));
+}
+
 /// The name of a slot's directory.
 pub fn name_of(slot: u32) -> String {
     let mut name = String::with_capacity(32);
@@ -376,6 +454,8 @@ fn enable(directory: &Path, uses: &[Use]) -> io::Result<()> {
         };
         std::fs::write(directory.join("cgroup.subtree_control"), controller)?;
     }
+    // Where this fails, all sandboxes are one to the disk.
+    let _ = std::fs::write(directory.join("cgroup.subtree_control"), "+io");
     Ok(())
 }
 

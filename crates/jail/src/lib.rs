@@ -11,4 +11,5 @@ pub mod packet;
 pub mod plan;
 pub mod root;
 pub mod seccomp;
+pub mod socket_buffers;
 pub mod sys;

@@ -21,6 +21,10 @@ pub const SCALE: &str = "/run/shoal";
 /// The most descriptors of a program, and of the guest.
 pub const DESCRIPTORS: u64 = 4096;
 
+/// How readily the kernel ends a process of a sandbox when the machine has no memory left: before the
+/// server and everything else that does not ask for the opposite.
+pub const OOM_SCORE: i32 = 500;
+
 /// How the sandbox gets its network namespace, which has loopback and nothing else.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Network {
@@ -84,6 +88,8 @@ pub enum Step {
     NewNetwork,
     /// Bring its loopback up.
     LoopbackUp,
+    /// Bound the buffers of its TCP connections.
+    BoundBuffers,
     /// Make the `/proc` of the new process namespace, to be attached later: after that there is no
     /// privilege over the namespace any more.
     OpenProc,
@@ -115,6 +121,9 @@ pub enum Step {
     AttachRoot,
     /// Attach the `/proc` of `OpenProc`.
     MountProc,
+    /// Open the kernel's table of locks for the guest, which alone may read it: it shows locks of
+    /// other sandboxes, too.
+    OpenLocks,
     /// Hide a file or directory of the root behind an empty one.
     Mask(&'static str),
     /// Make a directory of the root read-only.
@@ -171,16 +180,20 @@ pub enum Step {
     LoadFilter,
 }
 
-/// Files of `/proc` that show the host, or that are dangerous.
+/// Files of `/proc` that show the host or other sandboxes, or that are dangerous. `locks` shows
+/// locks of descriptors (`F_OFD_SETLK`) to all sandboxes, with ranges that their programs choose.
 pub const MASKED: &[&str] = &[
     "proc/acpi",
     "proc/asound",
+    "proc/bootconfig",
     "proc/cmdline",
     "proc/interrupts",
     "proc/kcore",
+    "proc/key-users",
     "proc/keys",
     "proc/kmsg",
     "proc/latency_stats",
+    "proc/locks",
     "proc/sched_debug",
     "proc/scsi",
     "proc/sysrq-trigger",
@@ -203,7 +216,9 @@ pub fn prepare(limits: bool, network: Network, users: Users) -> Vec<Step> {
         steps.push(Step::WriteLimits);
     }
     match network {
-        Network::Spare => steps.extend([Step::NewNetwork, Step::LoopbackUp]),
+        Network::Spare => {
+            steps.extend([Step::NewNetwork, Step::LoopbackUp, Step::BoundBuffers]);
+        }
         Network::Fresh | Network::Shared => {}
     }
     steps.extend([Step::OpenProc, Step::LimitResources, Step::TakeRoot, Step::EnterVoid]);
@@ -230,7 +245,12 @@ pub fn enter(input: &PlanInput) -> Vec<Step> {
         Network::Fresh => steps.extend([Step::NewNetwork, Step::LoopbackUp]),
         Network::Spare | Network::Shared => {}
     }
-    steps.extend([Step::AttachRoot, Step::MountProc]);
+    steps.extend([Step::AttachRoot, Step::MountProc, Step::OpenLocks]);
+    match input.network {
+        // Not before there is a `/proc`, and not after its settings are read-only.
+        Network::Fresh => steps.push(Step::BoundBuffers),
+        Network::Spare | Network::Shared => {}
+    }
     steps.extend(MASKED.iter().copied().map(Step::Mask));
     steps.extend(READ_ONLY.iter().copied().map(Step::ReadOnly));
     steps.push(Step::MountScratch { bytes: input.scratch_bytes });
@@ -266,6 +286,7 @@ impl fmt::Display for Step {
             Self::WriteLimits => f.write_str("write limits"),
             Self::NewNetwork => f.write_str("make network namespace"),
             Self::LoopbackUp => f.write_str("bring loopback up"),
+            Self::BoundBuffers => f.write_str("bound socket buffers"),
             Self::OpenProc => f.write_str("open proc"),
             Self::TakeRoot => f.write_str("make layers over the usual root"),
             Self::EnterVoid => f.write_str("enter the empty mount namespace"),
@@ -281,6 +302,7 @@ impl fmt::Display for Step {
             Self::NewMounts => f.write_str("make mount namespace"),
             Self::AttachRoot => f.write_str("attach the root"),
             Self::MountProc => f.write_str("mount /proc"),
+            Self::OpenLocks => f.write_str("open /proc/locks"),
             Self::Mask(path) => write!(f, "mask /{path}"),
             Self::ReadOnly(path) => write!(f, "make /{path} read-only"),
             Self::MountMemory { path, bytes, mode } => {

@@ -35,6 +35,11 @@ impl Kernel {
         }
     }
 
+    /// The sum of the memory limits of all live sandboxes.
+    pub const fn live_memory_mb(&self) -> u64 {
+        self.admission.memory_mb()
+    }
+
     /// The seed archives that sessions begin with.
     pub fn seeds(&self) -> BTreeSet<SeedId> {
         let sessions = self.sessions.iter();

@@ -81,6 +81,7 @@ pub(crate) fn schemas() -> Schemas {
     wire::KeyList,
     wire::NewKey,
     wire::Health,
+    wire::MemoryLimits,
     wire::Stats,
     wire::Problem,
 )))]

@@ -7,7 +7,7 @@ use engine::Degraded;
 use http::header::{CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderMap, HeaderValue, StatusCode};
 use model::{ErrorCode, Role, SessionStatus};
-use wire::{Health, HealthStatus, SessionCounts, Stats};
+use wire::{Health, HealthStatus, MemoryLimits, SessionCounts, Stats};
 
 use web::answer;
 use web::app::App;
@@ -61,6 +61,10 @@ async fn health(
         uptime_s: health.uptime.as_secs(),
         lost_commits: app.engine.store_condition().lost_commits,
         pool: app.engine.stats(),
+        memory: MemoryLimits {
+            live_mb: app.engine.live_memory_mb(),
+            machine_mb: app.engine.machine_memory_mb(),
+        },
         files_given_up: app.engine.files_given_up(),
     };
     let mut response = answer::json(code, &said)?;

@@ -41,7 +41,7 @@ pub use keep_alive::{StatusReport, StopRequest};
 pub use key::{Key, KeyList, KeyRequest, NewKey};
 pub use model::Template;
 pub use model::stats::{NodeStats, PoolCounters, PoolStats};
-pub use node::{Health, HealthStatus, SessionCounts, Stats};
+pub use node::{Health, HealthStatus, MemoryLimits, SessionCounts, Stats};
 pub use pool::{EffectiveTemplate, PoolList, PoolResize, TemplateList};
 pub use port::{PortEntry, PortList};
 pub use problem::Problem;

@@ -21,9 +21,23 @@ pub struct Health {
     pub lost_commits: u64,
     /// Its sandboxes.
     pub pool: NodeStats,
+    /// The memory that its sandboxes may use.
+    #[serde(default)]
+    pub memory: MemoryLimits,
     /// How many sessions lost files since it started because a setting of the server allowed it.
     #[serde(default)]
     pub files_given_up: u64,
+}
+
+/// The memory that sandboxes may use by their limits, beside that of the machine. Together they may
+/// have more: few use all of theirs at once.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub struct MemoryLimits {
+    /// The sum of the limits of all live sandboxes, in MiB.
+    pub live_mb: u64,
+    /// The memory of the machine, in MiB.
+    pub machine_mb: u64,
 }
 
 /// The overall status of the server.

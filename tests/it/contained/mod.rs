@@ -4,6 +4,7 @@
 
 mod between_users;
 mod escape_attempts;
+mod networks;
 
 use std::path::PathBuf;
 use std::sync::Arc;

@@ -23,7 +23,7 @@ MANY = 300
 
 # A process in a session of its own that keeps what has no file.
 KEEPER = r"""
-import ctypes, fcntl, os, pty, signal, socket, time
+import ctypes, fcntl, os, pty, signal, socket, struct, time
 libc = ctypes.CDLL(None)
 unnamed = socket.socket(socket.AF_UNIX); unnamed.bind('\0mark'); unnamed.listen()
 datagram = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM); datagram.bind('\0mark-datagram')
@@ -41,6 +41,7 @@ master, slave = pty.openpty(); os.write(slave, b'left-behind'); os.write(master,
 lock = os.open('/usr/bin/env', os.O_RDONLY); fcntl.flock(lock, fcntl.LOCK_EX)
 record = os.open('/tmp/mark', os.O_RDWR); fcntl.lockf(record, fcntl.LOCK_EX)
 lease = os.open('/tmp/mark', os.O_RDONLY)
+message = os.open('/dev/shm/mark', os.O_RDWR); fcntl.fcntl(message, 37, struct.pack('hhqqi', fcntl.F_WRLCK, 0, 0x6d61, 0x726b, 0))
 watches = []
 while len(watches) < 5000:
     watch = libc.inotify_init1(0)
@@ -116,12 +117,9 @@ def look():
     see("numbers of processes", os.getpid() > MANY)
     see("table of sockets", any("mark" in line for line in open("/proc/net/unix")))
     see("table of connections", any(":1092 " in line for line in open("/proc/net/tcp")))
-    # The lease of its own first process on the scale file is in there. Locks that belong to no process
-    # the kernel shows to every process, also those of other users of the machine.
-    table = open("/proc/locks") if os.path.exists("/proc/locks") else []
-    locks = [line for line in table if " OFDLCK " not in line]
-    strange = [line for line in locks if not (" LEASE " in line and line.split()[4] == "1")]
-    see("table of locks", strange)
+    # The kernel shows locks that belong to no process to everyone, so nothing at all may be in there.
+    for table in ("/proc/locks", "/proc/key-users"):
+        see("table " + table, os.path.exists(table) and open(table).read())
     see("uses counted by user", libc.inotify_init1(0) < 0)
     for path in FILES:
         see("file " + path, os.path.exists(path))

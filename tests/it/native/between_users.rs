@@ -43,7 +43,6 @@ const PLANTED: &[&str] = &[
     "sysv semaphore",
     "sysv shared memory",
     "table of connections",
-    "table of locks",
     "table of sockets",
     "table of sysv msg",
     "table of sysv sem",

@@ -4,7 +4,9 @@
 
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
+use jail::groups::Use;
+use jail::machine::{CgroupLayout, Host};
 use model::Limits;
 use runtime::{ExecSpec, ExitStatus, RunLimits, Runtime as _, Users};
 
@@ -132,6 +134,119 @@ fn memory_hog_ends_as_out_of_memory() -> Result<()> {
             ensure!(after.stdout == b"alive\n", "{after:?}");
             let killed = node.sh(&greedy, "kill -9 $$").await?;
             ensure!(killed.exit.status == ExitStatus::Signal(9) && !killed.exit.out_of_memory);
+            Ok(())
+        },
+    )
+}
+
+/// Fills connections that no program reads, up to four times the memory, and says how much they
+/// held. The kernel lets each end have 64 KiB whatever the limit is, so there are few.
+pub(crate) const BUFFER_FLOOD: &str = r#"
+import socket, time
+end = time.monotonic() + 8
+listener = socket.socket(); listener.bind(("127.0.0.1", 0)); listener.listen(1000)
+held, total, most = [], 0, 512 << 20
+part = bytes(1 << 16)
+try:
+    for _ in range(200):
+        one = socket.socket(); one.connect(listener.getsockname())
+        held += [one, listener.accept()[0]]
+    for one in held:
+        one.setblocking(False)
+    while total < most and time.monotonic() < end:
+        before = total
+        for one in held:
+            try:
+                total += one.send(part)
+            except BlockingIOError:
+                pass
+        if total == before:
+            break
+except OSError:
+    pass
+print(total >> 20)
+"#;
+
+#[test]
+fn socket_buffers_count_as_memory() -> Result<()> {
+    on_node(
+        |_| {},
+        async |node: &Node| {
+            if !node.native().capabilities().memory_limit {
+                return unlimited(node);
+            }
+            let (ran, greedy) = beside_a_neighbour(node, BUFFER_FLOOD).await?;
+            // Where buffers are part of the memory, it may also be ended for want of it.
+            let text = String::from_utf8(ran.stdout)?;
+            let held_mb: u32 = if ran.exit.out_of_memory { 0 } else { text.trim().parse()? };
+            ensure!(held_mb < LIMITS.memory_mb, "{held_mb} MB in buffers");
+            // What it held is given back with it.
+            let again = node.python(&greedy, BUFFER_FLOOD, &[]).await?;
+            ensure!(again.trim().parse::<u32>()? > 0, "{again}");
+            Ok(())
+        },
+    )
+}
+
+#[test]
+fn one_connection_buffers_a_megabyte_each_way_at_most() -> Result<()> {
+    on_node(
+        |_| {},
+        async |node: &Node| {
+            let sandbox = node.sandbox().await?;
+            let settings = "cut -f3 /proc/sys/net/ipv4/tcp_rmem /proc/sys/net/ipv4/tcp_wmem";
+            let settings = String::from_utf8(node.sh(&sandbox, settings).await?.stdout)?;
+            let sizes: Vec<u64> = settings.lines().map(str::parse).collect::<Result<_, _>>()?;
+            ensure!(sizes.len() == 2 && sizes.iter().all(|size| *size <= 1 << 20), "{settings}");
+            Ok(())
+        },
+    )
+}
+
+/// The group of all sandboxes leaves something of the machine to others.
+#[test]
+fn sandboxes_together_leave_room_for_the_server() -> Result<()> {
+    on_node(
+        |_| {},
+        async |node: &Node| {
+            if node.users() != Users::Ranges {
+                return Ok(());
+            }
+            node.sandbox().await?;
+            let layout = CgroupLayout::find(&Host, true);
+            let number = |used: Use, files: [&str; 2]| -> Result<u64> {
+                let found = layout.placement(used).context("root has all of them")?;
+                let texts = files.map(|file| found.directory.join("shoal").join(file));
+                let text = texts.iter().find_map(|file| std::fs::read_to_string(file).ok());
+                Ok(text.context("neither generation")?.trim().parse()?)
+            };
+            let info = rustix::system::sysinfo();
+            let machine = info.totalram * u64::from(info.mem_unit);
+            let of_run = |file: &str| format!("{}/{file}", node.name());
+            let [first, second] = ["memory.limit_in_bytes", "memory.max"].map(of_run);
+            let memory = number(Use::Memory, [&first, &second])?;
+            ensure!(memory < machine, "{memory} of {machine}");
+            let pids = of_run("pids.max");
+            let most: u64 = std::fs::read_to_string("/proc/sys/kernel/pid_max")?.trim().parse()?;
+            ensure!(number(Use::Pids, [&pids, &pids])? < most, "all processes of the machine");
+            let weight = number(Use::Cpu, ["cpu.shares", "cpu.weight"])?;
+            ensure!(weight == 256 || weight == 25, "a quarter of the usual, not {weight}");
+            Ok(())
+        },
+    )
+}
+
+/// If the machine runs out of memory, programs in sandboxes go before the server does.
+#[test]
+fn programs_are_given_up_before_the_server() -> Result<()> {
+    on_node(
+        |_| {},
+        async |node: &Node| {
+            let sandbox = node.sandbox().await?;
+            let score = node.sh(&sandbox, "cat /proc/self/oom_score_adj").await?.stdout;
+            let score: i32 = String::from_utf8(score)?.trim().parse()?;
+            let ours: i32 = std::fs::read_to_string("/proc/self/oom_score_adj")?.trim().parse()?;
+            ensure!(score >= 500 && score >= ours, "{score} inside, {ours} outside");
             Ok(())
         },
     )

@@ -26,5 +26,9 @@ mod workspaces;
 /// What sandboxes of other runtimes are tried by, too.
 pub(crate) use self::isolation::bait::{Bait, Seen};
 pub(crate) use self::isolation::{FILES, KERNEL, LISTENER, NETWORK, OWN_API, PROBE, PROCESSES};
+pub(crate) use self::limits::BUFFER_FLOOD;
 pub(crate) use self::node::skip;
 pub(crate) const BETWEEN_USERS: &str = include_str!("between_users.py");
+
+/// Prints the network interfaces that a program sees.
+pub(crate) const INTERFACES: &str = "import socket; print(socket.if_nameindex())";

@@ -22,6 +22,7 @@ const LINES: &[(&str, &str, i32)] = &[
     ("hostname | cut -c1-6", "shoal-\n", 0),
     ("cat /proc/sys/kernel/hostname | cut -c1-6", "shoal-\n", 0),
     ("umask", "0022\n", 0),
+    ("python3 -c 'import socket; print(socket.if_nameindex())'", "[(1, 'lo')]\n", 0),
     ("test -t 0 || echo no terminal", "no terminal\n", 0),
     ("echo out; echo err >&2", "out\n", 0),
     ("echo named > /dev/stdout; echo err > /dev/stderr", "named\n", 0),

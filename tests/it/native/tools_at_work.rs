@@ -76,6 +76,9 @@ python3 -m http.server --bind 127.0.0.1 8123 >/dev/null 2>&1 & echo served > pag
 for i in 1 2 3 4 5 6 7 8 9 10; do curl -sf http://127.0.0.1:8123/page && break; sleep 0.2; done; kill $!
 ";
 
+/// What a program sees of its network.
+const INTERFACES: &str = r#"node -p 'Object.entries(require("os").networkInterfaces()).map(([name, all]) => name + " " + all.map(one => one.address).sort()).join()'"#;
+
 const JAVA: &str = r#"
 cat > A.java <<'E'
 import java.util.concurrent.*; import java.nio.file.*;
@@ -105,6 +108,9 @@ const TOOLS: &[Work] = &[
         "perl -MPOSIX -MSocket -e 'pipe R, W; if (my $p = fork) { close W; print scalar <R>; waitpid $p, 0 } else { close R; print W \"child\\n\" }'",
         "child",
     ),
+    work("python3", "python3 -c 'import socket; print(socket.if_nameindex())'", "[(1, 'lo')]"),
+    work("node", INTERFACES, "lo 127.0.0.1,::1"),
+    work("ip", "ip -o -4 addr show dev lo | grep -o '127[^ ]*'", "127.0.0.1/8"),
     work("curl", CURL, "served"),
     work("sqlite3", SQLITE, "500500"),
     work(

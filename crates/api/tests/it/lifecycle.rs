@@ -187,6 +187,8 @@ async fn health_and_statistics_are_shown() {
     stage.until("warm", |stage| stage.engine.stats().warm == 1).await;
     let health = stage.raw(b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n").await.expect(200);
     assert_eq!(health["status"], "ok");
+    let machine_mb = health["memory"]["machine_mb"].as_u64().unwrap();
+    assert!(machine_mb > 100 && health["memory"]["live_mb"].as_u64().unwrap() > 0, "{health}");
     let names: Vec<_> = health["pool"].as_object().unwrap().keys().cloned().collect();
     let mut nine = [
         "total",

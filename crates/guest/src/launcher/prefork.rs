@@ -18,7 +18,7 @@ use super::isolation::EMPTY;
 use super::plan_input;
 use super::start::Filters;
 use super::watch::Watched;
-use crate::serve::{Identity, Link, Settings, refuse, serve};
+use crate::serve::{Identity, Link, ScaleSettings, Settings, refuse, serve};
 
 /// What a prefork sends to the launcher.
 pub(super) mod message {
@@ -106,6 +106,7 @@ pub(super) fn with_executor<T>(
         void: context.void,
         taken: None,
         proc: None,
+        locks: None,
         given: None,
         shown: VecDeque::new(),
         lends: false,
@@ -216,7 +217,9 @@ fn become_guest(
         Ok(()) => {
             let standard =
                 [rustix::stdio::stdin(), rustix::stdio::stdout(), rustix::stdio::stderr()];
-            let kept: Vec<_> = standard.into_iter().chain([connection.as_fd()]).collect();
+            let locks = executor.locks.iter().map(OwnedFd::as_fd);
+            let kept: Vec<_> =
+                standard.into_iter().chain([connection.as_fd()]).chain(locks).collect();
             if sys::descriptors::keep_only(&kept).is_ok() {
                 let workload = match context.users {
                     plan::Users::Ranges | plan::Users::Subordinate => {
@@ -227,7 +230,10 @@ fn become_guest(
                 let settings = Settings {
                     workload,
                     workspace: plan::WORKSPACE.to_owned(),
-                    scale: Some(plan::SCALE.to_owned()),
+                    scale: Some(ScaleSettings {
+                        directory: plan::SCALE.to_owned(),
+                        locks: executor.locks.take(),
+                    }),
                     contained: None,
                 };
                 // Whatever the reason for its end, it ends the sandbox.

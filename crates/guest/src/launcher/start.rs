@@ -204,7 +204,7 @@ fn start(host: &OwnedFd) -> Result<Started, isolation::Failed> {
         }
         layout.retain(|hierarchy| !hierarchy.uses.is_empty());
     }
-    let groups = Groups::open(&layout, &config.run, node_caps());
+    let groups = Groups::open(&layout, &config.run, NodeCaps::of_machine());
     let groups = isolation::step("make control groups", groups)?;
     let host_access =
         isolation::enter(&config, users).inspect_err(|_| groups.remove(0, &config.run))?;
@@ -312,22 +312,6 @@ fn take_lock(config: &LauncherConfig) -> io::Result<OwnedFd> {
         }
     }
     Err(Errno::WOULDBLOCK.into())
-}
-
-/// What all sandboxes together may use: the machine, minus what keeps it usable.
-fn node_caps() -> NodeCaps {
-    let memory_bytes = memory_of_machine();
-    let spared = (memory_bytes / 20).max(256 << 20);
-    let pid_max: u64 = std::fs::read_to_string("/proc/sys/kernel/pid_max")
-        .ok()
-        .and_then(|text| text.trim().parse().ok())
-        .unwrap_or(32_768);
-    NodeCaps { memory_bytes: memory_bytes.saturating_sub(spared), pids: pid_max * 3 / 4 }
-}
-
-fn memory_of_machine() -> u64 {
-    let info = rustix::system::sysinfo();
-    info.totalram.saturating_mul(u64::from(info.mem_unit))
 }
 
 /// Reads all pending signals. Whether one of them asks us to end.

@@ -76,7 +76,7 @@ pub(super) struct Guest {
 
 impl Guest {
     /// Says `Ready`, and makes itself so: what the host sends meanwhile waits.
-    pub(super) fn start(link: Link, settings: Settings) -> Result<Self, ExitReason> {
+    pub(super) fn start(link: Link, mut settings: Settings) -> Result<Self, ExitReason> {
         let mut connection = Connection::new(link);
         connection.endpoint.send(GUEST_CHANNEL, &Reply::Ready { version: VERSION })?;
         connection.flush()?;
@@ -93,7 +93,7 @@ impl Guest {
             let _ = ids::use_files_as(identity.uid, identity.gid);
         }
         // Without a scale file, programs get no variable for it.
-        let scale = settings.scale.as_deref().and_then(|directory| Scale::start(directory).ok());
+        let scale = settings.scale.take().and_then(|scale| Scale::start(scale).ok());
         let io = Io::new(connection)?;
         io.watch(&signals, Source::Children, EventFlags::IN).named("watch children")?;
         let descriptors = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);

@@ -32,18 +32,28 @@ pub(crate) use jail::sys::spawn::Identity;
 use rustix::io::Errno;
 
 /// The surroundings in which this guest serves.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub(crate) struct Settings {
     /// The user of programs and of file access; `None` means this process' own.
     pub(crate) workload: Option<Identity>,
     /// Where programs start and relative paths begin. An absolute path that is resolved each time,
     /// because a mount may appear there later.
     pub(crate) workspace: String,
-    /// The directory for the scale file, if there is one.
-    pub(crate) scale: Option<String>,
+    /// The scale file, if there is one.
+    pub(crate) scale: Option<ScaleSettings>,
     /// In a container that an external runtime made: the filter that programs load last, because
     /// they run as the same user as the guest.
     pub(crate) contained: Option<Program>,
+}
+
+/// Where the scale file is, and what it needs.
+#[derive(Debug)]
+pub(crate) struct ScaleSettings {
+    /// Its directory.
+    pub(crate) directory: String,
+    /// The kernel's table of locks. It also shows locks of other sandboxes, so it is hidden from
+    /// programs, and where nothing opened it before that, the guest has none either.
+    pub(crate) locks: Option<OwnedFd>,
 }
 
 /// The connection of the guest to its host.

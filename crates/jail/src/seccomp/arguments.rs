@@ -13,15 +13,30 @@ pub struct Arguments {
     pub otherwise: Verdict,
 }
 
-/// One test of one argument.
+/// One test of one argument, or of two.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Clause {
     /// Which argument, from 0.
     pub argument: u8,
     /// When it matches.
     pub test: Test,
+    /// Another argument and its test: the clause matches only if both do.
+    pub also: Option<(u8, Test)>,
     /// The verdict then.
     pub verdict: Verdict,
+}
+
+impl Clause {
+    /// A test of one argument.
+    pub const fn new(argument: u8, test: Test, verdict: Verdict) -> Self {
+        Self { argument, test, also: None, verdict }
+    }
+
+    fn fits(&self, arguments: &[u64; 6]) -> bool {
+        let fits =
+            |(argument, test): (u8, Test)| test.fits(arguments[usize::from(argument)] as u32);
+        fits((self.argument, self.test)) && self.also.is_none_or(fits)
+    }
 }
 
 /// A test of the lower 32 bits of an argument.
@@ -47,7 +62,7 @@ impl Arguments {
     pub fn verdict(&self, arguments: &[u64; 6]) -> Verdict {
         self.clauses
             .iter()
-            .find(|clause| clause.test.fits(arguments[usize::from(clause.argument)] as u32))
+            .find(|clause| clause.fits(arguments))
             .map_or(self.otherwise, |clause| clause.verdict)
     }
 }
@@ -64,7 +79,7 @@ impl Test {
 }
 
 const fn clause(argument: u8, test: Test, verdict: Verdict) -> Clause {
-    Clause { argument, test, verdict }
+    Clause::new(argument, test, verdict)
 }
 
 /// What `clone` makes new: every namespace there is. `CLONE_NEWTIME` is missing because `clone`
@@ -85,8 +100,18 @@ const CLONE: Arguments = Arguments {
 /// The lower four bits of a socket's type; the others are flags.
 const SOCKET_TYPE: u32 = 0xf;
 
+/// Asks the kernel about the network interfaces of the sandbox. Changes need a capability that no
+/// program has.
+const NETWORK_QUESTIONS: Clause = Clause {
+    argument: 0,
+    test: Test::Is(libc::AF_NETLINK as u32),
+    also: Some((2, Test::Is(libc::NETLINK_ROUTE as u32))),
+    verdict: Verdict::Allow,
+};
+
 const SOCKET: Arguments = Arguments {
     clauses: &[
+        NETWORK_QUESTIONS,
         clause(
             0,
             Test::NoneOf(&[libc::AF_UNIX as u32, libc::AF_INET as u32, libc::AF_INET6 as u32]),
@@ -187,9 +212,10 @@ pub const GROUPS: &[Group] = &[
     },
     Group {
         name: "sockets",
-        why: "Local and internet sockets of the ordinary protocols. Every other family and protocol \
-              is kernel code that sandboxes have no use for and that attacks have come through; \
-              raw sockets forge packets.",
+        why: "Local and internet sockets of the ordinary protocols, and the one of netlink by which \
+              programs list network interfaces. Every other family and protocol is kernel code that \
+              sandboxes have no use for and that attacks have come through; raw sockets forge \
+              packets.",
         rule: Rule::Arguments(&SOCKET),
         calls: calls![SYS_socket],
     },

@@ -140,26 +140,35 @@ impl Assembly {
         }
         let mut next = self.verdict(arguments.otherwise);
         for (index, clause) in arguments.clauses.iter().enumerate().rev() {
-            let then = self.verdict(clause.verdict);
+            let mut then = self.verdict(clause.verdict);
+            if let Some((argument, test)) = clause.also {
+                self.test(test, then, next)?;
+                then = self.load(argument, mask(test));
+            }
             let entry = self.test(clause.test, then, next)?;
-            // The accumulator may still hold the argument of the clause before.
+            // The accumulator may still hold the argument of the clause before, if that looked at
+            // one argument only.
             let before = index.checked_sub(1).map(|before| arguments.clauses[before]);
-            let held = before.filter(|before| before.argument == clause.argument);
+            let held =
+                before.filter(|before| before.argument == clause.argument && before.also.is_none());
             let held = held.map(|before| mask(before.test));
             let wanted = mask(clause.test);
             next = match (held, wanted) {
                 (Some(held), wanted) if held == wanted => entry,
                 (Some(None), Some(mask)) => self.push(AND, mask),
-                (_, wanted) => {
-                    if let Some(mask) = wanted {
-                        self.push(AND, mask);
-                    }
-                    self.push(LOAD, AT_ARGUMENTS + 8 * u32::from(clause.argument))
-                }
+                (_, wanted) => self.load(clause.argument, wanted),
             };
         }
         self.arguments.insert(arguments, next);
         Ok(next)
+    }
+
+    /// Loads an argument, or the bits of it that a test looks at.
+    fn load(&mut self, argument: u8, mask: Option<u32>) -> Position {
+        if let Some(mask) = mask {
+            self.push(AND, mask);
+        }
+        self.push(LOAD, AT_ARGUMENTS + 8 * u32::from(argument))
     }
 
     /// One test of the accumulator.

@@ -12,29 +12,25 @@ const SET_ID: Test = Test::AnyOf(libc::S_ISUID | libc::S_ISGID);
 /// contains the flag of directories.
 const MAKES: u32 = (libc::O_CREAT | (libc::O_TMPFILE & !libc::O_DIRECTORY)) as u32;
 
-const SECOND: Arguments = Arguments {
-    clauses: &[Clause { argument: 1, test: SET_ID, verdict: Verdict::PERM }],
-    otherwise: Verdict::Allow,
-};
+const SECOND: Arguments =
+    Arguments { clauses: &[Clause::new(1, SET_ID, Verdict::PERM)], otherwise: Verdict::Allow };
 
-const THIRD: Arguments = Arguments {
-    clauses: &[Clause { argument: 2, test: SET_ID, verdict: Verdict::PERM }],
-    otherwise: Verdict::Allow,
-};
+const THIRD: Arguments =
+    Arguments { clauses: &[Clause::new(2, SET_ID, Verdict::PERM)], otherwise: Verdict::Allow };
 
 #[cfg(target_arch = "x86_64")]
 const OPEN: Arguments = Arguments {
     clauses: &[
-        Clause { argument: 1, test: Test::Bits { mask: MAKES, are: 0 }, verdict: Verdict::Allow },
-        Clause { argument: 2, test: SET_ID, verdict: Verdict::PERM },
+        Clause::new(1, Test::Bits { mask: MAKES, are: 0 }, Verdict::Allow),
+        Clause::new(2, SET_ID, Verdict::PERM),
     ],
     otherwise: Verdict::Allow,
 };
 
 const OPENAT: Arguments = Arguments {
     clauses: &[
-        Clause { argument: 2, test: Test::Bits { mask: MAKES, are: 0 }, verdict: Verdict::Allow },
-        Clause { argument: 3, test: SET_ID, verdict: Verdict::PERM },
+        Clause::new(2, Test::Bits { mask: MAKES, are: 0 }, Verdict::Allow),
+        Clause::new(3, SET_ID, Verdict::PERM),
     ],
     otherwise: Verdict::Allow,
 };

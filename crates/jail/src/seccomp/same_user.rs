@@ -16,32 +16,26 @@ const PRIORITY_OF_USER: u32 = libc::PRIO_USER;
 const IO_PRIORITY_OF_USER: u32 = 3;
 
 const LEASES: Arguments = Arguments {
-    clauses: &[Clause {
-        argument: 1,
-        test: Test::Is(libc::F_SETLEASE as u32),
-        verdict: Verdict::PERM,
-    }],
+    clauses: &[Clause::new(1, Test::Is(libc::F_SETLEASE as u32), Verdict::PERM)],
     otherwise: Verdict::Allow,
 };
 
-const FIRST: Arguments = Arguments {
-    clauses: &[Clause { argument: 0, test: GUEST, verdict: Verdict::PERM }],
-    otherwise: Verdict::Allow,
-};
+const FIRST: Arguments =
+    Arguments { clauses: &[Clause::new(0, GUEST, Verdict::PERM)], otherwise: Verdict::Allow };
 
 /// The second argument is a process, a group or a user; the guest leads the group with its own id.
 const PRIORITY: Arguments = Arguments {
     clauses: &[
-        Clause { argument: 0, test: Test::Is(PRIORITY_OF_USER), verdict: Verdict::PERM },
-        Clause { argument: 1, test: GUEST, verdict: Verdict::PERM },
+        Clause::new(0, Test::Is(PRIORITY_OF_USER), Verdict::PERM),
+        Clause::new(1, GUEST, Verdict::PERM),
     ],
     otherwise: Verdict::Allow,
 };
 
 const IO_PRIORITY: Arguments = Arguments {
     clauses: &[
-        Clause { argument: 0, test: Test::Is(IO_PRIORITY_OF_USER), verdict: Verdict::PERM },
-        Clause { argument: 1, test: GUEST, verdict: Verdict::PERM },
+        Clause::new(0, Test::Is(IO_PRIORITY_OF_USER), Verdict::PERM),
+        Clause::new(1, GUEST, Verdict::PERM),
     ],
     otherwise: Verdict::Allow,
 };

@@ -7,7 +7,7 @@ use bollard::models::{
     Mount, MountBindOptions, MountBindOptionsPropagationEnum, MountTmpfsOptions, MountType,
     MountVolumeOptions, ResourcesUlimits, RestartPolicy, RestartPolicyNameEnum,
 };
-use jail::plan::{DESCRIPTORS, MASKED, USER};
+use jail::plan::{DESCRIPTORS, MASKED, OOM_SCORE, USER};
 use model::InstanceId;
 use model::mount::is_beneath;
 
@@ -123,6 +123,7 @@ impl ContainerConfig<'_> {
             nano_cpus: Some(i64::from(limits.cpu_milli) * NANO_PER_MILLI),
             pids_limit: Some(i64::from(limits.pids)),
             oom_kill_disable: Some(false),
+            oom_score_adj: Some(i64::from(OOM_SCORE)),
             ulimits: Some(ulimits()),
             init: Some(false),
             auto_remove: Some(false),

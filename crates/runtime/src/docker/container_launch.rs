@@ -290,7 +290,11 @@ impl ContainerLaunch<'_> {
         let found = self.shared.inspect(container, QUICK).await;
         let found = found.map_err(|failure| self.failed(&failure))?;
         self.refuse_other_volumes(&found)?;
-        Ok(pid_of(&found).and_then(|pid| FirstProcess::find(pid, id)))
+        let first = pid_of(&found).and_then(|pid| FirstProcess::find(pid, id));
+        if let Some(first) = &first {
+            first.limit_tcp(u64::from(self.spec.limits.memory_mb) << 20);
+        }
+        Ok(first)
     }
 
     /// Refuses volumes of the engine's own: programs could write to them, and they would outlive a

@@ -55,6 +55,16 @@ impl FirstProcess {
         Some((theirs.st_dev, theirs.st_ino) == (ours.st_dev, ours.st_ino))
     }
 
+    /// Limits its TCP buffers where its memory limit does not count them, and this server may: no
+    /// engine does.
+    pub(super) fn limit_tcp(&self, memory_bytes: u64) {
+        if let Some(Err(error)) =
+            self.memory.as_ref().map(|group| jail::groups::limit_tcp(group, memory_bytes))
+        {
+            tracing::debug!(%error, "the TCP buffers of a container cannot be limited");
+        }
+    }
+
     /// Whether more processes were killed for want of memory since the last call; none if no
     /// counter exists.
     pub(super) fn memory_ran_out(&self) -> Option<bool> {

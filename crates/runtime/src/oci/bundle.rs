@@ -6,7 +6,7 @@
 //! The description is plain JSON: types of the whole standard would be most of what this crate
 //! compiles.
 
-use jail::plan::{DESCRIPTORS, MASKED, READ_ONLY, USER, WORKSPACE};
+use jail::plan::{DESCRIPTORS, MASKED, OOM_SCORE, READ_ONLY, USER, WORKSPACE};
 use model::{InstanceId, Limits};
 use rustix::process::{Resource, getrlimit};
 use serde_json::{Value, json};
@@ -77,10 +77,9 @@ fn process(spec: &LaunchSpec, around: &BundleContext<'_>) -> Value {
         "rlimits": limits_of_processes(&spec.limits, around.program),
         "noNewPrivileges": true,
     });
-    // If the Linux kernel spares the server when memory runs out, it must not spare its sandboxes,
-    // too. To lower the value needs a privilege, so it is set only where it is needed.
-    if around.oom_score < 0 {
-        process["oomScoreAdj"] = 0.into();
+    // To lower the value needs a privilege, so it is set only where that raises it.
+    if around.oom_score < OOM_SCORE {
+        process["oomScoreAdj"] = OOM_SCORE.into();
     }
     process
 }
@@ -244,8 +243,11 @@ mod tests {
     }
 
     #[test]
-    fn bundle_resets_the_oom_score_of_a_protected_server() {
-        assert_eq!(described(Program::Runc, -1)["process"]["oomScoreAdj"], json!(0));
-        assert_eq!(described(Program::Runc, 0)["process"]["oomScoreAdj"], Value::Null);
+    fn bundle_gives_up_its_processes_before_the_server() {
+        for of_server in [-500, 0, 499] {
+            let process = &described(Program::Runc, of_server)["process"];
+            assert_eq!(process["oomScoreAdj"], json!(OOM_SCORE), "{of_server}");
+        }
+        assert_eq!(described(Program::Runc, 900)["process"]["oomScoreAdj"], Value::Null);
     }
 }

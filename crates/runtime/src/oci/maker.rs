@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use jail::groups::{NodeCaps, cap_together, limit_tcp};
 use model::InstanceId;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
@@ -148,9 +149,12 @@ impl OciMaker {
                 .map_err(|error| RuntimeError::system("make a connection", &error.into()))?;
         self.run_program(&bundle, instance, &root, theirs).await?;
         let (leftovers, run) = (self.leftovers.clone(), self.run.clone());
+        let memory_bytes = u64::from(spec.limits.memory_mb) << 20;
         let (groups, pid) = blocking(STEP, move || {
             let pid = std::fs::read_to_string(bundle.pid_file())?.trim().parse();
-            Ok((leftovers.groups_of(&run, &instance.to_string()), pid.ok()))
+            let groups = leftovers.groups_of(&run, &instance.to_string());
+            limit_what_programs_do_not(&groups, memory_bytes)?;
+            Ok((groups, pid.ok()))
         })
         .await?;
         if let Some(known) = self.known().get_mut(&instance) {
@@ -182,6 +186,19 @@ impl OciMaker {
         let known = self.known();
         known.get(&instance).ok_or_else(gone)?.freezer.clone().ok_or_else(unable)
     }
+}
+
+/// Limits what no OCI program does: TCP buffers where the memory limit does not count them, and all
+/// containers together.
+fn limit_what_programs_do_not(groups: &[PathBuf], memory_bytes: u64) -> std::io::Result<()> {
+    let caps = NodeCaps::of_machine();
+    for group in groups {
+        limit_tcp(group, memory_bytes)?;
+        if let Some(run) = group.parent() {
+            cap_together(run, caps);
+        }
+    }
+    Ok(())
 }
 
 fn freezes(groups: &[PathBuf]) -> Option<&PathBuf> {

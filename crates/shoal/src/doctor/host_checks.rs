@@ -39,7 +39,7 @@ impl Finding {
         Self { name, state: State::No, why: why.into(), remedy, needed: false }
     }
 
-    fn partly(name: &'static str, why: impl Into<String>, remedy: &str) -> Self {
+    pub(crate) fn partly(name: &'static str, why: impl Into<String>, remedy: &str) -> Self {
         Self { state: State::Partly, ..Self::no(name, why, remedy) }
     }
 

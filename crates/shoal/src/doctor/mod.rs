@@ -3,6 +3,7 @@
 
 mod abilities;
 mod host_checks;
+mod memory;
 mod runtimes;
 mod workspace_limits;
 
@@ -67,6 +68,7 @@ pub(crate) fn main(arguments: &Arguments, output: &Output) -> Result<ExitCode, F
     let (config, unusable) = configured(arguments);
     let data_dir = &config.server.data_dir;
     findings.push(workspace_limits::finding(data_dir));
+    findings.push(memory::finding(&config));
     let mut placement = WorkspacePlacement::probe(data_dir);
     let mut abilities = Vec::new();
     if !arguments.no_trial && !findings.iter().any(Finding::is_fatal) {

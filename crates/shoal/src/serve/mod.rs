@@ -46,6 +46,9 @@ const CONNECTION_EXTRA_GRACE: Duration = Duration::from_secs(30);
 const BACKLOG: i32 = 4096;
 /// Limit on the records of ended processes, with the output that is stored in them.
 const PROCESS_BYTES_MAX: u64 = 256 << 20;
+/// How readily the kernel ends the server when the machine has no memory left: not before the others,
+/// and not never, because it may be the server that uses the memory.
+const SERVER_OOM_SCORE: &str = "-500";
 /// How long threads may take to end after everything else has ended.
 const END_PATIENCE: Duration = Duration::from_secs(5);
 
@@ -96,6 +99,7 @@ pub(crate) fn main(arguments: &Arguments, output: &Output) -> Result<ExitCode, F
     let images = images::Store::open(&place.images())
         .map_err(|error| Failure::of_image("cannot open the image store", &error))?;
     let mounts = mount_roots(&config)?;
+    spare_the_server();
     // Before any other thread exists: the launcher is single-threaded and privileged.
     let launcher = start_launcher(&config, &place, &mounts);
     logs::start(config.log)?;
@@ -145,6 +149,13 @@ fn listen(address: SocketAddr, flag: &str) -> Result<TcpListener, Failure> {
             ))
             .usage()
     })
+}
+
+/// Asks the kernel to end other processes first if the machine has no memory left. The launcher and
+/// the keeper inherit it; sandboxes are given the opposite. It needs a privilege, and without it the
+/// server is still spared longer than its sandboxes.
+fn spare_the_server() {
+    let _ = std::fs::write("/proc/self/oom_score_adj", SERVER_OOM_SCORE);
 }
 
 /// The directories below which templates may mount files, without symbolic links.

@@ -180,7 +180,7 @@ system_call("EPERM", "fsmount", 0, 0, 0)
 fn cve_2024_1086_packet_filters_are_out_of_reach() -> Result<()> {
     refused_after_namespaces(
         r#"
-for protocol in (0, 6, 12):
+for protocol in (4, 6, 12):
     tries(f"netlink {protocol}", "EAFNOSUPPORT", lambda protocol=protocol: socket.socket(16, 3, protocol))
 for level, family in ((0, socket.AF_INET), (41, socket.AF_INET6)):
     for number in (64, 65):

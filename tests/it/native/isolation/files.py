@@ -82,7 +82,7 @@ def a_working_directory_elsewhere():
 
 # What is masked or for reading only.
 for path in ("/proc/kcore", "/proc/kmsg", "/proc/keys", "/proc/cmdline", "/proc/interrupts", "/proc/timer_list", "/proc/sched_debug",
-             "/proc/latency_stats", "/proc/acpi", "/proc/asound", "/proc/scsi"):
+             "/proc/latency_stats", "/proc/locks", "/proc/key-users", "/proc/bootconfig", "/proc/acpi", "/proc/asound", "/proc/scsi"):
     tries("read " + path, "absent ENOENT", lambda path=path: read(path))
 for path in ("/proc/sysrq-trigger", "/proc/kcore", "/proc/kmsg"):
     tries("write " + path, "EACCES EROFS ENOENT", lambda path=path: append(path))

@@ -105,7 +105,7 @@ def memory_at_address_zero():
 
 # Sockets into seldom used code.
 for family, kind, protocol, name, error in (
-    (16, 3, 0, "netlink, routes", "EAFNOSUPPORT"), (16, 3, 12, "netlink, netfilter", "EAFNOSUPPORT"), (16, 3, 9, "netlink, audit", "EAFNOSUPPORT"),
+    (16, 3, 4, "netlink, sockets", "EAFNOSUPPORT"), (16, 3, 16, "netlink, generic", "EAFNOSUPPORT"), (16, 3, 12, "netlink, netfilter", "EAFNOSUPPORT"), (16, 3, 9, "netlink, audit", "EAFNOSUPPORT"),
     (16, 3, 15, "netlink, device events", "EAFNOSUPPORT"), (17, 3, 768, "packet", "EAFNOSUPPORT"), (17, 2, 768, "packet, cooked", "EAFNOSUPPORT"),
     (2, 3, 1, "raw", "EPERM"), (2, 3, 255, "raw, any protocol", "EPERM"), (10, 3, 58, "raw, version 6", "EPERM"), (2, 10, 0, "packet, old", "EPERM"),
     (38, 5, 0, "ciphers", "EAFNOSUPPORT"), (40, 1, 0, "virtual machines", "EAFNOSUPPORT"), (44, 3, 0, "express data path", "EAFNOSUPPORT"),

@@ -23,7 +23,7 @@ pub(crate) const PROBE: &str = include_str!("probe.py");
 pub(crate) const FILES: (&str, &str, usize) = ("files", include_str!("files.py"), 170);
 pub(crate) const PROCESSES: (&str, &str, usize) = ("processes", include_str!("processes.py"), 120);
 pub(crate) const KERNEL: (&str, &str, usize) = ("kernel", include_str!("kernel.py"), 115);
-pub(crate) const NETWORK: (&str, &str, usize) = ("network", include_str!("network.py"), 65);
+pub(crate) const NETWORK: (&str, &str, usize) = ("network", include_str!("network.py"), 82);
 pub(crate) const OWN_API: (&str, &str, usize) = ("own_api", include_str!("own_api.py"), 45);
 
 /// Something that listens in a sandbox, for others not to reach. It says where.

@@ -99,6 +99,60 @@ for number, name, expected in ((0x8914, "down", "EPERM"), (0x8916, "address", "E
     tries(f"configure: {name}", expected, lambda number=number: interface(number))
 
 
+def netlink(kind, body, flags=0x5):
+    """Sends one request to the kernel and returns what it answers, or raises the error it answers with."""
+    with socket.socket(16, socket.SOCK_RAW, 0) as asked:
+        asked.settimeout(5)
+        asked.send(struct.pack("=IHHII", 16 + len(body), kind, flags, 1, 0) + body)
+        answer = asked.recv(65536)
+    if struct.unpack_from("=H", answer, 4)[0] == 2:
+        error = -struct.unpack_from("=i", answer, 16)[0]
+        if error:
+            raise OSError(error, os.strerror(error))
+    return answer
+
+
+def attribute(kind, value):
+    return struct.pack("=HH", 4 + len(value), kind) + value + bytes(-len(value) % 4)
+
+
+def link(flags=0, change=0, number=1):
+    return struct.pack("=BxHiII", 0, 0, number, flags, change)
+
+
+def kind_of_link(name):
+    return attribute(18, attribute(1, name))
+
+
+ADDRESS = struct.pack("=BBBBI", socket.AF_INET, 24, 0, 0, 1) + attribute(2, b"\n\0\0\1") + attribute(1, b"\n\0\0\1")
+ROUTE = struct.pack("=BBBBBBBBI", socket.AF_INET, 0, 0, 0, 254, 3, 0, 1, 0) + attribute(4, struct.pack("=I", 1))
+QUEUE = struct.pack("=BxHiIII", 0, 0, 1, 0, 0xFFFFFFFF, 0) + attribute(1, b"pfifo\0")
+# Create the object, and answer.
+CREATE = 0x405
+for name, kind, body, flags in (
+    ("add an address", 20, ADDRESS, CREATE), ("remove an address", 21, ADDRESS, 0x5),
+    ("bring loopback down", 16, link(0, 1), 0x5), ("bring loopback down, old", 19, link(0, 1), 0x5),
+    ("add a pair of interfaces", 16, link(number=0) + kind_of_link(b"veth"), CREATE),
+    ("add a bridge", 16, link(number=0) + kind_of_link(b"bridge"), CREATE),
+    ("remove loopback", 17, link(), 0x5), ("move loopback to another", 16, link() + attribute(19, struct.pack("=I", 1)), 0x5),
+    ("add a route", 24, ROUTE, CREATE), ("remove a route", 25, ROUTE, 0x5),
+    ("add a neighbour", 28, struct.pack("=BxHiHBB", 2, 0, 1, 0x80, 0, 0) + attribute(1, b"\n\0\0\2"), CREATE),
+    ("add a rule", 32, struct.pack("=BBBBBBBBI", 2, 0, 0, 0, 254, 0, 0, 1, 0), CREATE),
+    ("add a queue", 36, QUEUE, CREATE), ("add a filter", 44, QUEUE[:20], CREATE),
+    ("name a namespace", 88, struct.pack("=Bxxx", 0) + attribute(2, struct.pack("=I", 1)), 0x5),
+    ("look into another namespace", 18, link(number=0) + attribute(46, struct.pack("=i", 0)), 0x1),
+):
+    # gVisor knows some of them not at all.
+    tries(f"netlink: {name}", "EPERM EINVAL EOPNOTSUPP" if "look" in name else "EPERM EOPNOTSUPP",
+          lambda kind=kind, body=body, flags=flags: netlink(kind, body, flags))
+
+
+@attempt("EPERM ENOPROTOOPT")
+def netlink_of_all_namespaces():
+    with socket.socket(16, socket.SOCK_RAW, 0) as asked:
+        return asked.setsockopt(270, 8, 1)
+
+
 def option(level, name, value, kind=socket.SOCK_STREAM):
     return socket.socket(socket.AF_INET, kind).setsockopt(level, name, value)
 

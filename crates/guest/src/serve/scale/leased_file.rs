@@ -3,7 +3,6 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::Read as _;
 use std::os::fd::{AsFd as _, OwnedFd};
 
 use jail::sys::{lease, reap};
@@ -13,7 +12,7 @@ use rustix::io::{Errno, pread, pwrite};
 use super::operations::{MAX_BYTES, Operation, new_bytes, parse, waiting};
 
 /// More of the kernel's table of locks is not read.
-const MAX_TABLE_BYTES: u64 = 256 * 1024;
+const MAX_TABLE_BYTES: usize = 256 * 1024;
 
 /// A block after all contents that exists only until a program truncates the file.
 const MARK_BYTES: u64 = 4096;
@@ -86,12 +85,8 @@ impl LeasedFile {
     /// to wait cannot appear in it, so one check is not enough; and a process that was woken
     /// because another gave up is not in it either, so all that were seen must be seen again at the
     /// next check.
-    pub(super) fn single_out(&mut self, next: &Self) -> bool {
-        let Ok(table) = fs::File::open("/proc/locks") else { return true };
-        let mut locks = String::new();
-        if table.take(MAX_TABLE_BYTES).read_to_string(&mut locks).is_err() {
-            return true;
-        }
+    pub(super) fn single_out(&mut self, next: &Self, locks: &OwnedFd) -> bool {
+        let Ok(locks) = read_again(locks) else { return true };
         let here = counted(&waiting(&locks, self.inode));
         for (&pid, &count) in &here {
             let seen = self.rivals.entry(pid).or_default();
@@ -173,6 +168,21 @@ impl LeasedFile {
             None => !now.starts_with(&self.seen) && now.get(1..) != self.seen.get(1..),
         }
     }
+}
+
+/// The contents of a file of `/proc` that is already open, as they are now.
+fn read_again(file: &OwnedFd) -> Result<String, Errno> {
+    let mut text = Vec::new();
+    let mut part = [0; 4096];
+    while text.len() < MAX_TABLE_BYTES {
+        match pread(file, &mut part, text.len() as u64) {
+            Ok(0) => break,
+            Ok(count) => text.extend_from_slice(&part[..count]),
+            Err(Errno::INTR) => {}
+            Err(errno) => return Err(errno),
+        }
+    }
+    Ok(String::from_utf8_lossy(&text).into_owned())
 }
 
 fn counted(pids: &[i32]) -> BTreeMap<i32, usize> {

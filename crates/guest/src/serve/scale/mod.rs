@@ -15,6 +15,7 @@ use guest_protocol::message::Reply;
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, openat, statat, unlinkat};
 use rustix::io::Errno;
 
+use super::ScaleSettings;
 use leased_file::LeasedFile;
 use operations::Operation;
 
@@ -43,6 +44,8 @@ const SINGLE_OUT_MS: u64 = 1000;
 pub(super) struct Scale {
     directory: OwnedFd,
     path: String,
+    /// The kernel's table of locks, if the guest has it.
+    locks: Option<OwnedFd>,
     /// The file that has the name.
     current: Option<LeasedFile>,
     /// A file that a program waits for, and since when.
@@ -70,13 +73,15 @@ struct Count {
 
 impl Scale {
     /// Makes one in a directory.
-    pub(super) fn start(directory: &str) -> Result<Self, Errno> {
+    pub(super) fn start(settings: ScaleSettings) -> Result<Self, Errno> {
+        let ScaleSettings { directory, locks } = settings;
         let path = format!("{directory}/{NAME}");
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let directory = openat(CWD, directory, flags, Mode::empty())?;
+        let directory = openat(CWD, directory.as_str(), flags, Mode::empty())?;
         let mut scale = Self {
             directory,
             path,
+            locks,
             current: None,
             requested: None,
             handed_out: Vec::new(),
@@ -145,9 +150,9 @@ impl Scale {
             let is_late = now_ms >= since_ms + SINGLE_OUT_MS;
             self.pause_ms = SOONEST_MS;
             self.next_look_ms = now_ms + SOONEST_MS;
-            if let Some(next) = &self.current
+            if let (Some(next), Some(locks)) = (&self.current, &self.locks)
                 && !is_late
-                && !leased.single_out(next)
+                && !leased.single_out(next, locks)
             {
                 self.requested = Some((leased, since_ms));
                 return;

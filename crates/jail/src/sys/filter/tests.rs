@@ -84,8 +84,11 @@ fn inside_refused_calls() {
     for unknown in (470..600).chain([1023, 4095]) {
         assert_eq!(call(unknown, [u64::MAX; 6]), libc::ENOSYS, "{unknown}");
     }
-    let netlink = [libc::AF_NETLINK as u64, libc::SOCK_RAW as u64, 0, 0, 0, 0];
-    assert_eq!(call(libc::SYS_socket as u32, netlink), libc::EAFNOSUPPORT);
+    for protocol in 0..32 {
+        let netlink = [libc::AF_NETLINK as u64, libc::SOCK_RAW as u64, protocol, 0, 0, 0];
+        let expected = if protocol == libc::NETLINK_ROUTE as u64 { 0 } else { libc::EAFNOSUPPORT };
+        assert_eq!(call(libc::SYS_socket as u32, netlink), expected, "netlink {protocol}");
+    }
     let raw = [libc::AF_INET as u64, libc::SOCK_RAW as u64, 1, 0, 0, 0];
     assert_eq!(call(libc::SYS_socket as u32, raw), libc::EPERM);
     for dirt in [0, 1 << 32, u64::MAX << 32] {
