@@ -1,5 +1,7 @@
 //! Sessions: conversations that outlive their sandboxes.
 
+use std::time::Duration;
+
 use std::ops::Deref;
 
 use model::{SessionId, SessionStatus, TemplateName, TurnId};
@@ -37,7 +39,8 @@ impl Client {
     #[boxed]
     pub async fn create_session(&self, request: &SessionRequest) -> Result<Session, ClientError> {
         let call = Call::post(Target::new("/v1/sessions")).json(request)?.once();
-        self.json(call.may_take(self.patience().control)).await
+        let waits = Duration::from_millis(request.wait_ms.unwrap_or(0));
+        self.json(call.may_take(self.patience().control + waits)).await
     }
 
     /// One page of sessions, newest first.

@@ -52,7 +52,8 @@ impl Default for Patience {
     fn default() -> Self {
         Self {
             connect: Duration::from_secs(5),
-            answer: Duration::from_secs(30),
+            // A server that is full lets a request wait for 30 s, and then for its sandbox.
+            answer: Duration::from_secs(100),
             control: Duration::from_secs(150),
             quiet: Duration::from_mins(1),
             retries: 3,

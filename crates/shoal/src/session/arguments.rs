@@ -95,6 +95,9 @@ pub(super) struct CreateArgs {
     /// How long the session may be idle before its sandbox becomes cold, like 30m
     #[arg(long, value_name = "TIME", value_parser = duration::parse)]
     idle_timeout: Option<Duration>,
+    /// How long to wait for a place if the server is full, like 5s [default: as the server says]
+    #[arg(long, value_name = "TIME", value_parser = duration::parse)]
+    wait: Option<Duration>,
     /// Abort a turn if its client disconnects; without this flag the turn goes on, and `follow`
     /// shows it
     #[arg(long)]
@@ -123,6 +126,7 @@ impl CreateArgs {
             // Rounded up, so that no sandbox becomes cold sooner than the user wanted.
             idle_timeout_s: self.idle_timeout.map(|time| time.as_millis().div_ceil(1000) as u64),
             on_disconnect: self.abort_on_disconnect.then_some(OnDisconnect::Abort),
+            wait_ms: self.wait.map(|time| time.as_millis() as u64),
             ..SessionRequest::of(template)
         })
     }
@@ -219,6 +223,9 @@ pub(super) struct SendArgs {
     /// If a turn is in progress, wait until it has ended; without this flag the server refuses
     #[arg(long)]
     pub(super) queue: bool,
+    /// How long to wait for a place if the server is full, like 5s [default: as the server says]
+    #[arg(long, value_name = "TIME", value_parser = duration::parse)]
+    pub(super) wait: Option<Duration>,
     /// Print all events as JSON, one object a line
     #[arg(long)]
     pub(super) json: bool,

@@ -84,7 +84,8 @@ fn request(said: &SendArgs) -> Result<TurnRequest, Failure> {
         Value::String(text)
     };
     let when_busy = said.queue.then_some(WhenBusy::Queue);
-    Ok(TurnRequest { input, when_busy, id: None })
+    let wait_ms = said.wait.map(|time| time.as_millis() as u64);
+    Ok(TurnRequest { input, when_busy, id: None, wait_ms })
 }
 
 fn read_message() -> Result<String, Failure> {
