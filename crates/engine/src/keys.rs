@@ -6,6 +6,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use model::{ErrorCode, KeyId, KeyRecord, Refusal, Role, Wall};
 use sha2::{Digest as _, Sha256};
 use subtle::ConstantTimeEq as _;
+use tokio::sync::watch;
 
 use crate::boxed;
 use crate::core::unavailable;
@@ -47,11 +48,13 @@ pub struct NewKey {
 /// The keys that there are.
 pub(crate) struct Keyring {
     keys: RwLock<Vec<KeyRecord>>,
+    /// Grows with every change.
+    changes: watch::Sender<u64>,
 }
 
 impl Keyring {
     pub(crate) fn new(keys: Vec<KeyRecord>) -> Self {
-        Self { keys: RwLock::new(keys) }
+        Self { keys: RwLock::new(keys), changes: watch::Sender::new(0) }
     }
 
     pub(crate) fn all(&self) -> Vec<KeyRecord> {
@@ -64,6 +67,13 @@ impl Keyring {
             Some(known) => *known = record,
             None => keys.push(record),
         }
+        drop(keys);
+        self.changes.send_modify(|changes| *changes += 1);
+    }
+
+    fn is_valid(&self, id: KeyId, now: Wall) -> bool {
+        let keys = self.keys.read().unwrap_or_else(PoisonError::into_inner);
+        keys.iter().any(|key| key.id == id && is_valid(key, now))
     }
 
     /// Every key is compared, each in constant time: the duration reveals nothing.
@@ -76,11 +86,12 @@ impl Keyring {
                 found = Some(key);
             }
         }
-        let works = |key: &&KeyRecord| {
-            key.revoked_at.is_none() && key.expires_at.is_none_or(|end| now < end)
-        };
-        found.filter(works).map(|key| Caller { key: key.id, role: key.role })
+        found.filter(|key| is_valid(key, now)).map(|key| Caller { key: key.id, role: key.role })
     }
+}
+
+fn is_valid(key: &KeyRecord, now: Wall) -> bool {
+    key.revoked_at.is_none() && key.expires_at.is_none_or(|end| now < end)
 }
 
 fn hash(secret: &str) -> [u8; 32] {
@@ -91,6 +102,16 @@ impl Engine {
     /// The caller with this key, if the key is valid.
     pub fn authenticate(&self, secret: &str) -> Option<Caller> {
         self.core.keyring.find(secret, self.now().wall)
+    }
+
+    /// Whether a key of the store is neither revoked nor expired.
+    pub fn key_is_valid(&self, id: KeyId) -> bool {
+        self.core.keyring.is_valid(id, self.now().wall)
+    }
+
+    /// Sees when a key was created, revoked or changed.
+    pub fn key_changes(&self) -> watch::Receiver<u64> {
+        self.core.keyring.changes.subscribe()
     }
 
     /// All keys, revoked ones too.

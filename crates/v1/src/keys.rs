@@ -4,10 +4,10 @@ use axum::body::Body;
 use axum::extract::State;
 use axum::response::Response;
 use http::{HeaderMap, StatusCode};
-use model::{ErrorCode, KeyId};
+use model::{ErrorCode, KeyId, Refusal};
 use wire::{Key, KeyList, KeyRequest, NewKey};
 
-use crate::checkouts::{ONCE, replayed};
+use crate::checkouts::ONCE;
 use web::answer;
 use web::app::App;
 use web::body::Json;
@@ -61,10 +61,13 @@ async fn create(
     request: Json<KeyRequest>,
 ) -> Result<Response, Refused> {
     let claim = app.idempotency.claim(&headers, caller.key, "/v1/keys", &request.bytes).await?;
-    if let Some(Answer::Said(status, bytes)) = claim.as_ref().and_then(Claim::answer) {
-        let mut response = answer::bytes(status, Body::from(bytes));
-        replayed(&mut response);
-        return Ok(response);
+    if let Some(Answer::Key(id)) = claim.as_ref().and_then(Claim::answer) {
+        let cause = format!(
+            "an earlier request with this Idempotency-Key created the key {id}, and its secret is \
+             shown only once; if that answer was lost, revoke this key and create another"
+        );
+        let refusal = Refusal::new(ErrorCode::IdempotencyConflict, cause);
+        return Err(Refused::with_field(refusal, "Idempotency-Key"));
     }
     let KeyRequest { name, role, ttl_s } = request.value;
     let most = KeyRequest::TTL_S_MAX;
@@ -74,7 +77,7 @@ async fn create(
     let made = app.engine.create_key(&name, role, ttl_s.map(|seconds| seconds * 1000)).await?;
     let bytes = answer::json_bytes(&NewKey::new(&made.record, made.secret))?;
     if let Some(claim) = claim {
-        claim.settle(Answer::Said(StatusCode::CREATED, bytes.clone()));
+        claim.settle(Answer::Key(made.record.id));
     }
     Ok(answer::bytes(StatusCode::CREATED, Body::from(bytes)))
 }

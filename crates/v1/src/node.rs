@@ -20,7 +20,7 @@ const VERSION: &str = env!("CARGO_PKG_VERSION");
 const PROMETHEUS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 pub(super) fn routes() -> Vec<Route> {
-    let health = Operation::new("get_health", "Get the health of the server")
+    let health = Operation::new("get_health", "Get the health of the server; without a key only its status")
         .answers(200, "The server works, perhaps not all of it", [json("Health")])
         .answers(503, "The server is stopping", [json("Health")]);
     let stats = Operation::new("get_stats", "Get the statistics of the server and of each pool")
@@ -43,9 +43,10 @@ async fn health(
     headers: HeaderMap,
 ) -> Result<Response, Refused> {
     let health = app.engine.health();
-    // Causes name paths and programs of the machine, so only administrators see them. A wrong key
-    // must not make the health check fail.
-    let is_admin = authenticate(&app, &headers).is_ok_and(|caller| caller.role == Role::Admin);
+    // Counts tell what others do, so they need a key. Causes name paths and programs of the
+    // machine, so only administrators see them. A wrong key must not make the health check fail.
+    let role = authenticate(&app, &headers).ok().map(|caller| caller.role);
+    let is_admin = role == Some(Role::Admin);
     let reason_text = |Degraded { what, cause }: Degraded| {
         if is_admin { format!("{what}: {cause}") } else { what }
     };
@@ -56,12 +57,12 @@ async fn health(
     };
     let said = Health {
         status,
-        reasons: health.degraded.into_iter().map(reason_text).collect(),
-        version: VERSION.to_owned(),
-        uptime_s: health.uptime.as_secs(),
-        lost_commits: app.engine.store_condition().lost_commits,
-        pool: app.engine.stats(),
-        files_given_up: app.engine.files_given_up(),
+        reasons: role.map(|_| health.degraded.into_iter().map(reason_text).collect()),
+        version: role.map(|_| VERSION.to_owned()),
+        uptime_s: role.map(|_| health.uptime.as_secs()),
+        lost_commits: role.map(|_| app.engine.store_condition().lost_commits),
+        pool: role.map(|_| app.engine.stats()),
+        files_given_up: role.map(|_| app.engine.files_given_up()),
     };
     let mut response = answer::json(code, &said)?;
     if code == StatusCode::SERVICE_UNAVAILABLE {

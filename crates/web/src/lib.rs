@@ -2,7 +2,9 @@
 //! and timeouts, and logs and counts requests. It must decide nothing about sandboxes, and knows
 //! neither vendors nor stores nor runtimes.
 
+pub mod account;
 pub mod answer;
+mod answer_memory;
 pub mod app;
 pub mod archive;
 pub mod body;
