@@ -177,6 +177,7 @@ async fn stream_or_page(
         after: after.unwrap_or_else(|| watch.last()),
         // A stream that begins now missed nothing.
         looks_back: after.is_some(),
+        told: 0,
         resumed: after.is_some(),
         watch,
         since: after.unwrap_or(0),
@@ -227,6 +228,8 @@ struct EventStream {
     /// The last one that was read.
     after: u64,
     looks_back: bool,
+    /// The last deleted event that it said is missing.
+    told: u64,
     /// The client chose where it begins, and that is not checked yet.
     resumed: bool,
     watch: EventWatch,
@@ -269,11 +272,15 @@ impl EventStream {
         self.begun = true;
         // Numbers above the last one belong to another history, which is gone.
         let is_of_another = std::mem::take(&mut self.resumed) && self.after > page.last;
-        if is_of_another || self.looks_back && page.missed_events_since(self.after) {
+        // What it said once it does not say again: older events of other keys may still come.
+        let missed = page.missed_events_since(self.after) && page.deleted > self.told;
+        if is_of_another || self.looks_back && missed {
             let reset = EventsReset { oldest: page.oldest };
-            let id = Some(page.oldest.saturating_sub(1));
+            let before = page.oldest.saturating_sub(1);
+            self.after = if is_of_another { before } else { self.after.max(before) };
+            let id = Some(self.after);
             self.ready.push_back(Format::Sse.event(id, EventsReset::NAME, &reset));
-            self.after = page.oldest.saturating_sub(1);
+            self.told = page.deleted;
             self.since = self.after;
         }
         if is_of_another {

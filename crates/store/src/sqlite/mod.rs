@@ -12,6 +12,7 @@ mod commit_thread;
 mod deferred_open;
 mod documents;
 mod error;
+mod event_blocks;
 mod history;
 mod inspect;
 mod json_lines;
@@ -32,7 +33,7 @@ mod turn_pages;
 mod turns;
 mod writer;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -44,7 +45,7 @@ use model::process::ProcessRecord;
 use model::record::Journal;
 use model::turn::{TurnPiece, TurnRecord};
 use model::why::Ended;
-use model::{Document, KeyRecord, SandboxId, SeedId, SessionId, TurnId, WorkspaceId};
+use model::{Document, KeyId, KeyRecord, SandboxId, SeedId, SessionId, TurnId, WorkspaceId};
 use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
@@ -269,6 +270,18 @@ impl Store for SqliteStore {
     async fn events(&self, query: &EventQuery) -> Result<EventPage, StoreError> {
         let query = *query;
         self.read(move |reader| reader.events(&query)).await
+    }
+
+    async fn limit_events(&self, key: KeyId, most: Option<u64>) -> Result<(), StoreError> {
+        self.write(move |_, writer| {
+            writer.event_shares().limit(key, most);
+            Ok(())
+        })
+        .await
+    }
+
+    async fn event_counts(&self) -> Result<BTreeMap<KeyId, u64>, StoreError> {
+        self.write(|_, writer| Ok(writer.event_shares().counts())).await
     }
 
     async fn keys(&self) -> Result<Vec<KeyRecord>, StoreError> {
