@@ -148,7 +148,7 @@ impl From<Refusal> for AshError {
             Code::UnsupportedMediaType => {
                 framework("Unsupported Media Type", Some("FST_ERR_CTP_INVALID_MEDIA_TYPE"), cause)
             }
-            Code::RateLimited => framework("Too Many Requests", None, cause),
+            Code::RateLimited | Code::QuotaExceeded => framework("Too Many Requests", None, cause),
             Code::MethodNotAllowed | Code::NotFound => framework("Not Found", None, cause),
             Code::InvalidArgument
             | Code::LimitReached

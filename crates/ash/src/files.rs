@@ -84,7 +84,7 @@ async fn list(
         }
     };
     find_session(&app, caller, id).await?;
-    let used = app.engine.use_session(caller, id, UseKind::Read).await?;
+    let used = app.engine.use_session_without_wait(caller, id, UseKind::Read).await?;
     let (files, truncated) = all_files(&used, hidden).await?;
     let mut listing = json!({"files": files, "source": "sandbox"});
     if truncated {
@@ -157,7 +157,7 @@ async fn read(
     let is_json = format_of(&mut query)?.unwrap_or(false);
     let (inner, whole) = path_in(&path)?;
     find_session(&app, caller, id).await?;
-    let used = app.engine.use_session(caller, id, UseKind::Read).await?;
+    let used = app.engine.use_session_without_wait(caller, id, UseKind::Read).await?;
     let opened = used.read_file(&whole, 0, None).await;
     let mut reader = opened.map_err(no_file)?;
     if reader.entry.kind != EntryKind::File {
@@ -236,7 +236,7 @@ async fn write(
     find_session(&app, caller, id).await?;
     let read = request_body::read(request, &app, BODY_MAX, Uploads::of).await?;
     let Uploads { target, files } = read.taken;
-    let used = app.engine.use_session(caller, id, UseKind::Files).await?;
+    let used = app.engine.use_session_without_wait(caller, id, UseKind::Files).await?;
     let mut results = Vec::new();
     for file in files {
         let written = file.write(&used, &target).await;
@@ -330,7 +330,7 @@ async fn remove(
     let id = session_id(&id)?;
     let (inner, whole) = path_in(&path)?;
     find_session(&app, caller, id).await?;
-    let used = app.engine.use_session(caller, id, UseKind::Files).await?;
+    let used = app.engine.use_session_without_wait(caller, id, UseKind::Files).await?;
     used.remove(&whole, false).await.map_err(no_file)?;
     Ok(answer::ok(&json!({"path": inner, "deleted": true})))
 }

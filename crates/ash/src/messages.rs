@@ -114,7 +114,12 @@ async fn send(
     refuse_unless_active(find_session(&app, caller, id).await?.status, app.options.strict)?;
     let input = |mut body: Fields| Ok(Arc::from(input_of(&mut body)?.to_string()));
     let read = request_body::read(request, &app, BODY_MAX, input).await?;
-    let asked = TurnRequest { input: read.taken, when_busy: WhenBusy::Refuse, turn: None };
+    let asked = TurnRequest {
+        input: read.taken,
+        when_busy: WhenBusy::Refuse,
+        turn: None,
+        wait_ms: Some(0),
+    };
     let slot = app.long_lived.begin(caller.key)?;
     let started = app.engine.start_turn(caller, id, asked).await?;
     drop(read.share);

@@ -74,7 +74,7 @@ async fn resume(
         SessionStatus::Ended => Err(AshError::ended()),
         SessionStatus::Active => Ok(answer::ok(&json!({"session": known.shown}))),
         SessionStatus::Starting | SessionStatus::Paused | SessionStatus::Stopped => {
-            let resumed = app.engine.resume_session(caller, id).await;
+            let resumed = app.engine.resume_session_within(caller, id, Some(0)).await;
             let failed = |refusal| AshError::from(refusal).during("resume session");
             Ok(answer::ok(&session_view(&resumed.map_err(failed)?)))
         }

@@ -138,6 +138,8 @@ async fn create(
         seed: Some(seed),
         idle_timeout_ms: None,
         on_disconnect: OnDisconnect::Continue,
+        // Ash refuses at once when it is full.
+        wait_ms: Some(0),
     };
     drop(read.share);
     let made = app.engine.create_session(caller, asked).await;

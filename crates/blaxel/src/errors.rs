@@ -183,6 +183,7 @@ impl From<Refusal> for BlaxelError {
             | Code::TooLarge
             | Code::UnsupportedMediaType
             | Code::RateLimited
+            | Code::QuotaExceeded
             | Code::MethodNotAllowed
             | Code::NotFound
             | Code::Unauthorized

@@ -3,7 +3,8 @@
 
 use std::sync::{Arc, PoisonError, RwLock};
 
-use model::{ErrorCode, KeyId, KeyRecord, Refusal, Role, Wall};
+use kernel::Event;
+use model::{ErrorCode, KeyId, KeyLimits, KeyRecord, KeyUse, Refusal, Role, Wall};
 use sha2::{Digest as _, Sha256};
 use subtle::ConstantTimeEq as _;
 use tokio::sync::watch;
@@ -112,6 +113,17 @@ impl Engine {
     /// Sees when a key was created, revoked or changed.
     pub fn key_changes(&self) -> watch::Receiver<u64> {
         self.core.keyring.changes.subscribe()
+    }
+
+    /// Sets the limits of a key on sandboxes, sessions and stored bytes. They bind what comes
+    /// later.
+    pub fn set_key_limits(&self, key: KeyId, limits: KeyLimits) {
+        self.core.notify(Event::KeyLimitsSet { key, limits });
+    }
+
+    /// What a key uses of these limits.
+    pub fn key_use(&self, key: KeyId) -> KeyUse {
+        self.core.read(|kernel| kernel.key_use(key))
     }
 
     /// All keys, revoked ones too.

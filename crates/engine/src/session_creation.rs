@@ -35,8 +35,8 @@ impl Engine {
             idle_timeout_ms: asked.idle_timeout_ms,
             on_disconnect: asked.on_disconnect,
         };
-        let (request, template) = (self.core.request(), asked.template);
-        let event = Event::SessionCreated { request, session, template, settings };
+        let (request, template, wait_ms) = (self.core.request(), asked.template, asked.wait_ms);
+        let event = Event::SessionCreated { request, session, template, settings, wait_ms };
         let name = name.map(|name| Attached::Name(Box::new(name)));
         let answer = self.core.begin_request(request, event, name)?;
         Ok(BegunSession { session, seed: asked.seed, answer })

@@ -46,6 +46,8 @@ pub struct SessionRequest {
     pub idle_timeout_ms: Option<u64>,
     /// What happens to a turn whose client disconnects.
     pub on_disconnect: OnDisconnect,
+    /// How long to wait for a place if none is free; the node's value if not given.
+    pub wait_ms: Option<u64>,
 }
 
 impl SessionRequest {
@@ -60,6 +62,7 @@ impl SessionRequest {
             seed: None,
             idle_timeout_ms: None,
             on_disconnect: OnDisconnect::default(),
+            wait_ms: None,
         }
     }
 }
@@ -106,6 +109,8 @@ pub struct TurnRequest {
     pub when_busy: WhenBusy,
     /// Its id, where a repeated request must be recognised.
     pub turn: Option<TurnId>,
+    /// How long to wait for a place if none is free; the node's value if not given.
+    pub wait_ms: Option<u64>,
 }
 
 /// A turn that was accepted.
@@ -214,15 +219,26 @@ impl Engine {
     }
 
     /// Resumes a session; done when it has a sandbox and its harness is ready.
-    #[boxed]
     pub async fn resume_session(
         &self,
         caller: Caller,
         id: SessionId,
     ) -> Result<SessionView, Refusal> {
+        self.resume_session_within(caller, id, None).await
+    }
+
+    /// As [`Self::resume_session`], and waits no longer than this for a place.
+    #[boxed]
+    pub async fn resume_session_within(
+        &self,
+        caller: Caller,
+        id: SessionId,
+        wait_ms: Option<u64>,
+    ) -> Result<SessionView, Refusal> {
         self.check_session(caller, id)?;
         let request = self.core.request();
-        let reply = self.core.ask(request, Event::ResumeRequested { request, session: id }).await?;
+        let event = Event::ResumeRequested { request, session: id, wait_ms };
+        let reply = self.core.ask(request, event).await?;
         let Reply::SessionReady(ready) = reply else { return Err(unexpected(&reply)) };
         state_loss::note(ready.lost());
         self.ready_harness(caller, id).await?;
@@ -364,7 +380,8 @@ impl Engine {
             end: None,
         };
         let request = self.core.request();
-        let event = Event::TurnRequested { request, session: id, turn, when_busy: asked.when_busy };
+        let TurnRequest { when_busy, wait_ms, .. } = asked;
+        let event = Event::TurnRequested { request, session: id, turn, when_busy, wait_ms };
         let follow = TurnFollow::new(&self.core, id, turn, 0);
         // From here on the kernel says what becomes of it.
         expected.accepted();

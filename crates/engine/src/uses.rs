@@ -62,7 +62,7 @@ impl Engine {
         if let Err(unknown) = self.check_sandbox(caller, id) {
             return Err(self.ended_long_ago(caller, id).await.unwrap_or(unknown));
         }
-        begin(&self.core, UseTarget::Sandbox(id), kind).await
+        begin(&self.core, UseTarget::Sandbox(id), kind, None).await
     }
 
     /// Begins to use the sandbox that a session has, or gets for this use.
@@ -74,7 +74,19 @@ impl Engine {
         kind: UseKind,
     ) -> Result<Use, Refusal> {
         self.check_session(caller, id)?;
-        begin(&self.core, UseTarget::Session(id), kind).await
+        begin(&self.core, UseTarget::Session(id), kind, None).await
+    }
+
+    /// As [`Self::use_session`], and refused at once if there is no place for its sandbox.
+    #[boxed]
+    pub async fn use_session_without_wait(
+        &self,
+        caller: Caller,
+        id: SessionId,
+        kind: UseKind,
+    ) -> Result<Use, Refusal> {
+        self.check_session(caller, id)?;
+        begin(&self.core, UseTarget::Session(id), kind, Some(0)).await
     }
 }
 
@@ -83,11 +95,12 @@ pub(crate) async fn begin(
     core: &Arc<Core>,
     target: UseTarget,
     kind: UseKind,
+    wait_ms: Option<u64>,
 ) -> Result<Use, Refusal> {
     let guard = UseGuard::new(core);
     let request = core.request();
     let use_id = guard.use_id;
-    let event = Event::UseRequested { request, target, use_id, kind };
+    let event = Event::UseRequested { request, target, use_id, kind, wait_ms };
     let DeliveredAnswer { answer, end_watch } =
         core.begin_request(request, event, None)?.delivered().await;
     let (grant, end_watch) = match (answer?, end_watch) {

@@ -136,7 +136,13 @@ impl Bench {
         let request = RequestId::from_u128(self.id());
         let use_id = UseId::from_u128(self.id());
         let target = UseTarget::Sandbox(sandbox);
-        self.apply(Event::UseRequested { request, target, use_id, kind: UseKind::Exec });
+        self.apply(Event::UseRequested {
+            request,
+            target,
+            use_id,
+            kind: UseKind::Exec,
+            wait_ms: None,
+        });
         self.apply(Event::UseEnded { use_id });
         black_box(self.kernel.outbox()).clear();
     }

@@ -1,14 +1,15 @@
 //! Who may launch an instance, and when. A place is reserved before anything starts and released
-//! when its removal is confirmed, each exactly once. Applicants without a place wait in one queue
-//! for the whole node. Eviction makes room for them; it never makes room to refill a pool.
+//! when its removal is confirmed, each exactly once. Applicants without a place wait in a queue that
+//! is fair between keys. Eviction makes room for them; it never makes room to refill a pool.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
 use model::why::Shortage;
-use model::{ErrorCode, Refusal};
+use model::{ErrorCode, KeyId, Refusal};
 
 use crate::Kernel;
 use crate::entry::EntryIx;
+use crate::fair_queue::{FairQueue, Rank};
 use crate::pool::PoolIx;
 use crate::session::SessionIx;
 
@@ -21,32 +22,66 @@ pub(crate) struct Admission {
     dying_live: u32,
     dying_memory_mb: u64,
     dying_entries: u32,
-    /// Applicants for a place, in order of arrival.
-    queue: BTreeMap<u64, Applicant>,
-    queued_entries: u32,
-    queued_memory_mb: u64,
+    /// Sessions that wait for a place.
+    sessions: FairQueue<SessionApplicant>,
+    /// What each pool wants to launch for its waiters, as the memory of each sandbox.
+    pools: BTreeMap<PoolIx, VecDeque<u64>>,
+    /// What all applicants want together.
+    queued: Wanted,
 }
 
-/// A pool or a session that wants to launch an instance.
+/// A session that wants to launch an instance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Applicant {
-    pub(crate) who: ApplicantKind,
-    pub(crate) needs_entry: bool,
-    pub(crate) memory_mb: u64,
+pub(crate) struct SessionApplicant {
+    session: SessionIx,
+    needs_entry: bool,
+    memory_mb: u64,
 }
 
-/// For whom an instance is launched.
+/// The applicant whose turn it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum ApplicantKind {
-    /// For a caller that waits for a pool.
+enum Next {
+    /// A pool, for one of its waiters.
     Pool(PoolIx),
-    /// For a session.
-    Session(SessionIx),
+    /// A session, by its number in the order of arrival.
+    Session(u64),
+}
+
+/// Places that applicants want.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+struct Wanted {
+    live: u32,
+    entries: u32,
+    memory_mb: u64,
+}
+
+impl Wanted {
+    const fn one(needs_entry: bool, memory_mb: u64) -> Self {
+        Self { live: 1, entries: needs_entry as u32, memory_mb }
+    }
+
+    const fn add(&mut self, other: Self) {
+        self.live += other.live;
+        self.entries += other.entries;
+        self.memory_mb += other.memory_mb;
+    }
+
+    const fn subtract(&mut self, other: Self) {
+        self.live -= other.live;
+        self.entries -= other.entries;
+        self.memory_mb -= other.memory_mb;
+    }
+}
+
+impl SessionApplicant {
+    const fn wanted(self) -> Wanted {
+        Wanted::one(self.needs_entry, self.memory_mb)
+    }
 }
 
 impl Admission {
-    pub(crate) fn has_applicants(&self) -> bool {
-        !self.queue.is_empty()
+    pub(crate) const fn has_applicants(&self) -> bool {
+        self.queued.live > 0
     }
 
     /// An instance takes a place, and memory as far as that is known.
@@ -88,45 +123,97 @@ impl Admission {
         }
     }
 
-    fn join(&mut self, seq: u64, applicant: Applicant) {
-        self.queue.insert(seq, applicant);
-        self.queued_entries += u32::from(applicant.needs_entry);
-        self.queued_memory_mb += applicant.memory_mb;
-    }
-
-    fn leave(&mut self, seq: u64) -> Option<Applicant> {
-        let applicant = self.queue.remove(&seq)?;
-        self.queued_entries -= u32::from(applicant.needs_entry);
-        self.queued_memory_mb -= applicant.memory_mb;
-        Some(applicant)
-    }
-
     pub(crate) fn dying(&self) -> (u32, u64, u32) {
         (self.dying_live, self.dying_memory_mb, self.dying_entries)
     }
 
-    pub(crate) fn applicants(&self) -> impl DoubleEndedIterator<Item = (u64, &Applicant)> {
-        self.queue.iter().map(|(seq, applicant)| (*seq, applicant))
+    /// A pool wants to launch one more sandbox for its waiters.
+    fn pool_joins(&mut self, pool: PoolIx, memory_mb: u64) {
+        self.pools.entry(pool).or_default().push_back(memory_mb);
+        self.queued.add(Wanted::one(true, memory_mb));
+    }
+
+    /// A pool gets the place that it applied for first, or withdraws what it applied for last.
+    fn pool_leaves(&mut self, pool: PoolIx, placed: bool) {
+        let Some(wanted) = self.pools.get_mut(&pool) else { return };
+        let left = if placed { wanted.pop_front() } else { wanted.pop_back() };
+        if wanted.is_empty() {
+            self.pools.remove(&pool);
+        }
+        if let Some(memory_mb) = left {
+            self.queued.subtract(Wanted::one(true, memory_mb));
+        }
+    }
+
+    /// How many sandboxes each pool waits to launch, for audits.
+    pub(crate) fn applying(&self, pool: PoolIx) -> u32 {
+        self.pools.get(&pool).map_or(0, |wanted| wanted.len() as u32)
+    }
+
+    /// The sessions in the queue, for audits.
+    pub(crate) fn sessions(&self) -> impl Iterator<Item = (u64, KeyId, SessionIx, u64)> {
+        self.sessions.iter().map(|(seq, key, it)| (seq, key, it.session, it.memory_mb))
     }
 }
 
 impl Kernel {
-    /// Puts an applicant into the queue for a place.
-    pub(crate) fn apply_for_place(&mut self, applicant: Applicant) -> u64 {
+    /// Puts a session into the queue for a place.
+    pub(crate) fn apply_for_place(
+        &mut self,
+        session: SessionIx,
+        needs_entry: bool,
+        memory_mb: u64,
+    ) -> u64 {
         let seq = self.minter.next_arrival();
-        self.admission.join(seq, applicant);
+        let key = self.sessions[session].settings.tenant;
+        let applicant = SessionApplicant { session, needs_entry, memory_mb };
+        self.admission.sessions.insert(seq, key, applicant);
+        self.admission.queued.add(applicant.wanted());
+        self.keys.count(key, |key| key.waits(memory_mb));
         self.due.look_at_line();
         seq
     }
 
+    /// A session leaves the queue: it gets its place, or no longer wants one.
+    fn leave_place_queue(&mut self, seq: u64) -> Option<SessionIx> {
+        let (key, applicant) = self.admission.sessions.remove(seq)?;
+        self.admission.queued.subtract(applicant.wanted());
+        self.keys.count(key, |key| key.waits_no_longer(applicant.memory_mb));
+        Some(applicant.session)
+    }
+
     pub(crate) fn withdraw_application(&mut self, seq: u64) {
-        self.admission.leave(seq);
+        self.leave_place_queue(seq);
         self.due.look_at_line();
+    }
+
+    /// A pool applies for a place for one of its waiters.
+    pub(crate) fn apply_for_pool(&mut self, pool: PoolIx) {
+        let memory_mb = self.pools[pool].template.limits.memory_mb.into();
+        self.pools[pool].occupied.applied();
+        self.admission.pool_joins(pool, memory_mb);
+        self.due.look_at_line();
+    }
+
+    pub(crate) fn withdraw_for_pool(&mut self, pool: PoolIx) {
+        self.admission.pool_leaves(pool, false);
+        self.pools[pool].occupied.withdrawn();
+        self.due.look_at_line();
+    }
+
+    /// How many live sandboxes a key has, as a queue sees it.
+    pub(crate) fn live_of_key(&self, key: KeyId) -> u32 {
+        self.flaws.live_of_key(self.keys.live(key))
     }
 
     /// Whether one more instance fits right now, and no applicant waits.
     pub(crate) fn has_room_for(&self, memory_mb: u64) -> bool {
         !self.admission.has_applicants() && self.fits(true, memory_mb)
+    }
+
+    /// Whether the memory budget allows such a sandbox at all.
+    pub(crate) fn can_ever_fit(&self, memory_mb: u64) -> bool {
+        self.config.memory_budget_mb.is_none_or(|budget| memory_mb <= budget)
     }
 
     fn fits(&self, needs_entry: bool, memory_mb: u64) -> bool {
@@ -157,17 +244,22 @@ impl Kernel {
         self.due.look_at_line();
     }
 
-    /// Launches what fits, in order of arrival, and makes room for the rest.
+    /// Launches what fits, in the order of the queue, and makes room for the rest.
     pub(crate) fn admit(&mut self) {
-        while let Some((seq, applicant)) = self.admission.queue.first_key_value() {
-            let (seq, applicant) = (*seq, *applicant);
-            if !self.fits(applicant.needs_entry, applicant.memory_mb) {
+        while let Some((next, wanted)) = self.next_applicant() {
+            if !self.fits(wanted.entries > 0, wanted.memory_mb) {
                 break;
             }
-            self.admission.leave(seq);
-            match applicant.who {
-                ApplicantKind::Pool(pool) => self.place_for_pool(pool),
-                ApplicantKind::Session(session) => self.place_for_session(session),
+            match next {
+                Next::Pool(pool) => {
+                    self.admission.pool_leaves(pool, true);
+                    self.place_for_pool(pool);
+                }
+                Next::Session(seq) => {
+                    if let Some(session) = self.leave_place_queue(seq) {
+                        self.place_for_session(session);
+                    }
+                }
             }
         }
         self.make_room();
@@ -178,6 +270,29 @@ impl Kernel {
                 }
             }
         }
+    }
+
+    /// The applicant whose turn it is: of the key with the fewest live sandboxes, then the first.
+    fn next_applicant(&self) -> Option<(Next, Wanted)> {
+        let session = self.admission.sessions.first(|key| self.live_of_key(key));
+        let session = session.and_then(|rank| {
+            let applicant = self.admission.sessions.get(rank.seq)?;
+            Some((rank, Next::Session(rank.seq), applicant.wanted()))
+        });
+        let pools = self.admission.pools.iter().filter_map(|(pool, wanted)| {
+            let rank = self.pool_ranks(*pool).next().unwrap_or(Rank::LAST);
+            Some((rank, Next::Pool(*pool), Wanted::one(true, *wanted.front()?)))
+        });
+        let next = pools.chain(session).min_by_key(|(rank, ..)| *rank);
+        next.map(|(_, next, wanted)| (next, wanted))
+    }
+
+    /// The positions of a pool's waiters for which it applies for a place. The first waiters get
+    /// what is being launched or cleaned already.
+    fn pool_ranks(&self, pool: PoolIx) -> impl Iterator<Item = Rank> {
+        let known = &self.pools[pool];
+        let coming = known.occupied.launching() + known.occupied.cleaning();
+        known.queue.order(|key| self.live_of_key(key)).skip(coming as usize)
     }
 
     /// Chooses victims until their places are enough for all applicants, or no victim is left.
@@ -193,44 +308,69 @@ impl Kernel {
 
     /// What will still be short for the applicants when every termination has ended.
     pub(crate) fn shortage(&self) -> Option<Shortage> {
-        let Admission { live, memory_mb, queue, .. } = &self.admission;
+        let Admission { live, memory_mb, queued, .. } = &self.admission;
         let entries = self.entries.count();
         let (dying_live, dying_memory_mb, dying_entries) = self.admission.dying();
-        let waiting = queue.len() as u32;
-        if waiting == 0 {
+        if queued.live == 0 {
             return None;
         }
-        if entries - dying_entries + self.admission.queued_entries > self.config.max_sandboxes {
+        if entries - dying_entries + queued.entries > self.config.max_sandboxes {
             return Some(Shortage::Entries);
         }
-        if live.saturating_sub(dying_live) + waiting > self.config.max_live {
+        if live.saturating_sub(dying_live) + queued.live > self.config.max_live {
             return Some(Shortage::Processes);
         }
-        let promised = memory_mb.saturating_sub(dying_memory_mb) + self.admission.queued_memory_mb;
+        let promised = memory_mb.saturating_sub(dying_memory_mb) + queued.memory_mb;
         self.config
             .memory_budget_mb
             .is_some_and(|budget| promised > budget)
             .then_some(Shortage::Memory)
     }
 
-    /// Whether an applicant will get its place from what is free or ending, after those ahead of
-    /// it.
-    pub(crate) fn is_covered(&self, seq: u64) -> bool {
+    /// Whether an applicant at this position will get its place from what is free or ending, after
+    /// those ahead of it.
+    pub(crate) fn is_covered(&self, rank: Rank) -> bool {
         let taken = &self.admission;
         let (dying_live, dying_memory_mb, dying_entries) = taken.dying();
         // A sandbox launched for a refill can be evicted as soon as it is idle.
         let (spares, spare_memory_mb) = self.refill_launches();
-        let mut live = taken.live.saturating_sub(dying_live + spares);
-        let mut entries = (self.entries.count() - dying_entries).saturating_sub(spares);
-        let mut memory_mb = taken.memory_mb.saturating_sub(dying_memory_mb + spare_memory_mb);
-        for (_, ahead) in taken.queue.range(..=seq) {
-            live += 1;
-            entries += u32::from(ahead.needs_entry);
-            memory_mb += ahead.memory_mb;
+        let mut total = Wanted {
+            live: taken.live.saturating_sub(dying_live + spares),
+            entries: (self.entries.count() - dying_entries).saturating_sub(spares),
+            memory_mb: taken.memory_mb.saturating_sub(dying_memory_mb + spare_memory_mb),
+        };
+        for ahead in taken.sessions.order(|key| self.live_of_key(key)) {
+            if ahead <= rank
+                && let Some(applicant) = taken.sessions.get(ahead.seq)
+            {
+                total.add(applicant.wanted());
+            }
         }
-        live <= self.config.max_live
-            && entries <= self.config.max_sandboxes
-            && self.config.memory_budget_mb.is_none_or(|budget| memory_mb <= budget)
+        for (pool, wanted) in &taken.pools {
+            for (ahead, memory_mb) in self.pool_ranks(*pool).zip(wanted) {
+                if ahead <= rank {
+                    total.add(Wanted::one(true, *memory_mb));
+                }
+            }
+        }
+        total.live <= self.config.max_live
+            && total.entries <= self.config.max_sandboxes
+            && self.config.memory_budget_mb.is_none_or(|budget| total.memory_mb <= budget)
+    }
+
+    /// Whether a session in the queue will get its place from what is free or ending.
+    pub(crate) fn is_session_covered(&self, seq: u64) -> bool {
+        let mut order = self.admission.sessions.order(|key| self.live_of_key(key));
+        order.find(|rank| rank.seq == seq).is_some_and(|rank| self.is_covered(rank))
+    }
+
+    /// Whether a waiter of a pool will get a sandbox that is coming, or a place.
+    pub(crate) fn is_waiter_covered(&self, pool: PoolIx, seq: u64) -> bool {
+        let known = &self.pools[pool];
+        let mut order = known.queue.order(|key| self.live_of_key(key)).enumerate();
+        let Some((ahead, rank)) = order.find(|(_, rank)| rank.seq == seq) else { return false };
+        let coming = known.occupied.launching() + known.occupied.cleaning();
+        ahead < coming as usize || self.is_covered(rank)
     }
 
     /// Launches for a refill, and their memory.
@@ -257,6 +397,7 @@ impl Kernel {
             Shortage::Entries => u64::from(self.config.max_sandboxes),
             Shortage::Processes => u64::from(self.config.max_live),
             Shortage::Memory => self.config.memory_budget_mb.unwrap_or(0),
+            Shortage::KeyLimit => return shortage.in_words().to_owned(),
         };
         let reached = shortage.in_words();
         format!("{reached} ({limit}), and no sandbox may be evicted: all are in use or held")

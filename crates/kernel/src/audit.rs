@@ -9,6 +9,7 @@ use model::{InstanceId, KeyId, SandboxState, SessionStatus, WorkspaceId};
 
 use crate::Kernel;
 use crate::entry::{EntryIx, EntryOwner, OpKind, Phase, Readiness};
+use crate::keys::Keys;
 use crate::pool::PoolIx;
 use crate::request::{RequestIx, WaitingFor};
 
@@ -27,6 +28,7 @@ impl Kernel {
     pub fn audit(&self) -> Result<(), String> {
         self.audit_counts()?;
         self.audit_tiers()?;
+        self.audit_keys()?;
         for (pool, _) in self.pools.iter() {
             self.audit_pool(pool)?;
         }
@@ -72,15 +74,51 @@ impl Kernel {
         same("ids of sessions", &ids, &self.sessions.len())
     }
 
+    /// Recounts what each key has and waits for.
+    fn audit_keys(&self) -> Audit {
+        let mut found = Keys::default();
+        for (_, entry) in self.entries.iter() {
+            let (derived, memory_mb) = (entry.derived, entry.memory_mb());
+            found.count(entry.tenant(), |key| {
+                key.live += u32::from(derived.live_of_key);
+                key.memory_mb += if derived.live_of_key { memory_mb } else { 0 };
+                key.entries += u32::from(derived.entry_of_key);
+            });
+        }
+        for (_, pool) in self.pools.iter() {
+            for (_, key, req) in pool.queue.iter() {
+                let WaitingFor::Checkout(waiter) = &self.requests[*req].what else { continue };
+                found.count(key, |key| key.waits(waiter.memory_mb));
+            }
+        }
+        for (seq, key, session, memory_mb) in self.admission.sessions() {
+            same(
+                "the place of a session in the queue",
+                &self.sessions[session].applied,
+                &Some(seq),
+            )?;
+            found.count(key, |key| key.waits(memory_mb));
+        }
+        for (key, known) in self.keys.iter() {
+            same("what a key has", &known.without_limits(), &found.of(key))?;
+        }
+        for (key, counted) in found.iter() {
+            same("what a key has", &self.keys.of(key).without_limits(), counted)?;
+        }
+        Ok(())
+    }
+
     fn audit_tiers(&self) -> Audit {
         for tier in Tier::ALL {
-            let listed: BTreeSet<EntryIx> =
-                self.tiers.of(tier).list(&self.entries).into_iter().collect();
-            let found: BTreeSet<EntryIx> = self
+            let lists = self.tiers.of(tier).flat_map(|(key, list)| {
+                list.list(&self.entries).into_iter().map(move |entry| (key, entry))
+            });
+            let listed: BTreeSet<(KeyId, EntryIx)> = lists.collect();
+            let found: BTreeSet<(KeyId, EntryIx)> = self
                 .entries
                 .iter()
                 .filter(|(_, sandbox)| sandbox.derived.tier == Some(tier))
-                .map(|(entry, _)| entry)
+                .map(|(entry, sandbox)| (sandbox.tenant(), entry))
                 .collect();
             same("an eviction tier", &listed, &found)?;
         }
@@ -106,6 +144,8 @@ impl Kernel {
             }
         }
         same("idle sandboxes of a pool", &idle, &found)?;
+        let applying = self.admission.applying(pool);
+        same("applications of a pool", &known.occupied.applying(), &applying)?;
         same("slots of a pool", &known.occupied.slots(), &slots)?;
         same("launches of a pool", &known.occupied.launching(), &launching)?;
         same("sandboxes being cleaned", &known.occupied.cleaning(), &cleaning)?;
@@ -249,7 +289,7 @@ impl Kernel {
         }
         let mut waiting: BTreeMap<RequestIx, usize> = BTreeMap::new();
         for (_, pool) in self.pools.iter() {
-            for req in pool.queue.values() {
+            for (_, _, req) in pool.queue.iter() {
                 *waiting.entry(*req).or_default() += 1;
             }
         }

@@ -1,11 +1,11 @@
 //! Checkouts: the fast path takes the oldest idle sandbox that will live long enough, the overflow
-//! path launches one, the blocked path waits in order of arrival until its deadline. No caller
-//! overtakes another, and none waits while a sandbox is idle.
+//! path launches one, the blocked path waits until its deadline. No caller overtakes another of the
+//! same key, and none waits while a sandbox is idle.
 
+use model::why::Shortage;
 use model::{EndCause, ErrorCode, KeyId, Refusal};
 
 use crate::Kernel;
-use crate::admission::{Applicant, ApplicantKind};
 use crate::disk_limits::disk_full;
 use crate::entry::{AfterEnd, EntryIx, Firmness, Phase};
 use crate::event::{Checkout, CheckoutPolicy};
@@ -49,9 +49,11 @@ impl Kernel {
             }
         };
         let idle = if self.pools[pool].queue.is_empty() { self.take_idle(pool) } else { None };
+        let memory_mb = self.pools[pool].template.limits.memory_mb.into();
         if idle.is_none() {
-            self.refuse_unserved(pool, policy, max_waiters)?;
+            self.refuse_unserved(pool, policy, max_waiters, asked.tenant)?;
         }
+        self.make_room_within_limits(asked.tenant, memory_mb)?;
         let claim = asked.claim.filter(|claim| !claim.is_empty());
         let terms = Terms { lease: asked.lease, tenant: asked.tenant, ttl_ms, claim };
         if let Some(entry) = idle
@@ -61,7 +63,8 @@ impl Kernel {
             return Ok(Reply::CheckedOut(self.hand_out(entry, terms, CheckoutPath::Fast)));
         }
         let seq = self.minter.next_arrival();
-        let waiter = Waiter { pool, seq, terms, policy, path: CheckoutPath::Fast, entry: None };
+        let path = CheckoutPath::Fast;
+        let waiter = Waiter { pool, seq, terms, memory_mb, policy, path, entry: None };
         let deadline = self.now.mono.plus(deadline_ms);
         let req = self.wait(asked.request, deadline, WaitingFor::Checkout(Box::new(waiter)));
         if let Some(entry) = idle {
@@ -69,7 +72,7 @@ impl Kernel {
             self.bind_to_lease(entry, req);
         } else {
             self.requests.lease_wanted(asked.lease);
-            self.enqueue(pool, seq, req);
+            self.enqueue(pool, req);
         }
         Ok(Reply::Pending)
     }
@@ -100,6 +103,7 @@ impl Kernel {
         pool: PoolIx,
         policy: CheckoutPolicy,
         max_waiters: u32,
+        key: KeyId,
     ) -> Result<(), Refusal> {
         let known = &self.pools[pool];
         let refusal = match policy {
@@ -111,6 +115,12 @@ impl Kernel {
             {
                 disk_full()
             }
+            // It would hold up all applicants behind it.
+            CheckoutPolicy::Wait | CheckoutPolicy::FailFast
+                if !self.can_ever_fit(known.template.limits.memory_mb.into()) =>
+            {
+                self.capacity_exhausted(Some(Shortage::Memory))
+            }
             CheckoutPolicy::FailFast
                 if known.free_slots() == 0 && known.expecting() >= known.coming() =>
             {
@@ -118,6 +128,9 @@ impl Kernel {
                 Refusal::new(ErrorCode::CapacityExhausted, cause).retry_after(1_000)
             }
             CheckoutPolicy::Wait | CheckoutPolicy::FailFast if known.waiters() >= max_waiters => {
+                if self.displace_in_pool_queue(pool, key) {
+                    return Ok(());
+                }
                 let cause = format!("{max_waiters} callers wait already");
                 Refusal::new(ErrorCode::QueueFull, cause).retry_after(1_000)
             }
@@ -128,8 +141,8 @@ impl Kernel {
     }
 
     /// Puts a checkout into the queue, and launches a sandbox for it if there is a slot.
-    fn enqueue(&mut self, pool: PoolIx, seq: u64, req: RequestIx) {
-        self.pools[pool].queue.insert(seq, req);
+    fn enqueue(&mut self, pool: PoolIx, req: RequestIx) {
+        self.join_pool_queue(req);
         self.arm_request(req);
         // It may take a sandbox that the refill is launching.
         self.pool_due(pool);
@@ -158,7 +171,8 @@ impl Kernel {
                 .unwrap_or("the pool is degraded and starts no launch now")
                 .to_owned();
             let wait_ms = health.retry_at().since(self.now.mono);
-            self.pools[pool].queue.remove(&seq);
+            let seq = self.waiter(req).seq;
+            self.leave_pool_queue(pool, seq);
             let refusal = Refusal::new(ErrorCode::LaunchFailed, cause).retry_after(wait_ms);
             self.refuse_waiter(req, refusal);
         }
@@ -170,13 +184,7 @@ impl Kernel {
         let known = &self.pools[pool];
         let wanted = known.expecting().saturating_sub(known.coming());
         for _ in 0..wanted.min(known.free_slots()).min(allowed) {
-            let memory_mb = self.pools[pool].template.limits.memory_mb.into();
-            self.pools[pool].occupied.applied();
-            self.apply_for_place(Applicant {
-                who: ApplicantKind::Pool(pool),
-                needs_entry: true,
-                memory_mb,
-            });
+            self.apply_for_pool(pool);
         }
     }
 

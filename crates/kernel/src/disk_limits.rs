@@ -164,11 +164,11 @@ impl Kernel {
             return;
         }
         loop {
-            let known = &mut self.pools[pool];
+            let known = &self.pools[pool];
             if known.expecting() <= known.occupied.launching() + known.occupied.cleaning() {
                 return;
             }
-            let Some((_, req)) = known.queue.pop_last() else { return };
+            let Some(req) = self.last_in_pool_queue(pool) else { return };
             self.refuse_waiter(req, disk_full());
         }
     }

@@ -10,8 +10,8 @@ use model::process::RestartPolicy;
 use model::record::OnDisconnect;
 use model::template::RuntimeTraits;
 use model::{
-    ClaimSettings, EffectId, Generation, InstanceId, KeyId, LeaseId, ProcessId, RequestId,
-    SandboxId, SessionId, Template, TemplateName, TurnId, UseId, WorkspaceId,
+    ClaimSettings, EffectId, Generation, InstanceId, KeyId, KeyLimits, LeaseId, ProcessId,
+    RequestId, SandboxId, SessionId, Template, TemplateName, TurnId, UseId, WorkspaceId,
 };
 
 use crate::restart_policy::{EndRequest, ProgramEnd};
@@ -78,6 +78,8 @@ pub enum Event {
         use_id: UseId,
         /// What it is.
         kind: UseKind,
+        /// How long to wait for a place if none is free; the node's value if not given.
+        wait_ms: Option<u64>,
     },
     /// A use ended.
     UseEnded {
@@ -154,6 +156,8 @@ pub enum Event {
         template: TemplateName,
         /// Its settings.
         settings: SessionSettings,
+        /// How long to wait for a place if none is free; the node's value if not given.
+        wait_ms: Option<u64>,
     },
     /// A message was sent. Answered when the turn has started.
     TurnRequested {
@@ -165,6 +169,8 @@ pub enum Event {
         turn: TurnId,
         /// What to do if another turn is in progress.
         when_busy: WhenBusy,
+        /// How long to wait for a place if none is free; the node's value if not given.
+        wait_ms: Option<u64>,
     },
     /// The sender of a message was answered that it was not accepted: the turn is withdrawn,
     /// however far it is.
@@ -205,6 +211,8 @@ pub enum Event {
         request: RequestId,
         /// Which.
         session: SessionId,
+        /// How long to wait for a place if none is free; the node's value if not given.
+        wait_ms: Option<u64>,
     },
     /// The labels of a session, or the configuration of its harness, were changed.
     SessionChanged {
@@ -261,6 +269,13 @@ pub enum Event {
     ProcessesRead {
         /// The sandbox.
         sandbox: SandboxId,
+    },
+    /// The limits of a key were set. They bind what comes later and end nothing.
+    KeyLimitsSet {
+        /// The key.
+        key: KeyId,
+        /// Its limits.
+        limits: KeyLimits,
     },
     /// The client of a request went away before it had its answer, or while its turn was in
     /// progress. (A lease whose answer was not taken is returned instead.)
@@ -357,6 +372,7 @@ impl Event {
             | Self::TurnEnded { .. }
             | Self::ReadEnded { .. }
             | Self::ProcessesRead { .. }
+            | Self::KeyLimitsSet { .. }
             | Self::ClientGone { .. }
             | Self::InstanceDied { .. }
             | Self::WorkspaceMeasured { .. }

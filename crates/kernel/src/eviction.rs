@@ -1,25 +1,55 @@
-//! Which sandbox is evicted. An eviction frees the resource that is short, takes the least recently
-//! used sandbox of the first tier that can free it, and is recorded with its cause and the
-//! candidates considered. A running or held sandbox is in no tier.
+//! Which sandbox is evicted. An eviction frees the resource that is short, from the first tier that
+//! can free it: first from keys that have more than their share, and of these the least recently
+//! used sandbox. It is recorded with its cause and the candidates considered. A running or held
+//! sandbox is in no tier.
 
 use std::sync::Arc;
 
 use model::why::{Candidate, Eviction, Shortage, Tier};
-use model::{ColdEviction, EndCause};
+use model::{ColdEviction, EndCause, KeyId};
 
 use crate::Kernel;
 use crate::entry::{AfterEnd, EntryIx, Firmness};
+use crate::shares::Shares;
 
 impl Kernel {
     /// Evicts one sandbox to relieve a shortage. Returns whether there was a victim.
     pub(crate) fn evict_one(&mut self, shortage: Shortage) -> bool {
-        let Some((tier, victim)) = self.choose_victim(shortage) else { return false };
-        let eviction = Arc::new(Eviction {
+        let shares = self.flaws.shares(self.shares(shortage));
+        let Some((tier, victim)) = self.choose_victim(shortage, shares) else { return false };
+        let candidates = self.candidates(shares);
+        self.evict(
             tier,
-            shortage,
-            candidates: self.candidates(),
+            victim,
+            Eviction { tier, shortage, candidates, decided_at: self.now.wall },
+        );
+        true
+    }
+
+    /// Evicts a sandbox of a key because a limit of that key is reached: the least recently used of
+    /// its sessions. Returns whether there was one.
+    pub(crate) fn evict_own(&mut self, key: KeyId) -> bool {
+        let Some(own) = self.tiers.of_key(Tier::Waiting, key) else { return false };
+        let Some(victim) = own.first() else { return false };
+        let candidate = Candidate {
+            tier: Tier::Waiting,
+            sandbox: self.entries[victim].id,
+            last_used_at: self.entries[victim].last_used.wall,
+            of: own.len(),
+        };
+        let eviction = Eviction {
+            tier: Tier::Waiting,
+            shortage: Shortage::KeyLimit,
+            candidates: vec![candidate],
             decided_at: self.now.wall,
-        });
+        };
+        self.evict(Tier::Waiting, victim, eviction);
+        true
+    }
+
+    fn evict(&mut self, tier: Tier, victim: EntryIx, eviction: Eviction) {
+        let shortage = eviction.shortage;
+        let eviction = Arc::new(eviction);
         match tier {
             Tier::Cold => self.evict_cold(victim, eviction),
             Tier::Warm => {
@@ -44,30 +74,41 @@ impl Kernel {
                 self.note_eviction(victim, eviction);
             }
         }
-        true
     }
 
-    fn choose_victim(&self, shortage: Shortage) -> Option<(Tier, EntryIx)> {
+    fn choose_victim(&self, shortage: Shortage, shares: Shares) -> Option<(Tier, EntryIx)> {
         if let Some(victim) = self.flaws.running_victim(&self.entries) {
             return Some((Tier::Waiting, victim));
         }
         let order: &[Tier] = match shortage {
             Shortage::Entries => &[Tier::Cold, Tier::Warm, Tier::Waiting],
-            Shortage::Processes | Shortage::Memory => &[Tier::Warm, Tier::Waiting],
+            Shortage::Processes | Shortage::Memory | Shortage::KeyLimit => {
+                &[Tier::Warm, Tier::Waiting]
+            }
         };
-        order.iter().find_map(|tier| Some((*tier, self.first_of(*tier)?)))
+        order.iter().find_map(|tier| Some((*tier, self.first_of(*tier, shares)?)))
+    }
+
+    /// The sandbox that is evicted first in a tier: of a key above its share if there is one, and
+    /// then the least recently used.
+    fn first_of(&self, tier: Tier, shares: Shares) -> Option<EntryIx> {
+        let firsts = self.tiers.of(tier).filter_map(|(key, list)| {
+            let first = self.flaws.first_of(list)?;
+            let used = self.entries[first].last_used.mono;
+            Some((!self.is_above_share(shares, key), used, self.entries[first].id, first))
+        });
+        firsts.min_by_key(|(within, used, id, _)| (*within, *used, *id)).map(|(.., first)| first)
     }
 
     /// The first candidate of each tier.
-    fn candidates(&self) -> Vec<Candidate> {
+    fn candidates(&self, shares: Shares) -> Vec<Candidate> {
         let candidate = |tier: Tier| {
-            let order = self.tiers.of(tier);
-            let entry = &self.entries[order.first()?];
+            let entry = &self.entries[self.first_of(tier, shares)?];
             Some(Candidate {
                 tier,
                 sandbox: entry.id,
                 last_used_at: entry.last_used.wall,
-                of: order.len(),
+                of: self.tiers.len(tier),
             })
         };
         Tier::ALL.into_iter().filter_map(candidate).collect()

@@ -9,6 +9,12 @@ pub enum Flaw {
     NoReservation,
     /// The last waiter is served first.
     LifoWaiters,
+    /// Waiting keys are served in order of arrival, whatever they have already.
+    QueueIgnoresShares,
+    /// Eviction takes the least recently used sandbox, also of keys within their share.
+    EvictionIgnoresShares,
+    /// A key may have more live sandboxes than its limit.
+    KeyLimitIgnored,
     /// A sandbox about to expire is handed out.
     MarginIgnored,
     /// The idle sweep ends sandboxes that something holds.
@@ -169,6 +175,9 @@ impl Flaw {
         Self::FrozenGuestAsked,
         Self::QuiesceRefuses,
         Self::ProcessReadsIgnored,
+        Self::QueueIgnoresShares,
+        Self::EvictionIgnoresShares,
+        Self::KeyLimitIgnored,
     ];
 
     /// Its name on the simulator's command line.
@@ -227,6 +236,9 @@ impl Flaw {
             Self::FrozenGuestAsked => "frozen-guest-asked",
             Self::QuiesceRefuses => "quiesce-refuses",
             Self::ProcessReadsIgnored => "process-reads-ignored",
+            Self::QueueIgnoresShares => "queue-ignores-shares",
+            Self::EvictionIgnoresShares => "eviction-ignores-shares",
+            Self::KeyLimitIgnored => "key-limit-ignored",
         }
     }
 }

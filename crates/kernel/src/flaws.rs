@@ -2,15 +2,15 @@
 //! constant, so nothing of this is in the product. Each method stands for one decision and for one
 //! [`Flaw`], which is listed there.
 
-use std::collections::BTreeMap;
-
 use model::{EndCause, ErrorCode, KeyId, Mono, Refusal, SandboxState};
 
 use crate::entries::Entries;
 use crate::entry::{Entry, EntryIx, Firmness, Phase, Step};
+use crate::fair_queue::FairQueue;
 use crate::lru_lists::LruList;
 use crate::request::RequestIx;
 use crate::session::SessionIx;
+use crate::shares::Shares;
 use crate::{Flaw, Kernel};
 
 /// The bug that is in a kernel on purpose, if there is one.
@@ -71,10 +71,30 @@ impl Flaws {
         self.has(Flaw::FullDiskIgnored)
     }
 
-    /// Takes the next waiter out of the queue of a pool: the first.
-    pub(crate) fn next_waiter(self, line: &mut BTreeMap<u64, RequestIx>) -> Option<RequestIx> {
-        let next = if self.has(Flaw::LifoWaiters) { line.pop_last() } else { line.pop_first() };
-        next.map(|(_, request)| request)
+    /// The waiter of a pool that is served next: the first of the key with the fewest sandboxes.
+    pub(crate) fn next_waiter(
+        self,
+        queue: &FairQueue<RequestIx>,
+        live: impl Fn(KeyId) -> u32,
+    ) -> Option<u64> {
+        if self.has(Flaw::LifoWaiters) {
+            return queue.iter().next_back().map(|(seq, ..)| seq);
+        }
+        queue.first(|key| self.live_of_key(live(key))).map(|rank| rank.seq)
+    }
+
+    /// How many live sandboxes of a key count against it in a queue.
+    pub(crate) const fn live_of_key(self, live: u32) -> u32 {
+        if self.has(Flaw::QueueIgnoresShares) { 0 } else { live }
+    }
+
+    /// The shares that an eviction respects.
+    pub(crate) const fn shares(self, shares: Shares) -> Shares {
+        if self.has(Flaw::EvictionIgnoresShares) { shares.unlimited() } else { shares }
+    }
+
+    pub(crate) const fn ignores_key_limits(self) -> bool {
+        self.has(Flaw::KeyLimitIgnored)
     }
 
     /// How much time a sandbox must have left to be handed out.
@@ -283,7 +303,7 @@ impl Kernel {
         let (pool, seq) = (waiter.pool, waiter.seq);
         if waiter.entry.is_none() {
             self.pools[pool].occupied.slot_taken();
-            self.pools[pool].queue.remove(&seq);
+            self.leave_pool_queue(pool, seq);
             self.forget_request(req);
         }
         true

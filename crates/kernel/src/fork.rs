@@ -25,6 +25,7 @@ impl Kernel {
         self.refuse_when_stopping()?;
         let parent = self.session_by_id(parent_id)?;
         self.refuse_new_session(id)?;
+        self.refuse_session_above_limits(self.sessions[parent].settings.tenant)?;
         let known = &self.sessions[parent];
         if known.entry.is_some_and(|entry| self.entries[entry].copying.is_some()) {
             let cause = "the session's own files are still being copied";
@@ -155,7 +156,7 @@ impl Kernel {
     /// Makes room for a new cold entry by evicting cold entries, which ends at once.
     fn make_room_for_entry(&mut self) -> Result<(), Refusal> {
         while self.entries.count() >= self.config.max_sandboxes {
-            if self.first_of(Tier::Cold).is_none() || !self.evict_one(Shortage::Entries) {
+            if self.tiers.is_empty(Tier::Cold) || !self.evict_one(Shortage::Entries) {
                 return Err(self.capacity_exhausted(Some(Shortage::Entries)));
             }
         }

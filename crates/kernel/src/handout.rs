@@ -192,7 +192,7 @@ impl Kernel {
                 self.requests.lease_wanted(lease);
                 let waiter = self.waiter(req);
                 waiter.entry = None;
-                let (pool, seq, policy) = (waiter.pool, waiter.seq, waiter.policy);
+                let (pool, policy) = (waiter.pool, waiter.policy);
                 if self.requests[req].deadline <= self.now.mono {
                     // Its deadline has passed: it does not get another attempt.
                     self.checkout_overdue(req);
@@ -200,7 +200,7 @@ impl Kernel {
                 }
                 // It gets the next idle sandbox in its turn, and waits for nothing else.
                 self.pools[pool].idle_only_in_line |= policy == CheckoutPolicy::IdleOnly;
-                self.pools[pool].queue.insert(seq, req);
+                self.join_pool_queue(req);
                 self.arm_request(req);
                 self.pool_due(pool);
             }

@@ -27,6 +27,7 @@ mod entry;
 pub mod event;
 mod eviction;
 mod explain;
+mod fair_queue;
 mod flag;
 mod flaw;
 mod flaws;
@@ -38,6 +39,7 @@ mod idle_policy;
 mod index;
 mod journal;
 mod keep_alive;
+mod keys;
 mod launch;
 mod lease;
 mod lru_lists;
@@ -72,6 +74,7 @@ mod session_list;
 mod session_waiters;
 mod sessions;
 mod settle;
+mod shares;
 mod shelved_sessions;
 mod shutdown;
 mod slab;
@@ -110,6 +113,7 @@ pub use crate::event::{
 pub use crate::flaw::Flaw;
 use crate::flaws::Flaws;
 use crate::journal::Marks;
+use crate::keys::Keys;
 use crate::minter::Minter;
 use crate::pending_removals::PendingRemovals;
 use crate::pools::Pools;
@@ -220,6 +224,7 @@ pub struct Kernel {
     requests: Requests,
     tombstones: Tombstones,
 
+    keys: Keys,
     admission: Admission,
     tiers: Tiers,
     counts: Counts,
@@ -251,6 +256,7 @@ impl Kernel {
             pools: Pools::default(),
             requests: Requests::default(),
             tombstones: Tombstones::new(remembered),
+            keys: Keys::default(),
             admission: Admission::default(),
             tiers: Tiers::default(),
             counts: Counts::default(),
@@ -305,8 +311,8 @@ impl Kernel {
             Event::CheckoutRequested(checkout) => return self.checkout(checkout),
             Event::LeaseReturned { lease } => return self.lease_returned(lease),
             Event::LeaseRenewed { lease, ttl_ms } => return self.lease_renewed(lease, ttl_ms),
-            Event::UseRequested { request, target, use_id, kind } => {
-                return self.use_requested(request, target, use_id, kind);
+            Event::UseRequested { request, target, use_id, kind, wait_ms } => {
+                return self.use_requested(request, target, use_id, kind, wait_ms);
             }
             Event::ProcessStarted(started) => return self.process_started(started),
             Event::ProcessEndRequested { instance, process, asked } => {
@@ -324,11 +330,11 @@ impl Kernel {
             Event::DeleteRequested { request, sandbox } => {
                 return self.delete_requested(request, sandbox);
             }
-            Event::SessionCreated { request, session, template, settings } => {
-                return self.session_created(request, session, template, settings);
+            Event::SessionCreated { request, session, template, settings, wait_ms } => {
+                return self.session_created(request, session, template, settings, wait_ms);
             }
-            Event::TurnRequested { request, session, turn, when_busy } => {
-                return self.turn_requested(request, session, turn, when_busy);
+            Event::TurnRequested { request, session, turn, when_busy, wait_ms } => {
+                return self.turn_requested(request, session, turn, when_busy, wait_ms);
             }
             Event::AbortRequested { request, session, keep_sandbox } => {
                 return self.abort_requested(request, session, keep_sandbox);
@@ -336,8 +342,8 @@ impl Kernel {
             Event::PauseRequested { request, session } => {
                 return self.pause_requested(request, session);
             }
-            Event::ResumeRequested { request, session } => {
-                return self.resume_requested(request, session);
+            Event::ResumeRequested { request, session, wait_ms } => {
+                return self.resume_requested(request, session, wait_ms);
             }
             Event::SessionChanged { session, labels, config } => {
                 return self.session_changed(session, labels, config);
@@ -356,6 +362,7 @@ impl Kernel {
             }
             Event::ReadEnded { request, needs_guest } => self.read_ended(request, needs_guest),
             Event::ProcessesRead { sandbox } => self.processes_read(sandbox),
+            Event::KeyLimitsSet { key, limits } => self.key_limits_set(key, limits),
             Event::UseEnded { use_id } => self.use_ended(use_id),
             Event::ProgramEnded { instance, process, how } => {
                 self.program_ended(instance, process, how);

@@ -5,7 +5,6 @@ mod bucket;
 mod health;
 mod occupancy;
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use model::record::PoolRecord;
@@ -14,6 +13,7 @@ use model::stats::{PoolCounters, PoolStats};
 use model::template::RuntimeTraits;
 use model::{Mono, Template};
 
+use crate::fair_queue::FairQueue;
 use crate::flag::Flag;
 use crate::lru_lists::{LinkSet, LruList};
 use crate::pool::bucket::Bucket;
@@ -37,8 +37,8 @@ pub(crate) struct Pool {
     pub(crate) phase: PoolPhase,
     /// Idle sandboxes, oldest first.
     pub(crate) idle: LruList,
-    /// Waiting checkouts, in order of arrival.
-    pub(crate) queue: BTreeMap<u64, RequestIx>,
+    /// Waiting checkouts.
+    pub(crate) queue: FairQueue<RequestIx>,
     /// A waiting caller wants an idle sandbox or nothing.
     pub(crate) idle_only_in_line: bool,
     pub(crate) occupied: Occupancy,
@@ -61,7 +61,7 @@ impl Pool {
             traits,
             phase: PoolPhase::Active,
             idle: LruList::new(LinkSet::Idle),
-            queue: BTreeMap::new(),
+            queue: FairQueue::default(),
             idle_only_in_line: false,
             occupied: Occupancy::default(),
             health: Health::default(),

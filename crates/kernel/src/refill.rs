@@ -8,7 +8,6 @@ use model::state::PoolPhase;
 use model::{EndCause, ErrorCode, KeyId, LifecycleEvent, Mono, Refusal};
 
 use crate::Kernel;
-use crate::admission::ApplicantKind;
 use crate::alarms::Ringer;
 use crate::entry::{AfterEnd, Firmness};
 use crate::pool::{PoolIx, SURPLUS_PATIENCE_MS};
@@ -34,13 +33,12 @@ impl Kernel {
         }
     }
 
-    /// Hands out idle sandboxes to waiting callers, first come first served.
+    /// Hands out idle sandboxes to waiting callers, in the order of the queue.
     fn serve_waiters(&mut self, pool: PoolIx) {
         while !self.pools[pool].queue.is_empty()
             && let Some(entry) = self.take_idle(pool)
         {
-            let next = self.flaws.next_waiter(&mut self.pools[pool].queue);
-            let Some(req) = next else { break };
+            let Some(req) = self.next_in_pool_queue(pool) else { break };
             self.serve(entry, req);
         }
     }
@@ -52,20 +50,8 @@ impl Kernel {
         // The pool may have been made smaller since.
         let too_many = known.occupied.slots().saturating_sub(known.slots());
         let surplus = unneeded.max(too_many).min(known.occupied.applying());
-        if surplus == 0 {
-            return;
-        }
-        let latest: Vec<u64> = self
-            .admission
-            .applicants()
-            .rev()
-            .filter(|(_, applicant)| applicant.who == ApplicantKind::Pool(pool))
-            .map(|(seq, _)| seq)
-            .take(surplus as usize)
-            .collect();
-        for seq in latest {
-            self.withdraw_application(seq);
-            self.pools[pool].occupied.withdrawn();
+        for _ in 0..surplus {
+            self.withdraw_for_pool(pool);
         }
     }
 
@@ -129,7 +115,7 @@ impl Kernel {
 
     /// Empties a pool that is closing: it refuses callers, launches nothing and keeps nothing.
     fn empty_pool(&mut self, pool: PoolIx) {
-        while let Some((_, req)) = self.pools[pool].queue.pop_first() {
+        while let Some(req) = self.last_in_pool_queue(pool) {
             let refusal = match (&self.shutdown, self.pools[pool].phase) {
                 (Some(_), _) => crate::shutdown::stopping(),
                 (None, PoolPhase::Destroying) => {

@@ -227,7 +227,7 @@ impl Kernel {
         let known = &self.pools[pool];
         if let Some(code) = failed.and_then(launch_failure)
             && known.expecting() > known.coming()
-            && let Some((_, req)) = self.pools[pool].queue.pop_first()
+            && let Some(req) = self.next_in_pool_queue(pool)
         {
             let cause = detail.map_or("the runtime gave no reason", |detail| detail).to_owned();
             self.refuse_waiter(req, Refusal::new(code, cause).retry_after(1_000));

@@ -26,6 +26,8 @@ pub(crate) const WAITING_MAX: usize = 1024;
 pub(crate) struct Request {
     pub(crate) id: RequestId,
     pub(crate) deadline: Mono,
+    /// Until when it waits for a place, if it wants the sandbox of a session.
+    pub(crate) place_by: Mono,
     pub(crate) what: WaitingFor,
     pub(crate) alarm: Mono,
 }
@@ -62,6 +64,8 @@ pub(crate) struct Waiter {
     /// Its number in the order of arrival.
     pub(crate) seq: u64,
     pub(crate) terms: Terms,
+    /// The memory of the sandbox that it wants.
+    pub(crate) memory_mb: u64,
     pub(crate) policy: CheckoutPolicy,
     pub(crate) path: CheckoutPath,
     /// The sandbox that is being claimed for it.
@@ -93,7 +97,29 @@ impl Kernel {
 
     /// Lets a request wait without an alarm, because something else bounds the wait.
     pub(crate) fn wait(&mut self, id: RequestId, deadline: Mono, what: WaitingFor) -> RequestIx {
-        self.requests.insert(Request { id, deadline, what, alarm: Mono::NEVER })
+        let place_by = Mono::NEVER;
+        self.requests.insert(Request { id, deadline, place_by, what, alarm: Mono::NEVER })
+    }
+
+    /// Lets a request wait for the sandbox of a session: `wait_ms` for a place, and then as long as
+    /// a launch may take.
+    pub(crate) fn wait_for_session(
+        &mut self,
+        id: RequestId,
+        wait_ms: Option<u64>,
+        what: WaitingFor,
+    ) -> RequestIx {
+        let (place_by, deadline) = self.session_deadlines(wait_ms);
+        let req = self.wait(id, deadline, what);
+        self.requests[req].place_by = place_by;
+        self.arm_request(req);
+        req
+    }
+
+    /// Until when a request waits for a place, and for the sandbox of a session.
+    pub(crate) fn session_deadlines(&self, wait_ms: Option<u64>) -> (Mono, Mono) {
+        let place_by = self.now.mono.plus(wait_ms.unwrap_or(self.config.wait_ms));
+        (place_by, place_by.plus(self.config.bind_timeout_ms))
     }
 
     /// Refuses a request where too many wait already.
@@ -107,7 +133,9 @@ impl Kernel {
 
     pub(crate) fn arm_request(&mut self, req: RequestIx) {
         let request = &mut self.requests[req];
-        self.alarms.at_latest(Ringer::Request(req), &mut request.alarm, request.deadline);
+        let waits = request.place_by > self.now.mono;
+        let at = if waits { request.deadline.min(request.place_by) } else { request.deadline };
+        self.alarms.at_latest(Ringer::Request(req), &mut request.alarm, at);
     }
 
     /// Takes a request out of waiting without an answer.
@@ -126,7 +154,8 @@ impl Kernel {
     pub(crate) fn request_overdue(&mut self, req: RequestIx) {
         let request = &mut self.requests[req];
         request.alarm = Mono::NEVER;
-        if self.now.mono < request.deadline {
+        let place_is_overdue = self.now.mono >= request.place_by && self.lacks_place(req);
+        if self.now.mono < self.requests[req].deadline && !place_is_overdue {
             self.arm_request(req);
             return;
         }
@@ -154,6 +183,22 @@ impl Kernel {
                 let cause = "the operation was not confirmed in time; it may still complete";
                 self.withdraw_request(req, &Refusal::new(ErrorCode::DeadlineExceeded, cause));
             }
+        }
+    }
+
+    /// Whether a request waits for the sandbox of a session that has no place yet.
+    fn lacks_place(&self, req: RequestIx) -> bool {
+        match &self.requests[req].what {
+            WaitingFor::SessionUse { session, .. }
+            | WaitingFor::Bind { session }
+            | WaitingFor::Turn { session, .. } => self.sessions[*session].applied.is_some(),
+            WaitingFor::Checkout(_)
+            | WaitingFor::Control { .. }
+            | WaitingFor::LeaseUse { .. }
+            | WaitingFor::Freeze { .. }
+            | WaitingFor::Delete { .. }
+            | WaitingFor::Read
+            | WaitingFor::Destroy { .. } => false,
         }
     }
 

@@ -107,6 +107,17 @@ impl Kernel {
         }
     }
 
+    /// The measured bytes of a key's workspaces and archives.
+    pub(crate) fn stored_bytes(&self, key: KeyId) -> u64 {
+        let of_key = self.entries.iter().filter(|(_, sandbox)| sandbox.tenant() == key);
+        let entries = of_key.map(|(_, sandbox)| {
+            if sandbox.is_live() { sandbox.disk.bytes() } else { sandbox.cold.bytes().unwrap_or(0) }
+        });
+        let sessions = self.sessions.iter().filter(|(_, known)| known.settings.tenant == key);
+        let shelved = sessions.filter_map(|(_, known)| known.shelved.as_ref()?.bytes);
+        entries.chain(shelved).sum()
+    }
+
     fn kept_files(&self) -> Vec<SleepingFiles> {
         let stopping = self.shutdown.is_some();
         let cold = self.entries.iter().filter(|(_, sandbox)| {

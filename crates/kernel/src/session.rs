@@ -69,6 +69,8 @@ pub(crate) struct Turn {
     /// The request of the client that follows it.
     pub(crate) client: Option<RequestId>,
     pub(crate) stage: Stage,
+    /// Until when it waits for a place.
+    pub(crate) place_by: Mono,
     pub(crate) deadline: Mono,
     /// The answer to the request that waits for it to start.
     pub(crate) ready: Option<SessionReady>,

@@ -7,22 +7,23 @@ use std::sync::Arc;
 
 use model::lifecycle::ActiveCause;
 use model::state::PoolPhase;
+use model::why::Shortage;
 use model::{ErrorCode, Refusal, SessionStatus};
 
 use crate::Kernel;
-use crate::admission::{Applicant, ApplicantKind};
 use crate::disk_limits::disk_full;
 use crate::effect::Action;
 use crate::entry::{EntryIx, EntryOwner, OpKind, Phase, Step};
 use crate::event::bound_generation;
 use crate::pool::PoolIx;
+use crate::request::RequestIx;
 use crate::session::SessionIx;
 
 impl Kernel {
     /// A caller wants a session's sandbox: from now on nothing may take it away.
     pub(crate) fn engage(&mut self, session: SessionIx) {
         if let Some(entry) = self.sessions[session].entry {
-            if self.entries[entry].may_be_spared() && !self.flaws.ends_victim_in_use() {
+            if self.may_be_spared(entry) && !self.flaws.ends_victim_in_use() {
                 let refusal =
                     Refusal::new(ErrorCode::SandboxBusy, "the sandbox came into use again");
                 self.void_termination(entry, &refusal);
@@ -42,6 +43,8 @@ impl Kernel {
         let Some(entry) = known.entry else {
             if known.applied.is_none() {
                 self.bind_new(session);
+            } else {
+                self.refuse_without_wait(session);
             }
             return;
         };
@@ -49,7 +52,9 @@ impl Kernel {
         match sandbox.phase() {
             Phase::Cold => {
                 self.cancel_archive(entry);
-                if self.entries[entry].ops.is_free() && self.sessions[session].applied.is_none() {
+                if self.sessions[session].applied.is_some() {
+                    self.refuse_without_wait(session);
+                } else if self.entries[entry].ops.is_free() {
                     self.apply_for_session(session);
                 }
             }
@@ -85,9 +90,14 @@ impl Kernel {
             && self.pools[pool].phase == PoolPhase::Active
             && self.pools[pool].queue.is_empty();
         let idle = if open { self.take_idle(pool) } else { None };
-        match idle {
-            Some(entry) => self.claim_for_session(session, entry, pool),
-            None => self.apply_for_session(session),
+        let Some(entry) = idle else {
+            self.apply_for_session(session);
+            return;
+        };
+        let tenant = self.sessions[session].settings.tenant;
+        match self.make_room_within_limits(tenant, self.entries[entry].memory_mb()) {
+            Ok(()) => self.claim_for_session(session, entry, pool),
+            Err(refusal) => self.fail_wants(session, &refusal),
         }
     }
 
@@ -142,7 +152,8 @@ impl Kernel {
         }
     }
 
-    /// Applies for a place for a session, unless none can become free.
+    /// Applies for a place for a session. Callers that do not wait are refused if none can become
+    /// free.
     fn apply_for_session(&mut self, session: SessionIx) {
         let known = &self.sessions[session];
         let pool = match self.served_pool(&known.template) {
@@ -162,20 +173,58 @@ impl Kernel {
             return;
         }
         let memory_mb = self.pools[pool].template.limits.memory_mb.into();
+        if !self.can_ever_fit(memory_mb) {
+            self.fail_wants(session, &self.capacity_exhausted(Some(Shortage::Memory)));
+            return;
+        }
+        let known = &self.sessions[session];
         let needs_entry = known.entry.is_none();
         if let Some(entry) = known.entry {
             // A cold sandbox must not be evicted to make room for its own launch.
             self.recompute_demand(entry);
         }
-        let who = ApplicantKind::Session(session);
-        let seq = self.apply_for_place(Applicant { who, needs_entry, memory_mb });
+        let tenant = self.sessions[session].settings.tenant;
+        if let Err(refusal) = self.make_room_within_limits(tenant, memory_mb) {
+            self.fail_wants(session, &refusal);
+            return;
+        }
+        let seq = self.apply_for_place(session, needs_entry, memory_mb);
         self.sessions[session].applied = Some(seq);
         self.make_room();
-        if !self.is_covered(seq) {
-            let refusal = self.capacity_exhausted(self.shortage());
-            self.unapply(session);
-            self.fail_wants(session, &refusal);
+        self.refuse_without_wait(session);
+    }
+
+    /// Whether the end of a sandbox is called off when it comes into use again. A key at its limit
+    /// gave the place to another of its sandboxes.
+    fn may_be_spared(&self, entry: EntryIx) -> bool {
+        let sandbox = &self.entries[entry];
+        sandbox.may_be_spared() && self.is_within_limits(sandbox.tenant(), sandbox.memory_mb())
+    }
+
+    /// Refuses the callers of a session that do not wait for a place, unless one is coming to it.
+    fn refuse_without_wait(&mut self, session: SessionIx) {
+        let now = self.now.mono;
+        let known = &self.sessions[session];
+        let waits_no_longer = |req: &RequestIx| self.requests[*req].place_by <= now;
+        let turn = known.is_binding() && known.turn.as_ref().is_some_and(|it| it.place_by <= now);
+        if !turn && !known.wanting.iter().any(waits_no_longer) {
+            return;
         }
+        if known.applied.is_none_or(|seq| self.is_session_covered(seq)) {
+            return;
+        }
+        let refusal = self.capacity_exhausted(self.shortage());
+        let requests = &self.requests;
+        let without_wait = |req: &mut RequestIx| requests[*req].place_by <= now;
+        let refused: Vec<RequestIx> =
+            self.sessions[session].wanting.extract_if(.., without_wait).collect();
+        for req in refused {
+            self.answer(req, Err(refusal.clone()));
+        }
+        if turn {
+            self.turn_not_started(session, &refusal);
+        }
+        self.session_unwanted(session);
     }
 
     pub(crate) fn unapply(&mut self, session: SessionIx) {

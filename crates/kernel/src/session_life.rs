@@ -26,13 +26,15 @@ impl Kernel {
         id: SessionId,
         template: TemplateName,
         settings: SessionSettings,
+        wait_ms: Option<u64>,
     ) -> Result<Reply, Refusal> {
         self.refuse_when_stopping()?;
         let pool = self.served_pool(&template)?;
         self.refuse_when_closed(pool)?;
         self.refuse_new_session(id)?;
+        self.refuse_session_above_limits(settings.tenant)?;
         let session = self.new_session(id, template, settings);
-        self.await_bind(request, session);
+        self.await_bind(request, session, wait_ms);
         self.mark_session(session);
         Ok(Reply::Pending)
     }
@@ -60,9 +62,8 @@ impl Kernel {
         self.sessions.insert(session)
     }
 
-    fn await_bind(&mut self, request: RequestId, session: SessionIx) {
-        let deadline = self.now.mono.plus(self.config.bind_timeout_ms);
-        let req = self.wait_until(request, deadline, WaitingFor::Bind { session });
+    fn await_bind(&mut self, request: RequestId, session: SessionIx, wait_ms: Option<u64>) {
+        let req = self.wait_for_session(request, wait_ms, WaitingFor::Bind { session });
         self.sessions[session].wanting.push(req);
         self.engage(session);
     }
@@ -71,6 +72,7 @@ impl Kernel {
         &mut self,
         request: RequestId,
         id: SessionId,
+        wait_ms: Option<u64>,
     ) -> Result<Reply, Refusal> {
         self.refuse_when_stopping()?;
         let session = self.session_by_id(id)?;
@@ -83,7 +85,7 @@ impl Kernel {
             return Err(Refusal::new(ErrorCode::SessionBusy, cause));
         }
         Self::refuse_when_crowded(known.wanting.len())?;
-        self.await_bind(request, session);
+        self.await_bind(request, session, wait_ms);
         Ok(Reply::Pending)
     }
 

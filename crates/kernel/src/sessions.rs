@@ -1,10 +1,10 @@
 //! All sessions, and the indexes to find one: by id, by the client of a turn, by age. No index
 //! leads to a session that is gone.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::{Bound, Index, IndexMut};
 
-use model::{RequestId, SessionId, Wall};
+use model::{KeyId, RequestId, SessionId, Wall};
 
 use crate::index::IdIndex;
 use crate::session::{Session, SessionIx};
@@ -18,11 +18,14 @@ pub(crate) struct Sessions {
     oldest_first: BTreeSet<(Wall, SessionId)>,
     /// By the requests of the clients whose turns are in progress or wait.
     by_client: IdIndex<SessionIx>,
+    /// How many each key has.
+    of_key: BTreeMap<KeyId, u32>,
 }
 
 impl Sessions {
     pub(crate) fn insert(&mut self, known: Session) -> SessionIx {
         let (id, created_at) = (known.id, known.created_at);
+        *self.of_key.entry(known.settings.tenant).or_default() += 1;
         let session = self.slab.insert(known);
         self.by_id.insert(id.as_u128(), session);
         self.oldest_first.insert((created_at, id));
@@ -33,6 +36,12 @@ impl Sessions {
         let known = self.slab.remove(session);
         self.by_id.remove(known.id.as_u128());
         self.oldest_first.remove(&(known.created_at, known.id));
+        if let Some(count) = self.of_key.get_mut(&known.settings.tenant) {
+            *count -= 1;
+            if *count == 0 {
+                self.of_key.remove(&known.settings.tenant);
+            }
+        }
         known
     }
 
@@ -80,6 +89,11 @@ impl Sessions {
     /// All indexes in use, so that sessions may change or be removed during the loop.
     pub(crate) fn indices(&self) -> Vec<SessionIx> {
         self.slab.indices()
+    }
+
+    /// How many a key has.
+    pub(crate) fn of_key(&self, key: KeyId) -> u32 {
+        self.of_key.get(&key).copied().unwrap_or(0)
     }
 
     pub(crate) fn len(&self) -> usize {

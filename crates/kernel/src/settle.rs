@@ -8,7 +8,7 @@ use model::why::Tier;
 use crate::Kernel;
 use crate::Mono;
 use crate::alarms::Ringer;
-use crate::entry::EntryIx;
+use crate::entry::{Derived, EntryIx};
 use crate::pool::PoolIx;
 use crate::reconcile_queue::ReconcileItem;
 use crate::session::SessionIx;
@@ -46,15 +46,16 @@ impl Kernel {
         if old.dying_entry != new.dying_entry {
             self.admission.count_dying_entry(new.dying_entry);
         }
-        if old.tier != new.tier {
+        self.count_for_key(old, new, memory_mb);
+        if (old.tier, old.key) != (new.tier, new.key) {
             if new.tier == Some(Tier::Cold) {
                 self.arm_cold(entry);
             }
             if let Some(tier) = old.tier {
-                self.tiers.leave(tier, &mut self.entries, entry);
+                self.tiers.leave(tier, old.key, &mut self.entries, entry);
             }
             if let Some(tier) = new.tier {
-                self.tiers.join(tier, &mut self.entries, entry);
+                self.tiers.join(tier, new.key, &mut self.entries, entry);
                 // It could be evicted for an applicant.
                 if self.admission.has_applicants() {
                     self.due.look_at_line();
@@ -63,15 +64,34 @@ impl Kernel {
         }
     }
 
+    /// Counts for a key what a sandbox is to it.
+    fn count_for_key(&mut self, old: Derived, new: Derived, memory_mb: u64) {
+        let of_key = |it: Derived| (it.key, it.live_of_key, it.entry_of_key);
+        if of_key(old) == of_key(new) {
+            return;
+        }
+        self.keys.count(old.key, |key| {
+            key.live -= u32::from(old.live_of_key);
+            key.memory_mb -= if old.live_of_key { memory_mb } else { 0 };
+            key.entries -= u32::from(old.entry_of_key);
+        });
+        self.keys.count(new.key, |key| {
+            key.live += u32::from(new.live_of_key);
+            key.memory_mb += if new.live_of_key { memory_mb } else { 0 };
+            key.entries += u32::from(new.entry_of_key);
+        });
+    }
+
     /// A sandbox was used just now: it moves to the end of its LRU list.
     #[inline]
     pub(crate) fn touch(&mut self, entry: EntryIx) {
         let sandbox = &mut self.entries[entry];
         sandbox.last_used = self.now;
         sandbox.file_access.freeze_again_settled();
-        if let Some(tier) = sandbox.derived.tier {
-            self.tiers.leave(tier, &mut self.entries, entry);
-            self.tiers.join(tier, &mut self.entries, entry);
+        let Derived { tier, key, .. } = sandbox.derived;
+        if let Some(tier) = tier {
+            self.tiers.leave(tier, key, &mut self.entries, entry);
+            self.tiers.join(tier, key, &mut self.entries, entry);
         }
     }
 
@@ -93,17 +113,13 @@ impl Kernel {
         if derived.dying_entry {
             self.admission.count_dying_entry(false);
         }
+        self.count_for_key(derived, Derived::NOTHING, memory_mb);
         if let Some(tier) = derived.tier {
-            self.tiers.leave(tier, &mut self.entries, entry);
+            self.tiers.leave(tier, derived.key, &mut self.entries, entry);
         }
         let mut alarm = self.entries[entry].alarm;
         self.alarms.clear(Ringer::Entry(entry), &mut alarm);
         self.entries[entry].alarm = alarm;
-    }
-
-    /// The sandbox that is evicted first in a tier.
-    pub(crate) fn first_of(&self, tier: Tier) -> Option<EntryIx> {
-        self.flaws.first_of(self.tiers.of(tier))
     }
 
     /// Sets the alarm of a sandbox to `at` or before.

@@ -22,6 +22,7 @@ impl Kernel {
         id: SessionId,
         turn: TurnId,
         when_busy: WhenBusy,
+        wait_ms: Option<u64>,
     ) -> Result<Reply, Refusal> {
         self.refuse_when_stopping()?;
         let session = self.session_by_id(id)?;
@@ -54,10 +55,9 @@ impl Kernel {
                 }
             };
         }
-        let deadline = self.now.mono.plus(self.config.bind_timeout_ms);
-        let req = self.wait_until(request, deadline, WaitingFor::Turn { session, turn });
+        let req = self.wait_for_session(request, wait_ms, WaitingFor::Turn { session, turn });
         self.sessions.client_came(request, session);
-        self.bind_turn(session, turn, Some(req), Some(request));
+        self.bind_turn(session, turn, Some(req), Some(request), wait_ms);
         Ok(Reply::Pending)
     }
 
@@ -67,12 +67,14 @@ impl Kernel {
         id: TurnId,
         request: Option<RequestIx>,
         client: Option<RequestId>,
+        wait_ms: Option<u64>,
     ) {
-        let deadline = self.now.mono.plus(self.config.bind_timeout_ms);
-        let turn = Turn { id, request, client, stage: Stage::Binding, deadline, ready: None };
+        let (place_by, deadline) = self.session_deadlines(wait_ms);
+        let stage = Stage::Binding;
+        let turn = Turn { id, request, client, stage, place_by, deadline, ready: None };
         self.sessions[session].turn = Some(turn);
         self.sessions[session].last_active_at = self.now.wall;
-        self.arm_session(session, deadline);
+        self.arm_session(session, place_by.min(deadline));
         if let Some(entry) = self.sessions[session].entry
             && self.entries[entry].phase() == Phase::InUse
         {
@@ -162,7 +164,7 @@ impl Kernel {
             return;
         }
         if let Some(Queued { turn, client }) = self.sessions[session].queued.pop_front() {
-            self.bind_turn(session, turn, None, client);
+            self.bind_turn(session, turn, None, client, None);
         }
     }
 
@@ -182,7 +184,10 @@ impl Kernel {
         if deadline == Mono::NEVER {
             return;
         }
-        if deadline > self.now.mono {
+        let lacks_place = stage == Stage::Binding
+            && turn.place_by <= self.now.mono
+            && self.sessions[session].applied.is_some();
+        if deadline > self.now.mono && !lacks_place {
             self.arm_session(session, deadline);
             return;
         }

@@ -16,6 +16,7 @@ impl Kernel {
         target: UseTarget,
         use_id: UseId,
         kind: UseKind,
+        wait_ms: Option<u64>,
     ) -> Result<Reply, Refusal> {
         self.refuse_when_stopping()?;
         if self.entries.has_use(use_id) {
@@ -50,12 +51,8 @@ impl Kernel {
             self.refuse_write_without_disk(kind, self.pools[pool].traits)?;
         }
         Self::refuse_when_crowded(self.sessions[session].wanting.len())?;
-        let deadline = self.now.mono.plus(self.config.bind_timeout_ms);
-        let req = self.wait_until(
-            request,
-            deadline,
-            WaitingFor::SessionUse { session, use_id, kind, by_id },
-        );
+        let what = WaitingFor::SessionUse { session, use_id, kind, by_id };
+        let req = self.wait_for_session(request, wait_ms, what);
         self.sessions[session].wanting.push(req);
         self.engage(session);
         Ok(Reply::Pending)

@@ -2,27 +2,67 @@
 //! deadline passes, their client goes away, or nothing can come.
 
 use model::template::PoolSettings;
-use model::{ErrorCode, Refusal};
+use model::{ErrorCode, KeyId, Refusal};
 
 use crate::Kernel;
-use crate::admission::ApplicantKind;
 use crate::event::CheckoutPolicy;
 use crate::pool::PoolIx;
 use crate::reply::CheckoutPath;
 use crate::request::{RequestIx, Waiter, WaitingFor};
 
 impl Kernel {
+    /// Puts a checkout into the queue of its pool.
+    pub(crate) fn join_pool_queue(&mut self, req: RequestIx) {
+        let waiter = self.waiter(req);
+        let (pool, seq, key) = (waiter.pool, waiter.seq, waiter.terms.tenant);
+        let memory_mb = waiter.memory_mb;
+        self.pools[pool].queue.insert(seq, key, req);
+        self.keys.count(key, |key| key.waits(memory_mb));
+    }
+
+    /// Takes a checkout out of the queue of its pool, if it is there.
+    pub(crate) fn leave_pool_queue(&mut self, pool: PoolIx, seq: u64) -> Option<RequestIx> {
+        let (key, req) = self.pools[pool].queue.remove(seq)?;
+        let memory_mb = self.waiter(req).memory_mb;
+        self.keys.count(key, |key| key.waits_no_longer(memory_mb));
+        Some(req)
+    }
+
+    /// Takes the checkout that is served next out of the queue of a pool.
+    pub(crate) fn next_in_pool_queue(&mut self, pool: PoolIx) -> Option<RequestIx> {
+        let keys = &self.keys;
+        let seq = self.flaws.next_waiter(&self.pools[pool].queue, |key| keys.live(key))?;
+        self.leave_pool_queue(pool, seq)
+    }
+
+    /// Takes the checkout that came last out of the queue of a pool.
+    pub(crate) fn last_in_pool_queue(&mut self, pool: PoolIx) -> Option<RequestIx> {
+        let (seq, ..) = self.pools[pool].queue.iter().next_back()?;
+        self.leave_pool_queue(pool, seq)
+    }
+
+    /// A full queue of a pool takes one more of a key that has clearly fewer in it than another:
+    /// the latest of that other key is refused instead.
+    pub(crate) fn displace_in_pool_queue(&mut self, pool: PoolIx, key: KeyId) -> bool {
+        let queue = &self.pools[pool].queue;
+        let Some((_, most, seq)) = queue.busiest() else { return false };
+        if most <= queue.of_key(key) + 1 {
+            return false;
+        }
+        let Some(req) = self.leave_pool_queue(pool, seq) else { return false };
+        let cause = "the queue of the pool is full, and this key has the most callers in it";
+        self.refuse_waiter(req, Refusal::new(ErrorCode::QueueFull, cause).retry_after(1_000));
+        true
+    }
+
     /// Refuses a checkout for which no place is free or can be evicted, unless its policy lets it
     /// wait.
     pub(crate) fn refuse_if_hopeless(&mut self, pool: PoolIx, req: RequestIx) {
         self.make_room();
-        let hopeless = self.admission.applicants().next_back().is_some_and(|(seq, last)| {
-            last.who == ApplicantKind::Pool(pool) && !self.is_covered(seq)
-        });
-        if !hopeless {
+        let (seq, policy) = (self.waiter(req).seq, self.waiter(req).policy);
+        if self.is_waiter_covered(pool, seq) {
             return;
         }
-        let policy = self.waiter(req).policy;
         let counters = &mut self.pools[pool].counters;
         counters.overflow -= 1;
         match policy {
@@ -31,8 +71,7 @@ impl Kernel {
                 self.waiter(req).path = CheckoutPath::Blocked;
             }
             CheckoutPolicy::FailFast | CheckoutPolicy::IdleOnly => {
-                let seq = self.waiter(req).seq;
-                self.pools[pool].queue.remove(&seq);
+                self.leave_pool_queue(pool, seq);
                 let refusal = self.capacity_exhausted(self.shortage());
                 self.refuse_waiter(req, refusal);
                 self.pool_due(pool);
@@ -46,10 +85,10 @@ impl Kernel {
             return;
         }
         let line: Vec<(u64, RequestIx)> =
-            self.pools[pool].queue.iter().map(|(s, r)| (*s, *r)).collect();
+            self.pools[pool].queue.iter().map(|(seq, _, req)| (seq, *req)).collect();
         for (seq, req) in line {
             if self.waiter(req).policy == CheckoutPolicy::IdleOnly {
-                self.pools[pool].queue.remove(&seq);
+                self.leave_pool_queue(pool, seq);
                 let refusal = Refusal::new(ErrorCode::PoolEmpty, "no sandbox is idle");
                 self.refuse_waiter(req, refusal.retry_after(1_000));
             }
@@ -59,7 +98,7 @@ impl Kernel {
     pub(crate) fn checkout_overdue(&mut self, req: RequestIx) {
         let waiter = self.waiter(req);
         let (pool, seq, policy) = (waiter.pool, waiter.seq, waiter.policy);
-        self.pools[pool].queue.remove(&seq);
+        self.leave_pool_queue(pool, seq);
         let code = match policy {
             CheckoutPolicy::Wait => ErrorCode::CheckoutTimeout,
             CheckoutPolicy::FailFast => ErrorCode::CapacityExhausted,
@@ -103,7 +142,7 @@ impl Kernel {
         let waiter = self.waiter(req);
         let (pool, seq, lease) = (waiter.pool, waiter.seq, waiter.terms.lease);
         let bound = waiter.entry;
-        self.pools[pool].queue.remove(&seq);
+        self.leave_pool_queue(pool, seq);
         self.requests.lease_unwanted(lease);
         self.forget_request(req);
         if let Some(entry) = bound {

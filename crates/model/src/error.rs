@@ -254,6 +254,8 @@ error_codes! {
     HostRefused, "host_refused", 421, Retry::Never, "use the address the server listens on, or add the name to server.hosts";
     /// The key sent too many requests in a short time.
     RateLimited, "rate_limited", 429, Retry::Later, "wait as long as the Retry-After header says";
+    /// The request would exceed a limit of its key.
+    QuotaExceeded, "quota_exceeded", 429, Retry::Later, "free some of what `detail` names, or have the limit of the key raised";
     /// The idempotency key was already used with a different request.
     IdempotencyConflict, "idempotency_conflict", 422, Retry::Never, "use a new idempotency key for a new request";
     /// The server cannot write its journal, so it accepts no changes.

@@ -10,6 +10,7 @@ pub mod error;
 pub mod ids;
 pub mod image;
 pub mod key;
+pub mod key_limits;
 pub mod lifecycle;
 pub mod limits;
 pub mod mount;
@@ -38,6 +39,7 @@ pub use ids::{
 };
 pub use image::ImageName;
 pub use key::{KeyRecord, Role};
+pub use key_limits::{KeyLimit, KeyLimits, KeyUse};
 pub use lifecycle::{LifecycleEvent, StoredEvent};
 pub use limits::Limits;
 pub use mount::Mount;

@@ -173,6 +173,8 @@ pub enum Shortage {
     Processes,
     /// Memory.
     Memory,
+    /// What a limit of the key allows: one of its own sandboxes gives way to another of its own.
+    KeyLimit,
 }
 
 impl Shortage {
@@ -182,6 +184,7 @@ impl Shortage {
             Self::Entries => "node.max_sandboxes was reached",
             Self::Processes => "node.max_live was reached",
             Self::Memory => "node.memory_budget_mb was reached",
+            Self::KeyLimit => "a limit of the key (live_sandboxes or memory_mb) was reached",
         }
     }
 }

@@ -57,7 +57,7 @@ impl Coverage {
     }
 }
 
-const EVENT_NAMES: [&str; 41] = [
+const EVENT_NAMES: [&str; 42] = [
     "template_put",
     "pool_resized",
     "pool_drained",
@@ -99,6 +99,7 @@ const EVENT_NAMES: [&str; 41] = [
     "read_requested",
     "read_ended",
     "processes_read",
+    "key_limits_set",
 ];
 
 /// The place of an event's kind in the counts.
@@ -145,6 +146,7 @@ pub const fn event_kind(event: &Event) -> usize {
         Event::ReadRequested { .. } => 38,
         Event::ReadEnded { .. } => 39,
         Event::ProcessesRead { .. } => 40,
+        Event::KeyLimitsSet { .. } => 41,
     }
 }
 

@@ -71,6 +71,7 @@ pub(crate) fn event_line(event: &Event) -> String {
         | Event::ReadRequested { .. }
         | Event::ReadEnded { .. }
         | Event::ProcessesRead { .. }
+        | Event::KeyLimitsSet { .. }
         | Event::ClientGone { .. }
         | Event::FilesMeasured { .. }
         | Event::LossReported { .. }

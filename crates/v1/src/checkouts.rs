@@ -200,11 +200,17 @@ pub(super) fn replayed(response: &mut Response) {
     response.headers_mut().insert(IDEMPOTENCY_REPLAYED, HeaderValue::from_static("true"));
 }
 
-fn wanted(request: wire::CheckoutRequest) -> Result<CheckoutRequest, Refused> {
+/// Refuses a wait that is too long.
+pub(super) fn check_wait_ms(wait_ms: Option<u64>) -> Result<(), Refused> {
     let most = wire::CheckoutRequest::WAIT_MS_MAX;
-    if request.wait_ms.is_some_and(|ms| ms > most) {
+    if wait_ms.is_some_and(|ms| ms > most) {
         return Err(Refused::invalid("wait_ms", format!("wait_ms: must be at most {most}")));
     }
+    Ok(())
+}
+
+fn wanted(request: wire::CheckoutRequest) -> Result<CheckoutRequest, Refused> {
+    check_wait_ms(request.wait_ms)?;
     Ok(CheckoutRequest {
         template: request.template,
         env: request.env,

@@ -11,7 +11,7 @@ use serde_json::Value;
 use tokio::time::Instant;
 use wire::{AbortRequest, Aborted, Session, SessionList};
 
-use crate::checkouts::{GETTING, ONCE, replayed};
+use crate::checkouts::{GETTING, ONCE, check_wait_ms, replayed};
 use crate::cursor::{self, Cursor};
 use crate::{seed, view};
 use web::answer::{self, Step};
@@ -31,6 +31,11 @@ const ALL: &str = "/v1/sessions";
 const ONE: &str = "/v1/sessions/{id}";
 
 /// Error codes of changing a session.
+const WAIT_MS: Param = Param::new(
+    "wait_ms",
+    Kind::Number(0, wire::CheckoutRequest::WAIT_MS_MAX),
+    "How long to wait for a place if the server is full; the server's default if not given",
+);
 const CHANGING: &[ErrorCode] = &[
     ErrorCode::SessionUnknown,
     ErrorCode::SessionEnded,
@@ -166,7 +171,7 @@ fn lifecycle_routes() -> Vec<Route> {
             "/v1/sessions/{id}/resume",
             Needs::Use,
             self::resume,
-            resume.refuses(CHANGING),
+            resume.query([WAIT_MS]).refuses(CHANGING),
         ),
         Route::new(
             Verb::Post,
@@ -280,6 +285,7 @@ fn wanted(request: wire::SessionRequest) -> Result<(SessionRequest, Vec<SeedFile
         let cause = format!("idle_timeout_s: must be from 1 to {most}");
         return Err(Refused::invalid("idle_timeout_s", cause));
     }
+    check_wait_ms(request.wait_ms)?;
     let files = seed::files(request.files)?;
     let wanted = SessionRequest {
         template: request.template,
@@ -290,6 +296,7 @@ fn wanted(request: wire::SessionRequest) -> Result<(SessionRequest, Vec<SeedFile
         seed: None,
         idle_timeout_ms: request.idle_timeout_s.map(|seconds| seconds * 1000),
         on_disconnect: request.on_disconnect.unwrap_or_default(),
+        wait_ms: request.wait_ms,
     };
     Ok((wanted, files))
 }
@@ -372,11 +379,13 @@ async fn pause(
 async fn resume(
     State(app): State<App>,
     By(caller): By,
-    NoQuery: NoQuery,
+    mut query: Query,
     Named(id): Named<SessionId>,
 ) -> Result<Response, Refused> {
+    let wait_ms = query.number("wait_ms", 0..=wire::CheckoutRequest::WAIT_MS_MAX)?;
+    query.done()?;
     let began = Instant::now();
-    let view = app.engine.resume_session(caller, id).await?;
+    let view = app.engine.resume_session_within(caller, id, wait_ms).await?;
     let mut response = answer::ok(&view::session(&view, caller))?;
     answer::timed(&mut response, &[Step { name: "resume", took: began.elapsed(), desc: None }]);
     Ok(response)

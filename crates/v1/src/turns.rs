@@ -9,6 +9,7 @@ use model::{ErrorCode, SessionId, TurnId};
 use wire::{TurnEventList, TurnList, WhenBusy};
 
 use crate::accepts;
+use crate::checkouts::check_wait_ms;
 use crate::events::{AFTER_MAX, RESUME, last_event_id};
 use crate::exec::USING;
 use crate::turn_stream::{Followed, collected};
@@ -147,6 +148,7 @@ async fn send(
     if !value.input.is_string() && !value.input.is_object() {
         return Err(Refused::invalid("input", "input: must be a text or an object"));
     }
+    check_wait_ms(value.wait_ms)?;
     let asked = TurnRequest {
         input: value.input.to_string().into(),
         when_busy: match value.when_busy.unwrap_or_default() {
@@ -154,6 +156,7 @@ async fn send(
             WhenBusy::Queue => engine::WhenBusy::Queue,
         },
         turn: value.id,
+        wait_ms: value.wait_ms,
     };
     // Before the turn begins: a refusal must have no effect.
     let slot = app.long_lived.begin(caller.key)?;

@@ -43,6 +43,10 @@ pub struct SessionRequest {
     /// What happens to a turn whose client disconnects; `continue` if not given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub on_disconnect: Option<OnDisconnect>,
+    /// How long to wait for a place if the server is full; the server's default if not given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schema(maximum = 600_000))]
+    pub wait_ms: Option<u64>,
 }
 
 impl SessionRequest {
@@ -62,6 +66,7 @@ impl SessionRequest {
             files: Vec::new(),
             idle_timeout_s: None,
             on_disconnect: None,
+            wait_ms: None,
         }
     }
 }
@@ -77,6 +82,7 @@ impl fmt::Debug for SessionRequest {
             .field("files", &self.files.len())
             .field("idle_timeout_s", &self.idle_timeout_s)
             .field("on_disconnect", &self.on_disconnect)
+            .field("wait_ms", &self.wait_ms)
             .finish_non_exhaustive()
     }
 }

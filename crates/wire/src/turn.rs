@@ -24,6 +24,10 @@ pub struct TurnRequest {
     /// Its id, if the client chooses it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub id: Option<TurnId>,
+    /// How long to wait for a place if the server is full; the server's default if not given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schema(maximum = 600_000))]
+    pub wait_ms: Option<u64>,
 }
 
 /// The message: for the schema only.
@@ -41,7 +45,7 @@ pub enum TurnInput {
 impl TurnRequest {
     /// A text, with every default.
     pub fn text(text: impl Into<String>) -> Self {
-        Self { input: Value::String(text.into()), when_busy: None, id: None }
+        Self { input: Value::String(text.into()), when_busy: None, id: None, wait_ms: None }
     }
 }
 
@@ -51,6 +55,7 @@ impl fmt::Debug for TurnRequest {
         f.debug_struct("TurnRequest")
             .field("when_busy", &self.when_busy)
             .field("id", &self.id)
+            .field("wait_ms", &self.wait_ms)
             .finish_non_exhaustive()
     }
 }

@@ -18,7 +18,7 @@ use crate::{SessionQuery, SessionRequest, TurnRequest, WhenBusy};
 
 fn say(line: &str) -> TurnRequest {
     let input = serde_json::to_string(line).unwrap().into();
-    TurnRequest { input, when_busy: WhenBusy::Refuse, turn: None }
+    TurnRequest { input, when_busy: WhenBusy::Refuse, turn: None, wait_ms: None }
 }
 
 async fn whole(node: &Node, session: SessionId, line: &str) {

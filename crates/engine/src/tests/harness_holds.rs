@@ -78,7 +78,8 @@ async fn held_harness_and_turns_of_its_session_alternate() {
         let (used, mut held) = hold(&node, sandbox).await;
         assert_eq!(token(&mut held).await, json!("mine"), "{harness:?}");
         for when_busy in [WhenBusy::Refuse, WhenBusy::Queue] {
-            let turn = TurnRequest { input: "\"say b\"".into(), when_busy, turn: None };
+            let turn =
+                TurnRequest { input: "\"say b\"".into(), when_busy, turn: None, wait_ms: None };
             let refused = node.engine.start_turn(ALICE, session.id, turn).await;
             assert_eq!(refused.map(drop).unwrap_err().code, ErrorCode::HarnessBusy);
         }

@@ -52,7 +52,7 @@ pub(super) fn asked() -> SessionRequest {
 
 pub(super) async fn whole(node: &Node, session: SessionId, script: &str) -> Vec<TurnPiece> {
     let input = serde_json::to_string(script).unwrap().into();
-    let asked = TurnRequest { input, when_busy: WhenBusy::Refuse, turn: None };
+    let asked = TurnRequest { input, when_busy: WhenBusy::Refuse, turn: None, wait_ms: None };
     let mut follow = node.engine.start_turn(ALICE, session, asked).await.unwrap().follow;
     let mut pieces = Vec::new();
     while let Some(piece) = timeout(PATIENCE, follow.next()).await.expect("in time").unwrap() {
@@ -123,7 +123,8 @@ async fn abort_reaches_a_harness_that_listens_and_one_that_does_not() {
                 let node = node(harness.clone()).await;
                 let session = node.engine.create_session(ALICE, asked()).await.unwrap().id;
                 let input = serde_json::to_string(script).unwrap().into();
-                let asked = TurnRequest { input, when_busy: WhenBusy::Refuse, turn: None };
+                let asked =
+                    TurnRequest { input, when_busy: WhenBusy::Refuse, turn: None, wait_ms: None };
                 let mut started =
                     node.engine.start_turn(ALICE, session, asked).await.unwrap().follow;
                 while &*started.next().await.unwrap().unwrap().name != "message" {}

@@ -21,7 +21,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 fn say(line: &str) -> TurnRequest {
     let input = serde_json::to_string(line).unwrap().into();
-    TurnRequest { input, when_busy: WhenBusy::Refuse, turn: None }
+    TurnRequest { input, when_busy: WhenBusy::Refuse, turn: None, wait_ms: None }
 }
 
 pub(super) async fn rest(follow: &mut TurnFollow) -> Vec<TurnPiece> {

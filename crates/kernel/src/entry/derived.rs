@@ -2,7 +2,7 @@
 //! it counts for. Only this module computes it; `settle` keeps the counts in step.
 
 use model::why::Tier;
-use model::{Mono, SandboxState};
+use model::{KeyId, Mono, SandboxState};
 
 use crate::entry::{AfterEnd, Entry, Phase};
 
@@ -13,12 +13,25 @@ pub(crate) struct Derived {
     pub(crate) tier: Option<Tier>,
     pub(crate) dying_live: bool,
     pub(crate) dying_entry: bool,
+    /// The key that it counts for; nil if it has no owner.
+    pub(crate) key: KeyId,
+    /// It counts as a live sandbox of its key.
+    pub(crate) live_of_key: bool,
+    /// It counts as an entry of its key.
+    pub(crate) entry_of_key: bool,
 }
 
 impl Derived {
     /// For an entry that is not counted yet.
-    pub(crate) const NOTHING: Self =
-        Self { state: SandboxState::Cold, tier: None, dying_live: false, dying_entry: false };
+    pub(crate) const NOTHING: Self = Self {
+        state: SandboxState::Cold,
+        tier: None,
+        dying_live: false,
+        dying_entry: false,
+        key: KeyId::NIL,
+        live_of_key: false,
+        entry_of_key: false,
+    };
 }
 
 impl Entry {
@@ -44,14 +57,19 @@ impl Entry {
     }
 
     pub(crate) fn derive(&self, now: Mono) -> Derived {
+        let dying_live = self.live && self.termination.is_some();
+        let dying_entry = self
+            .termination
+            .as_ref()
+            .is_some_and(|e| matches!(e.after, AfterEnd::Gone | AfterEnd::Shelved));
         Derived {
             state: self.state(),
             tier: self.tier(now),
-            dying_live: self.live && self.termination.is_some(),
-            dying_entry: self
-                .termination
-                .as_ref()
-                .is_some_and(|e| matches!(e.after, AfterEnd::Gone | AfterEnd::Shelved)),
+            dying_live,
+            dying_entry,
+            key: self.tenant(),
+            live_of_key: self.live && !dying_live,
+            entry_of_key: !dying_entry,
         }
     }
 }

@@ -13,6 +13,7 @@ use crate::{CheckoutPath, CheckoutPolicy, Event, Outcome, Reply};
 #[test]
 fn a_hundred_sessions_at_once_never_exceed_two_processes() {
     let mut rig = Rig::with(tight(1000, 2), template(0, 100), NATIVE);
+    rig.session_wait_ms = Some(0);
     let requests: Vec<RequestId> = (0..100)
         .map(|_| {
             let (_, request) = rig.create_session();
@@ -272,6 +273,7 @@ fn a_kill_that_fails_keeps_its_place_until_one_works() {
 #[test]
 fn checkout_without_a_victim_is_refused_or_waits_by_its_policy() {
     let mut rig = Rig::with(tight(10, 1), template(0, 5), NATIVE);
+    rig.session_wait_ms = Some(0);
     let busy = rig.lease();
     let impatient = rig.checkout_with(|checkout| checkout.policy = CheckoutPolicy::FailFast);
     assert_eq!(rig.refused(impatient), ErrorCode::CapacityExhausted);

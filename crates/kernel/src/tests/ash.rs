@@ -60,6 +60,7 @@ fn capacity_does_not_drift_over_sequential_creates() {
 #[test]
 fn capacity_does_not_overshoot_under_concurrent_creates() {
     let mut rig = Rig::with(tight(2, 2), template(1, 20), NATIVE);
+    rig.session_wait_ms = Some(0);
     let requests: Vec<_> = (0..8).map(|_| rig.create_session().1).collect();
     rig.run_within_limits();
     let ready = requests.iter().filter(|r| matches!(rig.answer(**r), Some(Ok(_)))).count();

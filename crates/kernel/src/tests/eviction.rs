@@ -266,6 +266,7 @@ fn running_or_held_sandbox_is_never_evicted() {
     for config in [few_processes(1), little_memory(1), few_entries(1)] {
         for (what, hold) in HELD {
             let mut rig = Rig::with(config.clone(), template(0, 9), NATIVE);
+            rig.session_wait_ms = Some(0);
             let (session, sandbox) = rig.waiting_session();
             hold(&mut rig, session, sandbox);
             let state = rig.state(sandbox);

@@ -240,6 +240,7 @@ fn a_lease_may_be_frozen_and_is_never_swept_or_evicted() {
     let sandbox = rig.checked_out(request).sandbox;
     rig.live(7_200_000);
     assert!(rig.frozen(sandbox));
+    rig.session_wait_ms = Some(0);
     let (_, refused) = rig.create_session();
     assert_eq!(rig.refused(refused), ErrorCode::CapacityExhausted);
     assert_ne!(rig.state(sandbox), SandboxState::Cold);

@@ -58,6 +58,7 @@ fn keep_alive_process_or_scale_prevents_freeze_until_it_ends() {
         begin(&mut rig, sandbox);
         rig.pass(7_200_000);
         assert!(rig.effects.is_empty(), "{:?}", rig.effects);
+        rig.session_wait_ms = Some(0);
         let (_, refused) = rig.create_session();
         assert_eq!(rig.refused(refused), model::ErrorCode::CapacityExhausted);
         let request = rig.ask_freeze(sandbox);

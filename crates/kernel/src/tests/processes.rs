@@ -285,6 +285,7 @@ fn keep_alive_process_keeps_its_sandbox_alive_during_the_restart_pause() {
     rig.starts_as(sandbox, 1, true, 0, ALWAYS);
     rig.pass(7_200_000);
     rig.fails(sandbox, 1);
+    rig.session_wait_ms = Some(0);
     let (_, refused) = rig.create_session();
     assert_eq!(rig.refused(refused), ErrorCode::CapacityExhausted, "it is not evicted");
     rig.pass(PAUSE_MS);

@@ -73,6 +73,8 @@ pub(super) struct Rig {
     lost: Vec<Loss>,
     /// Whether answers arrive, so that what they say of losses is known.
     pub(super) answers_arrive: bool,
+    /// How long requests for a session wait for a place.
+    pub(super) session_wait_ms: Option<u64>,
     asked: BTreeSet<RequestId>,
     users: Users,
     config: NodeConfig,
@@ -180,6 +182,7 @@ impl Rig {
             answers: BTreeMap::new(),
             lost: Vec::new(),
             answers_arrive: true,
+            session_wait_ms: None,
             asked: BTreeSet::new(),
             users: Users::default(),
             config,
@@ -440,7 +443,9 @@ impl Rig {
 
     pub(super) fn use_of(&mut self, target: UseTarget, kind: UseKind) -> (RequestId, UseId) {
         let use_id = UseId::from_u128(self.id());
-        let request = self.ask(|request| Event::UseRequested { request, target, use_id, kind });
+        let wait_ms = self.session_wait_ms;
+        let request =
+            self.ask(|request| Event::UseRequested { request, target, use_id, kind, wait_ms });
         (request, use_id)
     }
 

@@ -69,7 +69,8 @@ impl Rig {
 
     #[track_caller]
     pub(super) fn resume(&mut self, session: SessionId) -> RequestId {
-        self.ask(|request| Event::ResumeRequested { request, session })
+        let wait_ms = self.session_wait_ms;
+        self.ask(|request| Event::ResumeRequested { request, session, wait_ms })
     }
 
     #[track_caller]
@@ -118,8 +119,13 @@ impl Rig {
         let session = SessionId::from_u128(self.id());
         let template = TemplateName::new(name).unwrap();
         let settings = SessionSettings::default();
-        let request =
-            self.ask(|request| Event::SessionCreated { request, session, template, settings });
+        let request = self.ask(|request| Event::SessionCreated {
+            request,
+            session,
+            template,
+            settings,
+            wait_ms: None,
+        });
         (session, request)
     }
 

@@ -15,7 +15,13 @@ fn rig() -> (Rig, Vec<SessionId>) {
         let session = SessionId::from_u128(100 - n);
         let settings =
             SessionSettings { tenant: KeyId::from_u128(n % 2 + 1), ..SessionSettings::default() };
-        rig.ask(|request| Event::SessionCreated { request, session, template: name(), settings });
+        rig.ask(|request| Event::SessionCreated {
+            request,
+            session,
+            template: name(),
+            settings,
+            wait_ms: None,
+        });
         rig.run();
         rig.pass(1);
         sessions.push(session);

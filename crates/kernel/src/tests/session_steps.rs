@@ -26,11 +26,13 @@ impl Rig {
         settings: SessionSettings,
     ) -> (SessionId, RequestId) {
         let session = SessionId::from_u128(self.id());
+        let wait_ms = self.session_wait_ms;
         let request = self.ask(|request| Event::SessionCreated {
             request,
             session,
             template: name(),
             settings,
+            wait_ms,
         });
         (session, request)
     }
@@ -58,8 +60,9 @@ impl Rig {
         when_busy: WhenBusy,
     ) -> (RequestId, TurnId) {
         let turn = TurnId::from_u128(self.id());
+        let wait_ms = self.session_wait_ms;
         let request =
-            self.ask(|request| Event::TurnRequested { request, session, turn, when_busy });
+            self.ask(|request| Event::TurnRequested { request, session, turn, when_busy, wait_ms });
         (request, turn)
     }
 

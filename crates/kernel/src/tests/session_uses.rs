@@ -40,7 +40,13 @@ fn uses_show_what_they_are_by_session_and_by_sandbox() {
             let (request, use_id) = rig.use_of(target, kind);
             assert_eq!(rig.granted(request).sandbox, sandbox);
             assert_eq!(rig.state(sandbox), during);
-            let twice = rig.ask(|request| Event::UseRequested { request, target, use_id, kind });
+            let twice = rig.ask(|request| Event::UseRequested {
+                request,
+                target,
+                use_id,
+                kind,
+                wait_ms: None,
+            });
             assert_eq!(rig.refused(twice), ErrorCode::IdConflict);
             rig.use_ended(use_id);
             assert_eq!(rig.state(sandbox), SandboxState::Waiting);
@@ -95,10 +101,10 @@ fn use_is_not_granted_to_a_client_that_went_away() {
 fn use_does_not_wait_past_its_deadline() {
     type Ask = fn(&mut Rig, model::SessionId, model::SandboxId) -> RequestId;
     let waits: [(u64, ErrorCode, Ask); 5] = [
-        (60_000, ErrorCode::ReadyTimeout, |rig, session, _| {
+        (90_000, ErrorCode::ReadyTimeout, |rig, session, _| {
             rig.use_of(UseTarget::Session(session), UseKind::Files).0
         }),
-        (60_000, ErrorCode::ReadyTimeout, |rig, session, _| rig.resume(session)),
+        (90_000, ErrorCode::ReadyTimeout, |rig, session, _| rig.resume(session)),
         (120_000, ErrorCode::DeadlineExceeded, |rig, _, sandbox| rig.delete(sandbox)),
         (120_000, ErrorCode::DeadlineExceeded, |rig, session, _| rig.stop(session)),
         (120_000, ErrorCode::DeadlineExceeded, |rig, session, _| rig.end(session)),
@@ -139,6 +145,7 @@ fn session_limits_how_many_requests_wait_for_it() {
             target: UseTarget::Session(session),
             use_id: UseId::from_u128(n << 64),
             kind: UseKind::Files,
+            wait_ms: None,
         };
         assert_eq!(rig.kernel.apply(rig.now, asked), Ok(Reply::Pending));
     }

@@ -383,6 +383,7 @@ fn sessions_have_a_limit_and_ids_are_used_once() {
             session,
             template: name(),
             settings: SessionSettings::default(),
+            wait_ms: None,
         })
     };
     let request = same(&mut rig);

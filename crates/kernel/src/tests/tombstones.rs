@@ -38,8 +38,13 @@ const ENDS: &[(EndCause, Result<(), ErrorCode>, End)] = &[
 fn calls(rig: &mut Rig, sandbox: SandboxId) -> Vec<(&'static str, Result<Reply, Refusal>)> {
     let use_id = UseId::from_u128(rig.id());
     let target = UseTarget::Sandbox(sandbox);
-    let used =
-        rig.ask(|request| Event::UseRequested { request, target, use_id, kind: UseKind::Exec });
+    let used = rig.ask(|request| Event::UseRequested {
+        request,
+        target,
+        use_id,
+        kind: UseKind::Exec,
+        wait_ms: None,
+    });
     let frozen = rig.ask(|request| Event::FreezeRequested { request, sandbox });
     let thawed = rig.ask(|request| Event::ThawRequested { request, sandbox });
     let stopped = rig.apply(Event::StopRequested { sandbox, after_ms: 0 });

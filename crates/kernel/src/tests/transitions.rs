@@ -66,7 +66,7 @@ fn use_journals_nothing_however_often_its_sandbox_changes() {
     let target = UseTarget::Sandbox(out.sandbox);
     let use_id = model::UseId::from_u128(rig.id());
     let request = model::RequestId::from_u128(rig.id());
-    let event = Event::UseRequested { request, target, use_id, kind: UseKind::Exec };
+    let event = Event::UseRequested { request, target, use_id, kind: UseKind::Exec, wait_ms: None };
     for event in [event, Event::UseEnded { use_id }] {
         let _ = rig.kernel.apply(rig.now, event);
         let out = std::mem::take(rig.kernel.outbox());

@@ -68,7 +68,13 @@ fn turn_sent_twice_is_one_turn() {
     let (session, _) = rig.session();
     let (_, turn) = rig.running_turn(session);
     for when_busy in [WhenBusy::Refuse, WhenBusy::Queue] {
-        let request = rig.ask(|request| Event::TurnRequested { request, session, turn, when_busy });
+        let request = rig.ask(|request| Event::TurnRequested {
+            request,
+            session,
+            turn,
+            when_busy,
+            wait_ms: None,
+        });
         assert_eq!(rig.refused(request), ErrorCode::IdConflict);
     }
 }
@@ -399,6 +405,7 @@ fn sandbox_active_is_published_before_the_turn_also_on_a_reconnect() {
 fn a_turn_waits_for_its_sandbox_until_its_deadline() {
     let config = NodeConfig { bind_timeout_ms: 10_000, ..NodeConfig::default() };
     let mut rig = Rig::with(config, template(0, 1), NATIVE);
+    rig.session_wait_ms = Some(0);
     let (session, sandbox) = rig.slept_session();
     let (request, turn) = rig.turn(session);
     rig.pass(9_999);
@@ -418,6 +425,7 @@ fn a_turn_waits_for_its_sandbox_until_its_deadline() {
 fn turn_without_a_place_is_refused() {
     let config = NodeConfig { max_live: 2, bind_timeout_ms: 10_000, ..NodeConfig::default() };
     let mut rig = Rig::with(config, template(0, 5), NATIVE);
+    rig.session_wait_ms = Some(0);
     let (waiting, _) = rig.slept_session();
     let sessions = [rig.session().0, rig.session().0];
     rig.running_turn(sessions[0]);

@@ -224,6 +224,7 @@ fn a_cold_one_that_is_about_to_wake_is_not_evicted_for_someone_else() {
     let (_, waiting) = rig.waiting_session();
     let resume = rig.resume(waking);
     assert_eq!(rig.targets(persist), [waiting]);
+    rig.session_wait_ms = Some(0);
     let (_, refused) = rig.create_session();
     assert_eq!(rig.refused(refused), ErrorCode::CapacityExhausted);
     rig.run_within_limits();

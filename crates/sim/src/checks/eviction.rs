@@ -89,9 +89,12 @@ pub(crate) fn ended(world: &mut World, ended: &Ended) -> Judged {
         (Shortage::Processes | Shortage::Memory, Tier::Cold) => {
             return broken(Promise::TiersInOrder, || "a cold sandbox has no process".to_owned());
         }
-        (Shortage::Processes | Shortage::Memory, Tier::Warm) | (Shortage::Entries, Tier::Cold) => {
-            None
+        (Shortage::KeyLimit, Tier::Cold | Tier::Warm) => {
+            return broken(Promise::TiersInOrder, || "a limit of a key ends its own".to_owned());
         }
+        (Shortage::Processes | Shortage::Memory, Tier::Warm)
+        | (Shortage::Entries, Tier::Cold)
+        | (Shortage::KeyLimit, Tier::Waiting) => None,
         (Shortage::Processes | Shortage::Memory | Shortage::Entries, Tier::Waiting) => {
             first(Tier::Warm)
         }

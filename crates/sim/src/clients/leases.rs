@@ -100,10 +100,12 @@ impl World {
                 .get(&sandbox)
                 .is_some_and(|one| matches!(one.owner, Owner::Lease(_))),
         };
-        let config = &self.scenario.config;
-        let patience_ms = if leased { config.control_timeout_ms } else { config.bind_timeout_ms };
+        let (wait_ms, session_ms) = self.session_wait();
+        let control_ms = self.scenario.config.control_timeout_ms;
+        let patience_ms = if leased { control_ms } else { session_ms };
         let ask = Ask::Use { use_id, target, kind };
-        self.ask(request, patience_ms, ask, Event::UseRequested { request, target, use_id, kind })
+        let event = Event::UseRequested { request, target, use_id, kind, wait_ms };
+        self.ask(request, patience_ms, ask, event)
     }
 
     pub(super) fn act_lease_use(&mut self) -> Judged {

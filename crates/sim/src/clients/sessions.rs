@@ -33,9 +33,17 @@ impl World {
             Expect::Exactly(0),
         );
         let settings = SessionSettings { tenant, claim, idle_timeout_ms, on_disconnect };
-        let patience_ms = self.scenario.config.bind_timeout_ms;
-        let event = Event::SessionCreated { request, session, template, settings };
+        let (wait_ms, patience_ms) = self.session_wait();
+        let event = Event::SessionCreated { request, session, template, settings, wait_ms };
         self.ask(request, patience_ms, Ask::Create { session }, event)
+    }
+
+    /// How long a request waits for a place, and how long it may wait in all.
+    pub(super) fn session_wait(&mut self) -> (Option<u64>, u64) {
+        let config = &self.scenario.config;
+        let (default_ms, bind_ms) = (config.wait_ms, config.bind_timeout_ms);
+        let wait_ms = self.choices.pick(&[None, Some(0), Some(2_000)]).flatten();
+        (wait_ms, wait_ms.unwrap_or(default_ms) + bind_ms)
     }
 
     pub(super) fn add_session(
@@ -69,8 +77,8 @@ impl World {
         let turn = TurnId::from_u128(self.ledger.fresh());
         let when_busy = if self.choices.below(2) == 0 { WhenBusy::Refuse } else { WhenBusy::Queue };
         self.ledger.asked_turns.insert(turn, (session, request));
-        let patience_ms = self.scenario.config.bind_timeout_ms;
-        let event = Event::TurnRequested { request, session, turn, when_busy };
+        let (wait_ms, patience_ms) = self.session_wait();
+        let event = Event::TurnRequested { request, session, turn, when_busy, wait_ms };
         self.ask(request, patience_ms, Ask::Turn { session, turn }, event)
     }
 
@@ -81,9 +89,7 @@ impl World {
         event: Event,
         request: RequestId,
     ) -> Judged {
-        let resumes = matches!(ask, Ask::Resume { .. });
-        let config = &self.scenario.config;
-        let patience_ms = if resumes { config.bind_timeout_ms } else { config.control_timeout_ms };
+        let patience_ms = self.scenario.config.control_timeout_ms;
         let instance = self.store.live_of_session(session).and_then(|record| record.instance);
         if matches!(ask, Ask::Pause { .. })
             && let Some(instance) = instance
@@ -142,8 +148,9 @@ impl World {
             return self.change(session);
         }
         let request = self.request();
-        let event = Event::ResumeRequested { request, session };
-        self.control(session, Ask::Resume { session }, event, request)
+        let (wait_ms, patience_ms) = self.session_wait();
+        let event = Event::ResumeRequested { request, session, wait_ms };
+        self.ask(request, patience_ms, Ask::Resume { session }, event)
     }
 
     pub(super) fn act_stop_session(&mut self) -> Judged {
