@@ -1,10 +1,12 @@
 //! Keys: who calls, and what they may see. A key is 256 random bits, so a plain hash of it is as
 //! good as the key; only the hash is stored. What belongs to one key is invisible to another.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock};
 
 use kernel::Event;
-use model::{ErrorCode, KeyId, KeyLimits, KeyRecord, KeyUse, Refusal, Role, Wall};
+use model::key::impossible_limit;
+use model::{ErrorCode, KeyId, KeyLimits, KeyRecord, KeyUse, Refusal, Role, RoleLimits, Wall};
 use sha2::{Digest as _, Sha256};
 use subtle::ConstantTimeEq as _;
 use tokio::sync::watch;
@@ -51,11 +53,21 @@ pub(crate) struct Keyring {
     keys: RwLock<Vec<KeyRecord>>,
     /// Grows with every change.
     changes: watch::Sender<u64>,
+    of_roles: RoleLimits,
+    /// The limits of each key, those of its role included.
+    limits: RwLock<BTreeMap<KeyId, KeyLimits>>,
 }
 
 impl Keyring {
-    pub(crate) fn new(keys: Vec<KeyRecord>) -> Self {
-        Self { keys: RwLock::new(keys), changes: watch::Sender::new(0) }
+    pub(crate) fn new(keys: Vec<KeyRecord>, of_roles: RoleLimits) -> Self {
+        let limits = keys.iter().map(|key| (key.id, key.limits.or(of_roles.of(key.role)))).collect();
+        let (keys, changes) = (RwLock::new(keys), watch::Sender::new(0));
+        Self { keys, changes, of_roles, limits: RwLock::new(limits) }
+    }
+
+    fn limits_of(&self, key: KeyId) -> KeyLimits {
+        let limits = self.limits.read().unwrap_or_else(PoisonError::into_inner);
+        limits.get(&key).copied().unwrap_or_default()
     }
 
     pub(crate) fn all(&self) -> Vec<KeyRecord> {
@@ -63,6 +75,8 @@ impl Keyring {
     }
 
     fn put(&self, record: KeyRecord) {
+        let limits = record.limits.or(self.of_roles.of(record.role));
+        self.limits.write().unwrap_or_else(PoisonError::into_inner).insert(record.id, limits);
         let mut keys = self.keys.write().unwrap_or_else(PoisonError::into_inner);
         match keys.iter_mut().find(|known| known.id == record.id) {
             Some(known) => *known = record,
@@ -121,6 +135,53 @@ impl Engine {
         self.core.notify(Event::KeyLimitsSet { key, limits });
     }
 
+    /// The limits of a key: its own, else those of its role. None of a key that is in no store.
+    pub fn key_limits(&self, key: KeyId) -> KeyLimits {
+        self.core.keyring.limits_of(key)
+    }
+
+    /// Changes a key's own limits. They bind what comes later: nothing ends because of them, but
+    /// events above the limit are deleted with its next event.
+    #[boxed]
+    pub async fn limit_key(&self, id: KeyId, limits: KeyLimits) -> Result<KeyRecord, Refusal> {
+        let Some(mut record) = self.keys().into_iter().find(|key| key.id == id) else {
+            return Err(Refusal::new(ErrorCode::NotFound, format!("no key {id} is known")));
+        };
+        check_limits(&limits)?;
+        record.limits = limits;
+        self.write_key(&record).await?;
+        self.apply_limits(id).await?;
+        tracing::info!(key = %id, name = record.name, ?limits, "the limits of a key were changed");
+        Ok(record)
+    }
+
+    /// Hands the limits of a key to those that enforce them.
+    async fn apply_limits(&self, id: KeyId) -> Result<(), Refusal> {
+        let limits = self.key_limits(id);
+        self.set_key_limits(id, limits);
+        let limited = self.core.store.limit_events(id, limits.events).await;
+        limited.map_err(|error| unavailable(&format!("{error} ({})", error.remedy())))
+    }
+
+    /// Hands the limits of all keys to those that enforce them, once, at the start.
+    pub(crate) async fn apply_all_limits(&self) {
+        for key in self.keys().iter().filter(|key| key.revoked_at.is_none()) {
+            if self.key_limits(key.id) == KeyLimits::default() {
+                continue;
+            }
+            if let Err(refusal) = self.apply_limits(key.id).await {
+                tracing::warn!(key = %key.id, cause = %refusal, "its limit on events does not hold");
+            }
+        }
+    }
+
+    /// How many events of each key are stored.
+    #[boxed]
+    pub async fn event_counts(&self) -> Result<BTreeMap<KeyId, u64>, Refusal> {
+        let counts = self.core.store.event_counts().await;
+        counts.map_err(|error| unavailable(&format!("{error} ({})", error.remedy())))
+    }
+
     /// What a key uses of these limits.
     pub fn key_use(&self, key: KeyId) -> KeyUse {
         self.core.read(|kernel| kernel.key_use(key))
@@ -139,6 +200,19 @@ impl Engine {
         role: Role,
         ttl_ms: Option<u64>,
     ) -> Result<NewKey, Refusal> {
+        self.create_limited_key(name, role, ttl_ms, KeyLimits::default()).await
+    }
+
+    /// Makes a key with limits of its own.
+    #[boxed]
+    pub async fn create_limited_key(
+        &self,
+        name: &str,
+        role: Role,
+        ttl_ms: Option<u64>,
+        limits: KeyLimits,
+    ) -> Result<NewKey, Refusal> {
+        check_limits(&limits)?;
         let invalid = |cause: &'static str| Err(Refusal::new(ErrorCode::InvalidArgument, cause));
         if name.is_empty() || name.len() > NAME_MAX || name.chars().any(char::is_control) {
             return invalid("name: 1 to 100 bytes without control characters");
@@ -165,8 +239,12 @@ impl Engine {
             created_at: now,
             expires_at: ttl_ms.map(|ms| now.plus(ms)),
             revoked_at: None,
+            limits,
         };
         self.write_key(&record).await?;
+        if self.key_limits(record.id) != KeyLimits::default() {
+            self.apply_limits(record.id).await?;
+        }
         tracing::info!(key = %record.id, name, role = %role, "a key was created");
         Ok(NewKey { record, secret })
     }
@@ -200,6 +278,12 @@ impl Engine {
             Err(Refusal::new(ErrorCode::Internal, format!("a key was not written: {error}")))
         })
     }
+}
+
+fn check_limits(limits: &KeyLimits) -> Result<(), Refusal> {
+    let Some(limit) = impossible_limit(limits) else { return Ok(()) };
+    let cause = format!("limits.{limit}: must be above 0; revoke a key that may do nothing");
+    Err(Refusal::new(ErrorCode::InvalidArgument, cause))
 }
 
 fn hex(bytes: &[u8]) -> String {

@@ -11,7 +11,8 @@ use wire::{Health, HealthStatus, SessionCounts, Stats};
 
 use web::answer;
 use web::app::App;
-use web::front::{Needs, authenticate};
+use web::front::{By, Needs, authenticate};
+use web::key_metrics;
 use web::operation::{Content, Operation, Route, Verb, json};
 use web::query::NoQuery;
 use web::refused::{RETRY_AFTER_MS, Refused};
@@ -95,9 +96,16 @@ fn sessions(app: &App) -> SessionCounts {
     counts
 }
 
-async fn metrics(State(app): State<App>, NoQuery: NoQuery) -> Result<Response, Refused> {
+async fn metrics(
+    State(app): State<App>,
+    By(caller): By,
+    NoQuery: NoQuery,
+) -> Result<Response, Refused> {
     let failed = |error: std::fmt::Error| Refused::new(ErrorCode::Internal, error.to_string());
-    let mut response = Response::new(Body::from(app.metrics.page().map_err(failed)?));
+    // The other metrics must be there while the store is not.
+    let events = app.engine.event_counts().await.unwrap_or_default();
+    let page = key_metrics::page(&app, caller, &events).map_err(failed)?;
+    let mut response = Response::new(Body::from(page));
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(PROMETHEUS));
     Ok(response)
 }

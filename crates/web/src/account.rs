@@ -19,12 +19,14 @@ tokio::task_local! {
 #[derive(Debug, Clone)]
 pub(crate) struct Payer {
     pub(crate) key: KeyId,
+    /// The limit `body_bytes` of the key.
+    pub(crate) most: Option<u64>,
     held: Arc<AtomicU64>,
 }
 
 impl Payer {
-    pub(crate) fn of(key: KeyId) -> Self {
-        Self { key, held: Arc::default() }
+    pub(crate) fn new(key: KeyId, most: Option<u64>) -> Self {
+        Self { key, most, held: Arc::default() }
     }
 
     pub(crate) fn holds(&self, more: u64) {
@@ -44,7 +46,7 @@ impl Payer {
 /// Who pays for what this task holds.
 pub(crate) fn payer() -> Payer {
     let known = ACCOUNT.try_with(|account| account.payer.clone());
-    known.unwrap_or_else(|_| Payer::of(KeyId::NIL))
+    known.unwrap_or_else(|_| Payer::new(KeyId::NIL, None))
 }
 
 /// What one request holds. Cheap to clone.
@@ -55,9 +57,9 @@ pub struct Account {
 }
 
 impl Account {
-    /// Of a request of this key.
-    pub(crate) fn new(key: KeyId, memory: &BodyMemory) -> Self {
-        Self { payer: Payer::of(key), room: Arc::new(AnswerRoom::new(memory.clone())) }
+    /// Of a request of a key.
+    pub(crate) fn new(payer: Payer, memory: &BodyMemory) -> Self {
+        Self { payer, room: Arc::new(AnswerRoom::new(memory.clone())) }
     }
 
     /// The account of the request that this task works on, for a task that takes over a part of it.

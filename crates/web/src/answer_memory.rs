@@ -142,6 +142,7 @@ mod tests {
     use model::{ErrorCode, KeyId};
 
     use super::*;
+    use crate::account::Payer;
     use crate::refused::Refused;
 
     const EVE: KeyId = KeyId::from_u128(2);
@@ -158,7 +159,7 @@ mod tests {
     #[test]
     fn output_without_room_is_refused_and_what_was_there_stays() {
         let memory = BodyMemory::new(1 << 20);
-        let account = Account::new(EVE, &memory);
+        let account = Account::new(Payer::new(EVE, None), &memory);
         account.clone().sync_scope(|| {
             let piece = vec![b'x'; 100 << 10];
             let kept = (0..20).filter(|_| account.room.take(&piece)).count();
@@ -173,7 +174,7 @@ mod tests {
     #[tokio::test]
     async fn an_answer_is_counted_until_its_bytes_are_dropped() {
         let memory = BodyMemory::new(1 << 20);
-        let account = Account::new(EVE, &memory);
+        let account = Account::new(Payer::new(EVE, None), &memory);
         account.clone().sync_scope(|| assert!(account.room.take(&vec![1; 1 << 17])));
         let before = memory.held(EVE);
         assert_eq!(before, 7 * (1 << 17) - FREE_BYTES);
@@ -193,7 +194,7 @@ mod tests {
     async fn without_room_a_reading_answer_is_refused_and_another_is_sent() {
         let memory = BodyMemory::new(1 << 20);
         let large = || Response::new(Body::from(vec![b'x'; 2 << 20]));
-        let account = Account::new(EVE, &memory);
+        let account = Account::new(Payer::new(EVE, None), &memory);
         let refused = account.clone().sync_scope(|| hold(&account, true, large()));
         let code = refused.extensions().get::<Refused>().map(|refused| refused.refusal.code);
         assert_eq!(code, Some(ErrorCode::Overloaded));

@@ -10,7 +10,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use model::{ErrorCode, KeyId, Refusal};
+use model::{ErrorCode, KeyId, KeyLimit, Refusal};
 
 use crate::account::{self, Payer};
 use crate::refused::Refused;
@@ -46,7 +46,8 @@ impl BodyMemory {
         let table = self.table();
         let held = table.by_key.get(&payer.key).copied().unwrap_or_default();
         // Not what it may hold now: what others hold must not stop small requests.
-        if held <= table.most / 2 { Ok(()) } else { Err(table.no_room(payer)) }
+        let most = payer.most.unwrap_or(u64::MAX).min(table.most / 2);
+        if held <= most { Ok(()) } else { Err(table.no_room(payer)) }
     }
 
     // Numbers are consistent after every step, so a poisoned lock is harmless.
@@ -69,7 +70,7 @@ impl Table {
 
     fn take(&mut self, payer: &Payer, more: u64) -> Result<(), Refused> {
         let held = self.by_key.get(&payer.key).copied().unwrap_or_default();
-        if held + more > self.most_of(payer.key) {
+        if held + more > self.most_of(payer.key).min(payer.most.unwrap_or(u64::MAX)) {
             return Err(self.no_room(payer));
         }
         self.add(payer.key, more);
@@ -88,6 +89,9 @@ impl Table {
 
     fn no_room(&self, payer: &Payer) -> Refused {
         let held = self.by_key.get(&payer.key).copied().unwrap_or_default();
+        if let Some(most) = payer.most.filter(|most| *most <= self.most_of(payer.key)) {
+            return KeyLimit::BodyBytes.exceeded(most, held).into();
+        }
         let cause = format!(
             "the bodies and the unread answers of this key take {held} bytes of memory, of {} that \
              it may take now",
@@ -194,7 +198,7 @@ mod tests {
     }
 
     fn of<T>(key: KeyId, doing: impl FnOnce() -> T) -> T {
-        Account::new(key, &BodyMemory::new(0)).sync_scope(doing)
+        Account::new(Payer::new(key, None), &BodyMemory::new(0)).sync_scope(doing)
     }
 
     #[test]
@@ -240,11 +244,22 @@ mod tests {
     }
 
     #[test]
+    fn a_key_with_a_limit_on_bodies_is_refused_by_its_name() {
+        let memory = BodyMemory::new(1 << 20);
+        let limited = || Account::new(Payer::new(EVE, Some(100 << 10)), &memory);
+        let mut share = Share::default();
+        limited().sync_scope(|| share.grow_to(&memory, 100 << 10)).unwrap();
+        let refused = limited().sync_scope(|| share.grow_to(&memory, 200 << 10)).unwrap_err();
+        assert_eq!(refused.refusal.code, ErrorCode::QuotaExceeded);
+        assert!(refused.refusal.cause.contains("body_bytes of this key is 102400"), "{refused:?}");
+    }
+
+    #[test]
     fn answers_that_are_there_count_and_stop_the_next_request_of_their_key() {
         let memory = BodyMemory::new(1 << 20);
         let mut answer = Share::default();
         of(EVE, || answer.count(&memory, 3 << 20));
-        let check = |key| code(memory.check(&Payer::of(key)));
+        let check = |key| code(memory.check(&Payer::new(key, None)));
         assert_eq!(check(EVE), Some(ErrorCode::Overloaded));
         assert_eq!(check(ADA), None, "others may begin");
         answer.shrink_to(100 << 10);

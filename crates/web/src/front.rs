@@ -141,6 +141,7 @@ where
             method: method_label(request.method()),
             id,
             key: None,
+            payer: None,
             began,
             answered: false,
             refusal: None,
@@ -153,7 +154,8 @@ where
             None => self.front.admit(&mut request, &mut record).map_err(Refused::into_response),
         };
         let stall = self.front.app.settings.body_stall;
-        let account = record.key.map(|key| Account::new(key, &self.front.app.body_memory));
+        let account = record.payer.take();
+        let account = account.map(|payer| Account::new(payer, &self.front.app.body_memory));
         let only_reads = request.method().is_safe();
         let handled = admitted.map(|()| {
             if self.front.takes_body || request.body().is_end_stream() {
@@ -216,10 +218,13 @@ impl Front {
             if let Some(place) = request.extensions().get::<Place>() {
                 place.known(caller.key)?;
             }
-            if let Some(rate) = &app.rate {
-                rate.take(caller.key, record.began)?;
+            let limits = app.limits.of(caller.key);
+            if let Some(most_per_s) = limits.requests_per_s {
+                app.rate.take(caller.key, most_per_s, record.began)?;
             }
-            app.body_memory.check(&Payer::of(caller.key))?;
+            let payer = Payer::new(caller.key, limits.body_bytes);
+            app.body_memory.check(&payer)?;
+            record.payer = Some(payer);
             if !self.needs.allow(caller.role) {
                 let cause = format!("a key with the role {} may not do this", caller.role);
                 return Err(Refused::new(ErrorCode::Forbidden, cause));

@@ -19,6 +19,8 @@ pub mod handed_out;
 pub mod hosts;
 pub mod idempotency;
 pub mod input_checks;
+pub mod key_limits;
+pub mod key_metrics;
 pub mod key_watch;
 pub mod long_lived;
 pub mod metrics;

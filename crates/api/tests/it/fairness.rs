@@ -141,7 +141,7 @@ async fn streams_of_all_dialects_count_for_their_key() {
         assert_eq!(connection.head().await.status, 200);
         held.push(connection);
     }
-    stage.raw(&stream("/v1/events")).await.problem("overloaded");
+    stage.raw(&stream("/v1/events")).await.problem("quota_exceeded");
     let exec = request(
         &stage.admin,
         "POST",
@@ -149,9 +149,9 @@ async fn streams_of_all_dialects_count_for_their_key() {
         "accept: text/event-stream\r\n",
         json!({"command": "true"}).to_string().as_bytes(),
     );
-    stage.raw(&exec).await.problem("overloaded");
+    stage.raw(&exec).await.problem("quota_exceeded");
     let archive = format!("/v1/sandboxes/{id}/archive?path=/workspace");
-    stage.raw(&request(&stage.admin, "GET", &archive, "", b"")).await.problem("overloaded");
+    stage.raw(&request(&stage.admin, "GET", &archive, "", b"")).await.problem("quota_exceeded");
     let other = stage.key(Role::Read).await;
     let mut connection = stage.connect().await;
     connection.send(request(&other, "GET", "/v1/events", "accept: text/event-stream\r\n", b"")).await;

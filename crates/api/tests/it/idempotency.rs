@@ -35,7 +35,7 @@ async fn idempotent_request_has_the_same_answer_twice() {
     let again = send(&stage, "/v1/keys", "k", &key).await;
     let problem = again.problem("idempotency_conflict");
     assert!(text(&problem["detail"]).contains(&text(&made["id"])), "{problem}");
-    assert!(!problem.to_string().contains(&text(&made["key"])), "the secret is shown once");
+    assert!(!problem.to_string().contains(&text(&made["secret"])), "the secret is shown once");
     assert_eq!(stage.engine.keys().len(), 2);
 }
 
