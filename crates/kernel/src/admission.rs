@@ -150,6 +150,16 @@ impl Admission {
         self.pools.get(&pool).map_or(0, |wanted| wanted.len() as u32)
     }
 
+    /// The keys whose sessions wait.
+    pub(crate) fn waiting_keys(&self) -> Vec<KeyId> {
+        self.sessions.keys().collect()
+    }
+
+    /// The session of a key that came last.
+    pub(crate) fn latest_of(&self, key: KeyId) -> Option<SessionIx> {
+        self.sessions.last_of_key(key).map(|applicant| applicant.session)
+    }
+
     /// The sessions in the queue, for audits.
     pub(crate) fn sessions(&self) -> impl Iterator<Item = (u64, KeyId, SessionIx, u64)> {
         self.sessions.iter().map(|(seq, key, it)| (seq, key, it.session, it.memory_mb))
@@ -246,6 +256,7 @@ impl Kernel {
 
     /// Launches what fits, in the order of the queue, and makes room for the rest.
     pub(crate) fn admit(&mut self) {
+        self.enforce_limits_on_waiting();
         while let Some((next, wanted)) = self.next_applicant() {
             if !self.fits(wanted.entries > 0, wanted.memory_mb) {
                 break;
@@ -274,9 +285,12 @@ impl Kernel {
 
     /// The applicant whose turn it is: of the key with the fewest live sandboxes, then the first.
     fn next_applicant(&self) -> Option<(Next, Wanted)> {
-        let session = self.admission.sessions.first(|key| self.live_of_key(key));
-        let session = session.and_then(|rank| {
-            let applicant = self.admission.sessions.get(rank.seq)?;
+        let sessions = &self.admission.sessions;
+        let first =
+            sessions.first_of_keys().filter(|(key, ..)| self.has_room_within_limits(*key, 0, 0));
+        let first = first.map(|(key, seq, _)| Rank { live: self.live_of_key(key), seq }).min();
+        let session = first.and_then(|rank| {
+            let applicant = sessions.get(rank.seq)?;
             Some((rank, Next::Session(rank.seq), applicant.wanted()))
         });
         let pools = self.admission.pools.iter().filter_map(|(pool, wanted)| {

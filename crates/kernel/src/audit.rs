@@ -79,11 +79,7 @@ impl Kernel {
         let mut found = Keys::default();
         for (_, entry) in self.entries.iter() {
             let (derived, memory_mb) = (entry.derived, entry.memory_mb());
-            found.count(entry.tenant(), |key| {
-                key.live += u32::from(derived.live_of_key);
-                key.memory_mb += if derived.live_of_key { memory_mb } else { 0 };
-                key.entries += u32::from(derived.entry_of_key);
-            });
+            found.count(entry.tenant(), |key| key.has(derived, memory_mb));
         }
         for (_, pool) in self.pools.iter() {
             for (_, key, req) in pool.queue.iter() {

@@ -53,7 +53,7 @@ impl Kernel {
         if idle.is_none() {
             self.refuse_unserved(pool, policy, max_waiters, asked.tenant)?;
         }
-        self.make_room_within_limits(asked.tenant, memory_mb)?;
+        self.refuse_checkout_above_limits(asked.tenant, memory_mb)?;
         let claim = asked.claim.filter(|claim| !claim.is_empty());
         let terms = Terms { lease: asked.lease, tenant: asked.tenant, ttl_ms, claim };
         if let Some(entry) = idle

@@ -67,10 +67,27 @@ impl<T> FairQueue<T> {
         self.waiting.iter().map(|(seq, (key, item))| (*seq, *key, item))
     }
 
+    /// The keys that have items.
+    pub(crate) fn keys(&self) -> impl Iterator<Item = KeyId> {
+        self.by_key.keys().copied()
+    }
+
+    /// The first item of each key.
+    pub(crate) fn first_of_keys(&self) -> impl Iterator<Item = (KeyId, u64, &T)> {
+        self.by_key.iter().filter_map(|(key, own)| {
+            let seq = *own.first()?;
+            Some((*key, seq, self.get(seq)?))
+        })
+    }
+
+    /// The last item of a key.
+    pub(crate) fn last_of_key(&self, key: KeyId) -> Option<&T> {
+        self.get(*self.by_key.get(&key)?.last()?)
+    }
+
     /// The position of the item that is served next.
     pub(crate) fn first(&self, live: impl Fn(KeyId) -> u32) -> Option<Rank> {
-        let firsts = self.by_key.iter().filter_map(|(key, own)| Some((*key, *own.first()?)));
-        firsts.map(|(key, seq)| Rank { live: live(key), seq }).min()
+        self.first_of_keys().map(|(key, seq, _)| Rank { live: live(key), seq }).min()
     }
 
     /// The positions of all items, in the order in which they are served if nothing else changes.

@@ -3,9 +3,10 @@
 
 use std::collections::BTreeMap;
 
-use model::{KeyId, KeyLimit, KeyLimits, KeyUse, Refusal};
+use model::{ErrorCode, KeyId, KeyLimit, KeyLimits, KeyUse, Refusal};
 
 use crate::Kernel;
+use crate::entry::Derived;
 
 /// All keys that have something, wait for something or have a limit.
 #[derive(Debug, Default)]
@@ -21,6 +22,10 @@ pub(crate) struct Key {
     pub(crate) live: u32,
     /// Their memory.
     pub(crate) memory_mb: u64,
+    /// Its live sandboxes that are ending. Their end may still be called off.
+    pub(crate) dying: u32,
+    /// Their memory.
+    pub(crate) dying_memory_mb: u64,
     /// Its sandboxes, live and cold, whose entries are not ending.
     pub(crate) entries: u32,
     /// Its checkouts and sessions that wait for a sandbox or a place.
@@ -36,6 +41,26 @@ impl Key {
         self
     }
 
+    /// A sandbox counts for it.
+    pub(crate) fn has(&mut self, derived: Derived, memory_mb: u64) {
+        let Derived { live_of_key, dying_live, entry_of_key, .. } = derived;
+        self.live += u32::from(live_of_key);
+        self.memory_mb += u64::from(live_of_key) * memory_mb;
+        self.dying += u32::from(dying_live);
+        self.dying_memory_mb += u64::from(dying_live) * memory_mb;
+        self.entries += u32::from(entry_of_key);
+    }
+
+    /// A sandbox no longer counts for it.
+    pub(crate) fn has_no_longer(&mut self, derived: Derived, memory_mb: u64) {
+        let Derived { live_of_key, dying_live, entry_of_key, .. } = derived;
+        self.live -= u32::from(live_of_key);
+        self.memory_mb -= u64::from(live_of_key) * memory_mb;
+        self.dying -= u32::from(dying_live);
+        self.dying_memory_mb -= u64::from(dying_live) * memory_mb;
+        self.entries -= u32::from(entry_of_key);
+    }
+
     /// One of its requests waits for a sandbox with so much memory.
     pub(crate) const fn waits(&mut self, memory_mb: u64) {
         self.waiting += 1;
@@ -48,12 +73,13 @@ impl Key {
         self.waiting_memory_mb -= memory_mb;
     }
 
-    /// The limit that one more live sandbox would exceed.
-    fn exceeds(&self, memory_mb: u64) -> Option<Refusal> {
+    /// The refusal of `more` sandboxes with so much memory, if a limit does not allow them besides
+    /// what the key has and waits for.
+    fn refuses(&self, more: u32, memory_mb: u64) -> Option<Refusal> {
         let live = self.live + self.waiting;
         let total_mb = self.memory_mb + self.waiting_memory_mb;
         if let Some(most) = self.limits.live_sandboxes
-            && live >= most
+            && live + more > most
         {
             return Some(KeyLimit::LiveSandboxes.exceeded(most.into(), live.into()));
         }
@@ -63,6 +89,15 @@ impl Key {
             return Some(KeyLimit::MemoryMb.exceeded(most, total_mb));
         }
         None
+    }
+
+    /// Whether the limits allow all that it waits for and `more`, besides all that still live.
+    fn has_room(&self, more: u32, memory_mb: u64) -> bool {
+        let within = |limit: Option<u64>, total: u64| limit.is_none_or(|most| total <= most);
+        let live = self.live + self.dying + self.waiting + more;
+        let total_mb = self.memory_mb + self.dying_memory_mb + self.waiting_memory_mb + memory_mb;
+        within(self.limits.live_sandboxes.map(u64::from), live.into())
+            && within(self.limits.memory_mb, total_mb)
     }
 }
 
@@ -110,21 +145,23 @@ impl Kernel {
         }
     }
 
-    /// Whether the limits of a key allow one more live sandbox now.
-    pub(crate) fn is_within_limits(&self, key: KeyId, memory_mb: u64) -> bool {
-        self.keys.of(key).exceeds(memory_mb).is_none() || self.flaws.ignores_key_limits()
+    /// Whether the limits of a key allow now what it waits for, and `more`. A sandbox that is ending
+    /// counts: its end may still be called off.
+    pub(crate) fn has_room_within_limits(&self, key: KeyId, more: u32, memory_mb: u64) -> bool {
+        self.keys.of(key).has_room(more, memory_mb) || self.flaws.ignores_key_limits()
     }
 
-    /// Makes room within the limits of a key for one more live sandbox: idle sandboxes of its own
-    /// sessions give way. Refuses it if that is not enough.
+    /// Makes room within the limits of a key for `more` sandboxes: idle sandboxes of its own
+    /// sessions give way. Refuses if that is not enough.
     pub(crate) fn make_room_within_limits(
         &mut self,
         key: KeyId,
+        more: u32,
         memory_mb: u64,
     ) -> Result<(), Refusal> {
         // Each round ends one sandbox, so the number of sandboxes bounds the rounds.
         for _ in 0..=self.entries.len() {
-            match self.keys.of(key).exceeds(memory_mb) {
+            match self.keys.of(key).refuses(more, memory_mb) {
                 None => return Ok(()),
                 Some(_) if self.flaws.ignores_key_limits() => return Ok(()),
                 Some(_) if self.evict_own(key) => {}
@@ -132,6 +169,33 @@ impl Kernel {
             }
         }
         Ok(())
+    }
+
+    /// Refuses a checkout that the limits of its key do not allow now. If idle sandboxes of the
+    /// key's sessions could give way they do, and a repeated checkout will find room.
+    pub(crate) fn refuse_checkout_above_limits(
+        &mut self,
+        key: KeyId,
+        memory_mb: u64,
+    ) -> Result<(), Refusal> {
+        self.make_room_within_limits(key, 1, memory_mb)?;
+        if self.has_room_within_limits(key, 1, memory_mb) {
+            return Ok(());
+        }
+        let cause = "a limit of this key is reached; an idle sandbox of it is being ended";
+        Err(Refusal::new(ErrorCode::QuotaExceeded, cause).retry_after(1_000))
+    }
+
+    /// The end of a sandbox may have been called off: sessions that wait for its place give way to
+    /// it, the latest first, unless another sandbox of the key can.
+    pub(crate) fn enforce_limits_on_waiting(&mut self) {
+        for key in self.admission.waiting_keys() {
+            while let Err(refusal) = self.make_room_within_limits(key, 0, 0) {
+                let Some(session) = self.admission.latest_of(key) else { break };
+                self.unapply(session);
+                self.fail_wants(session, &refusal);
+            }
+        }
     }
 
     /// Refuses a new session of a key that has as many sessions, or stores as much, as it may.

@@ -23,7 +23,7 @@ impl Kernel {
     /// A caller wants a session's sandbox: from now on nothing may take it away.
     pub(crate) fn engage(&mut self, session: SessionIx) {
         if let Some(entry) = self.sessions[session].entry {
-            if self.may_be_spared(entry) && !self.flaws.ends_victim_in_use() {
+            if self.entries[entry].may_be_spared() && !self.flaws.ends_victim_in_use() {
                 let refusal =
                     Refusal::new(ErrorCode::SandboxBusy, "the sandbox came into use again");
                 self.void_termination(entry, &refusal);
@@ -90,14 +90,14 @@ impl Kernel {
             && self.pools[pool].phase == PoolPhase::Active
             && self.pools[pool].queue.is_empty();
         let idle = if open { self.take_idle(pool) } else { None };
-        let Some(entry) = idle else {
-            self.apply_for_session(session);
-            return;
-        };
         let tenant = self.sessions[session].settings.tenant;
-        match self.make_room_within_limits(tenant, self.entries[entry].memory_mb()) {
-            Ok(()) => self.claim_for_session(session, entry, pool),
-            Err(refusal) => self.fail_wants(session, &refusal),
+        match idle {
+            Some(entry)
+                if self.has_room_within_limits(tenant, 1, self.entries[entry].memory_mb()) =>
+            {
+                self.claim_for_session(session, entry, pool);
+            }
+            Some(_) | None => self.apply_for_session(session),
         }
     }
 
@@ -184,7 +184,7 @@ impl Kernel {
             self.recompute_demand(entry);
         }
         let tenant = self.sessions[session].settings.tenant;
-        if let Err(refusal) = self.make_room_within_limits(tenant, memory_mb) {
+        if let Err(refusal) = self.make_room_within_limits(tenant, 1, memory_mb) {
             self.fail_wants(session, &refusal);
             return;
         }
@@ -192,13 +192,6 @@ impl Kernel {
         self.sessions[session].applied = Some(seq);
         self.make_room();
         self.refuse_without_wait(session);
-    }
-
-    /// Whether the end of a sandbox is called off when it comes into use again. A key at its limit
-    /// gave the place to another of its sandboxes.
-    fn may_be_spared(&self, entry: EntryIx) -> bool {
-        let sandbox = &self.entries[entry];
-        sandbox.may_be_spared() && self.is_within_limits(sandbox.tenant(), sandbox.memory_mb())
     }
 
     /// Refuses the callers of a session that do not wait for a place, unless one is coming to it.

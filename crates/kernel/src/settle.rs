@@ -66,20 +66,12 @@ impl Kernel {
 
     /// Counts for a key what a sandbox is to it.
     fn count_for_key(&mut self, old: Derived, new: Derived, memory_mb: u64) {
-        let of_key = |it: Derived| (it.key, it.live_of_key, it.entry_of_key);
+        let of_key = |it: Derived| (it.key, it.live_of_key, it.dying_live, it.entry_of_key);
         if of_key(old) == of_key(new) {
             return;
         }
-        self.keys.count(old.key, |key| {
-            key.live -= u32::from(old.live_of_key);
-            key.memory_mb -= if old.live_of_key { memory_mb } else { 0 };
-            key.entries -= u32::from(old.entry_of_key);
-        });
-        self.keys.count(new.key, |key| {
-            key.live += u32::from(new.live_of_key);
-            key.memory_mb += if new.live_of_key { memory_mb } else { 0 };
-            key.entries += u32::from(new.entry_of_key);
-        });
+        self.keys.count(old.key, |key| key.has_no_longer(old, memory_mb));
+        self.keys.count(new.key, |key| key.has(new, memory_mb));
     }
 
     /// A sandbox was used just now: it moves to the end of its LRU list.

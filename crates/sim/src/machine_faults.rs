@@ -167,7 +167,7 @@ impl World {
         self.settle(&mut out, None)?;
         checks::transitions::begin(self);
         self.forget_lost_sessions();
-        Ok(())
+        self.notify(self.scenario.key_limits())
     }
 
     /// Sessions that were never committed no longer exist.

@@ -4,11 +4,19 @@
 
 use std::sync::Arc;
 
+use kernel::Event;
 use model::config::{Backoff, Deadlines};
 use model::template::{Harness, HarnessProgram, Recycle, RuntimeTraits, WorkspaceLimit};
-use model::{ColdEviction, Limits, NodeConfig, PoolSettings, Template, TemplateName};
+use model::{
+    ColdEviction, KeyId, KeyLimits, Limits, NodeConfig, PoolSettings, Template, TemplateName,
+};
 
 use crate::choices::Choices;
+
+/// The key that may have a limit.
+pub(crate) const LIMITED_KEY: KeyId = KeyId::from_u128(2);
+/// The key that asks for most, if one does.
+pub(crate) const GREEDY_KEY: KeyId = KeyId::from_u128(1);
 
 /// How often things go wrong, per thousand effects or steps.
 #[derive(Debug, Clone, Copy, Default)]
@@ -168,6 +176,10 @@ pub(crate) struct Scenario {
     pub weights: Vec<u32>,
     /// How long turns and uses last at most.
     pub work_ms: u64,
+    /// Whether one key asks for most of what is asked for.
+    pub greedy: bool,
+    /// The most live sandboxes of the key that has a limit.
+    pub live_limit: Option<u32>,
 }
 
 impl Scenario {
@@ -264,6 +276,8 @@ impl Scenario {
             clients: 1 + choices.below(12),
             weights,
             work_ms: choices.pick(&[300, 50, 2_000, 6_000]).unwrap_or(300),
+            greedy: false,
+            live_limit: None,
         };
         drawn.config.archive_after_ms = choices.pick(&[None, Some(3_000), Some(15_000)]).flatten();
         drawn.config.prune_after_ms =
@@ -275,7 +289,20 @@ impl Scenario {
         drawn.config.kept_bytes_per_key = choices.pick(&bytes).flatten();
         drawn.config.kept_bytes_total = choices.pick(&bytes).flatten();
         drawn.config.give_up_at_floor = choices.below(4) == 3;
+        drawn.greedy = choices.below(2) == 1;
+        drawn.live_limit = choices.pick(&[None, None, Some(1), Some(3)]).flatten();
         drawn
+    }
+
+    /// The most live sandboxes that a key may have.
+    pub(crate) fn limit_of(&self, key: KeyId) -> Option<u32> {
+        self.live_limit.filter(|_| key == LIMITED_KEY)
+    }
+
+    /// The limits of keys, as the server sets them when it starts.
+    pub(crate) fn key_limits(&self) -> Event {
+        let limits = KeyLimits { live_sandboxes: self.live_limit, ..KeyLimits::default() };
+        Event::KeyLimitsSet { key: LIMITED_KEY, limits }
     }
 
     /// Whether the operator allows the deletion of sleeping sessions' files.

@@ -122,6 +122,7 @@ impl World {
             world
                 .notify(Event::TemplatePut { template: recipe.template, traits: recipe.traits })?;
         }
+        world.notify(world.scenario.key_limits())?;
         Ok(world)
     }
 

@@ -18,7 +18,9 @@ const fn plan(flaw: Flaw) -> Plan {
 const fn broken_by(flaw: Flaw) -> &'static [Promise] {
     match flaw {
         Flaw::NoReservation => &[Promise::LiveLimit, Promise::MemoryLimit],
-        Flaw::LifoWaiters => &[Promise::FirstServed],
+        Flaw::LifoWaiters => &[Promise::FirstServed, Promise::FairShare],
+        Flaw::QueueIgnoresShares | Flaw::EvictionIgnoresShares => &[Promise::FairShare],
+        Flaw::KeyLimitIgnored => &[Promise::KeyLimitKept],
         Flaw::MarginIgnored => &[Promise::Margin],
         Flaw::SweepIgnoresHolds => &[Promise::HoldsKept, Promise::RunningSafe],
         // One that is put back as it is may also be put back frozen.
@@ -163,6 +165,9 @@ flaw_tests! {
     fn flaw_frozen_guest_asked_is_caught: FrozenGuestAsked;
     fn flaw_quiesce_refuses_is_caught: QuiesceRefuses;
     fn flaw_process_reads_ignored_is_caught: ProcessReadsIgnored;
+    fn flaw_queue_ignores_shares_is_caught: QueueIgnoresShares;
+    fn flaw_eviction_ignores_shares_is_caught: EvictionIgnoresShares;
+    fn flaw_key_limit_ignored_is_caught: KeyLimitIgnored;
     fn flaw_wall_step_believed_is_caught: WallStepBelieved;
     fn flaw_restart_in_ended_sandbox_is_caught: RestartInEndedSandbox;
     fn flaw_restarts_uncounted_is_caught: RestartsUncounted;

@@ -1,9 +1,11 @@
-//! Evictions: the right tier for what is short, and within it the least recently used. The order is
-//! checked only between sandboxes that are clearly comparable, by clocks that never went back.
+//! Evictions: the right tier for what is short, and of the sandboxes of a key the least recently
+//! used. The order is checked only between sandboxes that are clearly comparable, by clocks that
+//! never went back. `shares` checks the order between keys.
 
 use model::record::{Owner, SandboxRecord};
 use model::state::SandboxState;
 use model::why::{Ended, Shortage, Tier};
+use model::{KeyId, Mono, SandboxId, SessionId};
 
 use super::{Judged, Promise, broken, holds, quiesce};
 use crate::world::World;
@@ -28,31 +30,12 @@ pub(crate) fn chosen(world: &World, victim: &SandboxRecord) -> Judged {
     }
 }
 
-fn waiting(world: &World, victim: &SandboxRecord, session: model::SessionId) -> Judged {
-    let used = |record: &SandboxRecord| {
-        let instance = world.runtime.instances.get(&record.instance?)?;
-        let plain = instance.uses.is_empty()
-            && instance.turn.is_none()
-            && instance.processes.is_empty()
-            && instance.scale == 0
-            && instance.effects == 0
-            && !instance.died
-            && !instance.troubled
-            && !instance.marks.is_empty();
-        plain.then_some((instance.active_at, instance.stirred_at))
-    };
-    let Some((victim_used, _)) = used(victim) else { return Ok(()) };
-    for (other, all) in &world.store.of_session {
-        if *other == session || world.ledger.is_wanted(*other, &[]) || world.ledger.is_asked(*other)
-        {
-            continue;
-        }
-        let older = all
-            .iter()
-            .filter_map(|id| world.store.sandboxes.get(id))
-            .filter(|record| record.state == SandboxState::Waiting && record.ending.is_none())
-            .filter(|record| !is_copied(world, record))
-            .find(|record| used(record).is_some_and(|(_, stirred)| stirred < victim_used));
+fn waiting(world: &World, victim: &SandboxRecord, session: SessionId) -> Judged {
+    let Some((victim_used, _)) = used(world, victim) else { return Ok(()) };
+    for other in world.store.of_session.keys().filter(|other| **other != session) {
+        let older = candidates(world, *other)
+            .filter(|record| record.tenant == victim.tenant)
+            .find(|record| used(world, record).is_some_and(|(_, stirred)| stirred < victim_used));
         if let Some(older) = older {
             return broken(Promise::LeastRecentFirst, || {
                 format!("{:?} used at {victim_used:?} is evicted before {:?}", victim.id, older.id)
@@ -60,6 +43,36 @@ fn waiting(world: &World, victim: &SandboxRecord, session: model::SessionId) -> 
         }
     }
     Ok(())
+}
+
+/// When a sandbox was used last, at least and at most, if it is clear that nothing keeps it.
+fn used(world: &World, record: &SandboxRecord) -> Option<(Mono, Mono)> {
+    let instance = world.runtime.instances.get(&record.instance?)?;
+    let plain = instance.uses.is_empty()
+        && instance.turn.is_none()
+        && instance.processes.is_empty()
+        && instance.scale == 0
+        && instance.effects == 0
+        && !instance.died
+        && !instance.troubled
+        && !instance.marks.is_empty();
+    plain.then_some((instance.active_at, instance.stirred_at))
+}
+
+/// The waiting sandboxes of a session that eviction may take, as far as that is clear.
+fn candidates(world: &World, session: SessionId) -> impl Iterator<Item = &SandboxRecord> {
+    let busy = world.ledger.is_wanted(session, &[]) || world.ledger.is_asked(session);
+    let all = world.store.of_session.get(&session).into_iter().flatten();
+    all.filter(move |_| !busy)
+        .filter_map(|id| world.store.sandboxes.get(id))
+        .filter(|record| record.state == SandboxState::Waiting && record.ending.is_none())
+        .filter(|record| !is_copied(world, record) && used(world, record).is_some())
+}
+
+/// A waiting sandbox of a key that eviction may take.
+pub(super) fn candidate_of(world: &World, key: KeyId) -> Option<SandboxId> {
+    let mut sessions = world.ledger.sessions.iter().filter(|(_, session)| session.tenant == key);
+    sessions.find_map(|(id, _)| candidates(world, *id).next().map(|record| record.id))
 }
 
 /// Whether the files of a sandbox may be being copied.

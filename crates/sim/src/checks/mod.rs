@@ -18,6 +18,7 @@ pub(crate) mod quiesce;
 pub(crate) mod records;
 pub(crate) mod refusals;
 pub(crate) mod sessions;
+pub(crate) mod shares;
 pub(crate) mod tenants;
 pub(crate) mod terminations;
 pub(crate) mod transitions;
@@ -75,7 +76,9 @@ promises! {
     DiskLimitKept, "disk_limit_kept", "a sandbox whose workspace holds too much ends at once";
     DiskSpared, "disk_spared", "nothing is launched on a disk that is short";
     TenantKept, "tenant_kept", "what belongs to a key carries that key in every record and event, and none after";
-    FirstServed, "first_served", "the caller that waits longest is served first";
+    FirstServed, "first_served", "of the callers of a key, the one that waits longest is served first";
+    FairShare, "fair_share", "keys with fewer sandboxes are served first, and keys above their share are evicted first";
+    KeyLimitKept, "key_limit_kept", "a key gets no more live sandboxes than its limit";
     NoWaitInVain, "no_wait_in_vain", "no caller waits while a sandbox is idle or could be launched";
     DeadlineKept, "deadline_kept", "no request waits past its deadline";
     OneAnswer, "one_answer", "every request gets exactly one answer";

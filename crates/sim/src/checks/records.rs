@@ -5,7 +5,7 @@ use model::EndCause;
 use model::record::Owner;
 use model::state::SandboxState;
 
-use super::{Judged, Promise, eviction, handout, holds, leases, tenants, waiters};
+use super::{Judged, Promise, eviction, handout, holds, leases, shares, tenants, waiters};
 use crate::store::Change;
 use crate::world::World;
 
@@ -62,9 +62,15 @@ fn one(world: &mut World, change: &Change) -> Judged {
         }
         if before.ending.is_none() && after.ending == Some(EndCause::Evicted) {
             eviction::chosen(world, before)?;
+            shares::chosen(world, before)?;
         }
     }
     tenants::written(world, after)?;
+    let counted = before
+        .is_some_and(|before| before.tenant == after.tenant && before.instance == after.instance);
+    if after.instance.is_some() && !counted {
+        shares::live_for_key(world, after)?;
+    }
     let (owner, lease_end) = (after.owner, after.lease_end);
     match after.owner {
         Owner::Unowned => {}
@@ -72,6 +78,7 @@ fn one(world: &mut World, change: &Change) -> Judged {
             let new = before.is_none_or(|before| before.owner != after.owner);
             if new && after.ending.is_none() {
                 waiters::assigned(world, lease, &after.template)?;
+                shares::assigned(world, lease, &after.template)?;
             }
         }
         Owner::Session(session) => {

@@ -12,6 +12,7 @@ const ANY_REQUEST: &[Code] = &[Code::ShuttingDown, Code::DeadlineExceeded, Code:
 const POOL: &[Code] = &[Code::TemplateUnknown, Code::PoolClosed];
 const PLACE: &[Code] = &[
     Code::CapacityExhausted,
+    Code::QuotaExceeded,
     Code::LaunchFailed,
     Code::ReadyTimeout,
     Code::SandboxCrashed,

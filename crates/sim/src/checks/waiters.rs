@@ -9,12 +9,14 @@ use crate::ledger::{Ask, LeasePhase, Pending};
 use crate::world::World;
 use kernel::CheckoutPolicy;
 
-/// A sandbox was assigned to a lease: every earlier waiter must have one.
+/// A sandbox was assigned to a lease: every earlier waiter of the same key must have one.
 pub(crate) fn assigned(world: &World, lease: LeaseId, template: &TemplateName) -> Judged {
     let Some(queue) = world.ledger.queues.get(template) else { return Ok(()) };
     let Some(place) = queue.iter().position(|(_, other)| *other == lease) else { return Ok(()) };
-    let earlier =
-        queue[..place].iter().find(|(_, earlier)| !world.store.of_lease.contains_key(earlier));
+    let key = |lease: &LeaseId| world.ledger.leases.get(lease).map(|lease| lease.tenant);
+    let earlier = queue[..place].iter().find(|(_, earlier)| {
+        key(earlier) == key(&lease) && !world.store.of_lease.contains_key(earlier)
+    });
     holds(Promise::FirstServed, earlier.is_none(), || {
         format!("{lease:?} is served before {earlier:?}")
     })

@@ -16,7 +16,7 @@ use kernel::Event;
 use model::{ClaimSettings, KeyId, LeaseId, RequestId, SessionId, TemplateName};
 
 use crate::checks::Judged;
-use crate::scenario::Act;
+use crate::scenario::{Act, GREEDY_KEY};
 use crate::world::World;
 
 impl World {
@@ -88,7 +88,11 @@ impl World {
 
     /// One of a few keys, for the next request.
     fn some_tenant(&mut self) -> KeyId {
-        KeyId::from_u128(1 + self.ledger.fresh() / 7 % 3)
+        let drawn = self.ledger.fresh() / 7;
+        if self.scenario.greedy && drawn % 4 != 0 {
+            return GREEDY_KEY;
+        }
+        KeyId::from_u128(1 + drawn % 3)
     }
 
     fn claim(&mut self) -> Option<Arc<ClaimSettings>> {
