@@ -58,7 +58,7 @@ enum Act {
         /// How long the key works, like 720h [default: for ever]
         #[arg(long, value_name = "TIME", value_parser = duration::parse)]
         ttl: Option<Duration>,
-        /// A limit of the key, like live_sandboxes=10; may be given more than once
+        /// A limit of the key, like `live_sandboxes=10`; may be given more than once
         #[arg(long, value_name = "LIMIT=NUMBER", value_parser = limit_change)]
         limit: Vec<LimitChange>,
         #[command(flatten)]
@@ -70,7 +70,7 @@ enum Act {
     Limit {
         /// Id of the key
         key: KeyId,
-        /// Limits, like live_sandboxes=10; with `none` that of the role holds
+        /// Limits, like `live_sandboxes=10`; with `none` that of the role holds
         #[arg(value_name = "LIMIT=NUMBER", required = true, value_parser = limit_change)]
         limits: Vec<LimitChange>,
         #[command(flatten)]

@@ -231,6 +231,69 @@ async fn streams_of_a_revoked_key_end_at_once() {
     let began = Instant::now();
     let path = format!("/v1/keys/{}", made.record.id);
     stage.call("DELETE", &path, json!(null)).await.expect(204);
-    stream.rest().await;
+    while stream.chunk().await.is_some() {}
     assert!(began.elapsed() < Duration::from_secs(2), "{:?}", began.elapsed());
+}
+
+#[tokio::test]
+async fn limits_of_a_key_are_set_shown_enforced_and_kept() {
+    let mut plan = Plan::default();
+    plan.engine.role_limits.r#use.streams = Some(7);
+    let stage = Stage::with(plan).await;
+    let limits = json!({"requests_per_s": 3, "body_bytes": 100_000});
+    let asked = json!({"name": "eve", "role": "use", "limits": limits});
+    let made = stage.call("POST", "/v1/keys", asked).await.expect(201);
+    assert_eq!(made["limits"], limits);
+    let (id, eve) = (text(&made["id"]), text(&made["secret"]));
+    let shown = async |stage: &Stage| {
+        let listed = stage.get("/v1/keys").await.expect(200);
+        let keys = listed["keys"].as_array().unwrap().clone();
+        keys.into_iter().find(|key| key["id"] == id.as_str()).unwrap()
+    };
+    let key = shown(&stage).await;
+    assert_eq!(key["limits"], limits);
+    let effective = json!({"requests_per_s": 3, "streams": 7, "body_bytes": 100_000});
+    assert_eq!(key["effective_limits"], effective, "those of its role are included");
+    let sandbox = sandbox_of(&stage, &eve).await;
+    assert_eq!(shown(&stage).await["used"]["live_sandboxes"], 1);
+    let body = json!({"command": "true", "stdin": "x".repeat(200_000)});
+    let large = stage.call_as(&eve, "POST", &format!("/v1/sandboxes/{sandbox}/exec"), body).await;
+    let problem = large.problem("quota_exceeded");
+    assert!(text(&problem["detail"]).contains("body_bytes of this key is 100000"), "{problem}");
+    assert_eq!((large.status, large.headers["retry-after"].as_str()), (429, "1"));
+    let mut answers = Vec::new();
+    for _ in 0..5 {
+        answers.push(stage.call_as(&eve, "GET", "/v1/stats", json!(null)).await);
+    }
+    let refused = answers.iter().find(|answer| answer.status == 429).unwrap();
+    assert!(text(&refused.problem("quota_exceeded")["detail"]).contains("requests_per_s"));
+    let path = format!("/v1/keys/{id}");
+    let change = json!({"limits": {"requests_per_s": null, "sessions": 4}});
+    let changed = stage.call("PATCH", &path, change).await.expect(200);
+    assert_eq!(changed["limits"], json!({"sessions": 4, "body_bytes": 100_000}));
+    for (change, code) in [
+        (json!({"limits": {"requests_per_s": 0}}), "invalid_argument"),
+        (json!({"limits": {"sandboxes": 1}}), "bad_request"),
+        (json!({}), "bad_request"),
+    ] {
+        stage.call("PATCH", &path, change).await.problem(code);
+    }
+    let unknown = format!("/v1/keys/{}", model::KeyId::from_u128(7));
+    stage.call("PATCH", &unknown, json!({"limits": {}})).await.problem("not_found");
+    let metrics = stage.call_as(&eve, "GET", "/metrics", json!(null)).await;
+    let metrics = String::from_utf8(metrics.body).unwrap();
+    assert!(metrics.contains(&format!("shoal_key_limit{{key=\"{id}\",limit=\"sessions\"}} 4")));
+    let of_others = |line: &&str| line.starts_with("shoal_key_") && !line.contains(&id);
+    assert_eq!(metrics.lines().find(of_others), None, "a key sees its own alone");
+    assert!(metrics.ends_with("# EOF\n") && metrics.matches("# EOF").count() == 1);
+    let stage = stage.kill_and_start().await;
+    assert_eq!(shown(&stage).await["limits"], json!({"sessions": 4, "body_bytes": 100_000}));
+    let made = async || {
+        stage.call_as(&eve, "POST", "/v1/sessions", json!({"template": "default"})).await
+    };
+    for _ in 0..4 {
+        assert!(made().await.status < 300);
+    }
+    let fifth = made().await.problem("quota_exceeded");
+    assert!(text(&fifth["detail"]).contains("sessions of this key is 4"), "{fifth}");
 }
