@@ -29,8 +29,8 @@ workspace_mb = 64
 [templates.pool]
 pool_size = 2
 """
-SOON_S = 8
-UNREAD, STREAMS, STRANGERS = 60, 300, 600
+SOON_S = 15
+UNREAD, STREAMS, STRANGERS = 50, 300, 600
 MEMORY_MB_MAX, THREADS_MAX = 600, 120
 
 
