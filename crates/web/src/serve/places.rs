@@ -1,7 +1,8 @@
 //! Who has the connections. Places are limited, so a client that shows no valid key and a key that
 //! has many must not keep others out. When all are taken, a new connection takes the place of one
 //! that does nothing: first of the client without a key that came first, then of the key that has
-//! the most idle ones. A request in progress never loses its connection.
+//! the most idle ones. The same holds among the clients without a key of one address. A request in
+//! progress never loses its connection.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv6Addr};
@@ -43,7 +44,7 @@ struct Entry {
 pub(super) enum NoPlace {
     /// All are taken by requests in progress.
     Full,
-    /// Its address has too many that showed no key.
+    /// Its address has too many that showed no key, with requests in progress.
     Strangers,
 }
 
@@ -61,13 +62,14 @@ impl Places {
     ) -> Result<Place, NoPlace> {
         let address = address.map(network_of);
         let mut table = self.table();
-        if let Some(address) = address
-            && table.strangers.get(&address).is_some_and(|count| *count >= self.strangers_per_address)
-        {
-            return Err(NoPlace::Strangers);
+        let strangers = address.and_then(|address| table.strangers.get(&address)).copied();
+        if strangers.unwrap_or_default() >= self.strangers_per_address {
+            let is_one = |entry: &Entry| entry.key.is_none() && entry.address == address;
+            let victim = table.oldest_resting(is_one).ok_or(NoPlace::Strangers)?;
+            table.cut(victim);
         }
         if table.all.len() >= self.most {
-            let victim = table.victim(None).ok_or(NoPlace::Full)?;
+            let victim = table.victim().ok_or(NoPlace::Full)?;
             table.cut(victim);
         }
         let (id, cut) = (table.next, Arc::new(Notify::new()));
@@ -96,14 +98,19 @@ fn network_of(address: IpAddr) -> IpAddr {
 }
 
 impl Table {
-    /// The connection that gives way: of one key if it is named, else of any.
-    fn victim(&self, key: Option<KeyId>) -> Option<u64> {
-        let mut resting = self.all.iter().filter(|(_, entry)| !entry.activity.is_busy());
-        if key.is_some() {
-            return resting.find(|(_, entry)| entry.key == key).map(|(id, _)| *id);
-        }
+    fn resting(&self) -> impl Iterator<Item = (u64, &Entry)> {
+        self.all.iter().map(|(id, entry)| (*id, entry)).filter(|(_, entry)| !entry.activity.is_busy())
+    }
+
+    /// The oldest connection of some kind that does nothing.
+    fn oldest_resting(&self, is_one: impl Fn(&Entry) -> bool) -> Option<u64> {
+        self.resting().find(|(_, entry)| is_one(entry)).map(|(id, _)| id)
+    }
+
+    /// The connection that gives way when all places are taken.
+    fn victim(&self) -> Option<u64> {
         let mut idle: BTreeMap<KeyId, (usize, u64)> = BTreeMap::new();
-        for (&id, entry) in resting {
+        for (id, entry) in self.resting() {
             let Some(key) = entry.key else { return Some(id) };
             idle.entry(key).or_insert((0, id)).0 += 1;
         }
@@ -178,7 +185,7 @@ impl Place {
         }
         let most = table.most_of(key, places.most);
         if table.of_key(key) >= most {
-            let Some(victim) = table.victim(Some(key)) else {
+            let Some(victim) = table.oldest_resting(|entry| entry.key == Some(key)) else {
                 let cause = format!("the key already has {most} connections with requests in progress");
                 return Err(Refusal::new(ErrorCode::Overloaded, cause).retry_after(1000).into());
             };
@@ -254,9 +261,12 @@ mod tests {
     #[test]
     fn connections_without_a_key_are_limited_per_address() {
         let places = places(100, 2);
-        let held = [opened(&places, false).unwrap(), opened(&places, false).unwrap()];
+        let silent = opened(&places, false).unwrap();
+        let held = [opened(&places, true).unwrap(), opened(&places, true).unwrap()];
+        assert!(is_cut(&silent), "the oldest of the address that does nothing gives way");
         assert_eq!(opened(&places, false).err(), Some(NoPlace::Strangers));
         let idle = Arc::new(Activity::new());
+        idle.serve();
         let elsewhere = |text: &str| places.enter(text.parse().ok(), &idle);
         assert!(elsewhere("192.0.2.1").is_ok());
         let network = [elsewhere("2001:db8::1").unwrap(), elsewhere("2001:db8::2").unwrap()];
