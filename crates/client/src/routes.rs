@@ -5,8 +5,8 @@ use std::time::Duration;
 use model::stats::PoolStats;
 use model::{KeyId, LeaseId, SandboxId, SandboxState, Template, TemplateName};
 use wire::{
-    Checkout, CheckoutRequest, Health, Key, KeyChange, KeyList, KeyRequest, NewKey, PoolList, PoolResize,
-    RenewRequest, Sandbox, SandboxList, Stats, TemplateList,
+    Checkout, CheckoutRequest, Health, Key, KeyChange, KeyList, KeyRequest, NewKey, PoolList,
+    PoolResize, RenewRequest, Sandbox, SandboxList, Stats, TemplateList,
 };
 
 use crate::boxed;

@@ -60,7 +60,8 @@ pub(crate) struct Keyring {
 
 impl Keyring {
     pub(crate) fn new(keys: Vec<KeyRecord>, of_roles: RoleLimits) -> Self {
-        let limits = keys.iter().map(|key| (key.id, key.limits.or(of_roles.of(key.role)))).collect();
+        let limits =
+            keys.iter().map(|key| (key.id, key.limits.or(of_roles.of(key.role)))).collect();
         let (keys, changes) = (RwLock::new(keys), watch::Sender::new(0));
         Self { keys, changes, of_roles, limits: RwLock::new(limits) }
     }

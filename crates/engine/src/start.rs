@@ -11,7 +11,9 @@ use model::config::InvalidConfig;
 use model::record::Journal;
 use model::state::PoolPhase;
 use model::template::RuntimeTraits;
-use model::{ErrorCode, InstanceId, NodeConfig, Refusal, RoleLimits, Template, TemplateName, WorkspaceId};
+use model::{
+    ErrorCode, InstanceId, NodeConfig, Refusal, RoleLimits, Template, TemplateName, WorkspaceId,
+};
 use runtime::{Deaths, Reaped, RuntimeError, ScaleNotes};
 use store::{Store, StoreError};
 use tokio::time::{Instant, sleep};

@@ -202,9 +202,15 @@ mod tests {
         for (number, tenant) in [(1, ADA), (2, EVE), (3, EVE), (4, EVE)] {
             shares.found(tenant, number, 1);
         }
-        assert_eq!((deleted.last(None), deleted.last(Some(ADA)), deleted.last(Some(NEW))), (0, 0, 0));
+        assert_eq!(
+            (deleted.last(None), deleted.last(Some(ADA)), deleted.last(Some(NEW))),
+            (0, 0, 0)
+        );
         shares.remove(EVE, 2, 3, 1);
-        assert_eq!((deleted.last(None), deleted.last(Some(EVE)), deleted.last(Some(ADA))), (3, 3, 0));
+        assert_eq!(
+            (deleted.last(None), deleted.last(Some(EVE)), deleted.last(Some(ADA))),
+            (3, 3, 0)
+        );
         assert_eq!(deleted.last(Some(NEW)), 3, "a key without events may have had some");
         // What another run deleted shows as a gap.
         let mut shares = EventShares::default();
@@ -212,7 +218,10 @@ mod tests {
         for (number, tenant) in [(1, ADA), (4, EVE), (5, ADA)] {
             shares.found(tenant, number, 1);
         }
-        assert_eq!((deleted.last(Some(ADA)), deleted.last(Some(EVE)), deleted.last(None)), (0, 3, 3));
+        assert_eq!(
+            (deleted.last(Some(ADA)), deleted.last(Some(EVE)), deleted.last(None)),
+            (0, 3, 3)
+        );
     }
 
     #[test]

@@ -25,8 +25,11 @@ pub(super) fn routes() -> Vec<Route> {
         .answers(201, "The key with its secret", [json("NewKey")]);
     let list = Operation::new("list_keys", "List all keys, including expired and revoked ones")
         .answers(200, "The keys, without their secrets", [json("KeyList")]);
-    let change = Operation::new("change_key", "Change the limits of a key")
-        .answers(200, "The key with its limits and what it uses", [json("Key")]);
+    let change = Operation::new("change_key", "Change the limits of a key").answers(
+        200,
+        "The key with its limits and what it uses",
+        [json("Key")],
+    );
     let revoke = Operation::new("revoke_key", "Revoke a key, at once and for ever").answers(
         204,
         "The key is revoked",

@@ -21,9 +21,10 @@ const VERSION: &str = env!("CARGO_PKG_VERSION");
 const PROMETHEUS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 pub(super) fn routes() -> Vec<Route> {
-    let health = Operation::new("get_health", "Get the health of the server; without a key only its status")
-        .answers(200, "The server works, perhaps not all of it", [json("Health")])
-        .answers(503, "The server is stopping", [json("Health")]);
+    let health =
+        Operation::new("get_health", "Get the health of the server; without a key only its status")
+            .answers(200, "The server works, perhaps not all of it", [json("Health")])
+            .answers(503, "The server is stopping", [json("Health")]);
     let stats = Operation::new("get_stats", "Get the statistics of the server and of each pool")
         .answers(200, "The counts", [json("Stats")]);
     let metrics = Operation::new("get_metrics", "Get all metrics, for Prometheus").answers(

@@ -31,8 +31,8 @@ use crate::body::next_chunk;
 use crate::cors::Cors;
 use crate::dialect::Dialect;
 use crate::refused::Refused;
-use crate::serve::Place;
 use crate::request_log::{RequestRecord, method_label};
+use crate::serve::Place;
 use crate::state_loss;
 use crate::subprotocol;
 
@@ -254,7 +254,11 @@ async fn counted(
     let answering = async move {
         let response = handling.await?;
         let is_of_inside = response.extensions().get::<OfInside>().is_some();
-        Ok(if is_of_inside { response } else { answer_memory::hold(&holding, only_reads, response) })
+        Ok(if is_of_inside {
+            response
+        } else {
+            answer_memory::hold(&holding, only_reads, response)
+        })
     };
     account.scope(answering).await
 }

@@ -186,7 +186,9 @@ impl Idempotency {
         let mut slot = self.entry(key, name, None).locked().await?;
         match &slot.answer {
             Some(Answer::Lease { lease, .. }) => Ok(Some(*lease)),
-            Some(Answer::Session(_) | Answer::Process(_) | Answer::Key(_) | Answer::Said(..)) => Err(conflict(USED)),
+            Some(Answer::Session(_) | Answer::Process(_) | Answer::Key(_) | Answer::Said(..)) => {
+                Err(conflict(USED))
+            }
             None => {
                 slot.abandoned = true;
                 Ok(None)

@@ -83,6 +83,9 @@ mod tests {
         app.engine.limit_key(eve, more).await.unwrap();
         assert!(app.long_lived.begin(eve).is_ok(), "a change holds at once");
         drop(held);
-        assert!(app.long_lived.held.lock().unwrap().is_empty(), "one without any is not remembered");
+        assert!(
+            app.long_lived.held.lock().unwrap().is_empty(),
+            "one without any is not remembered"
+        );
     }
 }

@@ -114,8 +114,7 @@ mod tests {
 
     #[test]
     fn change_of_limits_tells_null_from_left_out() {
-        let limits =
-            KeyLimits { sessions: Some(3), streams: Some(4), ..KeyLimits::default() };
+        let limits = KeyLimits { sessions: Some(3), streams: Some(4), ..KeyLimits::default() };
         let change: KeyLimitsChange =
             serde_json::from_str(r#"{"sessions":null,"memory_mb":5}"#).unwrap();
         let expected = KeyLimits { streams: Some(4), memory_mb: Some(5), ..KeyLimits::default() };

@@ -131,9 +131,8 @@ async fn streams_of_all_dialects_count_for_their_key() {
     plan.settings.web.max_lasting_per_key = 2;
     let stage = Stage::with(plan).await;
     let id = sandbox_of(&stage, &stage.admin).await;
-    let stream = |path: &str| {
-        request(&stage.admin, "GET", path, "accept: text/event-stream\r\n", b"")
-    };
+    let stream =
+        |path: &str| request(&stage.admin, "GET", path, "accept: text/event-stream\r\n", b"");
     let mut held = Vec::new();
     for _ in 0..2 {
         let mut connection = stage.connect().await;
@@ -154,7 +153,9 @@ async fn streams_of_all_dialects_count_for_their_key() {
     stage.raw(&request(&stage.admin, "GET", &archive, "", b"")).await.problem("quota_exceeded");
     let other = stage.key(Role::Read).await;
     let mut connection = stage.connect().await;
-    connection.send(request(&other, "GET", "/v1/events", "accept: text/event-stream\r\n", b"")).await;
+    connection
+        .send(request(&other, "GET", "/v1/events", "accept: text/event-stream\r\n", b""))
+        .await;
     assert_eq!(connection.head().await.status, 200, "another key has its own");
 }
 
@@ -226,7 +227,9 @@ async fn streams_of_a_revoked_key_end_at_once() {
     let stage = Stage::start().await;
     let made = stage.engine.create_key("eve", Role::Read, None).await.unwrap();
     let mut stream = stage.connect().await;
-    stream.send(request(&made.secret, "GET", "/v1/events", "accept: text/event-stream\r\n", b"")).await;
+    stream
+        .send(request(&made.secret, "GET", "/v1/events", "accept: text/event-stream\r\n", b""))
+        .await;
     assert_eq!(stream.head().await.status, 200);
     let began = Instant::now();
     let path = format!("/v1/keys/{}", made.record.id);
@@ -288,9 +291,8 @@ async fn limits_of_a_key_are_set_shown_enforced_and_kept() {
     assert!(metrics.ends_with("# EOF\n") && metrics.matches("# EOF").count() == 1);
     let stage = stage.kill_and_start().await;
     assert_eq!(shown(&stage).await["limits"], json!({"sessions": 4, "body_bytes": 100_000}));
-    let made = async || {
-        stage.call_as(&eve, "POST", "/v1/sessions", json!({"template": "default"})).await
-    };
+    let made =
+        async || stage.call_as(&eve, "POST", "/v1/sessions", json!({"template": "default"})).await;
     for _ in 0..4 {
         assert!(made().await.status < 300);
     }

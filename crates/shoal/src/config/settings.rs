@@ -415,10 +415,7 @@ impl Config {
     fn validate_numbers(&self) -> Result<(), InvalidValue> {
         let above_0 = [
             ("server.max_connections", u64::from(self.server.max_connections)),
-            (
-                "server.max_strangers_per_address",
-                u64::from(self.server.max_strangers_per_address),
-            ),
+            ("server.max_strangers_per_address", u64::from(self.server.max_strangers_per_address)),
             ("server.max_requests", u64::from(self.server.max_requests)),
             ("server.max_body_bytes", self.server.max_body_bytes),
             ("server.header_timeout_ms", self.server.header_timeout_ms),

@@ -15,9 +15,9 @@ use model::template::{Recycle, RuntimeTraits};
 use model::turn::{TurnChange, TurnEnd, TurnPiece, TurnRecord, TurnStart};
 use model::why::{Candidate, Ended, Eviction, Shortage, Tier};
 use model::{
-    ClaimSettings, Document, DocumentChange, EndCause, Generation, InstanceId, KeyId, KeyLimits, KeyRecord,
-    LeaseId, LifecycleEvent, NetworkPolicy, ProcessId, Role, SandboxId, SandboxState, SessionId,
-    SessionStatus, StoredEvent, Template, TemplateName, TerminatedReason, TurnId, Wall,
+    ClaimSettings, Document, DocumentChange, EndCause, Generation, InstanceId, KeyId, KeyLimits,
+    KeyRecord, LeaseId, LifecycleEvent, NetworkPolicy, ProcessId, Role, SandboxId, SandboxState,
+    SessionId, SessionStatus, StoredEvent, Template, TemplateName, TerminatedReason, TurnId, Wall,
     WorkspaceId,
 };
 

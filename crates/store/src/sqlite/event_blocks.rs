@@ -122,8 +122,7 @@ impl Edit {
         }
         let sql = "UPDATE events SET first = ?2, count = ?3, lines = ?4 WHERE last = ?1";
         let lines = String::from_utf8_lossy(&self.lines);
-        let row =
-            params![self.place, self.first.cast_signed(), self.count.cast_signed(), lines];
+        let row = params![self.place, self.first.cast_signed(), self.count.cast_signed(), lines];
         conn.prepare_cached(sql)?.execute(row)?;
         Ok(())
     }

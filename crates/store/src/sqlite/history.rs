@@ -170,7 +170,8 @@ impl History {
         for event in new {
             let above = shares.above_limit(event.tenant);
             if above > slack(above) {
-                let taken = event_blocks::remove(conn, shares, event.tenant, above, self.last_event)?;
+                let taken =
+                    event_blocks::remove(conn, shares, event.tenant, above, self.last_event)?;
                 self.forget_events(0, taken);
             }
         }

@@ -25,10 +25,10 @@ use tokio::time::{sleep, timeout};
 use wire::Problem;
 
 use crate::serve::connection::connection;
+pub use crate::serve::peer::Peer;
 pub(crate) use crate::serve::places::Place;
 use crate::serve::places::{NoPlace, Places};
 use crate::serve::watched::Activity;
-pub use crate::serve::peer::Peer;
 
 /// How long to wait when nothing can be accepted, because descriptors are short for instance.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);

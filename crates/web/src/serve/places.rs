@@ -74,7 +74,8 @@ impl Places {
         }
         let (id, cut) = (table.next, Arc::new(Notify::new()));
         table.next += 1;
-        let entry = Entry { address, key: None, activity: Arc::clone(activity), cut: Arc::clone(&cut) };
+        let entry =
+            Entry { address, key: None, activity: Arc::clone(activity), cut: Arc::clone(&cut) };
         table.count(&entry);
         table.all.insert(id, entry);
         Ok(Place(Arc::new(Held { places: Arc::clone(self), id, cut })))
@@ -99,7 +100,10 @@ fn network_of(address: IpAddr) -> IpAddr {
 
 impl Table {
     fn resting(&self) -> impl Iterator<Item = (u64, &Entry)> {
-        self.all.iter().map(|(id, entry)| (*id, entry)).filter(|(_, entry)| !entry.activity.is_busy())
+        self.all
+            .iter()
+            .map(|(id, entry)| (*id, entry))
+            .filter(|(_, entry)| !entry.activity.is_busy())
     }
 
     /// The oldest connection of some kind that does nothing.
@@ -186,7 +190,8 @@ impl Place {
         let most = table.most_of(key, places.most);
         if table.of_key(key) >= most {
             let Some(victim) = table.oldest_resting(|entry| entry.key == Some(key)) else {
-                let cause = format!("the key already has {most} connections with requests in progress");
+                let cause =
+                    format!("the key already has {most} connections with requests in progress");
                 return Err(Refusal::new(ErrorCode::Overloaded, cause).retry_after(1000).into());
             };
             table.cut(victim);
@@ -223,7 +228,11 @@ mod tests {
     const HERE: Option<IpAddr> = Some(IpAddr::V4(Ipv4Addr::LOCALHOST));
 
     fn places(connections: usize, strangers_per_address: usize) -> Arc<Places> {
-        Places::new(&ConnectionLimits { connections, strangers_per_address, ..ConnectionLimits::default() })
+        Places::new(&ConnectionLimits {
+            connections,
+            strangers_per_address,
+            ..ConnectionLimits::default()
+        })
     }
 
     /// A connection, and whether a request is worked on.
