@@ -8,7 +8,7 @@ use axum::extract::{Request, State};
 use axum::response::Response;
 use axum::routing::MethodFilter;
 use bytes::Bytes;
-use engine::{Caller, INPUT_BYTES_MAX, TurnFollow, TurnRequest, WhenBusy};
+use engine::{INPUT_BYTES_MAX, TurnFollow, TurnRequest, WhenBusy};
 use http::header::CONNECTION;
 use http::{HeaderMap, HeaderName, HeaderValue};
 use model::{SessionStatus, TurnId};
@@ -23,6 +23,7 @@ use super::{Routes, answer, request_body};
 use crate::app::App;
 use web::front::{By, Needs};
 use web::key_watch::KeyWatch;
+use web::long_lived::LongLivedSlot;
 use web::query::Query;
 use web::stream::{self, BodySource, Format, HEARTBEAT};
 
@@ -119,9 +120,11 @@ async fn send(
         turn: None,
         wait_ms: Some(0),
     };
+    let slot = app.long_lived.begin(caller.key)?;
     let started = app.engine.start_turn(caller, id, asked).await?;
     drop(read.share);
-    let stream = Stream::new(app, caller, TurnFrames::new(id), started.turn, started.follow);
+    let (turn_frames, key) = (TurnFrames::new(id), KeyWatch::new(caller.key));
+    let stream = Stream::new(app, (key, slot), turn_frames, started.turn, started.follow);
     Ok(streamed(started.turn, stream))
 }
 
@@ -159,8 +162,10 @@ async fn follow(
         }
     };
     find_session(&app, caller, id).await?;
+    let slot = app.long_lived.begin(caller.key)?;
     let follow = app.engine.follow_turn(caller, id, turn, after).await?;
-    Ok(streamed(turn, Stream::new(app, caller, TurnFrames::new(id), turn, follow)))
+    let (turn_frames, key) = (TurnFrames::new(id), KeyWatch::new(caller.key));
+    Ok(streamed(turn, Stream::new(app, (key, slot), turn_frames, turn, follow)))
 }
 
 fn streamed(turn: TurnId, stream: Stream) -> Response {
@@ -181,19 +186,19 @@ struct Stream {
     follow: TurnFollow,
     ready: VecDeque<Bytes>,
     is_over: bool,
+    _slot: LongLivedSlot,
 }
 
 impl Stream {
     fn new(
         app: App,
-        caller: Caller,
+        (key, slot): (KeyWatch, LongLivedSlot),
         turn_frames: TurnFrames,
         turn: TurnId,
         follow: TurnFollow,
     ) -> Self {
         let ready = VecDeque::from([turn_frames.start(turn)]);
-        let key = KeyWatch::new(caller.key);
-        Self { app, key, turn_frames, follow, ready, is_over: false }
+        Self { app, key, turn_frames, follow, ready, is_over: false, _slot: slot }
     }
 
     fn end(&mut self, error: &str) {

@@ -20,6 +20,7 @@ use super::process_view::{INLINE_BYTES, Where, shown, written};
 use super::processes::{BOTH, Patience, stopping};
 use super::target::Target;
 use web::key_watch::KeyWatch;
+use web::long_lived::LongLivedSlot;
 use web::stream::{BodySource, NDJSON, body};
 
 /// How often a silent stream sends a heartbeat.
@@ -55,8 +56,8 @@ struct Watched {
     patience: Patience,
     until: Instant,
     key: KeyWatch,
-    /// Last: the stream is a use of the sandbox.
-    _used: Use,
+    /// Last: the stream is a use of the sandbox, and a place.
+    _held: (Use, LongLivedSlot),
 }
 
 enum Next {
@@ -69,12 +70,12 @@ enum Next {
 impl ExecStream {
     pub(super) async fn response(
         target: &Target,
-        used: Use,
+        held: (Use, LongLivedSlot),
         started: Result<ProcessRecord, BlaxelError>,
         patience: Patience,
     ) -> Response {
         let watched = match started {
-            Ok(record) => Watched::begin(target, used, record, patience).await,
+            Ok(record) => Watched::begin(target, held, record, patience).await,
             Err(error) => Err(error),
         };
         let stream = match watched {
@@ -119,7 +120,7 @@ impl ExecStream {
 impl Watched {
     async fn begin(
         target: &Target,
-        used: Use,
+        held: (Use, LongLivedSlot),
         record: ProcessRecord,
         patience: Patience,
     ) -> Result<Self, BlaxelError> {
@@ -135,7 +136,7 @@ impl Watched {
             patience,
             until: Instant::now() + patience.wait,
             key: KeyWatch::new(target.key),
-            _used: used,
+            _held: held,
         })
     }
 

@@ -16,6 +16,7 @@ use super::paths::FilePath;
 use super::request_body;
 use super::target::Target;
 use web::key_watch::KeyWatch;
+use web::long_lived::LongLivedSlot;
 use web::stream::{BodySource, body};
 
 struct WatchStream {
@@ -24,6 +25,7 @@ struct WatchStream {
     ignore: Vec<String>,
     key: KeyWatch,
     over: bool,
+    _slot: LongLivedSlot,
     /// Last: the watch is a use of the sandbox.
     used: Use,
 }
@@ -38,6 +40,7 @@ pub(super) async fn response(
     let without = path.without_end("/**");
     let recursive = without.is_some();
     let path = without.map_or_else(|| path.clone(), |whole| FilePath::from_root(&whole));
+    let slot = target.app.long_lived.begin(target.key)?;
     let used = target.begin(UseKind::Stream).await?;
     if kind_of(&used, &path).await? != EntryKind::Directory {
         return Err(BlaxelError::bad(format!("{} is not a directory", path.shown)));
@@ -49,6 +52,7 @@ pub(super) async fn response(
         ignore,
         key: KeyWatch::new(target.key),
         over: false,
+        _slot: slot,
         used,
     };
     let mut response = Response::new(body(watching));

@@ -18,6 +18,7 @@ use super::errors::BlaxelError;
 use super::processes::BOTH;
 use super::target::Target;
 use web::key_watch::KeyWatch;
+use web::long_lived::LongLivedSlot;
 use web::stream::{BodySource, body};
 
 pub(super) const KEEPALIVE: Duration = Duration::from_secs(30);
@@ -74,12 +75,14 @@ struct LogStream {
     lines: Lines,
     key: KeyWatch,
     over: bool,
+    _slot: LongLivedSlot,
     /// Last: the follow is a use of the sandbox.
     _used: Option<Use>,
 }
 
 pub(super) async fn response(target: &Target, id: &str) -> Result<Response, BlaxelError> {
     let record = target.process(&ProcessRef::parse(id)).await?;
+    let slot = target.app.long_lived.begin(target.key)?;
     // An ended process needs no sandbox, and thaws none.
     let used = match record.end {
         None if target.now() == Some(record.sandbox) => Some(target.begin(UseKind::Stream).await?),
@@ -94,6 +97,7 @@ pub(super) async fn response(target: &Target, id: &str) -> Result<Response, Blax
         lines: Lines::default(),
         key: KeyWatch::new(target.key),
         over: false,
+        _slot: slot,
         _used: used,
     };
     let mut response = Response::new(body(stream));

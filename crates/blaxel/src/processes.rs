@@ -136,11 +136,13 @@ pub(super) async fn start(target: &Target, request: Request) -> Result<Response,
     let asked: StartRequest = request_body::parse(&bytes)?;
     let wanted = asked.request()?;
     let patience = asked.patience();
+    let is_streamed = streams.contains(&true);
+    let slot = is_streamed.then(|| app.long_lived.begin(target.key)).transpose()?;
     let used = target.begin(UseKind::Exec).await?;
     let ports = asked.wait_for_ports.clone().unwrap_or_default();
-    if streams.contains(&true) {
+    if let Some(slot) = slot {
         let started = begin(&used, wanted, &ports).await;
-        return Ok(ExecStream::response(target, used, started, patience).await);
+        return Ok(ExecStream::response(target, (used, slot), started, patience).await);
     }
     let record = begin(&used, wanted, &ports).await?;
     let waits = StartRequest::is_on(asked.wait_for_completion);

@@ -25,6 +25,7 @@ use super::processes::BOTH;
 use super::request_body;
 use super::target::Target;
 use web::key_watch::KeyWatch;
+use web::long_lived::LongLivedSlot;
 
 const COLUMNS: u32 = 80;
 const ROWS: u32 = 24;
@@ -130,6 +131,7 @@ pub(super) async fn open(target: &Target, request: Request) -> Result<Response, 
     let upgrade = upgrade.map_err(|rejection| {
         BlaxelError::bad(format!("the route requires a WebSocket: {}", rejection.body_text()))
     })?;
+    let slot = target.app.long_lived.begin(target.key)?;
     let used = target.begin(UseKind::Stream).await?;
     let name = format!("terminal-{session}");
     let engine = &target.app.engine;
@@ -152,10 +154,10 @@ pub(super) async fn open(target: &Target, request: Request) -> Result<Response, 
     let follow = engine.follow_log(target.caller, record.sandbox, &of, BOTH, from).await?;
     let viewer = Viewer::new(target, record);
     let upgrade = upgrade.max_message_size(MESSAGE_BYTES_MAX).max_frame_size(MESSAGE_BYTES_MAX);
-    Ok(upgrade.on_upgrade(|socket| run(viewer, follow, used, socket)))
+    Ok(upgrade.on_upgrade(|socket| run(viewer, follow, (used, slot), socket)))
 }
 
-async fn run(viewer: Viewer, mut follow: LogFollow, used: Use, socket: WebSocket) {
+async fn run(viewer: Viewer, mut follow: LogFollow, held: (Use, LongLivedSlot), socket: WebSocket) {
     let (mut to, mut from) = socket.split();
     let target = &viewer.target;
     let mut key = KeyWatch::new(target.key);
@@ -177,7 +179,7 @@ async fn run(viewer: Viewer, mut follow: LogFollow, used: Use, socket: WebSocket
     }
     let _ = timeout(STALL, to.close()).await;
     // Held to the end, since a viewer counts as activity.
-    drop(used);
+    drop(held);
 }
 
 /// Sends a message; false if the client does not take it.

@@ -5,8 +5,8 @@ use std::time::Duration;
 use model::stats::PoolStats;
 use model::{KeyId, LeaseId, SandboxId, SandboxState, Template, TemplateName};
 use wire::{
-    Checkout, CheckoutRequest, Health, Key, KeyList, KeyRequest, NewKey, PoolList, PoolResize,
-    RenewRequest, Sandbox, SandboxList, Stats, TemplateList,
+    Checkout, CheckoutRequest, Health, Key, KeyChange, KeyList, KeyRequest, NewKey, PoolList,
+    PoolResize, RenewRequest, Sandbox, SandboxList, Stats, TemplateList,
 };
 
 use crate::boxed;
@@ -219,6 +219,13 @@ impl Client {
     pub async fn keys(&self) -> Result<Vec<Key>, ClientError> {
         let list: KeyList = self.json(Call::get(at("/v1/keys"))).await?;
         Ok(list.keys)
+    }
+
+    /// Changes the limits of a key.
+    #[boxed]
+    pub async fn change_key(&self, id: KeyId, change: &KeyChange) -> Result<Key, ClientError> {
+        let call = Call::patch(at("/v1/keys").part(&id.to_string()));
+        self.json(call.json(change)?).await
     }
 
     /// Revokes a key.

@@ -1,8 +1,7 @@
 //! Sessions: conversations that outlive their sandboxes.
 
-use std::time::Duration;
-
 use std::ops::Deref;
+use std::time::Duration;
 
 use model::{SessionId, SessionStatus, TemplateName, TurnId};
 use wire::{

@@ -1,12 +1,15 @@
 //! Keys: who calls, and what they may see. A key is 256 random bits, so a plain hash of it is as
 //! good as the key; only the hash is stored. What belongs to one key is invisible to another.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock};
 
 use kernel::Event;
-use model::{ErrorCode, KeyId, KeyLimits, KeyRecord, KeyUse, Refusal, Role, Wall};
+use model::key::impossible_limit;
+use model::{ErrorCode, KeyId, KeyLimits, KeyRecord, KeyUse, Refusal, Role, RoleLimits, Wall};
 use sha2::{Digest as _, Sha256};
 use subtle::ConstantTimeEq as _;
+use tokio::sync::watch;
 
 use crate::boxed;
 use crate::core::unavailable;
@@ -48,11 +51,24 @@ pub struct NewKey {
 /// The keys that there are.
 pub(crate) struct Keyring {
     keys: RwLock<Vec<KeyRecord>>,
+    /// Grows with every change.
+    changes: watch::Sender<u64>,
+    of_roles: RoleLimits,
+    /// The limits of each key, those of its role included.
+    limits: RwLock<BTreeMap<KeyId, KeyLimits>>,
 }
 
 impl Keyring {
-    pub(crate) fn new(keys: Vec<KeyRecord>) -> Self {
-        Self { keys: RwLock::new(keys) }
+    pub(crate) fn new(keys: Vec<KeyRecord>, of_roles: RoleLimits) -> Self {
+        let limits =
+            keys.iter().map(|key| (key.id, key.limits.or(of_roles.of(key.role)))).collect();
+        let (keys, changes) = (RwLock::new(keys), watch::Sender::new(0));
+        Self { keys, changes, of_roles, limits: RwLock::new(limits) }
+    }
+
+    fn limits_of(&self, key: KeyId) -> KeyLimits {
+        let limits = self.limits.read().unwrap_or_else(PoisonError::into_inner);
+        limits.get(&key).copied().unwrap_or_default()
     }
 
     pub(crate) fn all(&self) -> Vec<KeyRecord> {
@@ -60,11 +76,20 @@ impl Keyring {
     }
 
     fn put(&self, record: KeyRecord) {
+        let limits = record.limits.or(self.of_roles.of(record.role));
+        self.limits.write().unwrap_or_else(PoisonError::into_inner).insert(record.id, limits);
         let mut keys = self.keys.write().unwrap_or_else(PoisonError::into_inner);
         match keys.iter_mut().find(|known| known.id == record.id) {
             Some(known) => *known = record,
             None => keys.push(record),
         }
+        drop(keys);
+        self.changes.send_modify(|changes| *changes += 1);
+    }
+
+    fn is_valid(&self, id: KeyId, now: Wall) -> bool {
+        let keys = self.keys.read().unwrap_or_else(PoisonError::into_inner);
+        keys.iter().any(|key| key.id == id && is_valid(key, now))
     }
 
     /// Every key is compared, each in constant time: the duration reveals nothing.
@@ -77,11 +102,12 @@ impl Keyring {
                 found = Some(key);
             }
         }
-        let works = |key: &&KeyRecord| {
-            key.revoked_at.is_none() && key.expires_at.is_none_or(|end| now < end)
-        };
-        found.filter(works).map(|key| Caller { key: key.id, role: key.role })
+        found.filter(|key| is_valid(key, now)).map(|key| Caller { key: key.id, role: key.role })
     }
+}
+
+fn is_valid(key: &KeyRecord, now: Wall) -> bool {
+    key.revoked_at.is_none() && key.expires_at.is_none_or(|end| now < end)
 }
 
 fn hash(secret: &str) -> [u8; 32] {
@@ -94,10 +120,67 @@ impl Engine {
         self.core.keyring.find(secret, self.now().wall)
     }
 
+    /// Whether a key of the store is neither revoked nor expired.
+    pub fn key_is_valid(&self, id: KeyId) -> bool {
+        self.core.keyring.is_valid(id, self.now().wall)
+    }
+
+    /// Sees when a key was created, revoked or changed.
+    pub fn key_changes(&self) -> watch::Receiver<u64> {
+        self.core.keyring.changes.subscribe()
+    }
+
     /// Sets the limits of a key on sandboxes, sessions and stored bytes. They bind what comes
     /// later.
     pub fn set_key_limits(&self, key: KeyId, limits: KeyLimits) {
         self.core.notify(Event::KeyLimitsSet { key, limits });
+    }
+
+    /// The limits of a key: its own, else those of its role. None of a key that is in no store.
+    pub fn key_limits(&self, key: KeyId) -> KeyLimits {
+        self.core.keyring.limits_of(key)
+    }
+
+    /// Changes a key's own limits. They bind what comes later: nothing ends because of them, but
+    /// events above the limit are deleted with its next event.
+    #[boxed]
+    pub async fn limit_key(&self, id: KeyId, limits: KeyLimits) -> Result<KeyRecord, Refusal> {
+        let Some(mut record) = self.keys().into_iter().find(|key| key.id == id) else {
+            return Err(Refusal::new(ErrorCode::NotFound, format!("no key {id} is known")));
+        };
+        check_limits(&limits)?;
+        record.limits = limits;
+        self.write_key(&record).await?;
+        self.apply_limits(id).await?;
+        tracing::info!(key = %id, name = record.name, ?limits, "the limits of a key were changed");
+        Ok(record)
+    }
+
+    /// Hands the limits of a key to those that enforce them.
+    async fn apply_limits(&self, id: KeyId) -> Result<(), Refusal> {
+        let limits = self.key_limits(id);
+        self.set_key_limits(id, limits);
+        let limited = self.core.store.limit_events(id, limits.events).await;
+        limited.map_err(|error| unavailable(&format!("{error} ({})", error.remedy())))
+    }
+
+    /// Hands the limits of all keys to those that enforce them, once, at the start.
+    pub(crate) async fn apply_all_limits(&self) {
+        for key in self.keys().iter().filter(|key| key.revoked_at.is_none()) {
+            if self.key_limits(key.id) == KeyLimits::default() {
+                continue;
+            }
+            if let Err(refusal) = self.apply_limits(key.id).await {
+                tracing::warn!(key = %key.id, cause = %refusal, "its limit on events does not hold");
+            }
+        }
+    }
+
+    /// How many events of each key are stored.
+    #[boxed]
+    pub async fn event_counts(&self) -> Result<BTreeMap<KeyId, u64>, Refusal> {
+        let counts = self.core.store.event_counts().await;
+        counts.map_err(|error| unavailable(&format!("{error} ({})", error.remedy())))
     }
 
     /// What a key uses of these limits.
@@ -118,6 +201,19 @@ impl Engine {
         role: Role,
         ttl_ms: Option<u64>,
     ) -> Result<NewKey, Refusal> {
+        self.create_limited_key(name, role, ttl_ms, KeyLimits::default()).await
+    }
+
+    /// Makes a key with limits of its own.
+    #[boxed]
+    pub async fn create_limited_key(
+        &self,
+        name: &str,
+        role: Role,
+        ttl_ms: Option<u64>,
+        limits: KeyLimits,
+    ) -> Result<NewKey, Refusal> {
+        check_limits(&limits)?;
         let invalid = |cause: &'static str| Err(Refusal::new(ErrorCode::InvalidArgument, cause));
         if name.is_empty() || name.len() > NAME_MAX || name.chars().any(char::is_control) {
             return invalid("name: 1 to 100 bytes without control characters");
@@ -144,8 +240,12 @@ impl Engine {
             created_at: now,
             expires_at: ttl_ms.map(|ms| now.plus(ms)),
             revoked_at: None,
+            limits,
         };
         self.write_key(&record).await?;
+        if self.key_limits(record.id) != KeyLimits::default() {
+            self.apply_limits(record.id).await?;
+        }
         tracing::info!(key = %record.id, name, role = %role, "a key was created");
         Ok(NewKey { record, secret })
     }
@@ -179,6 +279,12 @@ impl Engine {
             Err(Refusal::new(ErrorCode::Internal, format!("a key was not written: {error}")))
         })
     }
+}
+
+fn check_limits(limits: &KeyLimits) -> Result<(), Refusal> {
+    let Some(limit) = impossible_limit(limits) else { return Ok(()) };
+    let cause = format!("limits.{limit}: must be above 0; revoke a key that may do nothing");
+    Err(Refusal::new(ErrorCode::InvalidArgument, cause))
 }
 
 fn hex(bytes: &[u8]) -> String {

@@ -113,6 +113,7 @@ pub use kernel::{
     CheckedOut, CheckoutPath, CheckoutPolicy, FreezeStatus, Grant, KeepAliveCounts,
     KeepAliveProcess, KeepAliveReport, Loss, Recovery, SandboxView, SessionView, UseKind, WhenBusy,
 };
+pub use runtime::output_room;
 pub use runtime::{
     ChangeKind, Collected, Command, Duplex, Entry, EntryKind, ExecSpec, Exit, ExitStatus,
     FileChange, FileReader, FileWatch, FileWriter, FindQuery, Found, FoundEntry, Page, Port,

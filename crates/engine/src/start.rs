@@ -11,7 +11,9 @@ use model::config::InvalidConfig;
 use model::record::Journal;
 use model::state::PoolPhase;
 use model::template::RuntimeTraits;
-use model::{ErrorCode, InstanceId, NodeConfig, Refusal, Template, TemplateName, WorkspaceId};
+use model::{
+    ErrorCode, InstanceId, NodeConfig, Refusal, RoleLimits, Template, TemplateName, WorkspaceId,
+};
 use runtime::{Deaths, Reaped, RuntimeError, ScaleNotes};
 use store::{Store, StoreError};
 use tokio::time::{Instant, sleep};
@@ -71,6 +73,8 @@ pub struct EngineConfig {
     pub strays: Strays,
     /// The source of wall time.
     pub wall: WallClock,
+    /// The limits of keys that have none of their own.
+    pub role_limits: RoleLimits,
 }
 
 /// What happens to workspaces, archives and seed archives that the store does not name.
@@ -149,7 +153,7 @@ impl Engine {
         config.node.validate()?;
         let wanted = config.node.templates.clone();
         let loaded = store.load().await?;
-        let keyring = Keyring::new(store.keys().await?);
+        let keyring = Keyring::new(store.keys().await?, config.role_limits.clone());
         let watched = WatchedRuntimes::begin(&runtimes).await?;
         let disk = disk_of(&mut config, &runtimes);
         let clock = Clock::new(config.wall);
@@ -209,6 +213,7 @@ impl Engine {
             core.keep_running(scale_file::run(Arc::clone(&core), notes));
         }
         let engine = Self::of(core);
+        engine.apply_all_limits().await;
         engine.look_at_images().await;
         let configured = ConfiguredTemplates {
             templates: config.templates,

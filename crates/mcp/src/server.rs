@@ -19,6 +19,7 @@ use serde_json::Value;
 
 use super::created::Created;
 use super::tool::{Call, Running, Tool};
+use web::account::Account;
 use web::app::App;
 use web::front::{Admitted, Needs};
 use web::refused::Refused;
@@ -68,6 +69,10 @@ impl<W: ToolScope> Toolbox for W {
     }
 }
 
+/// How often a result is in an answer: as a value, as text in which it is JSON within JSON, and
+/// once more while the answer is written.
+const COPIES: u64 = 4;
+
 /// The tools of something for one caller, for the length of one message.
 #[derive(Clone)]
 pub(super) struct Server {
@@ -77,11 +82,17 @@ pub(super) struct Server {
     of: Arc<dyn Toolbox>,
     /// The refusal of the called tool, for the request log: the answer itself has status 200.
     refusal: Arc<Mutex<Option<LoggedRefusal>>>,
+    /// The library runs tools in tasks of its own: what they hold counts for the request.
+    account: Option<Account>,
 }
 
 impl Server {
     pub(super) fn new(app: App, by: Admitted, made: Created, of: Arc<dyn Toolbox>) -> Self {
-        Self { app, by, made, of, refusal: Arc::default() }
+        let account = Account::current();
+        if let Some(account) = &account {
+            account.answers_times(COPIES);
+        }
+        Self { app, by, made, of, refusal: Arc::default(), account }
     }
 
     /// The refusal of the called tool, if it refused.
@@ -121,6 +132,12 @@ impl Server {
         let running = self.of.run(&tool.name, call, asked.arguments.unwrap_or_default());
         let Some(running) = running else {
             return Err(Refused::new(ErrorCode::Internal, "the tool does not exist"));
+        };
+        let running = async {
+            match self.account.clone() {
+                Some(account) => account.scope(running).await,
+                None => running.await,
+            }
         };
         match AssertUnwindSafe(collect_losses(running)).catch_unwind().await {
             Ok((Ok(mut value), losses)) => {

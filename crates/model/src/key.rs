@@ -6,6 +6,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use crate::ids::KeyId;
+use crate::key_limits::{KeyLimit, KeyLimits};
 use crate::time::Wall;
 
 /// The role of a key.
@@ -59,6 +60,43 @@ pub struct KeyRecord {
     pub expires_at: Option<Wall>,
     /// When it was revoked, if it was.
     pub revoked_at: Option<Wall>,
+    /// Its own limits, which come before those of its role. Keys of older versions have none.
+    #[serde(default, skip_serializing_if = "has_none")]
+    pub limits: KeyLimits,
+}
+
+fn has_none(limits: &KeyLimits) -> bool {
+    *limits == KeyLimits::default()
+}
+
+/// The limits of the keys of each role that have none of their own.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct RoleLimits {
+    /// Of administrators.
+    pub admin: KeyLimits,
+    /// Of those that may use what is their own.
+    pub r#use: KeyLimits,
+    /// Of those that may look.
+    pub read: KeyLimits,
+}
+
+impl RoleLimits {
+    /// Of one role.
+    pub const fn of(&self, role: Role) -> KeyLimits {
+        match role {
+            Role::Admin => self.admin,
+            Role::Use => self.r#use,
+            Role::Read => self.read,
+        }
+    }
+}
+
+/// A limit with a value under which a key could do nothing at all, which revoking it says better.
+pub fn impossible_limit(limits: &KeyLimits) -> Option<KeyLimit> {
+    [KeyLimit::RequestsPerS, KeyLimit::Events]
+        .into_iter()
+        .find(|limit| limits.get(*limit) == Some(0))
 }
 
 impl fmt::Debug for KeyRecord {
@@ -123,6 +161,7 @@ mod tests {
             created_at: Wall(1),
             expires_at: None,
             revoked_at: Some(Wall(2)),
+            limits: KeyLimits { sessions: Some(3), ..KeyLimits::default() },
         }
     }
 
@@ -133,6 +172,24 @@ mod tests {
         assert_eq!(serde_json::from_str::<KeyRecord>(&text).unwrap(), record());
         let shown = format!("{:?}", record());
         assert!(shown.contains("ci") && !shown.contains("hash"), "{shown}");
+    }
+
+    #[test]
+    fn key_record_of_an_older_version_has_no_limits() {
+        let mut text = serde_json::to_value(record()).unwrap();
+        assert_eq!(text["limits"]["sessions"], 3);
+        text.as_object_mut().unwrap().remove("limits");
+        let read: KeyRecord = serde_json::from_value(text).unwrap();
+        assert_eq!(read.limits, KeyLimits::default());
+        assert!(!serde_json::to_string(&read).unwrap().contains("limits"));
+    }
+
+    #[test]
+    fn limits_that_allow_nothing_are_impossible() {
+        let none = KeyLimits::default();
+        assert_eq!(impossible_limit(&KeyLimits { sessions: Some(0), ..none }), None);
+        let stopped = KeyLimits { requests_per_s: Some(0), ..none };
+        assert_eq!(impossible_limit(&stopped), Some(KeyLimit::RequestsPerS));
     }
 
     #[test]

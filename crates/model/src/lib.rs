@@ -38,7 +38,7 @@ pub use ids::{
     SeedId, SessionId, TemplateName, TurnId, UseId, WorkspaceId,
 };
 pub use image::ImageName;
-pub use key::{KeyRecord, Role};
+pub use key::{KeyRecord, Role, RoleLimits};
 pub use key_limits::{KeyLimit, KeyLimits, KeyUse};
 pub use lifecycle::{LifecycleEvent, StoredEvent};
 pub use limits::Limits;

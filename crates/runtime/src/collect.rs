@@ -1,5 +1,5 @@
-//! Runs a program to its end and keeps what it says, within limits: output over the limit is read
-//! and dropped, so that the program goes on, and marked; a program over its time is killed with
+//! Runs a program to its end and keeps what it says, within limits: output over the limit, or for
+//! which there is no memory, is read and dropped, so that the program goes on, and marked; a program over its time is killed with
 //! everything that descends from it.
 
 use std::future::poll_fn;
@@ -13,6 +13,7 @@ use tokio::time::{Instant, timeout};
 use crate::error::{RuntimeError, RuntimeErrorCode};
 use crate::exec::{Exit, Process};
 use crate::files::ByteReader;
+use crate::output_room;
 
 /// How long a program that was killed may take to be gone.
 const KILL_GRACE: Duration = Duration::from_secs(5);
@@ -145,8 +146,15 @@ impl CollectedStream {
                 break;
             }
             let room = self.limit.saturating_sub(self.bytes.len());
-            self.bytes.extend_from_slice(&self.scratch[..read.min(room)]);
-            self.truncated |= read > room;
+            let kept = &self.scratch[..read.min(room)];
+            if kept.is_empty() || output_room::take(kept) {
+                self.bytes.extend_from_slice(kept);
+                self.truncated |= read > room;
+            } else {
+                // The output must have no gap, so nothing after this is kept either.
+                self.limit = self.bytes.len();
+                self.truncated = true;
+            }
             if was_full && read < LARGEST_READ_BYTES {
                 self.scratch.resize(read * 4, 0);
             }

@@ -24,6 +24,7 @@ pub mod inside;
 pub mod leftovers;
 pub mod native;
 pub mod oci;
+pub mod output_room;
 mod scale;
 mod socket;
 pub mod spec;

@@ -1,7 +1,7 @@
 //! The contract of a store, and the types of its calls. `store::conformance` has the same contract
 //! as tests.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use async_trait::async_trait;
@@ -33,6 +33,13 @@ pub trait Store: Send + Sync {
 
     /// All keys, revoked ones too, in the order of their ids.
     async fn keys(&self) -> Result<Vec<KeyRecord>, StoreError>;
+
+    /// Stores at most so many events of a key from its next event on, until it is closed; the same
+    /// as of others if none.
+    async fn limit_events(&self, key: KeyId, most: Option<u64>) -> Result<(), StoreError>;
+
+    /// How many events of each key are stored.
+    async fn event_counts(&self) -> Result<BTreeMap<KeyId, u64>, StoreError>;
 
     /// Stores a key, in place of the one with the same id if there is one.
     async fn put_key(&self, key: &KeyRecord) -> Result<(), StoreError>;
@@ -297,16 +304,19 @@ impl EventQuery {
 pub struct EventPage {
     /// The selected events, oldest first.
     pub events: Vec<StoredEvent>,
-    /// The number of the oldest stored event, of any key; one more than `last` if none is stored.
+    /// Nothing that the query could select is stored before this number.
     pub oldest: u64,
+    /// The number of the last deleted event that the query could have selected; 0 if none was. The
+    /// key with the most events loses some first, so that older ones of other keys may be stored.
+    pub deleted: u64,
     /// The number of the last event, of any key; 0 if there never was one.
     pub last: u64,
 }
 
 impl EventPage {
     /// Whether retention deleted events after `after`, so that a reader that got so far missed
-    /// some.
+    /// some. After a restart it may say so of other keys' events, if this key has none before them.
     pub const fn missed_events_since(&self, after: u64) -> bool {
-        after.saturating_add(1) < self.oldest
+        after < self.deleted
     }
 }

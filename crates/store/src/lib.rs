@@ -9,6 +9,7 @@
 pub mod conformance;
 mod contract;
 pub mod error;
+mod event_shares;
 pub mod memory;
 mod node_key;
 mod processes;

@@ -42,7 +42,7 @@ fn routes_of(target: &TargetSpec) -> Vec<Route> {
     )
     .answers(
         200,
-        "The archive; a note inside names files that could not be added",
+        "The archive; a note inside names files that could not be added. One with too many bytes is cut off: its connection breaks",
         [Content(TAR, None), Content(GZIP, None)],
     );
     let put = Operation::new(at.upload.id, "Unpack a tar archive, plain or gzip, into a directory")
@@ -78,12 +78,13 @@ async fn download(
     let path = path_of(&mut query)?;
     query.done()?;
     let is_compressed = accepts(&headers, GZIP);
+    let slot = app.long_lived.begin(caller.key)?;
     let used = id.begin(&app, caller, UseKind::Read).await?;
-    let most = app.settings.archive_entries_max;
-    let sending = Sending::new(Packing::start(used, &path, most).await?, is_compressed);
-    let pieces = stream::try_unfold(sending, |mut sending| async move {
+    let packing = Packing::start(used, &path, app.settings.archive_entries_max).await?;
+    let sending = Sending::new(packing, is_compressed).at_most(app.settings.archive_bytes_max);
+    let pieces = stream::try_unfold((sending, slot), |(mut sending, slot)| async move {
         let piece = sending.next().await?;
-        Ok::<_, std::io::Error>(piece.map(|piece| (piece, sending)))
+        Ok::<_, std::io::Error>(piece.map(|piece| (piece, (sending, slot))))
     });
     let mut response = Response::new(Body::from_stream(pieces));
     let kind = HeaderValue::from_static(if is_compressed { GZIP } else { TAR });

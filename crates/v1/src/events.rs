@@ -28,8 +28,8 @@ use web::stream::{self, BodySource, Format, HEARTBEAT, SSE};
 
 const PAGE: u64 = 100;
 const PAGE_MAX: u64 = 1000;
-/// How many a stream reads at once.
-const STREAM_PAGE: u32 = 250;
+/// How many a stream reads at once. A client that does not read makes the server hold them.
+const STREAM_PAGE: u32 = 64;
 /// The largest number of an event in a store.
 pub(super) const AFTER_MAX: u64 = i64::MAX as u64;
 /// How often a stream looks for transitions. Each exec of each key makes two of them: streams
@@ -177,6 +177,7 @@ async fn stream_or_page(
         after: after.unwrap_or_else(|| watch.last()),
         // A stream that begins now missed nothing.
         looks_back: after.is_some(),
+        told: 0,
         resumed: after.is_some(),
         watch,
         since: after.unwrap_or(0),
@@ -227,6 +228,8 @@ struct EventStream {
     /// The last one that was read.
     after: u64,
     looks_back: bool,
+    /// The last deleted event that it said is missing.
+    told: u64,
     /// The client chose where it begins, and that is not checked yet.
     resumed: bool,
     watch: EventWatch,
@@ -269,11 +272,15 @@ impl EventStream {
         self.begun = true;
         // Numbers above the last one belong to another history, which is gone.
         let is_of_another = std::mem::take(&mut self.resumed) && self.after > page.last;
-        if is_of_another || self.looks_back && page.missed_events_since(self.after) {
+        // What it said once it does not say again: older events of other keys may still come.
+        let missed = page.missed_events_since(self.after) && page.deleted > self.told;
+        if is_of_another || self.looks_back && missed {
             let reset = EventsReset { oldest: page.oldest };
-            let id = Some(page.oldest.saturating_sub(1));
+            let before = page.oldest.saturating_sub(1);
+            self.after = if is_of_another { before } else { self.after.max(before) };
+            let id = Some(self.after);
             self.ready.push_back(Format::Sse.event(id, EventsReset::NAME, &reset));
-            self.after = page.oldest.saturating_sub(1);
+            self.told = page.deleted;
             self.since = self.after;
         }
         if is_of_another {
@@ -323,6 +330,7 @@ impl EventStream {
             more = states => more.then_some(Waited::More),
             () = sleep_until(self.said_at + HEARTBEAT) => Some(Waited::Quiet),
             _ = stopping.wait_for(|stopping| *stopping) => None,
+            () = self.key.ended(&self.app) => None,
         }
     }
 }
@@ -405,10 +413,15 @@ mod tests {
             assert!(beat.starts_with(b":"), "{beat:?}");
             assert_eq!(began.elapsed().as_secs(), 15 * n);
         }
-        app.engine.revoke_key(key.id).await.unwrap();
-        // One more may have been on its way.
-        let rest = quiet.frame().await;
-        assert!(rest.is_none() || quiet.frame().await.is_none());
+        let (engine, id) = (app.engine.clone(), key.id);
+        let revoking = tokio::spawn(async move {
+            sleep(Duration::from_secs(1)).await;
+            engine.revoke_key(id).await.unwrap();
+        });
+        let began = Instant::now();
+        assert!(quiet.frame().await.is_none(), "no heartbeat comes after it");
+        assert!(began.elapsed() < Duration::from_millis(1500), "at once: {:?}", began.elapsed());
+        revoking.await.unwrap();
         let other = app.engine.create_key("k", Role::Read, None).await.unwrap().record;
         let mut stopped = stream(&app, Caller { key: other.id, role: other.role }).await;
         stop.send_replace(true);

@@ -89,12 +89,13 @@ async fn exec(
     // The input of the program is a copy, which takes their place.
     drop(bytes);
     let asked = CheckedRequest::new(value)?;
+    let slot = format.map(|_| app.long_lived.begin(caller.key)).transpose()?;
     let began = Instant::now();
     let used = id.begin(&app, caller, UseKind::Exec).await?;
     let granted = Instant::now();
     let limits = asked.limits(&used, format.is_none())?;
     let grant = Step { name: "grant", took: granted.duration_since(began), desc: None };
-    let Some(format) = format else {
+    let (Some(format), Some(slot)) = (format, slot) else {
         let run = async { Ok(used.run(asked.spec, limits).await?) };
         let ran = while_it_works(&app, caller.key, run).await?;
         let exec = Step { name: "exec", took: granted.elapsed(), desc: None };
@@ -104,7 +105,8 @@ async fn exec(
     };
     let request_id = request_id.to_str().unwrap_or_default();
     let (output_bytes, patience) = (asked.output_bytes, limits.timeout);
-    let watching = StreamOptions { app, caller, patience, output_bytes, format, request_id, share };
+    let watching =
+        StreamOptions { app, caller, patience, output_bytes, format, request_id, share, slot };
     let watched = ExecStream::start(used, asked.spec, watching).await?;
     let mut response = stream::response(format, watched);
     answer::timed(&mut response, &[grant]);

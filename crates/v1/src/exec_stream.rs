@@ -18,6 +18,7 @@ use web::app::App;
 use web::body_memory::Share;
 use web::exec_exit::exit;
 use web::key_watch::{KeyWatch, revoked};
+use web::long_lived::LongLivedSlot;
 use web::refused::Refused;
 use web::stream::{BodySource, Format, HEARTBEAT};
 use web::utf8_chunks::Utf8Chunks;
@@ -42,6 +43,7 @@ pub(crate) struct ExecStream {
     key: KeyWatch,
     /// Of the memory for bodies: its input may still be held.
     _share: Share,
+    _slot: LongLivedSlot,
     /// Last: the sandbox must stay until the program is gone.
     used: Use,
 }
@@ -132,6 +134,7 @@ pub(crate) struct StreamOptions<'a> {
     pub(crate) request_id: &'a str,
     /// The share of the request body in the memory for bodies.
     pub(crate) share: Share,
+    pub(crate) slot: LongLivedSlot,
 }
 
 impl ExecStream {
@@ -140,7 +143,7 @@ impl ExecStream {
         mut spec: ExecSpec,
         watching: StreamOptions<'_>,
     ) -> Result<Self, Refused> {
-        let StreamOptions { app, caller, patience, output_bytes, format, request_id, share } =
+        let StreamOptions { app, caller, patience, output_bytes, format, request_id, share, slot } =
             watching;
         // A failed start is a refusal, not an event.
         spec.confirm_start = true;
@@ -166,6 +169,7 @@ impl ExecStream {
             app,
             key: KeyWatch::new(caller.key),
             _share: share,
+            _slot: slot,
             used,
         })
     }

@@ -66,6 +66,7 @@ impl Following {
                 },
                 // A dropped sender means a stop, too.
                 _ = self.stops.wait_for(|stops| *stops) => Next::Cut,
+                () = self.key.ended(&self.app) => Next::Cut,
             }
         };
         timeout(HEARTBEAT, next).await.unwrap_or(Next::Quiet)

@@ -11,7 +11,8 @@ use wire::{Health, HealthStatus, MemoryLimits, SessionCounts, Stats};
 
 use web::answer;
 use web::app::App;
-use web::front::{Needs, authenticate};
+use web::front::{By, Needs, authenticate};
+use web::key_metrics;
 use web::operation::{Content, Operation, Route, Verb, json};
 use web::query::NoQuery;
 use web::refused::{RETRY_AFTER_MS, Refused};
@@ -20,9 +21,10 @@ const VERSION: &str = env!("CARGO_PKG_VERSION");
 const PROMETHEUS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 pub(super) fn routes() -> Vec<Route> {
-    let health = Operation::new("get_health", "Get the health of the server")
-        .answers(200, "The server works, perhaps not all of it", [json("Health")])
-        .answers(503, "The server is stopping", [json("Health")]);
+    let health =
+        Operation::new("get_health", "Get the health of the server; without a key only its status")
+            .answers(200, "The server works, perhaps not all of it", [json("Health")])
+            .answers(503, "The server is stopping", [json("Health")]);
     let stats = Operation::new("get_stats", "Get the statistics of the server and of each pool")
         .answers(200, "The counts", [json("Stats")]);
     let metrics = Operation::new("get_metrics", "Get all metrics, for Prometheus").answers(
@@ -43,9 +45,10 @@ async fn health(
     headers: HeaderMap,
 ) -> Result<Response, Refused> {
     let health = app.engine.health();
-    // Causes name paths and programs of the machine, so only administrators see them. A wrong key
-    // must not make the health check fail.
-    let is_admin = authenticate(&app, &headers).is_ok_and(|caller| caller.role == Role::Admin);
+    // Counts tell what others do, so they need a key. Causes name paths and programs of the
+    // machine, so only administrators see them. A wrong key must not make the health check fail.
+    let role = authenticate(&app, &headers).ok().map(|caller| caller.role);
+    let is_admin = role == Some(Role::Admin);
     let reason_text = |Degraded { what, cause }: Degraded| {
         if is_admin { format!("{what}: {cause}") } else { what }
     };
@@ -56,16 +59,16 @@ async fn health(
     };
     let said = Health {
         status,
-        reasons: health.degraded.into_iter().map(reason_text).collect(),
-        version: VERSION.to_owned(),
-        uptime_s: health.uptime.as_secs(),
-        lost_commits: app.engine.store_condition().lost_commits,
-        pool: app.engine.stats(),
-        memory: MemoryLimits {
+        reasons: role.map(|_| health.degraded.into_iter().map(reason_text).collect()),
+        version: role.map(|_| VERSION.to_owned()),
+        uptime_s: role.map(|_| health.uptime.as_secs()),
+        lost_commits: role.map(|_| app.engine.store_condition().lost_commits),
+        pool: role.map(|_| app.engine.stats()),
+        memory: role.map(|_| MemoryLimits {
             live_mb: app.engine.live_memory_mb(),
             machine_mb: app.engine.machine_memory_mb(),
-        },
-        files_given_up: app.engine.files_given_up(),
+        }),
+        files_given_up: role.map(|_| app.engine.files_given_up()),
     };
     let mut response = answer::json(code, &said)?;
     if code == StatusCode::SERVICE_UNAVAILABLE {
@@ -98,9 +101,16 @@ fn sessions(app: &App) -> SessionCounts {
     counts
 }
 
-async fn metrics(State(app): State<App>, NoQuery: NoQuery) -> Result<Response, Refused> {
+async fn metrics(
+    State(app): State<App>,
+    By(caller): By,
+    NoQuery: NoQuery,
+) -> Result<Response, Refused> {
     let failed = |error: std::fmt::Error| Refused::new(ErrorCode::Internal, error.to_string());
-    let mut response = Response::new(Body::from(app.metrics.page().map_err(failed)?));
+    // The other metrics must be there while the store is not.
+    let events = app.engine.event_counts().await.unwrap_or_default();
+    let page = key_metrics::page(&app, caller, &events).map_err(failed)?;
+    let mut response = Response::new(Body::from(page));
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(PROMETHEUS));
     Ok(response)
 }

@@ -10,6 +10,7 @@ use wire::{TurnAnswer, TurnEnded, TurnOutput};
 
 use web::app::App;
 use web::key_watch::KeyWatch;
+use web::long_lived::LongLivedSlot;
 use web::refused::Refused;
 use web::stream::{BodySource, Format, HEARTBEAT};
 
@@ -23,11 +24,13 @@ pub(crate) struct Followed {
     follow: TurnFollow,
     begun: bool,
     over: bool,
+    _slot: LongLivedSlot,
 }
 
 impl Followed {
-    pub(crate) fn new(app: App, caller: Caller, follow: TurnFollow) -> Self {
-        Self { app, key: KeyWatch::new(caller.key), follow, begun: false, over: false }
+    pub(crate) fn new(app: App, caller: Caller, follow: TurnFollow, slot: LongLivedSlot) -> Self {
+        let key = KeyWatch::new(caller.key);
+        Self { app, key, follow, begun: false, over: false, _slot: slot }
     }
 }
 
@@ -39,7 +42,8 @@ impl BodySource for Followed {
         if self.over || !self.key.works(&self.app) {
             return None;
         }
-        match timeout(HEARTBEAT, self.follow.next()).await {
+        let next = timeout(HEARTBEAT, self.follow.next());
+        match self.key.while_valid(&self.app, next).await? {
             Err(_) => Format::Sse.heartbeat(),
             Ok(Ok(Some(piece))) => {
                 self.over = &*piece.name == TurnEnded::NAME;

@@ -158,12 +158,14 @@ async fn send(
         turn: value.id,
         wait_ms: value.wait_ms,
     };
+    // Before the turn begins: a refusal must have no effect.
+    let slot = app.long_lived.begin(caller.key)?;
     let StartedTurn { turn, follow, .. } = app.engine.start_turn(caller, id, asked).await?;
     drop(share);
     if is_waited_for {
         return answer::ok(&collected(follow, id, turn).await?);
     }
-    Ok(stream::response(Format::Sse, Followed::new(app, caller, follow)))
+    Ok(stream::response(Format::Sse, Followed::new(app, caller, follow, slot)))
 }
 
 async fn list(
@@ -260,8 +262,9 @@ async fn follow(
     if wants_json(&headers) {
         return page(&app, caller, &record, after, limit).await;
     }
+    let slot = app.long_lived.begin(caller.key)?;
     let follow = app.engine.follow_turn(caller, id, turn, after).await?;
-    Ok(stream::response(Format::Sse, Followed::new(app, caller, follow)))
+    Ok(stream::response(Format::Sse, Followed::new(app, caller, follow, slot)))
 }
 
 /// The stored pieces of a turn, its end included.

@@ -8,11 +8,13 @@ use bytes::Bytes;
 use engine::Engine;
 use model::KeyId;
 use tokio::sync::watch;
+use wire::KeyUsed;
 
 use crate::body_memory::BodyMemory;
 use crate::cors::Cors;
 use crate::hosts::Hosts;
 use crate::idempotency::Idempotency;
+use crate::key_limits::EffectiveLimits;
 use crate::long_lived::LongLived;
 use crate::metrics::Metrics;
 use crate::rate::Rate;
@@ -33,8 +35,10 @@ pub struct Parts {
     pub hosts: Hosts,
     /// The origins whose pages may call.
     pub cors: Cors,
-    /// How many requests a key may send, if that is limited.
-    pub rate: Option<Rate>,
+    /// The limits that hold for each key.
+    pub limits: EffectiveLimits,
+    /// How many requests each key sent.
+    pub rate: Rate,
     /// Makes ids for requests that have none.
     pub request_ids: RequestIds,
     /// Metrics.
@@ -63,15 +67,17 @@ impl App {
         standing_keys: Vec<KeyId>,
         stopping: watch::Receiver<bool>,
     ) -> Self {
+        let limits = EffectiveLimits::new(engine.clone(), &settings);
         Self(Arc::new(Parts {
             hosts: Hosts::new(&settings.hosts),
             cors: Cors::new(&settings.cors_origins),
-            rate: settings.rate_limit_per_s.map(Rate::new),
+            rate: Rate::default(),
             request_ids: RequestIds::new(),
             metrics: Metrics::new(&engine),
             idempotency: Idempotency::default(),
             body_memory: BodyMemory::new(settings.body_memory_bytes),
-            long_lived: LongLived::new(settings.max_lasting_per_key),
+            long_lived: LongLived::new(limits.clone()),
+            limits,
             standing_keys,
             document,
             stopping,
@@ -79,6 +85,12 @@ impl App {
             engine,
             settings,
         }))
+    }
+
+    /// What a key uses of what is limited, with so many stored events.
+    pub fn used_by(&self, key: KeyId, events: u64) -> KeyUsed {
+        let (streams, body_bytes) = (self.long_lived.count(key), self.body_memory.held(key));
+        KeyUsed::new(self.engine.key_use(key), streams, body_bytes, events)
     }
 
     /// Counts one more request in progress; none if there are too many.

@@ -145,8 +145,12 @@ async fn collect(
     let mut first = Bytes::new();
     let mut all = BytesMut::new();
     let mut share = Share::default();
-    while let Some(chunk) = next_chunk(&mut body, within.stall).await? {
-        let length = (all.len() + first.len() + chunk.len()) as u64;
+    let mut pace = Pace::new();
+    loop {
+        let length = (all.len() + first.len()) as u64;
+        let next = next_chunk(&mut body, within.stall);
+        let Some(chunk) = pace.within(&share, length, next).await? else { break };
+        let length = length + chunk.len() as u64;
         if length > within.bytes_max {
             return Err(too_large(within.bytes_max));
         }
@@ -164,6 +168,44 @@ async fn collect(
         all.extend_from_slice(&chunk);
     }
     Ok((if all.is_empty() { first } else { all.freeze() }, share))
+}
+
+/// Bytes of a body that holds memory must arrive in this time, as many as below.
+const PACE_EVERY: Duration = Duration::from_secs(10);
+const PACE_BYTES: u64 = 64 << 10;
+
+/// The least speed of a body that holds memory which other requests need.
+struct Pace {
+    since: Instant,
+    length: u64,
+}
+
+impl Pace {
+    fn new() -> Self {
+        Self { since: Instant::now(), length: 0 }
+    }
+
+    /// Waits for the next bytes of a body that has this length so far.
+    async fn within<T>(
+        &mut self,
+        share: &Share,
+        length: u64,
+        next: impl Future<Output = Result<T, Refused>>,
+    ) -> Result<T, Refused> {
+        if share.is_empty() || length >= self.length + PACE_BYTES {
+            (self.since, self.length) = (Instant::now(), length);
+        }
+        if share.is_empty() {
+            return next.await;
+        }
+        timeout_at(self.since + PACE_EVERY, next).await.unwrap_or_else(|_| {
+            let cause = format!(
+                "fewer than {PACE_BYTES} bytes of a large body arrived within {} s",
+                PACE_EVERY.as_secs()
+            );
+            Err(Refused::new(ErrorCode::RequestTimeout, cause))
+        })
+    }
 }
 
 /// The next bytes of a body, if it does not pause for too long.
@@ -225,6 +267,7 @@ fn explain<T: DeserializeOwned>(bytes: &[u8], error: &serde_json::Error) -> Refu
 
 #[cfg(test)]
 mod tests {
+    use futures_util::StreamExt as _;
     use wire::{CheckoutRequest, ExecRequest, Template};
 
     use super::*;
@@ -314,6 +357,32 @@ mod tests {
         let dribbling = read(&none, Body::from_stream(dribble), within(&memory, 1 << 20)).await;
         assert_eq!(dribbling.err().unwrap().refusal.code, ErrorCode::RequestTimeout);
         assert_eq!(began.elapsed(), Settings::default().body_total);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn body_that_holds_memory_must_go_on() {
+        let memory = BodyMemory::new(1 << 20);
+        let none = HeaderMap::new();
+        let began = Instant::now();
+        let piece = |bytes| Ok::<_, std::io::Error>(Bytes::from(vec![b' '; bytes]));
+        let slowly = |bytes, pause| {
+            let pieces = futures_util::stream::unfold(0, move |n| async move {
+                if n > 0 {
+                    tokio::time::sleep(Duration::from_secs(pause)).await;
+                }
+                (n < 4).then(|| (piece(if n == 0 { 200 << 10 } else { bytes }), n + 1))
+            });
+            read(&none, Body::from_stream(pieces), within(&memory, 1 << 20))
+        };
+        let refused = slowly(1, 6).await.err().unwrap();
+        assert_eq!(refused.refusal.code, ErrorCode::RequestTimeout);
+        assert_eq!(began.elapsed(), PACE_EVERY);
+        assert!(slowly(64 << 10, 9).await.is_ok(), "one that goes on may take its time");
+        let small = futures_util::stream::iter([piece(10)]).chain(futures_util::stream::pending());
+        let began = Instant::now();
+        let waited = read(&none, Body::from_stream(small), within(&memory, 1 << 20)).await;
+        assert!(waited.is_err());
+        assert_eq!(began.elapsed(), Settings::default().body_stall, "a small one holds nothing");
     }
 
     #[test]

@@ -24,12 +24,15 @@ use tokio::time::Instant;
 use tower_layer::Layer;
 use tower_service::Service;
 
+use crate::account::{Account, Payer};
+use crate::answer_memory;
 use crate::app::App;
 use crate::body::next_chunk;
 use crate::cors::Cors;
 use crate::dialect::Dialect;
 use crate::refused::Refused;
 use crate::request_log::{RequestRecord, method_label};
+use crate::serve::Place;
 use crate::state_loss;
 use crate::subprotocol;
 
@@ -138,6 +141,7 @@ where
             method: method_label(request.method()),
             id,
             key: None,
+            payer: None,
             began,
             answered: false,
             refusal: None,
@@ -150,6 +154,9 @@ where
             None => self.front.admit(&mut request, &mut record).map_err(Refused::into_response),
         };
         let stall = self.front.app.settings.body_stall;
+        let account = record.payer.take();
+        let account = account.map(|payer| Account::new(payer, &self.front.app.body_memory));
+        let only_reads = request.method().is_safe();
         let handled = admitted.map(|()| {
             if self.front.takes_body || request.body().is_end_stream() {
                 return Either::Left(self.inner.call(request));
@@ -166,6 +173,12 @@ where
             let (mut response, mut losses) = match handled {
                 Err(response) => (response, Vec::new()),
                 Ok(handling) => {
+                    let handling = async {
+                        match account {
+                            Some(account) => counted(account, only_reads, handling).await,
+                            None => handling.await,
+                        }
+                    };
                     match AssertUnwindSafe(collect_losses(handling)).catch_unwind().await {
                         Ok((Ok(response), losses)) => (response, losses),
                         Err(panic) => (record.panicked(panic.as_ref()), Vec::new()),
@@ -202,9 +215,16 @@ impl Front {
         if self.needs != Needs::Public {
             let caller = record.dialect.authenticate(app, request)?;
             record.key = Some(caller.key);
-            if let Some(rate) = &app.rate {
-                rate.take(caller.key, record.began)?;
+            if let Some(place) = request.extensions().get::<Place>() {
+                place.known(caller.key)?;
             }
+            let limits = app.limits.of(caller.key);
+            if let Some(most_per_s) = limits.requests_per_s {
+                app.rate.take(caller.key, most_per_s, record.began)?;
+            }
+            let payer = Payer::new(caller.key, limits.body_bytes);
+            app.body_memory.check(&payer)?;
+            record.payer = Some(payer);
             if !self.needs.allow(caller.role) {
                 let cause = format!("a key with the role {} may not do this", caller.role);
                 return Err(Refused::new(ErrorCode::Forbidden, cause));
@@ -221,6 +241,26 @@ impl Front {
         }
         Ok(())
     }
+}
+
+/// Prepares an answer whose costs count for the key of its request. An answer from inside a sandbox
+/// passes through and is never in memory.
+async fn counted(
+    account: Account,
+    only_reads: bool,
+    handling: impl Future<Output = Result<Response, Infallible>>,
+) -> Result<Response, Infallible> {
+    let holding = account.clone();
+    let answering = async move {
+        let response = handling.await?;
+        let is_of_inside = response.extensions().get::<OfInside>().is_some();
+        Ok(if is_of_inside {
+            response
+        } else {
+            answer_memory::hold(&holding, only_reads, response)
+        })
+    };
+    account.scope(answering).await
 }
 
 /// The caller by the key in the `Authorization` header, or in the list of subprotocols.

@@ -22,6 +22,10 @@ impl Hosts {
 
     /// Refuses a request that is addressed to another name.
     pub fn check(&self, headers: &HeaderMap, uri: &Uri) -> Result<(), Refused> {
+        // A proxy in front may have checked the other one.
+        if headers.get_all(HOST).iter().nth(1).is_some() {
+            return Err(Refused::bad("Host", "there is more than one Host header"));
+        }
         // In a request in absolute form the URI names the host, and the header does not count.
         let given = match uri.authority() {
             Some(authority) => authority.as_str(),

@@ -85,6 +85,8 @@ pub enum Answer {
     Session(SessionId),
     /// A process of the sandbox that the request names: the answer is how it is now.
     Process(ProcessId),
+    /// A key: its secret is shown only once, so there is nothing to answer again.
+    Key(KeyId),
     /// Exactly this.
     Said(StatusCode, Bytes),
 }
@@ -184,7 +186,9 @@ impl Idempotency {
         let mut slot = self.entry(key, name, None).locked().await?;
         match &slot.answer {
             Some(Answer::Lease { lease, .. }) => Ok(Some(*lease)),
-            Some(Answer::Session(_) | Answer::Process(_) | Answer::Said(..)) => Err(conflict(USED)),
+            Some(Answer::Session(_) | Answer::Process(_) | Answer::Key(_) | Answer::Said(..)) => {
+                Err(conflict(USED))
+            }
             None => {
                 slot.abandoned = true;
                 Ok(None)

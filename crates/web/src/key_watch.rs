@@ -1,15 +1,15 @@
-//! Checks now and then whether the key of a stream is still valid. When the key is revoked or
-//! expires, the stream ends.
+//! Whether the key of a stream is still valid. When the key is revoked or expires, the stream ends.
 
 use std::time::Duration;
 
-use model::{ErrorCode, KeyId, KeyRecord};
+use model::{ErrorCode, KeyId};
+use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 
 use crate::app::App;
 use crate::refused::Refused;
 
-/// How often the key is checked.
+/// How often the key is checked when no key changed: it may expire.
 const LOOK: Duration = Duration::from_secs(5);
 
 /// The refusal for a key that is no longer valid.
@@ -35,35 +35,57 @@ pub async fn while_it_works<T>(
 pub struct KeyWatch {
     key: KeyId,
     looked_at: Instant,
+    /// From the first look on.
+    changes: Option<watch::Receiver<u64>>,
 }
 
 impl KeyWatch {
     /// A key that is valid now.
     pub fn new(key: KeyId) -> Self {
-        Self { key, looked_at: Instant::now() }
+        Self { key, looked_at: Instant::now(), changes: None }
     }
 
-    /// Done when the key is no longer valid. May be dropped at any time.
+    /// Done at once when the key is revoked, and soon after it expires. May be dropped at any time.
     pub async fn ended(&mut self, app: &App) {
         while self.works(app) {
-            sleep(LOOK).await;
+            let Some(changes) = &self.changes else { continue };
+            // On a copy: the next look must still see the change.
+            let mut copy = changes.clone();
+            tokio::select! {
+                changed = copy.changed() => if changed.is_err() { return },
+                () = sleep(LOOK) => {}
+            }
         }
     }
 
-    /// Whether it still does, as far as is known. Standing keys are in no store, and work for as
-    /// long as the server runs.
+    /// Waits for something as long as the key is valid; none when it no longer is.
+    pub async fn while_valid<T>(
+        &mut self,
+        app: &App,
+        waiting: impl Future<Output = T>,
+    ) -> Option<T> {
+        tokio::select! {
+            biased;
+            () = self.ended(app) => None,
+            done = waiting => Some(done),
+        }
+    }
+
+    /// Whether it still does. Standing keys are in no store, and work for as long as the server
+    /// runs.
     pub fn works(&mut self, app: &App) -> bool {
-        if self.looked_at.elapsed() < LOOK {
+        let changes = self.changes.get_or_insert_with(|| {
+            let mut changes = app.engine.key_changes();
+            // It may have changed since the request was admitted.
+            changes.mark_changed();
+            changes
+        });
+        let has_changed = changes.has_changed().unwrap_or(true);
+        if !has_changed && self.looked_at.elapsed() < LOOK {
             return true;
         }
+        changes.mark_unchanged();
         self.looked_at = Instant::now();
-        if app.standing_keys.contains(&self.key) {
-            return true;
-        }
-        let now = app.engine.now().wall;
-        let works = |key: &KeyRecord| {
-            key.revoked_at.is_none() && key.expires_at.is_none_or(|end| now < end)
-        };
-        app.engine.keys().iter().any(|key| key.id == self.key && works(key))
+        app.standing_keys.contains(&self.key) || app.engine.key_is_valid(self.key)
     }
 }

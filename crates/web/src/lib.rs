@@ -2,7 +2,9 @@
 //! and timeouts, and logs and counts requests. It must decide nothing about sandboxes, and knows
 //! neither vendors nor stores nor runtimes.
 
+pub mod account;
 pub mod answer;
+mod answer_memory;
 pub mod app;
 pub mod archive;
 pub mod body;
@@ -17,6 +19,8 @@ pub mod handed_out;
 pub mod hosts;
 pub mod idempotency;
 pub mod input_checks;
+pub mod key_limits;
+pub mod key_metrics;
 pub mod key_watch;
 pub mod long_lived;
 pub mod metrics;

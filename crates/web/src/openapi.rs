@@ -303,7 +303,7 @@ fn server_sent(schema: Option<&str>) -> Object {
 fn refusals(route: &Route) -> BTreeMap<u16, Vec<ErrorCode>> {
     let always =
         [ErrorCode::BadRequest, ErrorCode::HostRefused, ErrorCode::Overloaded, ErrorCode::Internal];
-    let keyed = [ErrorCode::Unauthorized, ErrorCode::Forbidden, ErrorCode::RateLimited];
+    let keyed = [ErrorCode::Unauthorized, ErrorCode::Forbidden, ErrorCode::QuotaExceeded];
     let bodied = [ErrorCode::RequestTimeout, ErrorCode::TooLarge, ErrorCode::UnsupportedMediaType];
     let mut all: Vec<_> = always.to_vec();
     if route.needs != Needs::Public {

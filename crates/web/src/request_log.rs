@@ -12,6 +12,7 @@ use model::{ErrorCode, KeyId, Refusal};
 use tokio::time::Instant;
 use tracing::Level;
 
+use crate::account::Payer;
 use crate::app::{App, InProgress};
 use crate::dialect::Dialect;
 use crate::front::{OfInside, RouteName};
@@ -82,6 +83,8 @@ pub(crate) struct RequestRecord {
     pub(crate) method: &'static str,
     pub(crate) id: HeaderValue,
     pub(crate) key: Option<KeyId>,
+    /// Who pays for what it holds.
+    pub(crate) payer: Option<Payer>,
     pub(crate) began: Instant,
     pub(crate) answered: bool,
     pub(crate) refusal: Option<LoggedRefusal>,

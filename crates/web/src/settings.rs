@@ -2,6 +2,9 @@
 
 use std::time::Duration;
 
+/// How many bytes an archive may have.
+pub(crate) const ARCHIVE_BYTES_MAX: u64 = 16 << 30;
+
 /// Settings of the API.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settings {
@@ -19,7 +22,8 @@ pub struct Settings {
     pub json_bytes_max: u64,
     /// Size of the body of an exec, which may carry the input of a program.
     pub exec_bytes_max: u64,
-    /// Bytes of the bodies of all requests together that may be in memory.
+    /// Bytes of bodies and of unread answers that one key may have in memory while other keys have
+    /// none; a key may have half of what other keys leave of twice as many.
     pub body_memory_bytes: u64,
     /// How long a body may pause.
     pub body_stall: Duration,
@@ -30,7 +34,7 @@ pub struct Settings {
     pub image_total: Duration,
     /// How many entries an archive may have, up and down.
     pub archive_entries_max: u64,
-    /// How many bytes of files an archive that is unpacked may have.
+    /// How many bytes an archive may have before it is compressed, up and down.
     pub archive_bytes_max: u64,
 }
 
@@ -51,7 +55,7 @@ impl Default for Settings {
             body_total: Duration::from_mins(1),
             image_total: Duration::from_hours(1),
             archive_entries_max: 100_000,
-            archive_bytes_max: 16 << 30,
+            archive_bytes_max: ARCHIVE_BYTES_MAX,
         }
     }
 }

@@ -94,7 +94,8 @@ pub struct ExecResult {
     /// Its standard error as base64, if that is not UTF-8.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stderr_base64: Option<String>,
-    /// Whether either output was truncated.
+    /// Whether either output was truncated: it was longer than `output_bytes`, or the server had no
+    /// memory for more of it.
     pub truncated: bool,
     /// Whether `stdout` was truncated.
     pub stdout_truncated: bool,
@@ -157,7 +158,8 @@ pub struct ExecExit {
     pub exit_code: i32,
     /// The signal that ended it, such as `SIGKILL`.
     pub signal: Option<String>,
-    /// Whether either output was truncated.
+    /// Whether either output was truncated: it was longer than `output_bytes`, or the server had no
+    /// memory for more of it.
     pub truncated: bool,
     /// Whether `stdout` was truncated.
     pub stdout_truncated: bool,

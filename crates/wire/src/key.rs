@@ -2,9 +2,10 @@
 
 use std::fmt;
 
-use model::{KeyId, KeyRecord, Role};
+use model::{KeyId, KeyLimits, KeyRecord, Role};
 use serde::{Deserialize, Serialize};
 
+use crate::key_limits::KeyUsed;
 use crate::time::Time;
 
 /// A request to create a key.
@@ -21,6 +22,9 @@ pub struct KeyRequest {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schema(minimum = 1, maximum = 3_153_600_000u64))]
     pub ttl_s: Option<u64>,
+    /// Its own limits; where it has none, those of its role hold.
+    #[serde(default)]
+    pub limits: KeyLimits,
 }
 
 impl KeyRequest {
@@ -48,6 +52,22 @@ pub struct Key {
     /// When it was revoked, if it was.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub revoked_at: Option<Time>,
+    /// Its own limits.
+    #[serde(default)]
+    pub limits: KeyLimits,
+    /// The limits that hold: its own, else those of its role, else those of the server.
+    #[serde(default)]
+    pub effective_limits: KeyLimits,
+    /// What it uses of what is limited.
+    #[serde(default)]
+    pub used: KeyUsed,
+}
+
+impl Key {
+    /// A key, with what holds for it and what it uses.
+    pub fn new(record: &KeyRecord, effective_limits: KeyLimits, used: KeyUsed) -> Self {
+        Self { effective_limits, used, ..Self::from(record) }
+    }
 }
 
 impl From<&KeyRecord> for Key {
@@ -59,6 +79,9 @@ impl From<&KeyRecord> for Key {
             created_at: record.created_at.into(),
             expires_at: record.expires_at.map(Time::from),
             revoked_at: record.revoked_at.map(Time::from),
+            limits: record.limits,
+            effective_limits: KeyLimits::default(),
+            used: KeyUsed::default(),
         }
     }
 }
@@ -86,6 +109,9 @@ pub struct NewKey {
     /// When it expires.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires_at: Option<Time>,
+    /// Its own limits.
+    #[serde(default)]
+    pub limits: KeyLimits,
     /// The secret, sent as `Authorization: Bearer SECRET`. It is not shown again.
     pub secret: String,
 }
@@ -99,6 +125,7 @@ impl NewKey {
             role: record.role,
             created_at: record.created_at.into(),
             expires_at: record.expires_at.map(Time::from),
+            limits: record.limits,
             secret,
         }
     }
@@ -128,6 +155,7 @@ mod tests {
             created_at: model::Wall(0),
             expires_at: None,
             revoked_at: None,
+            limits: KeyLimits::default(),
         };
         let key = NewKey::new(&record, "hunter2".to_owned());
         assert!(serde_json::to_string(&key).unwrap().contains("hunter2"));

@@ -14,6 +14,7 @@ pub mod harness;
 pub mod image;
 pub mod keep_alive;
 pub mod key;
+mod key_limits;
 pub mod node;
 pub mod pool;
 pub mod port;
@@ -39,6 +40,7 @@ pub use file_search::{
 pub use image::{Image, ImageConfig, ImageLayer, ImageList, ImageRemoved};
 pub use keep_alive::{StatusReport, StopRequest};
 pub use key::{Key, KeyList, KeyRequest, NewKey};
+pub use key_limits::{KeyChange, KeyLimitsChange, KeyUsed};
 pub use model::Template;
 pub use model::stats::{NodeStats, PoolCounters, PoolStats};
 pub use node::{Health, HealthStatus, MemoryLimits, SessionCounts, Stats};

@@ -3,30 +3,34 @@
 use model::stats::{NodeStats, PoolStats};
 use serde::{Deserialize, Serialize};
 
-/// The health of the server, for monitoring.
+/// The health of the server, for monitoring. Without a valid key only the status is shown.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct Health {
     /// The overall status.
     pub status: HealthStatus,
     /// Why the status is not `ok`: what is wrong and, for a key of role admin, the cause.
-    pub reasons: Vec<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reasons: Option<Vec<String>>,
     /// The version of the server.
-    pub version: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub version: Option<String>,
     /// How long it has been running, in seconds.
-    pub uptime_s: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub uptime_s: Option<u64>,
     /// Commits that its database lacked when it started: a power cut took them, or its operator
     /// accepted their loss.
-    #[serde(default)]
-    pub lost_commits: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lost_commits: Option<u64>,
     /// Its sandboxes.
-    pub pool: NodeStats,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pool: Option<NodeStats>,
     /// The memory that its sandboxes may use.
-    #[serde(default)]
-    pub memory: MemoryLimits,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory: Option<MemoryLimits>,
     /// How many sessions lost files since it started because a setting of the server allowed it.
-    #[serde(default)]
-    pub files_given_up: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub files_given_up: Option<u64>,
 }
 
 /// The memory that sandboxes may use by their limits, beside that of the machine. Together they may

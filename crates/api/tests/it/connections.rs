@@ -73,18 +73,21 @@ async fn connection_above_the_limit_is_refused() {
     let mut plan = Plan::default();
     plan.limits.connections = 2;
     let stage = Stage::with(plan).await;
-    let mut first = stage.connect().await;
-    first.send(request(&stage.admin, "GET", "/v1/stats", "", b"")).await;
-    first.answer().await.expect(200);
-    let mut second = stage.connect().await;
-    second.send(request(&stage.admin, "GET", "/v1/stats", "", b"")).await;
-    second.answer().await.expect(200);
+    // Connections in use, which give way to none.
+    let mut held = Vec::new();
+    for key in [&stage.admin, &stage.key(model::Role::Read).await] {
+        let mut connection = stage.connect().await;
+        let accept = "accept: text/event-stream\r\n";
+        connection.send(request(key, "GET", "/v1/events", accept, b"")).await;
+        assert_eq!(connection.head().await.status, 200);
+        held.push(connection);
+    }
     let mut third = stage.connect().await;
     let refused = third.answer().await;
     assert_eq!(refused.json()["code"], "overloaded");
     assert_eq!(refused.status, 503);
     assert!(third.is_closed().await);
-    drop(first);
+    drop(held);
     tokio::time::sleep(Duration::from_millis(100)).await;
     stage.raw(&request(&stage.admin, "GET", "/v1/stats", "", b"")).await.expect(200);
 }

@@ -32,7 +32,10 @@ async fn idempotent_request_has_the_same_answer_twice() {
     assert_eq!(send(&stage, "/v1/templates", "t", &template).await.expect(201), made);
     let key = json!({"name": "ci", "role": "use"});
     let made = send(&stage, "/v1/keys", "k", &key).await.expect(201);
-    assert_eq!(send(&stage, "/v1/keys", "k", &key).await.expect(201), made);
+    let again = send(&stage, "/v1/keys", "k", &key).await;
+    let problem = again.problem("idempotency_conflict");
+    assert!(text(&problem["detail"]).contains(&text(&made["id"])), "{problem}");
+    assert!(!problem.to_string().contains(&text(&made["secret"])), "the secret is shown once");
     assert_eq!(stage.engine.keys().len(), 2);
 }
 

@@ -12,6 +12,7 @@ mod conversations;
 mod documents;
 mod events;
 mod exec;
+mod fairness;
 mod file_search;
 mod files;
 mod harness;

@@ -98,6 +98,12 @@ impl Connection {
         self.read.drain(..count).collect()
     }
 
+    /// All that comes until the other end closes it.
+    pub(crate) async fn rest(&mut self) -> Vec<u8> {
+        while self.more().await {}
+        std::mem::take(&mut self.read)
+    }
+
     /// The head of an answer, without its body.
     pub(crate) async fn head(&mut self) -> Answer {
         let head = String::from_utf8(self.until(b"\r\n\r\n").await).unwrap();

@@ -392,7 +392,7 @@ async fn rate_limited_key_gets_retry_after() {
     for _ in 0..10 {
         let answer = stage.get("/v1/stats").await;
         if answer.status == 429 {
-            let problem = answer.problem("rate_limited");
+            let problem = answer.problem("quota_exceeded");
             assert!(problem["retry_after_ms"].as_u64().unwrap() <= 500, "{problem}");
             assert_eq!(answer.headers["retry-after"], "1");
             refused += 1;

@@ -38,7 +38,7 @@ async fn refusal_carries_the_problem_of_the_server() {
 #[tokio::test]
 async fn retry_happens_for_idempotent_requests_only() {
     let server = Server::with([Act::Cut, health()]).await;
-    assert_eq!(server.client().health().await.unwrap().pool.max_capacity, 9);
+    assert_eq!(server.client().health().await.unwrap().pool.unwrap().max_capacity, 9);
     assert_eq!(server.asked().len(), 2);
 
     let server = Server::with([Act::Cut, Act::Cut, checkout()]).await;

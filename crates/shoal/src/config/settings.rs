@@ -4,7 +4,8 @@
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
-use model::{NodeConfig, Template, TemplateName};
+use model::key::impossible_limit;
+use model::{KeyLimits, NodeConfig, Role, RoleLimits, Template, TemplateName};
 use runtime::docker::{Endpoint, LinkMode, PathMap};
 use runtime::oci::Program;
 use serde::{Deserialize, Serialize};
@@ -23,6 +24,7 @@ pub(crate) struct Config {
     pub(crate) oci: OciSettings,
     pub(crate) mounts: MountSettings,
     pub(crate) store: StoreSettings,
+    pub(crate) limits: RoleLimits,
     pub(crate) ash: Ash,
     pub(crate) blaxel: Blaxel,
     /// None if the file has none: then a node without templates starts with the built-in one.
@@ -47,6 +49,8 @@ pub(crate) struct Server {
     pub(crate) cors_origins: Vec<String>,
     /// Connections at once.
     pub(crate) max_connections: u32,
+    /// Connections of one address that have shown no valid key.
+    pub(crate) max_strangers_per_address: u32,
     /// Requests at once.
     pub(crate) max_requests: u32,
     /// Longest JSON body.
@@ -260,6 +264,7 @@ impl Default for Server {
             hosts: Vec::new(),
             cors_origins: Vec::new(),
             max_connections: 4096,
+            max_strangers_per_address: 512,
             max_requests: 4096,
             max_body_bytes: 1 << 20,
             rate_limit_per_s: 0,
@@ -378,6 +383,17 @@ impl Config {
         config.blaxel.listen = Some(config.server.listen);
         config.node.prune_after_ms = Some(1);
         config.docker.host = Some(String::new());
+        let every = KeyLimits {
+            live_sandboxes: Some(1),
+            sessions: Some(1),
+            memory_mb: Some(1),
+            stored_bytes: Some(1),
+            requests_per_s: Some(1),
+            streams: Some(1),
+            body_bytes: Some(1),
+            events: Some(1),
+        };
+        config.limits = RoleLimits { admin: every, r#use: every, read: every };
         config
     }
 
@@ -387,6 +403,7 @@ impl Config {
         self.validate_paths()?;
         self.docker.validate()?;
         self.oci.validate()?;
+        self.validate_limits()?;
         self.validate_dialects()?;
         self.validate_origins_and_hosts()?;
         self.node
@@ -398,6 +415,7 @@ impl Config {
     fn validate_numbers(&self) -> Result<(), InvalidValue> {
         let above_0 = [
             ("server.max_connections", u64::from(self.server.max_connections)),
+            ("server.max_strangers_per_address", u64::from(self.server.max_strangers_per_address)),
             ("server.max_requests", u64::from(self.server.max_requests)),
             ("server.max_body_bytes", self.server.max_body_bytes),
             ("server.header_timeout_ms", self.server.header_timeout_ms),
@@ -420,6 +438,15 @@ impl Config {
         if self.store.database_mb < DATABASE_MB_MIN {
             let problem = format!("must be at least {DATABASE_MB_MIN}");
             return Err(InvalidValue::new("store.database_mb", problem));
+        }
+        Ok(())
+    }
+
+    fn validate_limits(&self) -> Result<(), InvalidValue> {
+        for role in Role::ALL {
+            if let Some(limit) = impossible_limit(&self.limits.of(role)) {
+                return Err(InvalidValue::new(format!("limits.{role}.{limit}"), "must be above 0"));
+            }
         }
         Ok(())
     }

@@ -255,6 +255,7 @@ async fn start(
         }),
         roots: Roots { images: Some(images), directories: config.native.directories.clone() },
         mounts: parts.mounts.clone(),
+        role_limits: config.limits.clone(),
         ..EngineConfig::default()
     };
     let started =
@@ -529,6 +530,7 @@ fn connection_limits(config: &Config) -> ConnectionLimits {
     let server = &config.server;
     ConnectionLimits {
         connections: server.max_connections as usize,
+        strangers_per_address: server.max_strangers_per_address as usize,
         head: Duration::from_millis(server.header_timeout_ms),
         idle: Duration::from_millis(server.keep_alive_timeout_ms),
         stop_grace: Duration::from_millis(server.shutdown_grace_ms) + CONNECTION_EXTRA_GRACE,

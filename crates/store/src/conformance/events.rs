@@ -2,11 +2,12 @@
 
 use std::collections::BTreeSet;
 
+use model::StoredEvent;
 use model::record::JournalEntry;
 
 use super::fixtures::{changes, ended, event, events, key_id, sandbox_id, session_id, whole};
 use super::{RETENTION, Subject, loaded, page, reopened};
-use crate::contract::{EventPage, EventQuery};
+use crate::contract::{Batch, EventPage, EventQuery};
 
 fn numbers(page: &EventPage) -> Vec<u64> {
     page.events.iter().map(|stored| stored.number).collect()
@@ -14,7 +15,7 @@ fn numbers(page: &EventPage) -> Vec<u64> {
 
 pub(super) async fn events_are_read_in_pages(on: &dyn Subject) {
     let store = on.open(RETENTION);
-    let nothing = EventPage { events: Vec::new(), oldest: 1, last: 0 };
+    let nothing = EventPage { events: Vec::new(), oldest: 1, deleted: 0, last: 0 };
     assert_eq!(page(&*store, EventQuery::after(0, 10)).await, nothing);
     assert!(!nothing.missed_events_since(0), "a reader of nothing missed nothing");
     store.commit(&events(1..=7)).await.expect("written");
@@ -72,20 +73,80 @@ pub(super) async fn old_events_are_deleted(on: &dyn Subject) {
         let there = page.events.len() as u64;
         assert!(there >= kept.min(last), "deleted too early: {there} of {last}");
         assert!(there <= kept + RETENTION.slack_events(), "{there} are kept");
-        assert!(numbers(&page).into_iter().eq(last + 1 - there..=last), "{page:?}");
-        assert_eq!((page.oldest, page.last), (last + 1 - there, last));
-        assert!(!page.missed_events_since(page.oldest - 1));
-        assert_eq!(page.missed_events_since(0), page.oldest > 1);
+        assert_eq!((page.oldest, page.last), (page.events[0].number, last));
+        assert!(!page.missed_events_since(last));
+        assert_eq!(page.missed_events_since(0), there < last);
+        assert!(page.deleted + kept / 2 <= last.max(kept / 2), "what is new stays: {page:?}");
     }
     // Far more than the limit, in one batch.
     store.commit(&events(301..=600)).await.expect("written");
-    // Events of one batch may go together, once that leaves enough.
+    // Events of the last batch stay until another one comes.
     for last in 601..=600 + kept {
         store.commit(&events(last..=last)).await.expect("written");
     }
     let page = page(&*reopened(on, store).await, EventQuery::after(0, 1_000)).await;
     assert!(page.events.len() as u64 <= kept + RETENTION.slack_events(), "{}", page.events.len());
     assert_eq!(page.last, 600 + kept);
+}
+
+fn of_key(number: u64, key: u8) -> StoredEvent {
+    StoredEvent { tenant: key_id(key), ..event(number, 1) }
+}
+
+pub(super) async fn events_of_one_key_do_not_displace_those_of_another(on: &dyn Subject) {
+    const QUIET: u8 = 1;
+    const LOUD: u8 = 2;
+    let store = on.open(RETENTION);
+    let kept = u64::from(RETENTION.events);
+    let batch = |events: Vec<StoredEvent>| Batch { events, ..Batch::default() };
+    let mut number = 0;
+    let mut next = |key| {
+        number += 1;
+        of_key(number, key)
+    };
+    let quiet = [next(QUIET), next(LOUD), next(QUIET), next(LOUD)];
+    store.commit(&batch(quiet.to_vec())).await.expect("written");
+    for _ in 0..5 * kept {
+        store.commit(&batch(vec![next(LOUD), next(LOUD)])).await.expect("written");
+    }
+    let late = next(QUIET);
+    store.commit(&batch(vec![late.clone()])).await.expect("written");
+    let of = |key| EventQuery { tenant: Some(key_id(key)), ..EventQuery::after(0, 1_000) };
+    let mut store = store;
+    for _ in 0..2 {
+        let page_of_quiet = page(&*store, of(QUIET)).await;
+        assert_eq!(page_of_quiet.events, [quiet[0].clone(), quiet[2].clone(), late.clone()]);
+        assert!(!page_of_quiet.missed_events_since(0), "nothing of it was deleted");
+        let loud = page(&*store, of(LOUD)).await;
+        assert!(loud.missed_events_since(0) && loud.missed_events_since(loud.oldest - 2));
+        assert!(!loud.missed_events_since(loud.events[0].number), "what is left has no gap");
+        let all = page(&*store, EventQuery::after(0, 1_000)).await;
+        assert!(all.events.len() as u64 <= kept + RETENTION.slack_events() + 2);
+        assert!(all.events.is_sorted_by_key(|stored| stored.number));
+        assert_eq!((all.oldest, all.deleted), (1, loud.deleted), "older ones of others are there");
+        let counts = store.event_counts().await.expect("read");
+        assert_eq!(counts[&key_id(QUIET)], 3);
+        assert_eq!(counts[&key_id(LOUD)], loud.events.len() as u64);
+        store = reopened(on, store).await;
+    }
+}
+
+pub(super) async fn events_of_a_key_have_a_limit(on: &dyn Subject) {
+    let store = on.open(RETENTION);
+    store.limit_events(key_id(2), Some(5)).await.expect("limited");
+    for number in 1..=20 {
+        let events = vec![of_key(number, 1 + (number % 2) as u8)];
+        store.commit(&Batch { events, ..Batch::default() }).await.expect("written");
+    }
+    let counts = store.event_counts().await.expect("read");
+    assert_eq!(counts[&key_id(1)], 10);
+    assert!((5..=7).contains(&counts[&key_id(2)]), "{counts:?}");
+    store.limit_events(key_id(2), None).await.expect("unlimited");
+    for number in 21..=40 {
+        let events = vec![of_key(number, 2)];
+        store.commit(&Batch { events, ..Batch::default() }).await.expect("written");
+    }
+    assert!(store.event_counts().await.expect("read")[&key_id(2)] >= 20);
 }
 
 pub(super) async fn batch_may_be_committed_again(on: &dyn Subject) {

@@ -15,9 +15,9 @@ use model::template::{Recycle, RuntimeTraits};
 use model::turn::{TurnChange, TurnEnd, TurnPiece, TurnRecord, TurnStart};
 use model::why::{Candidate, Ended, Eviction, Shortage, Tier};
 use model::{
-    ClaimSettings, Document, DocumentChange, EndCause, Generation, InstanceId, KeyId, KeyRecord,
-    LeaseId, LifecycleEvent, NetworkPolicy, ProcessId, Role, SandboxId, SandboxState, SessionId,
-    SessionStatus, StoredEvent, Template, TemplateName, TerminatedReason, TurnId, Wall,
+    ClaimSettings, Document, DocumentChange, EndCause, Generation, InstanceId, KeyId, KeyLimits,
+    KeyRecord, LeaseId, LifecycleEvent, NetworkPolicy, ProcessId, Role, SandboxId, SandboxState,
+    SessionId, SessionStatus, StoredEvent, Template, TemplateName, TerminatedReason, TurnId, Wall,
     WorkspaceId,
 };
 
@@ -201,6 +201,7 @@ pub fn key(id: u8, n: u8) -> KeyRecord {
         created_at: Wall(n.into()),
         expires_at: (n & 1 != 0).then_some(Wall(u64::MAX)),
         revoked_at: (n & 2 != 0).then_some(Wall(0)),
+        limits: KeyLimits { sessions: (n & 4 != 0).then_some(n.into()), ..KeyLimits::default() },
     }
 }
 

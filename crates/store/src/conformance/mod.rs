@@ -67,6 +67,7 @@ cases! {
         records_that_were_removed_are_gone records_put_and_removed_in_one_batch_never_existed
         records_replace_others;
     events: events_are_read_in_pages events_are_found_by_owner old_events_are_deleted
+        events_of_one_key_do_not_displace_those_of_another events_of_a_key_have_a_limit
         batch_may_be_committed_again event_numbers_continue_after_a_restart;
     tombstones: tombstones_are_stored_and_the_latest_loaded tombstone_of_the_last_end_counts;
     lifecycle: keys_are_put_and_replaced documents_are_put_replaced_found_and_removed
@@ -130,6 +131,7 @@ macro_rules! conformance_tests {
             records_that_were_removed_are_gone records_put_and_removed_in_one_batch_never_existed
             records_replace_others
             events_are_read_in_pages events_are_found_by_owner old_events_are_deleted
+        events_of_one_key_do_not_displace_those_of_another events_of_a_key_have_a_limit
             batch_may_be_committed_again event_numbers_continue_after_a_restart
             tombstones_are_stored_and_the_latest_loaded tombstone_of_the_last_end_counts
             keys_are_put_and_replaced documents_are_put_replaced_found_and_removed

@@ -6,14 +6,14 @@ mod processes;
 mod state;
 pub(crate) mod turns;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
 use model::process::ProcessRecord;
 use model::turn::{TurnPiece, TurnRecord};
 use model::why::Ended;
-use model::{Document, DocumentChange, KeyRecord, SandboxId, SeedId, TurnId};
+use model::{Document, DocumentChange, KeyId, KeyRecord, SandboxId, SeedId, TurnId};
 use tokio::sync::watch;
 
 use self::faults::{Faults, Gate};
@@ -127,6 +127,15 @@ impl Store for MemoryStore {
 
     async fn events(&self, query: &EventQuery) -> Result<EventPage, StoreError> {
         Ok(self.open()?.events(query))
+    }
+
+    async fn limit_events(&self, key: KeyId, most: Option<u64>) -> Result<(), StoreError> {
+        self.open()?.event_shares.limit(key, most);
+        Ok(())
+    }
+
+    async fn event_counts(&self) -> Result<BTreeMap<KeyId, u64>, StoreError> {
+        Ok(self.open()?.event_shares.counts())
     }
 
     async fn keys(&self) -> Result<Vec<KeyRecord>, StoreError> {

@@ -9,6 +9,7 @@ use model::{Document, DocumentChange, KeyId, KeyRecord, Records, StoredEvent};
 use super::processes::Processes;
 use super::turns::Turns;
 use crate::contract::{Batch, EventPage, EventQuery, Loaded};
+use crate::event_shares::EventShares;
 use crate::retention::Retention;
 
 #[derive(Debug)]
@@ -17,6 +18,7 @@ pub(super) struct StoredState {
     pub(super) records: Records,
     /// In the order of their numbers.
     events: VecDeque<StoredEvent>,
+    pub(super) event_shares: EventShares,
     last_event: u64,
     /// Those of the last batch that had some.
     last_ends: Vec<Ended>,
@@ -34,6 +36,7 @@ impl StoredState {
             retention,
             records: Records::new(retention.ends as usize),
             events: VecDeque::new(),
+            event_shares: EventShares::default(),
             last_event: 0,
             last_ends: Vec::new(),
             keys: BTreeMap::new(),
@@ -58,16 +61,37 @@ impl StoredState {
             if stored.number > self.last_event {
                 self.last_event = stored.number;
                 self.events.push_back(stored.clone());
+                self.event_shares.add(stored.tenant, 0);
+                self.remove_events(stored.tenant, self.event_shares.above_limit(stored.tenant));
             }
         }
-        let surplus = self.events.len().saturating_sub(self.retention.events_kept());
-        self.events.drain(..surplus);
+        while self.events.len() > self.retention.events_kept()
+            && let Some((tenant, count)) = self.event_shares.largest()
+        {
+            let surplus = self.events.len() - self.retention.events_kept();
+            self.remove_events(tenant, count.min(surplus as u64));
+        }
+        self.event_shares.settle();
         self.turns.write(&batch.turns);
         self.processes.write(&batch.processes);
         for change in &batch.documents {
             self.write_document(change.clone());
         }
         self.commits += 1;
+    }
+
+    /// Deletes the oldest events of a key.
+    fn remove_events(&mut self, tenant: KeyId, count: u64) {
+        let (mut left, mut number) = (count, 0);
+        self.events.retain(|stored| {
+            let goes = left > 0 && stored.tenant == tenant;
+            if goes {
+                left -= 1;
+                number = stored.number;
+            }
+            !goes
+        });
+        self.event_shares.remove(tenant, count - left, number, 0);
     }
 
     pub(super) fn write_document(&mut self, change: DocumentChange) {
@@ -98,11 +122,14 @@ impl StoredState {
     }
 
     pub(super) fn events(&self, query: &EventQuery) -> EventPage {
+        let deleted = self.event_shares.deleted_events().last(query.tenant);
+        let oldest = self.events.front().map_or(self.last_event + 1, |kept| kept.number);
         let from = self.events.partition_point(|kept| kept.number <= query.after);
         let taken = self.events.range(from..).filter(|kept| query.takes(kept));
         EventPage {
             events: taken.take(query.limit as usize).cloned().collect(),
-            oldest: self.events.front().map_or(self.last_event + 1, |kept| kept.number),
+            oldest: query.tenant.map_or(oldest, |_| oldest.max(deleted + 1)),
+            deleted,
             last: self.last_event,
         }
     }

@@ -16,6 +16,7 @@ use super::error::at;
 use super::open;
 use super::reader::Reader;
 use crate::error::{StoreError, StoreErrorCode};
+use crate::event_shares::DeletedEvents;
 use crate::retention::Retention;
 
 const STEP: &str = "copy the database";
@@ -44,7 +45,7 @@ pub(super) fn copy(
     conn.execute("VACUUM INTO ?1", [to.to_string_lossy()]).map_err(at(STEP))?;
     fs::File::open(to).and_then(|file| file.sync_all()).map_err(refused)?;
     let copied = Connection::open(to).map_err(at(STEP))?;
-    Ok(Reader::new(copied, retention, key).load()?.journal)
+    Ok(Reader::new(copied, retention, key, DeletedEvents::default()).load()?.journal)
 }
 
 /// Removes sessions from a copy, with their sandboxes and turns.

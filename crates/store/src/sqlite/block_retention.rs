@@ -43,6 +43,11 @@ impl Due {
         self.taken < self.enough
     }
 
+    /// How much goes now.
+    pub(super) const fn enough(&self) -> u64 {
+        self.enough
+    }
+
     /// Whether the next block goes: only if enough is left without it.
     pub(super) const fn take(&mut self, count: u64) -> bool {
         let goes = self.taken + count <= self.excess;

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use super::checkpoints::{Cut, Due};
 use super::error::at;
+use super::event_blocks;
 use super::mark::{self, Mark, MarkFile, Stop};
 use super::reader::Reader;
 use super::schema::MIGRATIONS;
@@ -90,7 +91,8 @@ impl DeferredOpen {
         };
         let mark = MarkFile::take(&self.directory, mark)?;
         let writer = Writer::new(conn, mark, self.retention, key.clone())?;
-        let reader = Reader::new(open::to_read(&path)?, self.retention, key.clone());
+        let deleted = writer.deleted_events();
+        let reader = Reader::new(open::to_read(&path)?, self.retention, key.clone(), deleted);
         Ok(Opened { id, key, writer, reader, clear_text_left: scrubbed.err() })
     }
 
@@ -118,6 +120,8 @@ impl DeferredOpen {
     pub(super) fn read_alone(&self) -> Result<(u64, NodeKey, Reader), StoreError> {
         let conn = open::to_read_alone(&self.path())?;
         let (id, key) = (open::identity(&conn)?, sealed_rows::key_of(&conn, &self.directory)?);
-        Ok((id, key.clone(), Reader::new(conn, self.retention, key)))
+        let events = event_blocks::found(&conn).map_err(at("read the events"))?;
+        let reader = Reader::new(conn, self.retention, key.clone(), events.deleted_events());
+        Ok((id, key, reader))
     }
 }

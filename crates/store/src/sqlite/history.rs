@@ -1,12 +1,14 @@
 //! How the history grows and shrinks: by blocks, one per commit. It has no index besides the order
-//! in which it was written, and retention deletes whole blocks, oldest first, never more at once
-//! than a commit can afford.
+//! in which it was written. Retention deletes whole blocks of tombstones, oldest first, and events
+//! of the key that has the most, never more at once than a commit can afford.
 
 use rusqlite::{Connection, params};
 
 use super::block_retention::BlockRetention;
+use super::event_blocks::{self, Taken};
 use super::prepared_batch::Prepared;
-use crate::retention::Retention;
+use crate::event_shares::EventShares;
+use crate::retention::{Retention, slack};
 
 /// What is known of the tables that only grow at their ends.
 #[derive(Debug, Clone, Copy)]
@@ -25,10 +27,9 @@ struct Cut {
     forget: &'static str,
 }
 
-const EVENTS: Cut = Cut {
-    oldest: "SELECT last, count, octet_length(lines) FROM events ORDER BY last",
-    forget: "DELETE FROM events WHERE last <= ?1",
-};
+/// How many events go at once when the database is too large.
+const EVENTS_AT_ONCE: u64 = 64;
+
 const ENDS: Cut = Cut {
     oldest: "SELECT block, count, octet_length(lines) FROM ends ORDER BY block",
     forget: "DELETE FROM ends WHERE block <= ?1",
@@ -64,19 +65,26 @@ impl History {
         (self.event_bytes, self.end_bytes)
     }
 
-    /// Deletes the oldest events, but not the last block: it says where numbering continues.
-    /// Returns whether there were some.
-    pub(super) fn delete_oldest_events(&mut self, conn: &Connection) -> rusqlite::Result<bool> {
-        let Some((block, count, bytes)) = EVENTS.first(conn)? else { return Ok(false) };
-        if block == self.last_event {
-            // The last block cannot go, and must not count as what could.
+    /// Deletes the oldest events of the key that has the most, but not of the last block: it says
+    /// where numbering continues. Returns whether there were some.
+    pub(super) fn delete_oldest_events(
+        &mut self,
+        conn: &Connection,
+        shares: &mut EventShares,
+    ) -> rusqlite::Result<bool> {
+        let Some((tenant, _)) = shares.largest() else { return Ok(false) };
+        let taken = event_blocks::remove(conn, shares, tenant, EVENTS_AT_ONCE, self.last_event)?;
+        if taken.count == 0 {
+            // The rest cannot go, and must not count as what could.
             self.event_bytes = 0;
-            return Ok(true);
         }
-        conn.prepare_cached(EVENTS.forget)?.execute([block])?;
-        self.events = self.events.after(0, count);
-        self.event_bytes = self.event_bytes.saturating_sub(bytes);
+        self.forget_events(0, taken);
         Ok(true)
+    }
+
+    fn forget_events(&mut self, added: u64, taken: Taken) {
+        self.events = self.events.after(added, taken.count);
+        self.event_bytes = self.event_bytes.saturating_sub(taken.bytes);
     }
 
     /// Deletes the oldest tombstones. Returns whether there were some.
@@ -95,12 +103,17 @@ impl History {
 
     /// Writes what the batch adds, in its transaction, and returns what is known after its commit.
     /// What is stored already is skipped: a batch may be committed again.
-    pub(super) fn append(self, conn: &Connection, batch: &Prepared) -> rusqlite::Result<Self> {
+    pub(super) fn append(
+        self,
+        conn: &Connection,
+        batch: &Prepared,
+        shares: &mut EventShares,
+    ) -> rusqlite::Result<Self> {
         let mut next = self;
         if !self.has_ends_of(conn, batch)? {
             next.append_ends(conn, batch)?;
         }
-        next.append_events(conn, batch)?;
+        next.append_events(conn, batch, shares)?;
         Ok(next)
     }
 
@@ -134,7 +147,12 @@ impl History {
         Ok(())
     }
 
-    fn append_events(&mut self, conn: &Connection, batch: &Prepared) -> rusqlite::Result<()> {
+    fn append_events(
+        &mut self,
+        conn: &Connection,
+        batch: &Prepared,
+        shares: &mut EventShares,
+    ) -> rusqlite::Result<()> {
         let there = batch.events.partition_point(|event| event.number <= self.last_event);
         let new = &batch.events[there..];
         let (Some(first), Some(last)) = (new.first(), new.last()) else { return Ok(()) };
@@ -145,7 +163,41 @@ impl History {
         conn.prepare_cached(sql)?.execute(row)?;
         self.last_event = last.number;
         self.event_bytes += lines.len() as u64;
-        self.events = EVENTS.cut(conn, self.events, count, &mut self.event_bytes)?;
+        for event in new {
+            shares.add(event.tenant, self.last_event);
+        }
+        self.cut_events(conn, count, shares)?;
+        for event in new {
+            let above = shares.above_limit(event.tenant);
+            if above > slack(above) {
+                let taken =
+                    event_blocks::remove(conn, shares, event.tenant, above, self.last_event)?;
+                self.forget_events(0, taken);
+            }
+        }
+        Ok(())
+    }
+
+    /// Deletes events of the keys that have the most, if it is time to.
+    fn cut_events(
+        &mut self,
+        conn: &Connection,
+        added: u64,
+        shares: &mut EventShares,
+    ) -> rusqlite::Result<()> {
+        let mut left = self.events.due(added).enough();
+        self.events = self.events.after(added, 0);
+        while left > 0
+            && let Some((tenant, count)) = shares.largest()
+        {
+            let taken =
+                event_blocks::remove(conn, shares, tenant, count.min(left), self.last_event)?;
+            if taken.count == 0 {
+                break;
+            }
+            left -= taken.count;
+            self.forget_events(0, taken);
+        }
         Ok(())
     }
 }

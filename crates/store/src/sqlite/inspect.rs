@@ -17,6 +17,7 @@ use super::reader::Reader;
 use super::schema::{MIGRATIONS, WITH_IDENTITY, WITH_PROGRESS};
 use super::{FILE, migrate, open, sealed_rows};
 use crate::error::{StoreError, StoreErrorCode};
+use crate::event_shares::DeletedEvents;
 use crate::retention::Retention;
 
 /// What happens to a database that lacks commits.
@@ -246,7 +247,7 @@ fn read(path: &Path, retention: Retention) -> Result<Content, StoreError> {
 }
 
 fn read_all(conn: Connection, retention: Retention, key: NodeKey) -> Result<(), StoreError> {
-    let mut reader = Reader::new(conn, retention, key);
+    let mut reader = Reader::new(conn, retention, key, DeletedEvents::default());
     reader.load()?;
     reader.keys()?;
     super::writer::check(reader.conn(), retention)

@@ -12,6 +12,7 @@ mod commit_thread;
 mod deferred_open;
 mod documents;
 mod error;
+mod event_blocks;
 mod history;
 mod inspect;
 mod json_lines;
@@ -32,7 +33,7 @@ mod turn_pages;
 mod turns;
 mod writer;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -44,8 +45,9 @@ use model::process::ProcessRecord;
 use model::record::Journal;
 use model::turn::{TurnPiece, TurnRecord};
 use model::why::Ended;
-use model::{Document, KeyRecord, SandboxId, SeedId, SessionId, TurnId, WorkspaceId};
+use model::{Document, KeyId, KeyRecord, SandboxId, SeedId, SessionId, TurnId, WorkspaceId};
 use tokio::runtime::Handle;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use self::checkpoints::{Bell, Checkpoints, Cut, DUE, Due};
 use self::commit_thread::DiskSpeed;
@@ -77,8 +79,15 @@ pub struct SqliteStore {
     clear_text_left: Option<StoreError>,
     lost: Option<LostCommits>,
     bound_bytes: u64,
+    /// Reads and writes that have a thread. The rest wait without one: there is one connection for
+    /// each kind, so more threads would only wait for it.
+    reads: Arc<Semaphore>,
+    writes: Arc<Semaphore>,
     shared: Arc<Shared>,
 }
+
+/// One works, and the next one is ready.
+const THREADS_EACH: usize = 2;
 
 /// What commits, readers and the checkpoint thread share. A missing connection was closed.
 struct Shared {
@@ -181,7 +190,9 @@ impl SqliteStore {
             deferred_open::keep_trying(&shared)?;
         }
         let (path, bound_bytes) = (waiting.path(), retention.database_bytes);
-        Ok(Self { id, path, retention, clear_text_left, lost, bound_bytes, shared })
+        let turns = || Arc::new(Semaphore::new(THREADS_EACH));
+        let (reads, writes) = (turns(), turns());
+        Ok(Self { id, path, retention, clear_text_left, lost, bound_bytes, reads, writes, shared })
     }
 
     /// Commits that were missing when it was opened.
@@ -204,8 +215,10 @@ impl SqliteStore {
         &self,
         read: impl FnOnce(&mut Reader) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, StoreError> {
+        let turn = turn(&self.reads).await?;
         let shared = Arc::clone(&self.shared);
         on_blocking_thread(move || {
+            let _turn = turn;
             read(locked(&shared.reader).as_mut().ok_or_else(StoreError::closed)?)
         })
         .await
@@ -217,9 +230,11 @@ impl SqliteStore {
         &self,
         write: impl FnOnce(&Shared, &mut Writer) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, StoreError> {
+        let turn = turn(&self.writes).await?;
         let wanted = CancelOnDrop(Arc::new(AtomicBool::new(true)));
         let (shared, asked) = (Arc::clone(&self.shared), Arc::clone(&wanted.0));
         let written = on_blocking_thread(move || {
+            let _turn = turn;
             let mut writer = locked(&shared.writer);
             if !asked.load(Ordering::Acquire) {
                 return Err(StoreError::new(StoreErrorCode::Closed, "the caller no longer waits"));
@@ -255,6 +270,18 @@ impl Store for SqliteStore {
     async fn events(&self, query: &EventQuery) -> Result<EventPage, StoreError> {
         let query = *query;
         self.read(move |reader| reader.events(&query)).await
+    }
+
+    async fn limit_events(&self, key: KeyId, most: Option<u64>) -> Result<(), StoreError> {
+        self.write(move |_, writer| {
+            writer.event_shares().limit(key, most);
+            Ok(())
+        })
+        .await
+    }
+
+    async fn event_counts(&self) -> Result<BTreeMap<KeyId, u64>, StoreError> {
+        self.write(|_, writer| Ok(writer.event_shares().counts())).await
     }
 
     async fn keys(&self) -> Result<Vec<KeyRecord>, StoreError> {
@@ -539,6 +566,11 @@ impl Drop for CancelOnDrop {
 /// What a panicking thread was writing was rolled back.
 fn locked<T>(what: &Mutex<T>) -> MutexGuard<'_, T> {
     what.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Waits for a turn, in the order in which turns were asked for.
+async fn turn(turns: &Arc<Semaphore>) -> Result<OwnedSemaphorePermit, StoreError> {
+    Arc::clone(turns).acquire_owned().await.map_err(|_| StoreError::closed())
 }
 
 /// Runs on a thread that may block, to its end, even if the caller is gone.

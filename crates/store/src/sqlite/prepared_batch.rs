@@ -118,6 +118,7 @@ pub(super) struct PieceLine {
 #[derive(Debug)]
 pub(super) struct EventLine {
     pub(super) number: i64,
+    pub(super) tenant: KeyId,
     from: usize,
 }
 
@@ -159,7 +160,8 @@ impl Prepared {
         made.events.reserve(batch.events.len());
         for stored in &batch.events {
             let line = text.line(stored)?;
-            made.events.push(EventLine { number: stored.number.cast_signed(), from: line.from });
+            let (number, tenant) = (stored.number.cast_signed(), stored.tenant);
+            made.events.push(EventLine { number, tenant, from: line.from });
             made.events_to = line.to;
         }
         for change in &batch.turns {

@@ -14,6 +14,7 @@ use super::tables::{self, read, rows};
 use super::turn_pages;
 use crate::contract::{EventPage, EventQuery, Loaded, TurnQuery};
 use crate::error::StoreError;
+use crate::event_shares::DeletedEvents;
 use crate::retention::Retention;
 use sealing::NodeKey;
 
@@ -22,11 +23,18 @@ pub(super) struct Reader {
     conn: Connection,
     retention: Retention,
     key: NodeKey,
+    deleted: DeletedEvents,
 }
 
 impl Reader {
-    pub(super) const fn new(conn: Connection, retention: Retention, key: NodeKey) -> Self {
-        Self { conn, retention, key }
+    /// Reads what a writer writes that knows which events are deleted.
+    pub(super) const fn new(
+        conn: Connection,
+        retention: Retention,
+        key: NodeKey,
+        deleted: DeletedEvents,
+    ) -> Self {
+        Self { conn, retention, key, deleted }
     }
 
     pub(super) const fn key(&self) -> &NodeKey {
@@ -66,7 +74,10 @@ impl Reader {
         let moment = self.conn.transaction().map_err(&step)?;
         let (oldest, last) = bounds(&moment).map_err(&step)?;
         let events = taken(&moment, query)?;
-        Ok(EventPage { events, oldest, last })
+        let deleted = self.deleted.last(query.tenant);
+        // Of one key nothing is left before what was deleted.
+        let oldest = query.tenant.map_or(oldest, |_| oldest.max(deleted + 1));
+        Ok(EventPage { events, oldest, deleted, last })
     }
 
     pub(super) fn keys(&self) -> Result<Vec<KeyRecord>, StoreError> {

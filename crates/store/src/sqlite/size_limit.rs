@@ -111,7 +111,7 @@ pub(super) fn enforce(
                     gone
                 }
                 Some(Largest::Processes) => processes::delete_one(conn, &mut shares.processes)?,
-                Some(Largest::Events) => history.delete_oldest_events(conn)?,
+                Some(Largest::Events) => history.delete_oldest_events(conn, &mut shares.events)?,
                 Some(Largest::Ends) => history.delete_oldest_tombstones(conn)?,
             }
         };

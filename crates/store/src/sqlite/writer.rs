@@ -12,6 +12,7 @@ use serde::de::DeserializeOwned;
 use super::checkpoints::Cut;
 use super::documents;
 use super::error::at;
+use super::event_blocks;
 use super::history::History;
 use super::mark::MarkFile;
 use super::prepared_batch::{Prepared, PutSession, Span};
@@ -21,6 +22,7 @@ use super::slots::{Moves, Slots};
 use super::tables::{self, Table};
 use super::turns::TurnTables;
 use crate::error::{StoreError, StoreErrorCode};
+use crate::event_shares::{DeletedEvents, EventShares};
 use crate::retention::Retention;
 use crate::retention_selection::Shares;
 use sealing::NodeKey;
@@ -49,20 +51,23 @@ struct Known {
     pages: Pages,
 }
 
-/// The shares of each key in ended turns and processes.
+/// The shares of each key in events, and in ended turns and processes.
 #[derive(Default)]
 pub(super) struct KeyShares {
+    pub(super) events: EventShares,
     pub(super) turns: Shares,
     pub(super) processes: Shares,
 }
 
 impl KeyShares {
     fn settle(&mut self) {
+        self.events.settle();
         self.turns.settle();
         self.processes.settle();
     }
 
     fn take_back(&mut self) {
+        self.events.take_back();
         self.turns.take_back();
         self.processes.take_back();
     }
@@ -87,7 +92,8 @@ impl Known {
         let history = History::found(conn, retention).map_err(at("read the history"))?;
         let (turns, of_turns) = TurnTables::found(conn, retention).map_err(at("read the turns"))?;
         let of_processes = processes::found(conn).map_err(at("read the processes"))?;
-        let shares = KeyShares { turns: of_turns, processes: of_processes };
+        let events = event_blocks::found(conn).map_err(at("read the events"))?;
+        let shares = KeyShares { events, turns: of_turns, processes: of_processes };
         let pages = Pages::found(conn).map_err(at("count the pages"))?;
         Ok(Self { pools, sandboxes, sessions, doomed, history, turns, shares, pages })
     }
@@ -192,6 +198,16 @@ impl Writer {
         Ok(!held_up)
     }
 
+    /// What is known of deleted events.
+    pub(super) fn deleted_events(&self) -> DeletedEvents {
+        self.known.shares.events.deleted_events()
+    }
+
+    /// How many events each key may have, if it has a limit of its own; and how many it has.
+    pub(super) const fn event_shares(&mut self) -> &mut EventShares {
+        &mut self.known.shares.events
+    }
+
     /// The size of the database, as of the last batch.
     pub(super) const fn pages(&self) -> Pages {
         self.known.pages
@@ -259,7 +275,7 @@ impl Writer {
         let turns = self.known.turns.write(&self.conn, &self.key, &mut shares.turns, batch)?;
         processes::write(&self.conn, self.retention, &mut shares.processes, batch)?;
         documents::write(&self.conn, batch)?;
-        let history = self.known.history.append(&self.conn, batch)?;
+        let history = self.known.history.append(&self.conn, batch, &mut shares.events)?;
         let bound_bytes = self.retention.database_bytes;
         let database = Database { conn: &self.conn, node_key: &self.key, bound_bytes };
         size_limit::enforce(database, self.known.pages, batch.is_small(), turns, history, shares)

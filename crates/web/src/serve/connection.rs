@@ -6,6 +6,7 @@ use std::convert::Infallible;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
@@ -19,27 +20,33 @@ use hyper::service::{HttpService, service_fn};
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::{oneshot, watch};
+use tokio::time::timeout;
 use tower_service::Service as _;
 
 use crate::serve::watched::{Activity, Watched};
-use crate::serve::{ConnectionLimits, Peer};
+use crate::serve::{ConnectionLimits, Peer, Place};
+
+/// How long a connection whose place was taken may still write its last answer.
+const GIVE_WAY: Duration = Duration::from_secs(1);
 
 pub(super) async fn connection<S>(
     stream: S,
     router: Router,
+    (activity, place): (Arc<Activity>, Place),
     limits: Arc<ConnectionLimits>,
     mut stops: watch::Receiver<bool>,
 ) where
     S: AsyncRead + AsyncWrite + Peer + Unpin + Send + 'static,
 {
-    let activity = Arc::new(Activity::new());
     let head_bytes = limits.head_bytes;
     let (there, gone) = oneshot::channel();
     let watched = Watched::new(stream, Arc::clone(&activity), limits).held(there);
     let io = TokioIo::new(watched);
-    let service = service_fn(move |request: hyper::Request<Incoming>| {
+    let of_requests = place.clone();
+    let service = service_fn(move |mut request: hyper::Request<Incoming>| {
         let activity = Arc::clone(&activity);
         activity.serve();
+        request.extensions_mut().insert(of_requests.clone());
         let answering = router.clone().call(request.map(Body::new));
         async move {
             let response: Response = answering.await?;
@@ -50,13 +57,14 @@ pub(super) async fn connection<S>(
         }
     });
     let serving = http1::Builder::new().max_buf_size(head_bytes).serve_connection(io, service);
-    serve(serving.with_upgrades(), &mut stops).await;
+    serve(serving.with_upgrades(), &place, &mut stops).await;
     // Nothing is ever sent: what is waited for is that the stream is dropped.
     let _ = gone.await;
 }
 
 async fn serve<S, H>(
     serving: UpgradeableConnection<TokioIo<S>, H>,
+    place: &Place,
     stops: &mut watch::Receiver<bool>,
 ) where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
@@ -73,6 +81,11 @@ async fn serve<S, H>(
         () = stopped => {
             serving.as_mut().graceful_shutdown();
             serving.await
+        }
+        () = place.taken_away() => {
+            // It does nothing, but its last answer may still be on its way.
+            serving.as_mut().graceful_shutdown();
+            timeout(GIVE_WAY, serving).await.unwrap_or(Ok(()))
         }
     };
     if let Err(error) = ended {

@@ -7,6 +7,7 @@
 
 mod connection;
 mod peer;
+mod places;
 mod watched;
 
 use std::io;
@@ -25,6 +26,9 @@ use wire::Problem;
 
 use crate::serve::connection::connection;
 pub use crate::serve::peer::Peer;
+pub(crate) use crate::serve::places::Place;
+use crate::serve::places::{NoPlace, Places};
+use crate::serve::watched::Activity;
 
 /// How long to wait when nothing can be accepted, because descriptors are short for instance.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -42,6 +46,9 @@ const USER_TIMEOUT_MS: u32 = 60_000;
 pub struct ConnectionLimits {
     /// How many there may be.
     pub connections: usize,
+    /// How many of them one address may have that showed no valid key. A reverse proxy is one
+    /// address for all its clients, so connections of keys do not count.
+    pub strangers_per_address: usize,
     /// How long the head of a request may take, from its first byte.
     pub head: Duration,
     /// Size of the head of a request.
@@ -58,6 +65,7 @@ impl Default for ConnectionLimits {
     fn default() -> Self {
         Self {
             connections: 4096,
+            strangers_per_address: 512,
             head: Duration::from_secs(10),
             head_bytes: 64 * 1024,
             idle: Duration::from_secs(75),
@@ -136,7 +144,10 @@ pub async fn serve<L: Listen>(
 ) -> Served {
     let (stop, stops) = watch::channel(false);
     let limits = Arc::new(limits);
-    let too_many = too_many();
+    let too_many = send_away("the server has too many connections");
+    let too_many_here =
+        send_away("this address has too many connections that have shown no valid key");
+    let places = Places::new(&limits);
     let mut connections = JoinSet::new();
     tokio::pin!(shutdown);
     loop {
@@ -145,11 +156,19 @@ pub async fn serve<L: Listen>(
             () = &mut shutdown => break,
             Some(ended) = connections.join_next() => report(ended),
             accepted = listener.accept() => match accepted {
-                Ok(stream) if connections.len() < limits.connections => {
-                    let serving = connection(stream, router.clone(), Arc::clone(&limits), stops.clone());
-                    connections.spawn(serving);
+                Ok(stream) => {
+                    let activity = Arc::new(Activity::new());
+                    match places.enter(stream.address(), &activity) {
+                        Ok(place) => {
+                            let held = (activity, place);
+                            let serving =
+                                connection(stream, router.clone(), held, Arc::clone(&limits), stops.clone());
+                            connections.spawn(serving);
+                        }
+                        Err(NoPlace::Full) => L::send_away(stream, &too_many),
+                        Err(NoPlace::Strangers) => L::send_away(stream, &too_many_here),
+                    }
                 }
-                Ok(stream) => L::send_away(stream, &too_many),
                 Err(error) if is_of_one_connection(&error) => {}
                 Err(error) => {
                     tracing::warn!(%error, "accepting a connection failed; trying again");
@@ -171,9 +190,9 @@ pub async fn serve<L: Listen>(
     Served { cut }
 }
 
-/// The answer to a connection above the limit.
-fn too_many() -> Vec<u8> {
-    let refusal = Refusal::new(ErrorCode::Overloaded, "the server has too many connections");
+/// The answer to a connection above a limit.
+fn send_away(cause: &'static str) -> Vec<u8> {
+    let refusal = Refusal::new(ErrorCode::Overloaded, cause);
     let problem = Problem::new(&refusal.retry_after(1000), None, "none");
     let body = serde_json::to_string(&problem).unwrap_or_default();
     let (media_type, length) = (Problem::MEDIA_TYPE, body.len());

@@ -2,6 +2,7 @@
 //! left are unread: a reader sees the end only after those.
 
 use std::io;
+use std::net::IpAddr;
 use std::task::{Context, Poll};
 
 use tokio::io::Interest;
@@ -9,6 +10,9 @@ use tokio::net::{TcpStream, UnixStream};
 
 /// The other end of a connection.
 pub trait Peer {
+    /// Its address; none for a socket of this machine that has none.
+    fn address(&self) -> Option<IpAddr>;
+
     /// Whether it closed its sending side, or is gone altogether.
     fn is_gone(&self) -> bool;
 
@@ -20,6 +24,10 @@ pub trait Peer {
 // only checked; no system call is made.
 
 impl Peer for TcpStream {
+    fn address(&self) -> Option<IpAddr> {
+        self.peer_addr().ok().map(|address| address.ip())
+    }
+
     fn is_gone(&self) -> bool {
         self.try_io(Interest::PRIORITY, || Ok(())).is_ok()
     }
@@ -30,6 +38,10 @@ impl Peer for TcpStream {
 }
 
 impl Peer for UnixStream {
+    fn address(&self) -> Option<IpAddr> {
+        None
+    }
+
     fn is_gone(&self) -> bool {
         self.try_io(Interest::PRIORITY, || Ok(())).is_ok()
     }
@@ -41,6 +53,10 @@ impl Peer for UnixStream {
 
 #[cfg(test)]
 impl Peer for tokio::io::DuplexStream {
+    fn address(&self) -> Option<IpAddr> {
+        None
+    }
+
     fn is_gone(&self) -> bool {
         false
     }

@@ -74,6 +74,11 @@ impl Activity {
         self.phase.load(Ordering::Relaxed) == SERVING
     }
 
+    /// Whether a request, or something else than HTTP, would be cut off with it.
+    pub(super) fn is_busy(&self) -> bool {
+        matches!(self.phase.load(Ordering::Relaxed), SERVING | HANDED_OVER)
+    }
+
     /// Whether it does too long what it does.
     fn is_overdue(&self, limits: &ConnectionLimits) -> bool {
         let limit = match self.phase.load(Ordering::Relaxed) {

@@ -181,3 +181,19 @@ async fn terminal_is_kept_for_a_client_that_reconnects() {
     let plain = sandbox.get("/terminal/ws").await;
     Sandbox::refused(&plain, 400);
 }
+
+#[tokio::test]
+async fn terminals_count_as_streams_of_their_key() {
+    let mut plan = crate::stage::Plan::default();
+    plan.settings.web.max_lasting_per_key = 2;
+    let sandbox = Sandbox::with(plan).await;
+    let held = [terminal(&sandbox).await, terminal(&sandbox).await];
+    let path = "/terminal/ws?shell=cat&sessionId=s2";
+    let headers = "connection: Upgrade\r\nupgrade: websocket\r\nsec-websocket-version: 13\r\n\
+                   sec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n";
+    let path = format!("/compat/blaxel/box{path}");
+    let third = crate::stage::request(&sandbox.stage.admin, "GET", &path, headers, b"");
+    let refused = sandbox.stage.raw(&third).await;
+    assert!(matches!(refused.status, 429 | 503), "{refused:?}");
+    drop(held);
+}

@@ -24,7 +24,11 @@ pub(super) struct Sandbox {
 
 impl Sandbox {
     pub(super) async fn new() -> Self {
-        let stage = Stage::start().await;
+        Self::with(crate::stage::Plan::default()).await
+    }
+
+    pub(super) async fn with(plan: crate::stage::Plan) -> Self {
+        let stage = Stage::with(plan).await;
         make(&stage, "box").await;
         Self { stage }
     }
