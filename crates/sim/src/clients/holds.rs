@@ -79,12 +79,14 @@ impl World {
         let Some(sandbox) = self.some_sandbox() else { return Ok(()) };
         let request = self.request();
         let patience_ms = self.scenario.config.control_timeout_ms;
+        let now = self.now.mono;
+        if let Some(instance) = self.store.sandboxes.get(&sandbox).and_then(|one| one.instance)
+            && let Some(one) = self.runtime.instances.get_mut(&instance)
+        {
+            one.stirred_at = now;
+            one.freeze_asked |= freeze;
+        }
         if freeze {
-            if let Some(instance) = self.store.sandboxes.get(&sandbox).and_then(|one| one.instance)
-                && let Some(one) = self.runtime.instances.get_mut(&instance)
-            {
-                one.freeze_asked = true;
-            }
             let event = Event::FreezeRequested { request, sandbox };
             self.ask(request, patience_ms, Ask::Freeze { sandbox }, event)
         } else {
