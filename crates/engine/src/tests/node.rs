@@ -82,7 +82,7 @@ pub(super) fn config() -> EngineConfig {
         wall: WallClock::Steady(Wall(1_700_000_000_000)),
         roots: crate::Roots::default(),
         mounts: crate::Mounts::default(),
-        role_limits: crate::keys::RoleLimits::default(),
+        role_limits: model::RoleLimits::default(),
     }
 }
 
