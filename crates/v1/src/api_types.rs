@@ -80,6 +80,8 @@ pub(crate) fn schemas() -> Schemas {
     wire::Key,
     wire::KeyList,
     wire::NewKey,
+    wire::UsageList,
+    wire::Usage,
     wire::Health,
     wire::Stats,
     wire::Problem,

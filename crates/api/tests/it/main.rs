@@ -28,3 +28,4 @@ mod sessions;
 mod stage;
 mod terminals;
 mod turns;
+mod usage;
