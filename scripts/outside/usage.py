@@ -68,7 +68,7 @@ def lease_for(test, server, secret, seconds):
     has = time.monotonic()
     sandbox = made.json["sandbox"]["id"]
     line = f"end=$(($(date +%s) + {seconds})); while [ $(date +%s) -lt $end ]; do :; done"
-    ran = server.call("POST", f"/v1/sandboxes/{sandbox}/exec", {"shell": line, "timeout_ms": 60000}, key=secret,
+    ran = server.call("POST", f"/v1/sandboxes/{sandbox}/exec", {"command": line, "timeout_ms": 60000}, key=secret,
                       patience_s=90)
     test.check(ran.status == 200 and ran.json["exit_code"] == 0, "a program was busy", f"it did not run: {ran}")
     return made.json["id"], began, has

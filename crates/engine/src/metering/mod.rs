@@ -143,8 +143,11 @@ pub(crate) fn end(core: &Core, instance: InstanceId) {
 }
 
 fn read(core: &Core, instance: InstanceId, key: Option<KeyId>) {
-    // One that died by itself has taken its counter along.
-    let Some(sandbox) = core.runtimes.sandbox(instance) else { return };
+    let Some(sandbox) = core.runtimes.sandbox(instance) else {
+        // It died by itself, and has taken its counter along.
+        core.metering.cpu().end(instance);
+        return;
+    };
     let reading = sandbox.cpu_time();
     if reading.is_some() || sandbox.ended().is_none() {
         core.metering.cpu().read(instance, key, reading);
@@ -196,10 +199,14 @@ fn changes(
 
 /// Reads every instance, also those of no key: what a warm sandbox uses belongs to no later user.
 async fn read_all(core: &Arc<Core>) {
+    let instances = core.metering.cpu().instances();
+    if instances.is_empty() {
+        return;
+    }
     let reading = Arc::clone(core);
     let read = spawn_blocking(move || {
         let owned: BTreeMap<_, _> = reading.read(Kernel::owned_instances).into_iter().collect();
-        for instance in reading.metering.cpu().instances() {
+        for instance in instances {
             read(&reading, instance, owned.get(&instance).copied());
         }
     });

@@ -3,9 +3,10 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 use std::time::Duration;
 
-use jail::machine::parse::{memberships, mounts};
+use jail::machine::parse::{Mount, memberships, mounts};
 
 /// The counters of the second and of the first generation.
 const SECOND: &str = "cpu.stat";
@@ -28,8 +29,7 @@ impl CpuCounter {
     /// sandbox's alone.
     pub(crate) fn of_process(pid: u32, wanted: impl Fn(&str) -> bool) -> Option<Self> {
         let groups = fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
-        let mountinfo = fs::read_to_string("/proc/self/mountinfo").ok()?;
-        let places = places(&groups, &mountinfo, wanted);
+        let places = places(&groups, hierarchies(), wanted);
         Self::among(places.iter().map(PathBuf::as_path))
     }
 
@@ -45,9 +45,21 @@ impl CpuCounter {
     }
 }
 
+/// Where control groups are mounted. Read once: a launch must not wait for a long list of mounts.
+fn hierarchies() -> &'static [Mount] {
+    static MOUNTED: OnceLock<Vec<Mount>> = OnceLock::new();
+    let read = || of_groups(&fs::read_to_string("/proc/self/mountinfo").unwrap_or_default());
+    MOUNTED.get_or_init(read)
+}
+
+fn of_groups(mountinfo: &str) -> Vec<Mount> {
+    let mut mounts = mounts(mountinfo);
+    mounts.retain(|mount| ["cgroup", "cgroup2"].contains(&&*mount.kind));
+    mounts
+}
+
 /// Where these groups are on this machine.
-fn places(groups: &str, mountinfo: &str, wanted: impl Fn(&str) -> bool) -> Vec<PathBuf> {
-    let mounts = mounts(mountinfo);
+fn places(groups: &str, mounts: &[Mount], wanted: impl Fn(&str) -> bool) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for group in memberships(groups).into_iter().filter(|group| wanted(&group.path)) {
         let mount = mounts.iter().find(|mount| match &*group.controllers {
@@ -92,7 +104,8 @@ mod tests {
         let mountinfo = "30 20 0:26 / /sys/fs/cgroup/cpu,cpuacct rw - cgroup cgroup rw,cpu,cpuacct\n\
                          31 20 0:27 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n";
         let groups = "4:cpu,cpuacct:/shoal/r/7\n3:memory:/shoal/r/7\n0::/user.slice\n";
-        let found = |wanted: &str| places(groups, mountinfo, |path| path.ends_with(wanted));
+        let found =
+            |wanted: &str| places(groups, &of_groups(mountinfo), |path| path.ends_with(wanted));
         assert_eq!(found("/shoal/r/7"), [Path::new("/sys/fs/cgroup/cpu,cpuacct/shoal/r/7")]);
         assert_eq!(found("/user.slice"), [Path::new("/sys/fs/cgroup/unified/user.slice")]);
         assert_eq!(found("/shoal/r/77"), Vec::<PathBuf>::new());
