@@ -123,7 +123,11 @@ mod tests {
     #[test]
     fn meters_add_up_what_a_key_had_and_for_how_long() {
         let (one, other) = (KeyId::from_u128(1), KeyId::from_u128(2));
-        let has = |live, memory_mb| Key { live, memory_mb, ..Key::default() };
+        let has = |live, memory_mb| {
+            let mut key = Key::default();
+            (key.live, key.memory_mb) = (live, memory_mb);
+            key
+        };
         let mut meters = Meters::default();
         meters.follow(one, has(1, 100), Mono(1_000));
         meters.follow(KeyId::NIL, has(1, 100), Mono(1_000));

@@ -71,29 +71,29 @@ mod tests {
     const ONE: KeyId = KeyId::from_u128(1);
     const TWO: KeyId = KeyId::from_u128(2);
 
-    const fn ms(ms: u64) -> Option<Duration> {
-        Some(Duration::from_millis(ms))
+    const fn ms(ms: u64) -> Duration {
+        Duration::from_millis(ms)
     }
 
     #[test]
     fn cpu_time_counts_once_and_for_the_key_that_used_it() {
         let instance = InstanceId::from_u128(7);
         let mut meter = CpuMeter::default();
-        meter.read(instance, Some(ONE), ms(9));
+        meter.read(instance, Some(ONE), Some(ms(9)));
         assert!(meter.totals().is_empty(), "it did not begin");
         // An earlier sandbox in the same group used 100 ms.
-        meter.begin(instance, ms(100));
-        meter.read(instance, None, ms(110));
+        meter.begin(instance, Some(ms(100)));
+        meter.read(instance, None, Some(ms(110)));
         for reading in [115, 112, 115] {
-            meter.read(instance, Some(ONE), ms(reading));
+            meter.read(instance, Some(ONE), Some(ms(reading)));
         }
         let total = |us| CpuTotal { us: Some(us), incomplete: false };
         assert_eq!(meter.totals()[&ONE], total(5_000));
         // The wipe belongs to no key.
-        meter.begin(instance, ms(150));
-        meter.read(instance, Some(TWO), ms(151));
+        meter.begin(instance, Some(ms(150)));
+        meter.read(instance, Some(TWO), Some(ms(151)));
         meter.end(instance);
-        meter.read(instance, Some(TWO), ms(999));
+        meter.read(instance, Some(TWO), Some(ms(999)));
         assert_eq!(meter.totals()[&TWO], total(1_000));
         assert_eq!(meter.totals()[&ONE], total(5_000));
         assert!(meter.instances().is_empty());
@@ -106,8 +106,8 @@ mod tests {
         meter.begin(instance, None);
         meter.read(instance, Some(ONE), None);
         assert_eq!(meter.totals()[&ONE], CpuTotal { us: None, incomplete: true });
-        meter.begin(instance, ms(0));
-        meter.read(instance, Some(ONE), ms(3));
+        meter.begin(instance, Some(ms(0)));
+        meter.read(instance, Some(ONE), Some(ms(3)));
         assert_eq!(meter.totals()[&ONE], CpuTotal { us: Some(3_000), incomplete: true });
     }
 }

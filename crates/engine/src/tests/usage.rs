@@ -34,7 +34,7 @@ async fn node() -> Node {
 #[tokio::test(start_paused = true)]
 async fn usage_is_counted_from_hand_out_to_return() {
     let node = node().await;
-    tokio::time::sleep(Duration::from_secs(60)).await;
+    tokio::time::sleep(Duration::from_mins(1)).await;
     let lease = node.checkout(ALICE).await.unwrap().keep();
     for _ in 0..3 {
         node.run(ALICE, lease.sandbox, "echo hi").await.unwrap();
