@@ -90,7 +90,7 @@ def counted(test, server, meter):
         test.saw("this machine cannot read processor times")
     else:
         # Forks of `date` take some of it, and other programs of the machine take the processor away.
-        about(test, "its processor time", now["cpu_seconds"], 0.2, most * 4)
+        about(test, "its processor time", now["cpu_seconds"], 0.05, most * 4)
     time.sleep(3)
     again = meter.read(server, "while nothing lives")
     same = again["sandbox_seconds"] == now["sandbox_seconds"]
