@@ -54,7 +54,7 @@ async fn usage_is_shown_to_its_key_and_survives_restarts() {
     stage.call("GET", unknown, Value::Null).await.problem("not_found");
     for wrong in ["?since=now", "?key=x", "?key="] {
         let path = format!("/v1/usage{wrong}");
-        stage.call("GET", &path, Value::Null).await.problem("invalid_argument");
+        stage.call("GET", &path, Value::Null).await.problem("bad_request");
     }
     // A revoked key keeps its usage.
     let revoked = format!("/v1/keys/{id}");
