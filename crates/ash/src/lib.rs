@@ -35,6 +35,7 @@ mod startup;
 mod turn_frames;
 mod turn_history;
 mod uploads;
+mod usage;
 mod workspace;
 
 use std::sync::Arc;
@@ -77,6 +78,7 @@ pub fn router(web: &web::app::App, settings: &AshSettings) -> Router {
     files::routes(&mut routes);
     workspace::routes(&mut routes);
     keys::routes(&mut routes);
+    usage::routes(&mut routes);
     startup::size_pool_soon(&app);
     let other = || routes.front("/compat/ash/other", Needs::Public);
     let (fallback, wrong_method) = (no_route.layer(other()), no_route.layer(other()));

@@ -43,6 +43,7 @@ mod session;
 mod terminal;
 mod transport;
 mod turns;
+mod usage;
 mod web_socket;
 
 // An unboxed future is compiled again in every crate that awaits it. Public functions are boxed,

@@ -23,6 +23,7 @@ use crate::journal_health::JournalHealth;
 use crate::keep_alive_observers::Observers;
 use crate::keys::Keyring;
 use crate::lanes::Lanes;
+use crate::metering::Metering;
 use crate::metrics::Metrics;
 use crate::mounts::Mounts;
 use crate::named_documents::NamedDocuments;
@@ -62,6 +63,7 @@ pub(crate) struct Core {
     pub(crate) seed_holders: SeedHolders,
     pub(crate) scan_interval_ms: u64,
     pub(crate) metrics: Metrics,
+    pub(crate) metering: Metering,
     pub(crate) keyring: Keyring,
     pub(crate) journal_health: JournalHealth,
     /// Why the configured templates could not be put in place after a start without space on the
@@ -142,6 +144,7 @@ pub(crate) struct Parts {
     pub(crate) disk: Disk,
     pub(crate) scan_interval_ms: u64,
     pub(crate) keyring: Keyring,
+    pub(crate) metering: Metering,
     pub(crate) last_event: u64,
     pub(crate) process_logs: Option<Arc<LogDirectory>>,
     pub(crate) max_processes: usize,
@@ -175,6 +178,7 @@ impl Core {
             seed_holders: SeedHolders::default(),
             scan_interval_ms: parts.scan_interval_ms,
             metrics: Metrics::default(),
+            metering: parts.metering,
             keyring: parts.keyring,
             journal_health: JournalHealth::default(),
             templates_failed: OnceLock::new(),

@@ -157,7 +157,7 @@ pub(crate) async fn measure_sleeping(core: Arc<Core>) {
 }
 
 /// The size of saved files, on disk or in an archive; zero if they are gone.
-async fn saved_bytes(core: &Arc<Core>, id: WorkspaceId) -> u64 {
+pub(crate) async fn saved_bytes(core: &Arc<Core>, id: WorkspaceId) -> u64 {
     if let Some(workspaces) = core.disk.workspaces.clone().filter(|all| all.has(id)) {
         let enough = Size::of_bytes(u64::MAX);
         return match usage(core, &workspaces, id, enough, Urgency::None).await {

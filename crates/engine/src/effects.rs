@@ -13,7 +13,7 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, timeout_at};
 
 use crate::core::Core;
-use crate::{processes, turns, workspace_persistence};
+use crate::{metering, processes, turns, workspace_persistence};
 
 /// Carries out an effect.
 pub(crate) async fn carry_out(core: &Arc<Core>, effect: Effect, give_up: &Notify) -> Outcome {
@@ -161,7 +161,9 @@ async fn act(core: &Arc<Core>, effect: &Effect, give_up: &Notify) -> Result<(), 
             Ok(find(core, *instance)?.thaw().await?)
         }
         Action::Kill { instance, workspace } => {
+            metering::use_ends(core, *instance);
             core.runtimes.kill(*instance).await?;
+            metering::end(core, *instance);
             core.harnesses.forget(*instance);
             // A workspace in memory is gone by now.
             match workspace {
@@ -173,7 +175,10 @@ async fn act(core: &Arc<Core>, effect: &Effect, give_up: &Notify) -> Result<(), 
         Action::Wipe { instance } => {
             // The next user must not read what this harness wrote.
             core.harnesses.forget(*instance);
-            Ok(find(core, *instance)?.wipe().await?)
+            metering::use_ends(core, *instance);
+            find(core, *instance)?.wipe().await?;
+            metering::begin(core, *instance);
+            Ok(())
         }
         Action::Prove { instance } => Ok(find(core, *instance)?.prove().await?),
         Action::KillProcess { process, .. } => {
@@ -234,6 +239,7 @@ async fn launch(core: &Core, launch: &Launch) -> Result<(), EffectError> {
         let ready = core.harnesses.prewarm(core, sandbox, template).await;
         ready.map_err(HarnessError::into_runtime_error)?;
     }
+    metering::begin(core, launch.instance);
     Ok(())
 }
 

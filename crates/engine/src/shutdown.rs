@@ -10,9 +10,8 @@ use model::{ErrorCode, Refusal};
 use runtime::Runtime;
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::Engine;
-use crate::boxed;
 use crate::core::unavailable;
+use crate::{Engine, boxed, metering};
 
 /// How long the removal may take when no work runs any more.
 const END_PATIENCE: Duration = Duration::from_secs(30);
@@ -82,6 +81,10 @@ impl Engine {
         };
         if timeout(stored_patience, stored).await.is_err() {
             tracing::warn!("the last changes of some processes were not stored in time");
+        }
+        // All sandboxes have ended; a store that cannot be written gets no second chance.
+        if timeout(stored_patience, metering::measure(core, Duration::ZERO)).await.is_err() {
+            tracing::warn!("the last usage of keys was not stored in time");
         }
         core.halt();
         match timeout(END_PATIENCE, core.store.close()).await {

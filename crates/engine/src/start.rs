@@ -23,6 +23,7 @@ use crate::boxed;
 use crate::clock::{Clock, WallClock};
 use crate::core::{Core, Parts, unavailable};
 use crate::keys::Keyring;
+use crate::metering::Metering;
 use crate::mounts::Mounts;
 use crate::processes::{LogDirectory, ProcessLogs};
 use crate::roots::Roots;
@@ -30,8 +31,8 @@ use crate::runtimes::Runtimes;
 use crate::templates::log_placement;
 use crate::workspace_disk::Disk;
 use crate::{
-    Engine, clock, commit, deaths, disk_usage, image_pins, lost_found, named_sessions, processes,
-    scale_file, seed_archives, timer,
+    Engine, clock, commit, deaths, disk_usage, image_pins, lost_found, metering, named_sessions,
+    processes, scale_file, seed_archives, timer,
 };
 
 /// How long interrupted removals of pools may take.
@@ -154,6 +155,7 @@ impl Engine {
         let wanted = config.node.templates.clone();
         let loaded = store.load().await?;
         let keyring = Keyring::new(store.keys().await?, config.role_limits.clone());
+        let used = store.usage().await?;
         let watched = WatchedRuntimes::begin(&runtimes).await?;
         let disk = disk_of(&mut config, &runtimes);
         let clock = Clock::new(config.wall);
@@ -175,6 +177,7 @@ impl Engine {
             tracing::info!(processes, "processes of the run before were marked as ended");
         }
         let names = named_sessions::left_over(&*store).await?;
+        let metering = Metering::new(used, clock.now().mono);
         let boot = Boot::new(config.node, random()?, clock.now());
         let (kernel, recovery) = Kernel::restore(boot, loaded.journal, &watched.alive);
         let core = Arc::new(Core::new(Parts {
@@ -188,6 +191,7 @@ impl Engine {
             disk,
             scan_interval_ms,
             keyring,
+            metering,
             last_event: loaded.last_event,
             process_logs,
             max_processes,
@@ -287,6 +291,7 @@ fn keep_running(core: &Arc<Core>, strays: Strays, lost_found_keep: Option<Durati
     core.keep_running(disk_usage::watch_free(Arc::clone(core)));
     core.keep_running(disk_usage::measure(Arc::clone(core)));
     core.keep_running(disk_usage::measure_sleeping(Arc::clone(core)));
+    core.keep_running(metering::run(Arc::clone(core)));
     match strays {
         Strays::Remove => core.keep_running(seed_archives::run(Arc::clone(core))),
         Strays::Leave => {}

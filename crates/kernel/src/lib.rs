@@ -43,6 +43,7 @@ mod keys;
 mod launch;
 mod lease;
 mod lru_lists;
+mod metering;
 mod minter;
 mod pause;
 mod pending_removals;
@@ -114,6 +115,8 @@ pub use crate::flaw::Flaw;
 use crate::flaws::Flaws;
 use crate::journal::Marks;
 use crate::keys::Keys;
+use crate::metering::Meters;
+pub use crate::metering::{KeyTime, StoredFiles};
 use crate::minter::Minter;
 use crate::pending_removals::PendingRemovals;
 use crate::pools::Pools;
@@ -225,6 +228,7 @@ pub struct Kernel {
     tombstones: Tombstones,
 
     keys: Keys,
+    meters: Meters,
     admission: Admission,
     tiers: Tiers,
     counts: Counts,
@@ -257,6 +261,7 @@ impl Kernel {
             requests: Requests::default(),
             tombstones: Tombstones::new(remembered),
             keys: Keys::default(),
+            meters: Meters::default(),
             admission: Admission::default(),
             tiers: Tiers::default(),
             counts: Counts::default(),

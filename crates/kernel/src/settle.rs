@@ -72,6 +72,9 @@ impl Kernel {
         }
         self.keys.count(old.key, |key| key.has_no_longer(old, memory_mb));
         self.keys.count(new.key, |key| key.has(new, memory_mb));
+        for key in [old.key, new.key] {
+            self.meters.follow(key, self.keys.of(key), self.now.mono);
+        }
     }
 
     /// A sandbox was used just now: it moves to the end of its LRU list.

@@ -27,6 +27,7 @@ pub mod template;
 mod template_validation;
 pub mod time;
 pub mod turn;
+pub mod usage;
 pub mod why;
 
 pub use claim::{ClaimSettings, NetworkPolicy};
@@ -51,3 +52,4 @@ pub use state::{SandboxState, SandboxStatus, SessionStatus};
 pub use template::{PoolSettings, Template};
 pub use time::{MachineClocks, Mono, Now, RunClock, Wall};
 pub use turn::{TurnChange, TurnEnd, TurnPiece, TurnRecord, TurnStart};
+pub use usage::UsageRecord;

@@ -3,6 +3,7 @@
 //! notices.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use guest_protocol::message::{Entry, Port};
@@ -133,6 +134,13 @@ pub trait Sandbox: Send + Sync {
     /// Proves, from outside, that nothing of an earlier use is left, and that the guest answers.
     async fn prove(&self) -> Result<(), RuntimeError> {
         Err(cannot("prove"))
+    }
+
+    /// The processor time of its programs, and of sandboxes that had its control group before it:
+    /// only the difference of two readings says something. None if this machine does not count it,
+    /// or if the sandbox has exited. It must not wait.
+    fn cpu_time(&self) -> Option<Duration> {
+        None
     }
 
     /// The id of its container, where it has one.

@@ -10,7 +10,7 @@ use crate::output::Color;
 use crate::{
     attach, backup, clean, completions, config, cp, create, doctor, events, exec, file_search,
     forward, image, key, mcp, pools, process, ps, restore, rm, run, serve, session, stats, status,
-    templates, why,
+    templates, usage, why,
 };
 
 /// Sandboxes for programs you do not trust, in a millisecond.
@@ -89,6 +89,8 @@ pub(crate) enum Verb {
     Stats(stats::Arguments),
     /// Make, list and revoke keys
     Key(Box<key::Arguments>),
+    /// Show what keys have used since they exist
+    Usage(usage::Arguments),
     /// Speak the Model Context Protocol: the server, or one sandbox, as tools for models
     Mcp(mcp::Arguments),
     /// Check whether this machine can run sandboxes, and say how to get what is missing

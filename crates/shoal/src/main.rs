@@ -33,6 +33,7 @@ mod stats;
 mod status;
 mod table;
 mod templates;
+mod usage;
 mod why;
 mod workspace_placement;
 
@@ -81,6 +82,7 @@ fn dispatch(cli: Cli, output: &Output) -> Result<ExitCode, Failure> {
         Verb::Events(arguments) => events::main(&arguments, output),
         Verb::Stats(arguments) => stats::main(&arguments, output),
         Verb::Key(arguments) => key::main(*arguments, output),
+        Verb::Usage(arguments) => usage::main(arguments, output),
         Verb::Mcp(arguments) => mcp::main(&arguments),
         Verb::Doctor(arguments) => doctor::main(&arguments, output),
         Verb::Backup(arguments) => backup::main(&arguments, output),

@@ -11,7 +11,7 @@ use model::turn::{TurnChange, TurnPiece, TurnRecord};
 use model::why::Ended;
 use model::{
     Document, DocumentChange, KeyId, KeyRecord, ProcessId, SandboxId, SeedId, SessionId,
-    StoredEvent, TurnId, WorkspaceId,
+    StoredEvent, TurnId, UsageRecord, WorkspaceId,
 };
 
 use crate::error::{StoreError, StoreErrorCode};
@@ -43,6 +43,13 @@ pub trait Store: Send + Sync {
 
     /// Stores a key, in place of the one with the same id if there is one.
     async fn put_key(&self, key: &KeyRecord) -> Result<(), StoreError>;
+
+    /// What keys have used, in the order of their ids. A revoked key keeps its own.
+    async fn usage(&self) -> Result<Vec<UsageRecord>, StoreError>;
+
+    /// Stores the totals of keys, in place of those before: all of them or none. A repeated call
+    /// changes nothing.
+    async fn put_usage(&self, totals: &[UsageRecord]) -> Result<(), StoreError>;
 
     /// Documents, in the order of their kinds, keys and names.
     async fn documents(&self, query: &DocumentQuery) -> Result<Vec<Document>, StoreError>;

@@ -84,6 +84,8 @@ pub(crate) fn schemas() -> Schemas {
     wire::KeyLimitsChange,
     wire::KeyUsed,
     model::KeyLimits,
+    wire::UsageList,
+    wire::Usage,
     wire::Health,
     wire::MemoryLimits,
     wire::Stats,

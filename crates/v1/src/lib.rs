@@ -41,6 +41,7 @@ mod terminals;
 mod turn_stream;
 mod turns;
 mod uploads;
+mod usage;
 mod use_routes;
 mod view;
 mod watches;
@@ -83,6 +84,7 @@ pub fn routes() -> Vec<Route> {
         pools::routes(),
         events::routes(),
         keys::routes(),
+        usage::routes(),
         node::routes(),
         backup::routes(),
         docs::routes(),

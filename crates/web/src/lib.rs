@@ -46,6 +46,7 @@ pub mod state_loss;
 pub mod stream;
 pub mod subprotocol;
 pub mod tunnel;
+mod usage_metrics;
 pub mod use_target;
 pub mod utf8_chunks;
 pub mod ws_keepalive;

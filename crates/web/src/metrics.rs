@@ -15,6 +15,8 @@ use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
 
+use crate::usage_metrics::UsageTotals;
+
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct ByOutcome {
     route: &'static str,
@@ -51,6 +53,7 @@ impl Metrics {
         registry.register("shoal_http_request_seconds", help, seconds.clone());
         engine.metrics().register(&mut registry);
         registry.register_collector(Box::new(Gauges(engine.clone())));
+        registry.register_collector(Box::new(UsageTotals(engine.clone())));
         Self { registry, requests, seconds }
     }
 

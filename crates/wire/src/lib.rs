@@ -25,6 +25,7 @@ pub mod sandbox;
 pub mod session;
 mod time;
 pub mod turn;
+pub mod usage;
 pub mod why;
 
 pub use bytes::{Base64Error, from_base64, to_base64};
@@ -63,4 +64,5 @@ pub use turn::{
     Turn, TurnAnswer, TurnEnded, TurnError, TurnEvent, TurnEventList, TurnList, TurnOutput,
     TurnRequest, WhenBusy,
 };
+pub use usage::{Usage, UsageList};
 pub use why::{Candidate, Eviction, Why, WhyAlive, WhyEnded};

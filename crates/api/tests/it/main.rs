@@ -29,3 +29,4 @@ mod sessions;
 mod stage;
 mod terminals;
 mod turns;
+mod usage;

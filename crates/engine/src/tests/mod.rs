@@ -23,5 +23,6 @@ mod roots;
 mod session_names;
 mod sessions;
 mod uploads;
+mod usage;
 mod workspace_disk;
 mod workspace_persistence;

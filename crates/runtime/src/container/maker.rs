@@ -3,6 +3,7 @@
 //! middle, unless the maker says that they may be. Every wait in a maker has a deadline.
 
 use std::os::fd::OwnedFd;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use guest_protocol::message::ExitStatus;
@@ -53,6 +54,11 @@ pub(crate) trait Maker: Send + Sync + 'static {
     /// Whether the Linux kernel killed something in it for want of memory since the last call. It
     /// must not wait: each program that ends by a kill leads to a call.
     fn memory_ran_out(&self, instance: InstanceId) -> bool;
+
+    /// The processor time of its control group; none if that cannot be read here. It must not wait.
+    fn cpu_time(&self, _instance: InstanceId) -> Option<Duration> {
+        None
+    }
 
     /// How its first process exited. Called once the connection is broken and before the container
     /// is removed. It must be quick, because callers wait for the reason.

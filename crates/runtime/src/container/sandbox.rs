@@ -4,6 +4,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use model::{ClaimSettings, InstanceId, WorkspaceId};
@@ -108,6 +109,11 @@ impl<M: Maker> Sandbox for ContainerSandbox<M> {
 
     fn container_id(&self) -> Option<String> {
         Some(self.container_id.clone())
+    }
+
+    fn cpu_time(&self) -> Option<Duration> {
+        let time = self.shared.maker.cpu_time(self.spec.instance);
+        time.filter(|_| self.instance.reason().is_none())
     }
 
     async fn claim(

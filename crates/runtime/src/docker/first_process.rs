@@ -5,10 +5,13 @@
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use jail::groups::kills_in;
 use jail::machine::parse::{memberships, mounts};
 use rustix::fs::{Mode, OFlags, ResolveFlags, fstat, openat2, stat};
+
+use crate::groups::CpuCounter;
 
 /// The files that count kills for want of memory, of the second and of the first generation.
 const COUNTERS: [&str; 2] = ["memory.events", "memory.oom_control"];
@@ -20,6 +23,8 @@ pub(super) struct FirstProcess {
     /// The control group that bounds its memory, if it can be seen.
     memory: Option<PathBuf>,
     kills_seen: AtomicU64,
+    /// The counter of its processor time, if it can be seen.
+    cpu: Option<CpuCounter>,
 }
 
 impl FirstProcess {
@@ -32,7 +37,8 @@ impl FirstProcess {
         }
         let mountinfo = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
         let memory = memory_group(&groups, &mountinfo).filter(|path| path.is_dir());
-        Some(Self { pid, memory, kills_seen: AtomicU64::new(0) })
+        let cpu = CpuCounter::of_process(pid, |path| path.contains(container));
+        Some(Self { pid, memory, kills_seen: AtomicU64::new(0), cpu })
     }
 
     /// Whether it shares the host's network, as far as that is visible.
@@ -72,6 +78,11 @@ impl FirstProcess {
         let texts = COUNTERS.iter().map(|file| fs::read_to_string(directory.join(file)));
         let now = texts.flatten().find_map(|text| kills_in(&text))?;
         Some(self.kills_seen.fetch_max(now, Ordering::SeqCst) < now)
+    }
+
+    /// The processor time of its container.
+    pub(super) fn cpu_time(&self) -> Option<Duration> {
+        self.cpu.as_ref()?.read()
     }
 
     /// Whether any kill for want of memory was seen.
@@ -142,8 +153,12 @@ mod tests {
 
     #[test]
     fn first_process_files_are_compared_by_inode() {
-        let ourselves =
-            FirstProcess { pid: std::process::id(), memory: None, kills_seen: AtomicU64::new(0) };
+        let ourselves = FirstProcess {
+            pid: std::process::id(),
+            memory: None,
+            kills_seen: AtomicU64::new(0),
+            cpu: None,
+        };
         for (place, ours, expected) in [
             ("/usr", "/usr", Some(true)),
             ("/usr/", "/usr/../usr", Some(true)),

@@ -85,6 +85,11 @@ impl Instance {
         })
     }
 
+    /// The processor time of its container, if it can be seen.
+    pub(super) fn cpu_time(&self) -> Option<Duration> {
+        self.first_process.get()?.cpu_time()
+    }
+
     /// Whether its first process exited for want of memory, if the engine reports that memory ran
     /// out at some time.
     pub(super) fn ended_for_want_of_memory(&self) -> bool {

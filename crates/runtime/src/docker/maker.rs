@@ -306,6 +306,10 @@ impl Maker for DockerMaker {
         self.shared.instances.get(instance).is_some_and(|one| one.memory_ran_out())
     }
 
+    fn cpu_time(&self, instance: InstanceId) -> Option<Duration> {
+        self.shared.instances.get(instance)?.cpu_time()
+    }
+
     async fn end(&self, instance: InstanceId) -> ContainerExit {
         let container = self.shared.names.container(instance);
         let known = self.shared.instances.get(instance);

@@ -1,8 +1,10 @@
 //! One instance from its launch to its exit: its process, its control groups, and how it exited.
 //! Its connection is elsewhere.
 
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use guest_protocol::launcher::CgroupPaths;
@@ -11,7 +13,7 @@ use tokio::sync::Notify;
 
 use super::launcher_client::Launched;
 use crate::deaths::Died;
-use crate::groups::{Freezer, KillCounter};
+use crate::groups::{CpuCounter, Freezer, KillCounter};
 use crate::guest_link::Surroundings;
 use crate::inside::ScaleNote;
 use crate::scale::ScaleBoard;
@@ -32,6 +34,10 @@ struct InstanceProcess {
     pid: u32,
     freezer: Option<Freezer>,
     kills: Option<KillCounter>,
+    /// The end of the path of its groups, in every hierarchy.
+    group: Option<String>,
+    /// Found when it is first read.
+    cpu: OnceLock<Option<CpuCounter>>,
 }
 
 impl Instance {
@@ -50,8 +56,10 @@ impl Instance {
     pub(super) fn launched(&self, launched: Launched) {
         let Launched { pid, cgroup: CgroupPaths { freezer, memory, out_of_memory_kills } } =
             launched;
+        let group = freezer.as_deref().or(memory.as_deref()).and_then(group_of);
         let kills = memory.map(|directory| KillCounter::new(directory, out_of_memory_kills));
-        let process = InstanceProcess { pid, freezer: freezer.map(Freezer::new), kills };
+        let freezer = freezer.map(Freezer::new);
+        let process = InstanceProcess { pid, freezer, kills, group, cpu: OnceLock::new() };
         // The launcher answers each launch once.
         let _ = self.process.set(process);
     }
@@ -64,6 +72,18 @@ impl Instance {
     /// Its freezer, if this machine has one.
     pub(super) fn freezer(&self) -> Option<&Freezer> {
         self.process.get()?.freezer.as_ref()
+    }
+
+    /// What its group counted of processor time, if it still has that group.
+    pub(super) fn cpu_time(&self) -> Option<Duration> {
+        let process = self.process.get()?;
+        let find = || {
+            let group = process.group.as_deref()?;
+            CpuCounter::of_process(process.pid, |path| path.ends_with(group))
+        };
+        let time = process.cpu.get_or_init(find).as_ref()?.read()?;
+        // The group serves the next sandbox as soon as this one has exited.
+        self.died().is_none().then_some(time)
     }
 
     /// Called before this server freezes its group.
@@ -94,6 +114,14 @@ impl Instance {
         }
         self.exited.notify_waiters();
     }
+}
+
+/// The end of the path of a group that only one sandbox of one run has: `/shoal/RUN/SLOT`.
+fn group_of(path: &str) -> Option<String> {
+    let path = Path::new(path);
+    let run = path.parent()?;
+    let name = |path: &Path| Some(path.file_name()?.to_str()?.to_owned());
+    Some(format!("/{}/{}/{}", name(run.parent()?)?, name(run)?, name(path)?))
 }
 
 #[async_trait]

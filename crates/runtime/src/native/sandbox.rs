@@ -3,6 +3,7 @@
 
 use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use jail::plan::WORKSPACE;
@@ -40,6 +41,10 @@ impl Sandbox for NativeSandbox {
 
     fn ended(&self) -> Option<Died> {
         self.instance.died()
+    }
+
+    fn cpu_time(&self) -> Option<Duration> {
+        self.instance.cpu_time()
     }
 
     async fn claim(

@@ -22,7 +22,7 @@ use super::run_directory::{Bundle, RunDirectory};
 use super::{OciConfig, Program, blocking};
 use crate::container::{ContainerExit, MadeContainer, Maker};
 use crate::error::{RuntimeError, RuntimeErrorCode};
-use crate::groups::{Freezer, KillCounter};
+use crate::groups::{CpuCounter, Freezer, KillCounter};
 use crate::leftovers::Leftovers;
 use crate::spec::{Capabilities, LaunchSpec, Reaped};
 
@@ -51,6 +51,7 @@ pub(super) struct KnownContainer {
     _root: Arc<PreparedRoot>,
     freezer: Option<Arc<Freezer>>,
     kills: Option<KillCounter>,
+    cpu: Option<CpuCounter>,
 }
 
 impl OciMaker {
@@ -140,7 +141,8 @@ impl OciMaker {
     async fn make_one(&self, spec: &LaunchSpec) -> Result<MadeContainer, RuntimeError> {
         let instance = spec.instance;
         let root = self.roots.prepared(&spec.root).await?;
-        let kept = KnownContainer { _root: Arc::clone(&root), freezer: None, kills: None };
+        let kept =
+            KnownContainer { _root: Arc::clone(&root), freezer: None, kills: None, cpu: None };
         self.known().insert(instance, kept);
         let bundle = self.run_directory.bundle(instance);
         self.lay_out(&bundle, spec).await?;
@@ -159,6 +161,7 @@ impl OciMaker {
         .await?;
         if let Some(known) = self.known().get_mut(&instance) {
             known.freezer = freezes(&groups).map(|group| Arc::new(Freezer::new(group)));
+            known.cpu = CpuCounter::among(groups.iter().map(PathBuf::as_path));
             known.kills = counts_kills(&groups).map(|group| KillCounter::new(group, 0));
         }
         let seen = self.program.shares_our_kernel();
@@ -255,6 +258,11 @@ impl Maker for OciMaker {
         let known = self.known();
         let kills = known.get(&instance).and_then(|known| known.kills.as_ref());
         kills.is_some_and(KillCounter::has_grown)
+    }
+
+    fn cpu_time(&self, instance: InstanceId) -> Option<Duration> {
+        let counter = self.known().get(&instance)?.cpu.clone()?;
+        counter.read()
     }
 
     async fn end(&self, instance: InstanceId) -> ContainerExit {

@@ -11,6 +11,7 @@ mod random;
 mod records;
 mod tombstones;
 mod turns;
+mod usage;
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -89,6 +90,7 @@ cases! {
         process_output_is_stored_beside_its_record processes_that_run_are_never_deleted
         processes_above_the_count_limit_are_deleted processes_above_the_byte_limit_are_deleted
         processes_that_are_too_old_are_deleted processes_may_be_committed_again;
+    usage: usage_is_put_replaced_and_kept usage_survives_a_crash;
     cancellation: dropped_commits_are_whole_or_absent dropped_commits_never_come_later;
     [often] random_batches_agree_with_the_model;
 }
@@ -153,6 +155,7 @@ macro_rules! conformance_tests {
             process_output_is_stored_beside_its_record processes_that_run_are_never_deleted
             processes_above_the_count_limit_are_deleted processes_above_the_byte_limit_are_deleted
         processes_that_are_too_old_are_deleted processes_may_be_committed_again
+            usage_is_put_replaced_and_kept usage_survives_a_crash
             dropped_commits_are_whole_or_absent dropped_commits_never_come_later
             random_batches_agree_with_the_model
         }

@@ -13,7 +13,7 @@ use async_trait::async_trait;
 use model::process::ProcessRecord;
 use model::turn::{TurnPiece, TurnRecord};
 use model::why::Ended;
-use model::{Document, DocumentChange, KeyId, KeyRecord, SandboxId, SeedId, TurnId};
+use model::{Document, DocumentChange, KeyId, KeyRecord, SandboxId, SeedId, TurnId, UsageRecord};
 use tokio::sync::watch;
 
 use self::faults::{Faults, Gate};
@@ -144,6 +144,15 @@ impl Store for MemoryStore {
 
     async fn put_key(&self, key: &KeyRecord) -> Result<(), StoreError> {
         self.open()?.keys.insert(key.id, key.clone());
+        Ok(())
+    }
+
+    async fn usage(&self) -> Result<Vec<UsageRecord>, StoreError> {
+        Ok(self.open()?.usage.values().copied().collect())
+    }
+
+    async fn put_usage(&self, totals: &[UsageRecord]) -> Result<(), StoreError> {
+        self.open()?.usage.extend(totals.iter().map(|one| (one.key, *one)));
         Ok(())
     }
 

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use model::record::JournalEntry;
 use model::why::Ended;
-use model::{Document, DocumentChange, KeyId, KeyRecord, Records, StoredEvent};
+use model::{Document, DocumentChange, KeyId, KeyRecord, Records, StoredEvent, UsageRecord};
 
 use super::processes::Processes;
 use super::turns::Turns;
@@ -23,6 +23,7 @@ pub(super) struct StoredState {
     /// Those of the last batch that had some.
     last_ends: Vec<Ended>,
     pub(super) keys: BTreeMap<KeyId, KeyRecord>,
+    pub(super) usage: BTreeMap<KeyId, UsageRecord>,
     /// By kind, key and name.
     pub(super) documents: BTreeMap<(String, KeyId, String), Document>,
     pub(super) turns: Turns,
@@ -40,6 +41,7 @@ impl StoredState {
             last_event: 0,
             last_ends: Vec::new(),
             keys: BTreeMap::new(),
+            usage: BTreeMap::new(),
             documents: BTreeMap::new(),
             turns: Turns::new(retention),
             processes: Processes::new(retention),

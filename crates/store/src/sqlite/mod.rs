@@ -31,6 +31,7 @@ mod slots;
 mod tables;
 mod turn_pages;
 mod turns;
+mod usage;
 mod writer;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -45,7 +46,9 @@ use model::process::ProcessRecord;
 use model::record::Journal;
 use model::turn::{TurnPiece, TurnRecord};
 use model::why::Ended;
-use model::{Document, KeyId, KeyRecord, SandboxId, SeedId, SessionId, TurnId, WorkspaceId};
+use model::{
+    Document, KeyId, KeyRecord, SandboxId, SeedId, SessionId, TurnId, UsageRecord, WorkspaceId,
+};
 use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
@@ -292,6 +295,20 @@ impl Store for SqliteStore {
         let key = key.clone();
         self.write(move |shared, writer| {
             writer.put_key(&key, PATIENCE)?;
+            shared.bell.ring(0);
+            Ok(())
+        })
+        .await
+    }
+
+    async fn usage(&self) -> Result<Vec<UsageRecord>, StoreError> {
+        self.read(|reader| usage::all(reader.conn())).await
+    }
+
+    async fn put_usage(&self, totals: &[UsageRecord]) -> Result<(), StoreError> {
+        let rows = usage::prepared(totals)?;
+        self.write(move |shared, writer| {
+            writer.transact(PATIENCE, |writer| usage::put(writer.conn(), &rows))?;
             shared.bell.ring(0);
             Ok(())
         })

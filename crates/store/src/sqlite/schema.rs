@@ -19,8 +19,17 @@
 use super::migrate::{Migration, Then};
 
 /// All versions, from an empty file to the present one.
-pub(super) const MIGRATIONS: &[Migration] =
-    &[RECORDS_AND_EVENTS, TURNS, DOCUMENTS, TURNS_BY_KEY, IDENTITY, PROCESSES, SEALED, PROGRESS];
+pub(super) const MIGRATIONS: &[Migration] = &[
+    RECORDS_AND_EVENTS,
+    TURNS,
+    DOCUMENTS,
+    TURNS_BY_KEY,
+    IDENTITY,
+    PROCESSES,
+    SEALED,
+    PROGRESS,
+    USAGE,
+];
 
 /// The version since which a database has an identity.
 pub(super) const WITH_IDENTITY: u32 = IDENTITY.version;
@@ -178,6 +187,15 @@ const PROGRESS: Migration = Migration {
     sql: "
         CREATE TABLE progress (sequence INTEGER NOT NULL) STRICT;
         INSERT INTO progress (sequence) VALUES (0);
+    ",
+    then: Then::Nothing,
+};
+
+/// What each key has used, as totals.
+const USAGE: Migration = Migration {
+    version: 9,
+    sql: "
+        CREATE TABLE usage (key BLOB PRIMARY KEY, record TEXT NOT NULL) STRICT, WITHOUT ROWID;
     ",
     then: Then::Nothing,
 };

@@ -118,6 +118,14 @@ mod other_thread_only {
             self.0.put_key(key).await
         }
 
+        async fn usage(&self) -> Result<Vec<UsageRecord>, StoreError> {
+            self.0.usage().await
+        }
+
+        async fn put_usage(&self, totals: &[UsageRecord]) -> Result<(), StoreError> {
+            self.0.put_usage(totals).await
+        }
+
         async fn documents(&self, query: &DocumentQuery) -> Result<Vec<Document>, StoreError> {
             self.0.documents(query).await
         }
