@@ -133,6 +133,7 @@ async fn peace(seed: u64, store: Arc<MemoryStore>, accepted: &Accepted) {
                     input: r#""echo on""#.into(),
                     when_busy: WhenBusy::Refuse,
                     turn: None,
+                    wait_ms: None,
                 };
                 let started = node.engine.start_turn(ALICE, view.id, asked).await;
                 let started = started.unwrap_or_else(|refusal| panic!("seed {seed}: {refusal}"));
@@ -218,6 +219,7 @@ async fn talk(
         input: serde_json::to_string(script).unwrap().into(),
         when_busy: dice.pick(&[WhenBusy::Refuse, WhenBusy::Queue]),
         turn: None,
+        wait_ms: None,
     };
     let starting = node.engine.start_turn(ALICE, session, asked);
     if dice.below(8) == 0 {

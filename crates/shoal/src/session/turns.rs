@@ -84,7 +84,7 @@ fn request(said: &SendArgs) -> Result<TurnRequest, Failure> {
         Value::String(text)
     };
     let when_busy = said.queue.then_some(WhenBusy::Queue);
-    Ok(TurnRequest { input, when_busy, id: None })
+    Ok(TurnRequest { input, when_busy, id: None, wait_ms: None })
 }
 
 fn read_message() -> Result<String, Failure> {
