@@ -475,8 +475,10 @@ impl State {
             Some(Attached::Name(_)) | None => {}
         }
         self.names.follow(&journal, &mut documents);
+        for index in 0..published.len() {
+            known.apply(&mut turns, at, &published[index..], &self.kernel);
+        }
         for one in published {
-            known.apply(&mut turns, at, &one.event, &self.kernel);
             let number = self.next_event;
             self.next_event += 1;
             events.push(StoredEvent { number, at, tenant: one.tenant, event: one.event });

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use kernel::{DeathCause, Event};
-use runtime::Deaths;
+use runtime::{Deaths, LostGuests};
 
 use crate::core::Core;
 
@@ -14,5 +14,12 @@ pub(crate) async fn run(core: Arc<Core>, mut deaths: Deaths) {
         // The cause says that memory ran out; the exit of the first process adds nothing to it.
         let detail = (!died.out_of_memory).then(|| died.cause().into());
         core.notify(Event::InstanceDied { instance: died.instance, cause, detail });
+    }
+}
+
+/// Reports the lost guests of one runtime for as long as the runtime does.
+pub(crate) async fn run_lost_guests(core: Arc<Core>, mut lost: LostGuests) {
+    while let Some(instance) = lost.next().await {
+        core.notify(Event::GuestLost { instance });
     }
 }

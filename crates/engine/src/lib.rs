@@ -101,7 +101,7 @@ pub use crate::sessions::{
 };
 pub use crate::start::{EngineConfig, StartError, Started, Strays};
 pub use crate::state_loss::collect_losses;
-pub use crate::templates::Put;
+pub use crate::templates::{Put, check_settings_of_template};
 pub use crate::transitions::{TransitionPage, TransitionQuery, TransitionWatch};
 pub use crate::turns::{TurnFollow, turn_error};
 pub use crate::uploads::{UPLOAD_PARTS_MAX, Upload, UploadError, UploadPart, UploadPartWriter};

@@ -28,12 +28,20 @@ impl Mounts {
         if template.mounts.is_empty() {
             return Ok(());
         }
+        let (known, template) = (self.clone(), template.clone());
+        in_background(move || known.check_blocking(&template)).await?
+    }
+
+    /// The same; blocks.
+    pub(crate) fn check_blocking(&self, template: &Template) -> Result<(), Refusal> {
+        if template.mounts.is_empty() {
+            return Ok(());
+        }
         if self.roots.is_empty() {
             let cause = "mounts: this server mounts nothing of the host; see mounts.roots";
             return Err(Refusal::new(ErrorCode::Unsupported, cause));
         }
-        let (known, runtime, mounts) = (self.clone(), template.runtime, template.mounts.clone());
-        let found = in_background(move || known.find(runtime, &mounts)).await?;
+        let found = self.find(template.runtime, &template.mounts);
         found.map(|_| ()).map_err(|cause| Refusal::new(ErrorCode::TemplateInvalid, cause))
     }
 

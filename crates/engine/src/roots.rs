@@ -11,6 +11,19 @@ use model::{ErrorCode, ImageId, Refusal};
 use runtime::{Root, RuntimeError, RuntimeErrorCode};
 use tasks::spawn_blocking;
 
+/// Refuses a directory that is not beneath one of these. Blocks.
+pub(crate) fn check_directory(directories: &[PathBuf], wanted: &str) -> Result<(), Refusal> {
+    if directories.is_empty() {
+        let cause = "root: this server serves no directories; see native.directories";
+        return Err(Refusal::new(ErrorCode::Unsupported, cause));
+    }
+    if directories.iter().any(|above| images::is_directory_beneath(above, wanted)) {
+        return Ok(());
+    }
+    let cause = format!("root: no directory {wanted:?} exists beneath native.directories");
+    Err(Refusal::new(ErrorCode::TemplateInvalid, cause))
+}
+
 /// Where root filesystems are found besides the host's own.
 #[derive(Debug, Clone, Default)]
 pub struct Roots {
@@ -31,20 +44,9 @@ impl Roots {
         match root {
             RootFs::Host => Ok(None),
             RootFs::Directory(name) => {
-                if self.directories.is_empty() {
-                    let cause = "root: this server serves no directories; see native.directories";
-                    return Err(Refusal::new(ErrorCode::Unsupported, cause));
-                }
                 let (directories, wanted) = (self.directories.clone(), name.clone());
-                let found = in_background(move || {
-                    directories.iter().any(|above| images::is_directory_beneath(above, &wanted))
-                });
-                if found.await? {
-                    return Ok(None);
-                }
-                let cause =
-                    format!("root: no directory {name:?} exists beneath native.directories");
-                Err(Refusal::new(ErrorCode::TemplateInvalid, cause))
+                in_background(move || check_directory(&directories, &wanted)).await??;
+                Ok(None)
             }
             RootFs::Image(_) if has_images(runtime) && self.images.is_none() => Ok(None),
             RootFs::Image(name) => {

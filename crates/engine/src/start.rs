@@ -14,7 +14,7 @@ use model::template::RuntimeTraits;
 use model::{
     ErrorCode, InstanceId, NodeConfig, Refusal, RoleLimits, Template, TemplateName, WorkspaceId,
 };
-use runtime::{Deaths, Reaped, RuntimeError, ScaleNotes};
+use runtime::{Deaths, LostGuests, Reaped, RuntimeError, ScaleNotes};
 use store::{Store, StoreError};
 use tokio::time::{Instant, sleep};
 use workspaces::{Archives, LostFound, Seeds, Workspaces};
@@ -213,6 +213,9 @@ impl Engine {
         for deaths in watched.deaths {
             core.keep_running(deaths::run(Arc::clone(&core), deaths));
         }
+        for lost in watched.lost_guests {
+            core.keep_running(deaths::run_lost_guests(Arc::clone(&core), lost));
+        }
         for notes in watched.scale_notes {
             core.keep_running(scale_file::run(Arc::clone(&core), notes));
         }
@@ -234,6 +237,7 @@ struct WatchedRuntimes {
     reaped: Vec<Reaped>,
     alive: Vec<InstanceId>,
     deaths: Vec<Deaths>,
+    lost_guests: Vec<LostGuests>,
     scale_notes: Vec<ScaleNotes>,
 }
 
@@ -244,10 +248,12 @@ impl WatchedRuntimes {
             reaped: Vec::new(),
             alive: Vec::new(),
             deaths: Vec::new(),
+            lost_guests: Vec::new(),
             scale_notes: Vec::new(),
         };
         for runtime in runtimes.iter() {
             watched.deaths.push(runtime.events());
+            watched.lost_guests.push(runtime.lost_guests());
             watched.scale_notes.push(runtime.scale_notes());
             watched.reaped.push(runtime.reap_orphans().await?);
             watched.alive.extend(runtime.list().await?);

@@ -1,13 +1,16 @@
 //! Templates: accepted only if this node has what they ask for.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use kernel::{Event, Kernel};
-use model::template::{RuntimeTraits, WorkspaceKind, WorkspaceLimit};
+use model::template::{RootFs, RuntimeTraits, WorkspaceKind, WorkspaceLimit};
 use model::{ErrorCode, NetworkPolicy, Placed, Refusal, Template, TemplateName};
 use runtime::Runtime;
 
 use crate::boxed;
+use crate::mounts::Mounts;
+use crate::roots::check_directory;
 use crate::{Engine, image_pins};
 
 /// The most templates.
@@ -139,6 +142,21 @@ fn refused_by(runtime: &dyn Runtime, template: &Template) -> Option<String> {
         return Some(format!("workspace.aliases: {kind} gives the workspace one name only"));
     }
     capabilities.refuses(&template.limits).or_else(|| runtime.refuses(template))
+}
+
+/// Refuses what no node with these mounts and directories could serve, whatever its runtimes are:
+/// the part of [`Engine::put_template`] that needs no node. Blocks.
+pub fn check_settings_of_template(
+    template: &Template,
+    mounts: &Mounts,
+    directories: &[PathBuf],
+) -> Result<(), Refusal> {
+    refuse_unserved(template)?;
+    mounts.check_blocking(template)?;
+    match &template.root {
+        RootFs::Directory(name) => check_directory(directories, name),
+        RootFs::Host | RootFs::Image(_) => Ok(()),
+    }
 }
 
 /// A setting that would be ignored is refused.

@@ -127,7 +127,10 @@ impl Kernel {
                 let cause = format!("all {} slots of the pool are taken", known.slots());
                 Refusal::new(ErrorCode::CapacityExhausted, cause).retry_after(1_000)
             }
-            CheckoutPolicy::Wait | CheckoutPolicy::FailFast if known.waiters() >= max_waiters => {
+            CheckoutPolicy::Wait | CheckoutPolicy::FailFast
+                if known.waiters_without_launch() >= max_waiters
+                    && !self.can_launch_for_next(pool) =>
+            {
                 if self.displace_in_pool_queue(pool, key) {
                     return Ok(());
                 }
@@ -138,6 +141,16 @@ impl Kernel {
         };
         self.pools[pool].counters.refused += 1;
         Err(refusal)
+    }
+
+    /// Whether a sandbox can be launched at once for one more caller: a slot and a place are free
+    /// beside those for the callers before it.
+    fn can_launch_for_next(&self, pool: PoolIx) -> bool {
+        let known = &self.pools[pool];
+        let launches = known.expecting().saturating_sub(known.coming());
+        known.free_slots().min(self.launches_allowed(pool)) > launches
+            && !self.admission.has_applicants()
+            && self.has_room_for(known.template.limits.memory_mb.into())
     }
 
     /// Puts a checkout into the queue, and launches a sandbox for it if there is a slot.

@@ -84,7 +84,11 @@ impl Kernel {
         };
         match live {
             Some(entry) => {
-                let after = self.after_leaving(entry);
+                let after = match (self.after_leaving(entry), kind) {
+                    // An abort replaces the sandbox: its id is not valid again.
+                    (AfterEnd::Cold, ControlKind::Abort { .. }) => AfterEnd::Renamed,
+                    (after, _) => after,
+                };
                 self.end(entry, cause, after, firmness);
             }
             None => self.leave_finished(session),

@@ -7,7 +7,7 @@ use model::{EffectId, EndCause, Generation, InstanceId, Mono, SandboxId};
 
 use crate::Kernel;
 use crate::effect::{Action, Effect};
-use crate::entry::{EntryIx, EntryOwner, Op, OpKind};
+use crate::entry::{EntryIx, EntryOwner, Op, OpKind, Phase};
 use crate::event::{DeathCause, Failure, FailureKind, Outcome};
 
 impl Kernel {
@@ -81,6 +81,23 @@ impl Kernel {
             OpKind::AwaitSource => self.copy_from_source(entry),
             OpKind::Copy => self.copy_ended(entry, outcome),
             OpKind::Archive => self.archive_ended(entry, &outcome),
+        }
+    }
+
+    /// A sandbox without a guest must not be handed out. The users of one that is in use learn of
+    /// its end from its death, which has the cause.
+    pub(crate) fn guest_lost(&mut self, instance: InstanceId) {
+        let Some(entry) = self.entries.by_instance(instance) else { return };
+        match self.entries[entry].phase() {
+            Phase::Launching
+            | Phase::Idle
+            | Phase::Claiming(_)
+            | Phase::Wiping
+            | Phase::Proving => {
+                self.died(entry, EndCause::Crash, Some("its guest ended".into()));
+            }
+            Phase::InUse => self.entries[entry].clean.guest_lost(),
+            Phase::Cold | Phase::Killing => {}
         }
     }
 

@@ -293,6 +293,11 @@ pub enum Event {
         /// How it died, as far as the runtime knows.
         detail: Option<Arc<str>>,
     },
+    /// The guest of an instance is gone. The death of the instance comes later, with its cause.
+    GuestLost {
+        /// Which.
+        instance: InstanceId,
+    },
     /// The workspace of a sandbox was measured.
     WorkspaceMeasured {
         /// Of which.
@@ -375,6 +380,7 @@ impl Event {
             | Self::KeyLimitsSet { .. }
             | Self::ClientGone { .. }
             | Self::InstanceDied { .. }
+            | Self::GuestLost { .. }
             | Self::WorkspaceMeasured { .. }
             | Self::DiskMeasured { .. }
             | Self::FilesMeasured { .. }

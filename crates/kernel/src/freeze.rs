@@ -128,6 +128,10 @@ impl Kernel {
     }
 
     pub(crate) fn thaw_ended(&mut self, entry: EntryIx, outcome: Outcome) {
+        if self.entries[entry].phase() == Phase::Wiping {
+            self.thawed_for_wipe(entry, &outcome);
+            return;
+        }
         let detail = match outcome {
             Outcome::Done => {
                 // A thaw does not prove that the sandbox answers.

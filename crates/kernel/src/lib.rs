@@ -381,6 +381,7 @@ impl Kernel {
             Event::InstanceDied { instance, cause, detail } => {
                 self.instance_died(instance, cause, detail);
             }
+            Event::GuestLost { instance } => self.guest_lost(instance),
             Event::WorkspaceMeasured { instance, measured } => {
                 self.workspace_measured(instance, measured);
             }

@@ -91,6 +91,12 @@ impl Pool {
         self.queue.len() as u32
     }
 
+    /// Waiters beyond the launches in progress. A launch that is in progress needs no other
+    /// caller's sandbox, so `max_waiters` does not count those that it is for.
+    pub(crate) fn waiters_without_launch(&self) -> u32 {
+        self.waiters().saturating_sub(self.occupied.launching())
+    }
+
     /// Callers that a sandbox should be coming to. Callers that will be refused for a failed launch
     /// do not count.
     pub(crate) fn expecting(&self) -> u32 {
@@ -131,6 +137,7 @@ impl Pool {
             slots: self.slots(),
             pool_size: self.template.pool.pool_size,
             max_overflow: self.template.pool.max_overflow,
+            acquire_min_remaining_ttl_ms: self.template.pool.acquire_margin_ms(),
             counters: self.counters,
         }
     }

@@ -47,8 +47,12 @@ impl Kernel {
                 let sandbox = &mut self.entries[entry];
                 sandbox.take(Step::Wipe);
                 sandbox.ops.cancel_save();
-                let action = Action::Wipe { instance: sandbox.instance };
-                self.begin(entry, OpKind::Wipe, self.config.deadlines.wipe_ms, action);
+                // The guest takes part in its wipe, so it must run.
+                if sandbox.frozen == Frozen::No {
+                    self.wipe(entry);
+                } else {
+                    self.thaw(entry);
+                }
                 self.mark(entry);
                 self.settle(entry);
             }
@@ -69,8 +73,8 @@ impl Kernel {
         if !std::sync::Arc::ptr_eq(&sandbox.template, &known.template) {
             return Fate::End(EndCause::TemplateReplaced);
         }
-        let busy = !sandbox.ops.is_free() || sandbox.frozen != Frozen::No;
-        let untouched = !sandbox.clean.is_touched() && !busy;
+        let busy = !sandbox.ops.is_free();
+        let untouched = !sandbox.clean.is_touched() && !busy && sandbox.frozen == Frozen::No;
         if untouched || self.flaws.skips_wipe() {
             return Fate::Keep;
         }
@@ -89,6 +93,24 @@ impl Kernel {
             Recycle::Wipe if known.occupied.slots() > known.slots() => Fate::End(EndCause::Surplus),
             Recycle::Wipe => Fate::Wipe,
         }
+    }
+
+    fn wipe(&mut self, entry: EntryIx) {
+        let action = Action::Wipe { instance: self.entries[entry].instance };
+        self.begin(entry, OpKind::Wipe, self.config.deadlines.wipe_ms, action);
+    }
+
+    /// A returned sandbox was thawed for its wipe.
+    pub(crate) fn thawed_for_wipe(&mut self, entry: EntryIx, outcome: &Outcome) {
+        if *outcome == Outcome::Done {
+            self.entries[entry].frozen = Frozen::No;
+            self.wipe(entry);
+            return;
+        }
+        if let Some(pool) = self.entries[entry].slot {
+            self.pools[pool].counters.retired += 1;
+        }
+        self.end(entry, EndCause::NotClean, AfterEnd::Gone, Firmness::Now);
     }
 
     pub(crate) fn wipe_ended(&mut self, entry: EntryIx, outcome: &Outcome) {

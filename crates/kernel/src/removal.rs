@@ -19,6 +19,7 @@ impl Kernel {
     /// The instance of a sandbox is gone.
     pub(crate) fn removed(&mut self, entry: EntryIx) {
         self.announce_end(entry);
+        self.publish_waiting_end(entry);
         let sandbox = &mut self.entries[entry];
         let termination = sandbox.termination.take().expect("what was removed had a cause");
         sandbox.process_gone();
@@ -26,7 +27,7 @@ impl Kernel {
         if self.entries[entry].is_live() {
             self.release_live(entry);
         }
-        let died = termination.after == AfterEnd::Renamed;
+        let is_renamed = termination.after == AfterEnd::Renamed;
         if self.loses_files(entry, termination.after) {
             self.lose_files(entry, termination.cause.reason());
         }
@@ -51,7 +52,7 @@ impl Kernel {
                 );
             }
             AfterEnd::Cold | AfterEnd::Renamed => {
-                if died {
+                if is_renamed {
                     self.rename(entry, termination.cause, termination.detail.clone());
                 } else {
                     self.write_ended(

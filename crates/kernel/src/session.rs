@@ -50,6 +50,8 @@ pub(crate) struct Session {
     /// Requests that want its sandbox.
     pub(crate) wanting: Vec<RequestIx>,
     pub(crate) turn: Option<Turn>,
+    /// A turn that is over, and whose end is published after the end of its sandbox.
+    pub(crate) unpublished_end: Option<UnpublishedEnd>,
     pub(crate) queued: VecDeque<Queued>,
     /// The operation in progress.
     pub(crate) control: Option<Control>,
@@ -74,6 +76,13 @@ pub(crate) struct Turn {
     pub(crate) deadline: Mono,
     /// The answer to the request that waits for it to start.
     pub(crate) ready: Option<SessionReady>,
+}
+
+/// A turn that is over, and how it ended.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct UnpublishedEnd {
+    pub(crate) turn: TurnId,
+    pub(crate) outcome: TurnOutcome,
 }
 
 /// A turn that waits for those before it.
@@ -138,6 +147,7 @@ impl Session {
             told_id: None,
             wanting: Vec::new(),
             turn: None,
+            unpublished_end: None,
             queued: VecDeque::new(),
             control: None,
             created_at,
@@ -178,6 +188,10 @@ impl Session {
     }
 
     pub(crate) fn record(&self, sandbox: Option<SandboxId>) -> SessionRecord {
+        // A restart publishes the end of each of them.
+        let mut unended = (self.unpublished_end.iter().map(|end| end.turn))
+            .chain(self.turn.iter().map(|turn| turn.id))
+            .chain(self.queued.iter().map(|queued| queued.turn));
         SessionRecord {
             id: self.id,
             tenant: self.settings.tenant,
@@ -193,8 +207,8 @@ impl Session {
             lost_generation: self.lost_generation,
             files: self.shelved.map(|shelved| shelved.files),
             told_id: self.told_id,
-            turn: self.turn.as_ref().map(|turn| turn.id),
-            queued: self.queued.iter().map(|queued| queued.turn).collect(),
+            turn: unended.next(),
+            queued: unended.collect(),
             created_at: self.created_at,
             last_active_at: self.last_active_at,
         }

@@ -232,6 +232,9 @@ impl Kernel {
         for req in std::mem::take(&mut self.sessions[session].wanting) {
             self.answer(req, Err(refusal.clone()));
         }
+        if let Some(end) = self.sessions[session].unpublished_end.take() {
+            self.publish_turn_ended(session, end.turn, end.outcome);
+        }
         self.drop_queued_turns(session);
         self.drop_turn(session, &refusal);
         let mut known = self.sessions.remove(session);

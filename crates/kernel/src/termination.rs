@@ -99,6 +99,7 @@ impl Kernel {
         if sandbox.termination.take().is_none() {
             return;
         }
+        self.publish_waiting_end(entry);
         self.mark(entry);
         self.recompute_demand(entry);
         self.arm_freeze_and_sweep(entry);
@@ -162,7 +163,9 @@ impl Kernel {
             self.removed(entry);
             return;
         }
-        // The instance may still exist, so its place stays taken and the kernel tries again.
+        // The instance may still exist, so its place stays taken and the kernel tries again. That
+        // may take long.
+        self.publish_waiting_end(entry);
         let backoff = &self.config.backoff;
         let sandbox = &mut self.entries[entry];
         let termination = sandbox.termination.as_mut().expect("what is being killed has a cause");

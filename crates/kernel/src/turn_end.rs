@@ -6,10 +6,10 @@ use model::{EndCause, ErrorCode, Mono, Refusal, SessionId, TerminatedReason, Tur
 
 use crate::Kernel;
 use crate::effect::Action;
-use crate::entry::{AfterEnd, EntryIx, Firmness, OpKind, Phase};
+use crate::entry::{AfterEnd, EntryIx, Firmness, OpKind, Phase, Readiness};
 use crate::event::Outcome;
 use crate::removal::interrupted_use_refusal;
-use crate::session::{SessionIx, Stage, Turn};
+use crate::session::{ControlKind, SessionIx, Stage, Turn, UnpublishedEnd};
 
 impl Kernel {
     /// The harness reports that a turn ended.
@@ -46,7 +46,12 @@ impl Kernel {
         let Some(turn) = known.turn.take() else { return };
         let binding = turn.stage == Stage::Binding;
         known.last_active_at = self.now.wall;
-        self.publish_turn_ended(session, turn.id, outcome);
+        if !binding && self.ends_with_sandbox(session, outcome) {
+            let end = UnpublishedEnd { turn: turn.id, outcome };
+            self.sessions[session].unpublished_end = Some(end);
+        } else {
+            self.publish_turn_ended(session, turn.id, outcome);
+        }
         self.forget_turn_client(turn.client);
         if let Some(req) = turn.request {
             let refusal = refusal.cloned().unwrap_or_else(|| {
@@ -69,6 +74,41 @@ impl Kernel {
         }
         self.continue_control(session);
         self.start_next_turn(session);
+    }
+
+    /// Whether the sandbox of a turn that is over ends too. The turn's followers must hear of that
+    /// before the end of the turn, which is the last they hear.
+    fn ends_with_sandbox(&self, session: SessionIx, outcome: TurnOutcome) -> bool {
+        let known = &self.sessions[session];
+        let Some(entry) = known.entry else { return false };
+        let sandbox = &self.entries[entry];
+        // A server that stops may be gone before the sandbox is.
+        if outcome == TurnOutcome::Interrupted || sandbox.ready != Readiness::Ready {
+            return false;
+        }
+        let is_left = match known.control.as_ref().map(|control| control.kind) {
+            Some(
+                ControlKind::Abort { keep_sandbox: false, .. }
+                | ControlKind::Stop
+                | ControlKind::End,
+            ) => true,
+            Some(
+                ControlKind::Abort { keep_sandbox: true, .. }
+                | ControlKind::Pause
+                | ControlKind::Fork,
+            )
+            | None => false,
+        };
+        sandbox.is_live() && (is_left || sandbox.termination.is_some())
+    }
+
+    /// Publishes the end of a turn that waited for the end of its sandbox: the sandbox is gone, or
+    /// stays, or cannot be removed for now.
+    pub(crate) fn publish_waiting_end(&mut self, entry: EntryIx) {
+        let Some(session) = self.entries[entry].session() else { return };
+        let Some(end) = self.sessions[session].unpublished_end.take() else { return };
+        self.publish_turn_ended(session, end.turn, end.outcome);
+        self.mark_session(session);
     }
 
     /// Drops the turn of a session that is removed.
@@ -129,7 +169,19 @@ impl Kernel {
                     | TurnOutcome::DiskLimit
                     | TurnOutcome::NotStarted => EndCause::TurnFailed,
                 };
-                self.end(entry, cause, AfterEnd::Cold, Firmness::Firm);
+                let after = match decided {
+                    // Who aborted it does not meet this sandbox again.
+                    TurnOutcome::Aborted => AfterEnd::Renamed,
+                    TurnOutcome::TimedOut
+                    | TurnOutcome::Interrupted
+                    | TurnOutcome::Completed
+                    | TurnOutcome::Failed
+                    | TurnOutcome::SandboxCrashed
+                    | TurnOutcome::Oom
+                    | TurnOutcome::DiskLimit
+                    | TurnOutcome::NotStarted => AfterEnd::Cold,
+                };
+                self.end(entry, cause, after, Firmness::Firm);
             }
         }
         self.finish_turn(session, decided, None);

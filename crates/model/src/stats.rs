@@ -57,6 +57,10 @@ pub struct PoolStats {
     pub pool_size: u32,
     /// How many more may exist while in use.
     pub max_overflow: u32,
+    /// The time that a sandbox must have left to live to be handed out: the template's
+    /// `acquire_min_remaining_ttl_ms`, or what it means if the template leaves it open.
+    #[serde(default)]
+    pub acquire_min_remaining_ttl_ms: u64,
     /// Its counters.
     pub counters: PoolCounters,
 }

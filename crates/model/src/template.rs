@@ -276,7 +276,8 @@ pub struct PoolSettings {
     pub max_uses: u32,
     /// How long a lease lasts unless it says otherwise.
     pub lease_ttl_ms: u64,
-    /// How many callers may wait at once.
+    /// How many callers may wait at once for a sandbox that others have. A caller for which a
+    /// sandbox is launched does not count.
     pub max_waiters: u32,
     /// How many sandboxes a second the refill may start.
     pub refill_per_s: u32,

@@ -18,6 +18,7 @@ use crate::error::{RuntimeError, RuntimeErrorCode};
 use crate::exec::{ExecSpec, Process};
 use crate::files::{Duplex, FileReader, FileWriter, Page};
 use crate::inside::{FileWatch, FindQuery, Found, SearchQuery, Searched, Socket, WatchQuery};
+use crate::lost_guests::LostGuests;
 use crate::scale::ScaleNotes;
 use crate::spec::{Capabilities, LaunchSpec, Reaped};
 
@@ -66,6 +67,12 @@ pub trait Runtime: Send + Sync {
     /// The deaths of sandboxes from now on: exactly one for each that was launched, however it
     /// exited, reported when nothing of it is left.
     fn events(&self) -> Deaths;
+
+    /// The sandboxes whose guests are lost although no caller killed them, from now on. Their
+    /// deaths follow, when nothing of them is left.
+    fn lost_guests(&self) -> LostGuests {
+        LostGuests::none()
+    }
 
     /// What programs write to the scale files of sandboxes, from now on.
     fn scale_notes(&self) -> ScaleNotes {

@@ -39,8 +39,9 @@ pub struct LauncherExit {
 }
 
 impl fmt::Display for LauncherExit {
+    /// Without the process id, which is the host's: callers see this. The log has it.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "its launcher (pid {}) ", self.pid)?;
+        f.write_str("its launcher ")?;
         match self.status {
             Some(ExitStatus::Signal(signal)) => write!(f, "was killed by signal {signal}"),
             Some(ExitStatus::Code(code)) => write!(f, "ended with exit code {code}"),

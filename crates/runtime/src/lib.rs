@@ -22,6 +22,7 @@ mod groups;
 pub mod guest_link;
 pub mod inside;
 pub mod leftovers;
+mod lost_guests;
 pub mod native;
 pub mod oci;
 pub mod output_room;
@@ -42,5 +43,6 @@ pub use inside::{
     ChangeKind, Changes, FileChange, FileWatch, FindQuery, Found, FoundEntry, ScaleNote,
     SearchQuery, Searched, Socket, TextMatch, WatchQuery,
 };
+pub use lost_guests::LostGuests;
 pub use scale::ScaleNotes;
 pub use spec::{Capabilities, LaunchSpec, Reaped, Root, Users, WorkspaceSource};

@@ -57,7 +57,7 @@ impl Coverage {
     }
 }
 
-const EVENT_NAMES: [&str; 42] = [
+const EVENT_NAMES: [&str; 43] = [
     "template_put",
     "pool_resized",
     "pool_drained",
@@ -100,6 +100,7 @@ const EVENT_NAMES: [&str; 42] = [
     "read_ended",
     "processes_read",
     "key_limits_set",
+    "guest_lost",
 ];
 
 /// The place of an event's kind in the counts.
@@ -147,6 +148,7 @@ pub const fn event_kind(event: &Event) -> usize {
         Event::ReadEnded { .. } => 39,
         Event::ProcessesRead { .. } => 40,
         Event::KeyLimitsSet { .. } => 41,
+        Event::GuestLost { .. } => 42,
     }
 }
 

@@ -31,6 +31,9 @@ impl World {
         self.trace.note(self.step, self.now, || format!("{instance:?} dies: {cause:?}"));
         self.runtime.die(instance);
         self.programs_lost(instance);
+        if known_after_ms > 0 && self.choices.below(2) == 1 {
+            self.plan(known_after_ms / 2, Item::GuestLost { instance });
+        }
         self.plan(known_after_ms, Item::Death { instance, cause });
     }
 

@@ -148,6 +148,8 @@ pub(crate) struct Instance {
     pub died: bool,
     /// Whether the kernel heard of that.
     pub death_reported: bool,
+    /// Whether the kernel heard that its guest is gone.
+    pub guest_lost: bool,
     /// Whether some effect on it did not end well.
     pub troubled: bool,
     /// Whether the kernel heard that it takes too much of the disk.

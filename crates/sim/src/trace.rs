@@ -76,6 +76,7 @@ pub(crate) fn event_line(event: &Event) -> String {
         | Event::FilesMeasured { .. }
         | Event::LossReported { .. }
         | Event::InstanceDied { .. }
+        | Event::GuestLost { .. }
         | Event::WorkspaceMeasured { .. }
         | Event::DiskMeasured { .. }
         | Event::EffectEnded { .. }

@@ -145,6 +145,7 @@ async fn list(State(app): State<App>, NoQuery: NoQuery) -> Result<Response, Refu
     let effective = all.iter().map(|template| EffectiveTemplate {
         template: template.name.clone(),
         workspace: app.engine.placed(template).ok(),
+        acquire_min_remaining_ttl_ms: template.pool.acquire_margin_ms(),
     });
     let effective = effective.collect();
     let templates = all.iter().map(|template| (**template).clone()).collect();

@@ -102,6 +102,11 @@ struct ByStatus {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ByHit {
+    hit: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct ByPool {
     template: String,
     what: &'static str,
@@ -166,6 +171,13 @@ impl Gauges {
         for (status, count) in self.0.sessions_by_status() {
             let by = ByStatus { status: status.as_str() };
             ConstGauge::new(i64::from(count)).encode(sessions.encode_family(&by)?)?;
+        }
+        let stats = self.0.stats();
+        let help = "Resumes of sessions: warm ones found the sandbox alive, cold ones launched one";
+        let mut resumes =
+            encoder.encode_descriptor("shoal_session_resumes", help, None, MetricType::Counter)?;
+        for (hit, count) in [("warm", stats.resume_warm_hits), ("cold", stats.resume_cold_hits)] {
+            ConstCounter::new(count).encode(resumes.encode_family(&ByHit { hit })?)?;
         }
         let help = "Sessions that lost files because a setting of the server allowed it";
         let given_up =

@@ -24,6 +24,9 @@ pub struct EffectiveTemplate {
     /// Where the files of its workspaces are; absent if the node cannot satisfy the template.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workspace: Option<Placed>,
+    /// The time that a sandbox must have left to live to be handed out.
+    #[serde(default)]
+    pub acquire_min_remaining_ttl_ms: u64,
 }
 
 /// All pools, in the order of their templates' names.

@@ -10,7 +10,7 @@ use runtime::fake::{Fault, Operation};
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
-use crate::conversation_client::{active, outcome, output, rest, until};
+use crate::conversation_client::{Piece, active, outcome, output, rest, until};
 use crate::stage::{Plan, Stage, request, template, text};
 
 fn plan(change: impl FnOnce(&mut NodeConfig)) -> Plan {
@@ -90,7 +90,12 @@ async fn acceptance_14_an_abort_and_three_messages_make_one_replacement() {
     let aborted = stage.act(&id, "abort", json!({"keep_sandbox": false})).await.expect(200);
     assert_eq!(aborted["sandbox_kept"], false);
     assert_eq!(aborted["session"]["sandbox_status"], "disconnected", "{aborted}");
-    assert_eq!(outcome(&rest(&mut running).await), "aborted");
+    let told = rest(&mut running).await;
+    assert_eq!(outcome(&told), "aborted");
+    assert_terminated_last(&told, &before["sandbox_id"], "user_abort");
+    let old = format!("/v1/sandboxes/{}", text(&before["sandbox_id"]));
+    let gone = stage.get(&old).await.problem("sandbox_gone");
+    assert_eq!(gone["session_id"], json!(id), "{gone}");
     let mut seen = Vec::new();
     for _ in 0..3 {
         let told = stage.talk(&id, "echo on").await;
@@ -111,6 +116,31 @@ async fn acceptance_14_an_abort_and_three_messages_make_one_replacement() {
         .iter()
         .filter(|event| event["cause"] != "reconnected" && event["cause"] != "created");
     assert_eq!(new.count(), 1, "{active:?}");
+}
+
+/// The last pieces of a turn are the end of its sandbox and its own end.
+#[track_caller]
+fn assert_terminated_last(told: &[Piece], sandbox: &Value, reason: &str) {
+    let [.., (_, first, terminated), (_, last, _)] = told else { panic!("{told:?}") };
+    assert_eq!((&**first, &**last), ("sandbox_terminated", "turn_ended"), "{told:?}");
+    assert_eq!((&terminated["sandbox_id"], &terminated["reason"]), (sandbox, &json!(reason)));
+}
+
+#[tokio::test]
+async fn a_turn_whose_sandbox_dies_hears_of_that_before_its_own_end() {
+    let stage = Stage::start().await;
+    let id = stage.session().await;
+    let before = stage.shown(&id).await;
+    let mut running = stage.say(&id, json!({"input": "echo begun; sleep 1000"})).await;
+    until(&mut running, "output").await;
+    let turn = text(&stage.shown(&id).await["turn"]);
+    let sandbox = text(&before["sandbox_id"]).parse().unwrap();
+    let view = stage.engine.sandbox(admin(&stage), sandbox).unwrap();
+    stage.runtime.crash(view.instance.unwrap(), false);
+    let told = rest(&mut running).await;
+    assert_eq!(outcome(&told), "sandbox_crashed");
+    assert_terminated_last(&told, &before["sandbox_id"], "crash");
+    assert_terminated_last(&stage.follow(&id, &turn, 0).await, &before["sandbox_id"], "crash");
 }
 
 #[tokio::test]

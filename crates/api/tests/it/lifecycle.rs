@@ -111,6 +111,16 @@ async fn templates_are_made_replaced_read_and_removed() {
     stage.call("PUT", "/v1/templates/three", wanted.clone()).await.expect(201);
     let names = stage.get("/v1/templates").await.expect(200);
     assert_eq!(names["templates"].as_array().unwrap().len(), 3);
+    // What the template leaves open has a value all the same.
+    let margin = "acquire_min_remaining_ttl_ms";
+    assert_eq!(wanted["pool"][margin], Value::Null);
+    let pool = stage.get("/v1/pools/three").await.expect(200);
+    let expected = template("three").pool.acquire_margin_ms();
+    assert!(expected > 0);
+    assert_eq!(pool[margin], json!(expected));
+    assert!(
+        names["effective"].as_array().unwrap().iter().all(|one| one[margin] == json!(expected))
+    );
     wanted["pool"]["pool_size"] = 0.into();
     wanted["pool"]["max_overflow"] = 0.into();
     let wrong = stage.call("PUT", "/v1/templates/three", wanted).await;

@@ -257,6 +257,8 @@ async fn sessions_are_counted_by_status_and_their_sandboxes_by_state() {
     let (a, b) = (stage.session().await, stage.session().await);
     stage.talk(&a, "echo hi").await;
     stage.act(&b, "stop", Value::Null).await.expect(200);
+    stage.act(&b, "resume", Value::Null).await.expect(200);
+    stage.act(&b, "stop", Value::Null).await.expect(200);
     let health = stage.get("/health").await.expect(200);
     let stats = stage.get("/v1/stats").await.expect(200);
     assert_eq!(health["pool"], stats["pool"]);
@@ -273,6 +275,8 @@ async fn sessions_are_counted_by_status_and_their_sandboxes_by_state() {
     for line in [
         "shoal_sessions{status=\"active\"} 1",
         "shoal_sessions{status=\"stopped\"} 1",
+        "shoal_session_resumes_total{hit=\"warm\"} 0",
+        "shoal_session_resumes_total{hit=\"cold\"} 1",
         "shoal_turn_seconds_count{outcome=\"completed\"} 1",
         "shoal_turn_first_event_seconds_count 1",
     ] {

@@ -10,7 +10,7 @@ mod runner;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use kernel::Kernel;
+use kernel::{Kernel, Published};
 use model::lifecycle::{SessionChange, TurnOutcome};
 use model::{LifecycleEvent, SessionId, TurnChange, TurnEnd, TurnId, TurnPiece, TurnStart, Wall};
 use serde_json::{Value, json};
@@ -100,14 +100,15 @@ impl Turns {
         }
     }
 
-    /// Applies an event of the kernel to turns.
+    /// Applies the first of these events of the kernel to turns.
     pub(crate) fn apply(
         &self,
         news: &mut TurnUpdates,
         at: Wall,
-        event: &LifecycleEvent,
+        events: &[Published],
         kernel: &Kernel,
     ) {
+        let Some((Published { event, .. }, later)) = events.split_first() else { return };
         match event {
             LifecycleEvent::TurnStarted { turn, sandbox_id, generation, .. } => {
                 let start = TurnStart { at, sandbox: *sandbox_id, generation: *generation };
@@ -121,7 +122,9 @@ impl Turns {
             }
             LifecycleEvent::SandboxActive { session: Some(session), .. }
             | LifecycleEvent::SandboxTerminated { session: Some(session), .. } => {
-                if let Some(live) = kernel.turn_of(*session).and_then(|turn| self.live(turn)) {
+                // A turn that ends in the same decision is not in progress any more.
+                let turn = ended_later(*session, later).or_else(|| kernel.turn_of(*session));
+                if let Some(live) = turn.and_then(|turn| self.live(turn)) {
                     news.add_decided(live, at, event);
                 }
             }
@@ -216,6 +219,14 @@ impl TurnUpdates {
         let stored = Some((Arc::clone(live), seq));
         Some(Self { changes: vec![change], stored, bytes, ..Self::default() })
     }
+}
+
+/// The first turn of a session that one of these events ends.
+fn ended_later(of: SessionId, later: &[Published]) -> Option<TurnId> {
+    later.iter().find_map(|one| {
+        let LifecycleEvent::TurnEnded { session, turn, .. } = &one.event else { return None };
+        (*session == of).then_some(*turn)
+    })
 }
 
 /// An event of the kernel as a piece of a turn.

@@ -48,6 +48,11 @@ impl Cleanliness {
         self.touched = true;
     }
 
+    /// Its guest is lost: it must not go back to its pool as it is.
+    pub(crate) const fn guest_lost(&mut self) {
+        self.touched = true;
+    }
+
     /// It went back to its pool, clean.
     pub(crate) const fn cleaned(&mut self) {
         self.used = false;

@@ -3,7 +3,8 @@
 
 use model::lifecycle::TurnOutcome;
 use model::{
-    EndCause, ErrorCode, NodeConfig, RequestId, SandboxId, SandboxState, SessionId, TurnId,
+    EndCause, ErrorCode, LifecycleEvent, NodeConfig, RequestId, SandboxId, SandboxState, SessionId,
+    TurnId,
 };
 
 use super::rig::{
@@ -76,7 +77,10 @@ fn an_abort_ends_turn_and_sandbox_however_far_it_is_and_keeps_the_files() {
         } else {
             assert_eq!(rig.refused(request), ErrorCode::Aborted, "{at:?}");
         }
-        assert_eq!((rig.state(sandbox), rig.existing.len()), (SandboxState::Cold, 0));
+        let (old, _) = rig.use_of(UseTarget::Sandbox(sandbox), UseKind::Exec);
+        assert_eq!(rig.refused(old), ErrorCode::SandboxGone, "{at:?}: its id is not valid again");
+        let cold = rig.only().id;
+        assert_eq!((rig.state(cold), rig.existing.len()), (SandboxState::Cold, 0));
         let ends: Vec<u64> = rig.terminations(sandbox).into_iter().map(|(at, _)| at).collect();
         // One that had not been ready in its generation has no end to tell of.
         assert_eq!(ends, [1], "{at:?}");
@@ -85,8 +89,58 @@ fn an_abort_ends_turn_and_sandbox_however_far_it_is_and_keeps_the_files() {
         assert!(rig.launching().restore, "{at:?}");
         rig.run();
         let ready = rig.session_ready(again);
-        assert_eq!((ready.sandbox, ready.generation), (sandbox, generation.next()));
+        assert_eq!((ready.sandbox, ready.generation), (cold, generation.next()));
     }
+}
+
+#[test]
+fn a_turn_ends_after_its_sandbox_if_both_end() {
+    let ends: [fn(&mut Scene); 4] = [
+        |scene| {
+            scene.rig.abort(scene.session, false);
+        },
+        |scene| {
+            scene.rig.stop(scene.session);
+        },
+        |scene| {
+            scene.rig.end(scene.session);
+        },
+        |scene| scene.rig.dies_of(scene.sandbox, DeathCause::Oom),
+    ];
+    for (index, end) in ends.into_iter().enumerate() {
+        let mut scene = turn_at(At::Running);
+        end(&mut scene);
+        let Scene { mut rig, sandbox, turn, .. } = scene;
+        assert!(rig.turn_outcomes(turn).is_empty(), "{index}: its sandbox is not gone yet");
+        rig.run();
+        assert_eq!(rig.terminations(sandbox).len(), 1, "{index}");
+        assert_eq!(rig.turn_outcomes(turn).len(), 1, "{index}");
+        let at = |wanted: fn(&LifecycleEvent) -> bool| rig.published.iter().position(wanted);
+        let sandbox_ended = at(|one| matches!(one, LifecycleEvent::SandboxTerminated { .. }));
+        let turn_ended = at(|one| matches!(one, LifecycleEvent::TurnEnded { .. }));
+        assert!(sandbox_ended < turn_ended, "{index}: {:?}", rig.published);
+    }
+}
+
+#[test]
+fn a_turn_does_not_wait_for_a_sandbox_that_cannot_be_removed() {
+    let Scene { mut rig, sandbox, turn, .. } = turn_at(At::Running);
+    rig.dies_of(sandbox, DeathCause::Crash);
+    assert!(rig.turn_outcomes(turn).is_empty());
+    rig.finish(kill, trouble());
+    assert_eq!(rig.turn_outcomes(turn), [TurnOutcome::SandboxCrashed]);
+    assert!(rig.terminations(sandbox).is_empty());
+}
+
+#[test]
+fn the_end_of_a_turn_that_waits_for_its_sandbox_survives_a_restart() {
+    let Scene { mut rig, sandbox, session, turn, .. } = turn_at(At::Running);
+    rig.dies_of(sandbox, DeathCause::Crash);
+    let (_, next) = rig.turn(session);
+    rig.restart(&[]);
+    rig.run();
+    assert_eq!(rig.turn_outcomes(turn), [TurnOutcome::Interrupted]);
+    assert_eq!(rig.turn_outcomes(next), [TurnOutcome::Interrupted]);
 }
 
 #[test]
@@ -95,13 +149,13 @@ fn files_are_saved_before_an_abort_removes_the_sandbox() {
     let abort = rig.abort(session, false);
     assert_eq!((rig.count(stop_turn), rig.count(persist), rig.count(kill)), (1, 0, 0));
     rig.finish(stop_turn, Outcome::Done);
-    assert_eq!(rig.turn_outcomes(turn), [TurnOutcome::Aborted]);
     assert_eq!((rig.count(persist), rig.count(kill)), (1, 0));
     rig.finish(persist, Outcome::Done);
     assert_eq!((rig.count(kill), rig.terminations(sandbox)), (1, vec![]));
     assert!(rig.pending(abort));
     rig.killed();
     assert_eq!(rig.terminations(sandbox), [(1, EndCause::UserAbort)]);
+    assert_eq!(rig.turn_outcomes(turn), [TurnOutcome::Aborted]);
     assert_eq!(rig.answered(abort), aborted(turn, false));
 }
 
@@ -165,6 +219,7 @@ fn files_that_cannot_be_saved_keep_the_sandbox_and_the_answer_says_so() {
         rig.finish(stop_turn, Outcome::Done);
         rig.finish(persist, outcome);
         assert_eq!(rig.answered(abort), aborted(turn, true));
+        assert_eq!(rig.turn_outcomes(turn), [TurnOutcome::Aborted], "with its sandbox kept");
         assert_eq!((rig.count(kill), rig.state(sandbox)), (0, SandboxState::Waiting));
         assert_eq!(rig.whole_turn(session).sandbox, sandbox);
         assert!(rig.terminations(sandbox).is_empty() && rig.loss_reasons(session).is_empty());
@@ -224,8 +279,8 @@ fn a_death_during_an_abort_is_its_end() {
         let Scene { mut rig, session, sandbox, turn, .. } = turn_at(At::Running);
         let abort = rig.abort(session, keep);
         rig.dies_of(sandbox, DeathCause::Crash);
-        assert_eq!(rig.turn_outcomes(turn), [TurnOutcome::Aborted]);
         rig.run();
+        assert_eq!(rig.turn_outcomes(turn), [TurnOutcome::Aborted]);
         assert_eq!(rig.answered(abort), aborted(turn, false));
         assert_eq!(rig.terminations(sandbox), [(1, EndCause::Crash)]);
         rig.whole_turn(session);

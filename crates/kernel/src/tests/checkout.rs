@@ -150,6 +150,38 @@ fn too_many_waiters_are_refused() {
 }
 
 #[test]
+fn checkouts_that_launch_their_own_sandbox_are_no_waiters() {
+    let mut small = template(0, 3);
+    small.pool.max_waiters = 1;
+    let mut rig = Rig::with_pool(small, NATIVE);
+    let launching = [(); 3].map(|()| rig.checkout());
+    assert_eq!((rig.count(launch), rig.pool().counters.overflow), (3, 3));
+    assert!(launching.iter().all(|one| rig.pending(*one)));
+    let waiter = rig.checkout();
+    assert!(rig.pending(waiter), "no slot is left: it is the first that waits");
+    let refused = rig.checkout();
+    assert_eq!(rig.refused(refused), ErrorCode::QueueFull);
+    rig.run();
+    for one in launching {
+        assert_eq!(rig.checked_out(one).path, CheckoutPath::Overflow);
+    }
+    assert_eq!((rig.pool().counters.blocked, rig.pool().counters.refused), (1, 1));
+}
+
+#[test]
+fn checkout_that_has_a_slot_and_no_place_is_a_waiter() {
+    let mut small = template(0, 5);
+    small.pool.max_waiters = 1;
+    let config = NodeConfig { max_live: 1, ..NodeConfig::default() };
+    let mut rig = Rig::with(config, small, NATIVE);
+    rig.lease();
+    let waiter = rig.checkout();
+    let refused = rig.checkout();
+    assert!(rig.pending(waiter));
+    assert_eq!(rig.refused(refused), ErrorCode::QueueFull);
+}
+
+#[test]
 fn waiters_are_served_in_order_of_arrival() {
     let (mut rig, mut lease) = full();
     let waiters = [(); 4].map(|()| rig.checkout());

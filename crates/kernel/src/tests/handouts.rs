@@ -43,6 +43,48 @@ fn at_once(rig: &mut Rig) -> CheckedOut {
 }
 
 #[test]
+fn a_sandbox_whose_guest_is_lost_is_not_handed_out_before_its_death_is_known() {
+    let mut rig = Rig::with_pool(template(2, 0), DOCKER);
+    let (lost, left) = (rig.idle()[0].instance.unwrap(), rig.idle()[1].instance.unwrap());
+    rig.apply(Event::GuestLost { instance: lost }).unwrap();
+    assert_eq!(rig.instances(kill), [lost]);
+    assert_eq!(at_once(&mut rig).instance, left);
+    let waiter = rig.checkout();
+    rig.run();
+    assert_ne!(rig.checked_out(waiter).instance, lost, "the next one is fresh");
+}
+
+#[test]
+fn a_guest_that_is_lost_during_a_claim_costs_the_caller_nothing() {
+    let mut rig = Rig::asking(template(2, 0), DOCKER);
+    let waiter = rig.checkout();
+    let [lost] = rig.instances(claim)[..] else { panic!("one claim") };
+    rig.apply(Event::GuestLost { instance: lost }).unwrap();
+    rig.run();
+    assert_ne!(rig.checked_out(waiter).instance, lost);
+}
+
+#[test]
+fn a_lease_that_is_returned_after_its_guest_was_lost_leaves_no_idle_sandbox() {
+    let mut rig = Rig::with_pool(template(1, 0), DOCKER);
+    let lease = rig.lease();
+    rig.apply(Event::GuestLost { instance: lease.instance }).unwrap();
+    rig.give_back(lease.lease);
+    assert_eq!((rig.pool().idle, rig.instances(wipe)), (0, vec![lease.instance]));
+}
+
+#[test]
+fn a_lost_guest_of_a_lease_ends_it_with_the_cause_of_its_death() {
+    let mut rig = Rig::with_pool(template(1, 0), DOCKER);
+    let lease = rig.lease();
+    rig.apply(Event::GuestLost { instance: lease.instance }).unwrap();
+    assert_eq!(rig.count(kill), 0);
+    rig.dies_of(lease.sandbox, DeathCause::Oom);
+    rig.run();
+    assert_eq!(rig.end_cause(lease.sandbox), EndCause::Oom);
+}
+
+#[test]
 fn a_fresh_sandbox_is_handed_out_in_the_same_decision() {
     let mut rig = Rig::with_pool(template(1, 1), NATIVE);
     let idle = rig.idle().remove(0);

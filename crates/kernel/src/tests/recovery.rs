@@ -31,7 +31,7 @@ fn story(traits: RuntimeTraits) -> (Vec<LifecycleEvent>, Vec<Moment>) {
     let kept = rig.lease();
     rig.exec(kept.sandbox);
     rig.scale(kept.sandbox, 1);
-    let (talking, sandbox) = rig.session();
+    let (talking, _) = rig.session();
     rig.whole_turn(talking);
     let (_, turn) = rig.running_turn(talking);
     rig.give_back(returned.lease);
@@ -41,6 +41,7 @@ fn story(traits: RuntimeTraits) -> (Vec<LifecycleEvent>, Vec<Moment>) {
     rig.abort(talking, false);
     rig.run();
     rig.running_turn(talking);
+    let sandbox = rig.last_active(talking).sandbox;
     rig.dies_of(sandbox, DeathCause::Oom);
     rig.run();
     rig.running_turn(talking);

@@ -5,7 +5,7 @@ use model::{EndCause, ErrorCode, LeaseId, LifecycleEvent, SandboxId, SandboxStat
 
 use super::rig::{
     DOCKER, NATIVE, Rig, claim, gone, kill, launch, name, prove, refusal, secret_settings,
-    template, trouble, unsupported, wipe,
+    template, thaw, trouble, unsupported, wipe,
 };
 use crate::{CheckedOut, DeathCause, Event, Outcome, UseKind, UseTarget};
 
@@ -116,6 +116,44 @@ fn a_used_sandbox_is_wiped_and_proven_where_the_runtime_can() {
     assert_eq!(rig.end_causes(lease.sandbox), [EndCause::Returned]);
     assert_eq!(announced_leases(&rig, lease.sandbox), [Some(lease.lease)]);
     assert_eq!((rig.pool().counters.recycled, rig.pool().counters.retired), (1, 0));
+}
+
+/// A lease that was used, and whose sandbox is frozen.
+fn used_and_frozen() -> (Rig, CheckedOut) {
+    let (mut rig, lease) = used(DOCKER);
+    let frozen = rig.ask_freeze(lease.sandbox);
+    rig.run();
+    rig.answered(frozen);
+    assert!(rig.frozen(lease.sandbox));
+    (rig, lease)
+}
+
+#[test]
+fn a_frozen_sandbox_is_thawed_wiped_and_used_again() {
+    let (mut rig, lease) = used_and_frozen();
+    rig.give_back(lease.lease);
+    assert_eq!((rig.count(thaw), rig.count(wipe), rig.count(kill)), (1, 0, 0));
+    assert_eq!(use_refused(&mut rig, lease.sandbox), ErrorCode::SandboxGone);
+    rig.finish(thaw, Outcome::Done);
+    assert_eq!(rig.instances(wipe), [lease.instance]);
+    rig.run();
+    assert_eq!((rig.pool().counters.recycled, rig.pool().counters.retired), (1, 0));
+    let next = rig.lease();
+    assert_eq!(next.instance, lease.instance);
+    rig.exec(next.sandbox);
+}
+
+#[test]
+fn a_frozen_sandbox_that_cannot_be_thawed_is_not_used_again() {
+    for outcome in [trouble(), gone(), Outcome::TimedOut] {
+        let (mut rig, lease) = used_and_frozen();
+        rig.give_back(lease.lease);
+        rig.finish(thaw, outcome.clone());
+        assert_eq!(rig.instances(kill), [lease.instance], "{outcome:?}");
+        assert_eq!(rig.count(wipe), 0);
+        rig.run();
+        assert_ne!(rig.lease().instance, lease.instance);
+    }
 }
 
 #[test]
@@ -241,21 +279,20 @@ fn a_sandbox_is_retired_after_its_last_use() {
 }
 
 #[test]
-fn sandbox_returned_frozen_or_busy_is_not_reused() {
-    for traits in [NATIVE, DOCKER] {
-        for frozen in [false, true] {
-            let mut rig = Rig::with_pool(template(1, 0), traits);
-            let lease = rig.lease();
-            rig.pass(10_000);
-            if frozen {
-                rig.run();
-                assert!(rig.kernel.sandbox(lease.sandbox).unwrap().frozen);
-            }
-            rig.give_back(lease.lease);
-            assert_eq!(rig.instances(kill), [lease.instance]);
+fn sandbox_returned_frozen_or_busy_is_not_reused_as_it_is() {
+    // A frozen one that can be wiped is thawed for that.
+    for (traits, frozen) in [(NATIVE, false), (NATIVE, true), (DOCKER, false)] {
+        let mut rig = Rig::with_pool(template(1, 0), traits);
+        let lease = rig.lease();
+        rig.pass(10_000);
+        if frozen {
             rig.run();
-            assert_eq!(rig.end_cause(lease.sandbox), EndCause::Returned);
+            assert!(rig.kernel.sandbox(lease.sandbox).unwrap().frozen);
         }
+        rig.give_back(lease.lease);
+        assert_eq!(rig.instances(kill), [lease.instance]);
+        rig.run();
+        assert_eq!(rig.end_cause(lease.sandbox), EndCause::Returned);
     }
 }
 

@@ -24,6 +24,7 @@ use crate::contract::{Runtime, Sandbox};
 use crate::deaths::{DeathBoard, Deaths, Died};
 use crate::error::{RuntimeError, RuntimeErrorCode};
 use crate::guest_link::{GuestLink, LinkSettings, Surroundings};
+use crate::lost_guests::{LostGuestBoard, LostGuests};
 use crate::scale::{ScaleBoard, ScaleNotes};
 use crate::spec::{Capabilities, LaunchSpec, Reaped};
 
@@ -49,6 +50,7 @@ pub(crate) struct Containers<M: Maker> {
 pub(super) struct Shared<M: Maker> {
     pub(super) maker: Arc<M>,
     pub(super) deaths: DeathBoard,
+    lost_guests: LostGuestBoard,
     pub(super) scale: Arc<ScaleBoard>,
     link: LinkSettings,
     /// Wipes and proves containers, where that is possible.
@@ -86,6 +88,7 @@ impl<M: Maker> Containers<M> {
         let shared = Arc::new(Shared {
             maker: Arc::new(maker),
             deaths: DeathBoard::default(),
+            lost_guests: LostGuestBoard::default(),
             scale: Arc::default(),
             link,
             keeper,
@@ -216,6 +219,11 @@ impl<M: Maker> Shared<M> {
             registry.insert(id, RegistryEntry::Removing(Arc::clone(&sandbox.instance)));
             sandbox
         };
+        match cause {
+            // The removal may take long, and no caller should get it meanwhile.
+            ExitCause::Unrequested => self.lost_guests.report(id),
+            ExitCause::Killed => {}
+        }
         let shared = Arc::clone(self);
         tasks::spawn(async move {
             let died = shared.exit_of(id, cause).await;
@@ -372,6 +380,10 @@ impl<M: Maker> Runtime for Containers<M> {
 
     fn events(&self) -> Deaths {
         self.shared.deaths.subscribe()
+    }
+
+    fn lost_guests(&self) -> LostGuests {
+        self.shared.lost_guests.subscribe()
     }
 
     fn scale_notes(&self) -> ScaleNotes {

@@ -173,6 +173,24 @@ async fn death_is_reported_once_with_its_reason_after_the_removal() {
 }
 
 #[tokio::test]
+async fn a_lost_guest_is_reported_before_its_container_is_removed() {
+    let containers = Containers::new(Toy::default());
+    let (mut lost, mut deaths) = (containers.lost_guests(), containers.events());
+    let killed = containers.launch(spec(1)).await.unwrap();
+    killed.kill().await.unwrap();
+    deaths.next().await.unwrap();
+    let sandbox = containers.launch(spec(2)).await.unwrap();
+    // It can never be removed.
+    containers.maker().stubborn.store(u32::MAX, Ordering::Relaxed);
+    containers.maker().crash(sandbox.instance());
+    let first = timeout(PATIENCE, lost.next()).await.unwrap();
+    assert_eq!(first, Some(sandbox.instance()), "and not what a caller killed");
+    assert_eq!(deaths.try_next(), None);
+    containers.maker().stubborn.store(0, Ordering::Relaxed);
+    assert_eq!(deaths.next().await.map(|died| died.instance), Some(sandbox.instance()));
+}
+
+#[tokio::test]
 async fn a_container_found_dead_is_removed_although_its_connection_holds() {
     let containers = Containers::new(Toy::default());
     let mut deaths = containers.events();

@@ -11,9 +11,10 @@ use super::file::{BYTES_MAX, File};
 use super::flags::Overrides;
 use super::host_context::HostContext;
 use super::keys::{self, Kind};
-use super::settings::Config;
+use super::settings::{Config, InvalidValue};
 use super::source::{ConfigError, Source};
 
+const CORRECT: &str = "correct it; `shoal config` shows where each value comes from";
 /// The file of a machine.
 const SYSTEM_FILE: &str = "/etc/shoal/shoal.toml";
 /// The file in a data directory.
@@ -49,6 +50,39 @@ pub(crate) struct Effective {
     pub(crate) unknown_variables: Vec<String>,
     /// A line about each variable of Ash that is set and has no effect.
     pub(crate) ash_without_effect: Vec<String>,
+    /// The positions of its values.
+    read: Option<File>,
+}
+
+impl Effective {
+    /// Refuses a configuration with which no server would start.
+    pub(crate) fn refuse_unstartable(&self) -> Result<(), ConfigError> {
+        let refused = self.config.refuse_unstartable();
+        refused.map_err(|wrong| located(wrong, &self.values, self.read.as_ref()))
+    }
+}
+
+/// An invalid value with its place.
+fn located(
+    wrong: InvalidValue,
+    values: &BTreeMap<String, Sourced>,
+    file: Option<&File>,
+) -> ConfigError {
+    let set = values
+        .iter()
+        .find(|(path, _)| wrong.key == **path || wrong.key.starts_with(&format!("{path}.")));
+    let in_file = file.and_then(|file| file.source(&wrong.key));
+    let source = match set {
+        // The file knows the position of each part of a list.
+        Some((_, Sourced { source: Source::File { .. }, .. })) | None => in_file,
+        Some((_, sourced)) => Some(sourced.source.clone()),
+    };
+    ConfigError {
+        source: source.unwrap_or(Source::Default),
+        key: Some(wrong.key),
+        problem: wrong.problem,
+        remedy: CORRECT.to_owned(),
+    }
 }
 
 /// Reads all layers and gives the configuration in effect.
@@ -79,7 +113,7 @@ pub(crate) fn load(flags: &Overrides, context: &HostContext) -> Result<Effective
     let unknown_variables =
         context.env.keys().filter(|name| keys::is_unknown(name)).cloned().collect();
     let found = found.map(|found| found.path);
-    let mut effective = stack.finish(file.as_ref(), found, unknown_variables)?;
+    let mut effective = stack.finish(file, found, unknown_variables)?;
     effective.ash_without_effect = ash_variables::without_effect(&effective.config, context);
     Ok(effective)
 }
@@ -91,7 +125,7 @@ pub(crate) fn check(path: &Path, context: &HostContext) -> Result<Effective, Con
     let mut stack = Stack::of_defaults(context);
     let file = read_file(&choice)?;
     stack.lay_file(&file);
-    stack.finish(Some(&file), Some(choice.path), Vec::new())
+    stack.finish(Some(file), Some(choice.path), Vec::new())
 }
 
 /// A file to read, and what named it; none for a file at a usual place.
@@ -290,7 +324,7 @@ impl Stack {
 
     fn finish(
         self,
-        file: Option<&File>,
+        file: Option<File>,
         path: Option<PathBuf>,
         unknown_variables: Vec<String>,
     ) -> Result<Effective, ConfigError> {
@@ -301,27 +335,13 @@ impl Stack {
         if let Some(templates) = self.templates {
             table.insert(keys::TEMPLATES.to_owned(), templates);
         }
-        let refused = |key: Option<String>, source, problem| ConfigError {
-            source,
-            key,
-            problem,
-            remedy: "correct it; `shoal config` shows where each value comes from".to_owned(),
-        };
-        let config: Config = table
-            .try_into()
-            .map_err(|error| refused(None, Source::Default, error.message().to_owned()))?;
-        config.validate().map_err(|wrong| {
-            let set = self.values.iter().find(|(path, _)| {
-                wrong.key == **path || wrong.key.starts_with(&format!("{path}."))
-            });
-            let in_file = file.and_then(|file| file.source(&wrong.key));
-            let source = match set {
-                // The file knows the position of each part of a list.
-                Some((_, Sourced { source: Source::File { .. }, .. })) | None => in_file,
-                Some((_, sourced)) => Some(sourced.source.clone()),
-            };
-            refused(Some(wrong.key), source.unwrap_or(Source::Default), wrong.problem)
+        let config: Config = table.try_into().map_err(|error: toml::de::Error| ConfigError {
+            source: Source::Default,
+            key: None,
+            problem: error.message().to_owned(),
+            remedy: CORRECT.to_owned(),
         })?;
+        config.validate().map_err(|wrong| located(wrong, &self.values, file.as_ref()))?;
         Ok(Effective {
             config,
             values: self.values,
@@ -329,6 +349,7 @@ impl Stack {
             file: path,
             unknown_variables,
             ash_without_effect: Vec::new(),
+            read: file,
         })
     }
 }

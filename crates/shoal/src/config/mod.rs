@@ -11,6 +11,7 @@ mod layers;
 mod settings;
 mod show;
 mod source;
+mod startable;
 #[cfg(test)]
 mod tests;
 
@@ -54,7 +55,9 @@ pub(crate) struct Arguments {
 pub(crate) fn main(arguments: &Arguments, output: &Output) -> Result<ExitCode, Failure> {
     let context = HostContext::read();
     if let Some(path) = &arguments.check {
-        layers::check(path, &context).map_err(ConfigError::failure)?;
+        let checked = layers::check(path, &context);
+        let checked = checked.and_then(|effective| effective.refuse_unstartable());
+        checked.map_err(ConfigError::failure)?;
         if arguments.json {
             output.say_json(&json!({ "file": path, "usable": true }));
         } else {
@@ -64,6 +67,7 @@ pub(crate) fn main(arguments: &Arguments, output: &Output) -> Result<ExitCode, F
         return Ok(ExitCode::SUCCESS);
     }
     let effective = load(&arguments.overrides, &context).map_err(ConfigError::failure)?;
+    effective.refuse_unstartable().map_err(ConfigError::failure)?;
     warn_of_variables(&effective, output);
     let placement = WorkspacePlacement::probe(&effective.config.server.data_dir);
     let placing = |template: &Template| placement.placed(template);

@@ -11,6 +11,7 @@ use runtime::oci::Program;
 use serde::{Deserialize, Serialize};
 
 use super::host_context::HostContext;
+use crate::failure::Failure;
 
 /// The whole configuration.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -586,13 +587,21 @@ fn is_origin(text: &str) -> bool {
 
 /// A value that can never work.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct InvalidValue {
+pub(crate) struct InvalidValue {
     pub(super) key: String,
     pub(super) problem: String,
 }
 
 impl InvalidValue {
-    fn new(key: impl Into<String>, problem: impl Into<String>) -> Self {
+    pub(super) fn new(key: impl Into<String>, problem: impl Into<String>) -> Self {
         Self { key: key.into(), problem: problem.into() }
+    }
+
+    /// Found after the sources of the values are known no more.
+    pub(crate) fn failure(&self) -> Failure {
+        let Self { key, problem } = self;
+        Failure::new("cannot use this configuration", format!("{key}: {problem}"))
+            .remedy("correct it; `shoal config` shows where each value comes from")
+            .usage()
     }
 }

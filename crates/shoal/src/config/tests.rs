@@ -265,6 +265,72 @@ fn config_refuses_impossible_values_at_their_line() {
     }
 }
 
+#[test]
+fn config_check_refuses_what_a_start_would_refuse() {
+    let scratch = Scratch::new("unstartable");
+    let template = |more: &str| format!("[[templates]]\nname = \"a\"\n{more}\n");
+    let mount = "mounts = [{ host_path = \"/etc\", path = \"/data\" }]";
+    let cases = [
+        (
+            "[server]\nlisten = \"127.0.0.1:1\"\n[ash]\nlisten = \"127.0.0.1:1\"\n".to_owned(),
+            "4:1: ash.listen: 127.0.0.1:1 is server.listen already",
+        ),
+        (
+            "[mounts]\nroots = [\"/\",\n\"/no/such\"]\n".to_owned(),
+            "3:1: mounts.roots.1: cannot use /no/such: ",
+        ),
+        (
+            "[mounts]\nroots = [\"/etc/passwd\"]\n".to_owned(),
+            "2:10: mounts.roots.0: cannot use /etc/passwd: not a directory",
+        ),
+        (template(mount), "1:1: templates.0: mounts: this server mounts nothing"),
+        (
+            format!("{}[mounts]\nroots = [\"/usr\"]\n", template(mount)),
+            "1:1: templates.0: mounts[0].host_path: /etc is not beneath mounts.roots",
+        ),
+        (
+            template("root = { directory = \"rootfs\" }"),
+            "1:1: templates.0: root: this server serves no directories",
+        ),
+        (
+            format!(
+                "{}[native]\ndirectories = [\"/usr\"]\n",
+                template("root = { directory = \"no-such\" }")
+            ),
+            "1:1: templates.0: root: no directory \"no-such\" exists",
+        ),
+        (
+            template("network = { allow = [\"example.org\"] }"),
+            "1:1: templates.0: network: sandboxes have loopback only",
+        ),
+        (
+            format!("{}[docker]\nenabled = \"no\"\n", template("runtime = \"docker\"")),
+            "3:1: templates.0.runtime: docker.enabled is no",
+        ),
+        (
+            format!("{}[oci]\nprograms = [\"runc\"]\n", template("runtime = \"crun\"")),
+            "3:1: templates.0.runtime: oci.programs does not name crun",
+        ),
+        (
+            "[store]\nkind = \"memory\"\n[node]\ntemplates = [\"default\",\n\"b\"]\n".to_owned(),
+            "5:1: node.templates.1: there is no template b",
+        ),
+        (
+            "[ash]\nlisten = \"127.0.0.1:2\"\nbridge_entry = \"--eval\"\n".to_owned(),
+            "3:1: ash.bridge_entry: ",
+        ),
+    ];
+    for (text, expected) in cases {
+        let path = scratch.file("wrong.toml", &text);
+        let checked = check(Path::new(&path), &context(&[])).expect("every value is valid alone");
+        let error = checked.refuse_unstartable().expect_err(&text).to_string();
+        assert!(error.starts_with(&format!("{path}:{expected}")), "{text:?} gave {error:?}");
+    }
+    let fine = "[store]\nkind = \"memory\"\n[node]\ntemplates = [\"default\"]\n";
+    let fine = check(Path::new(&scratch.file("fine.toml", fine)), &context(&[])).unwrap();
+    assert_eq!(fine.refuse_unstartable(), Ok(()));
+}
+
 /// A machine on which workspaces are on disk by default.
 fn on_disk(template: &Template) -> Result<model::Placed, String> {
     let limits = model::HardLimits::FileSystem("project quota");

@@ -71,27 +71,43 @@ pub(super) async fn put_template_later(engine: Engine, config: Config, best_effo
     }
 }
 
+impl Config {
+    /// The template of Ash's sessions that the server makes, unless the configuration has one.
+    pub(crate) fn template_of_ash(&self) -> Option<Template> {
+        let ash = &self.ash;
+        let name = TemplateName::new(&ash.template).ok()?;
+        let configured = self.given_templates().iter().any(|template| template.name == name);
+        if ash.listen.is_none() || configured || ash.template != Ash::TEMPLATE {
+            return None;
+        }
+        let entry = ash.bridge_entry.as_deref().unwrap_or(BRIDGE_ENTRY);
+        Some(template(name, entry, ash.memory_mb))
+    }
+}
+
+fn template(name: TemplateName, entry: &str, memory_mb: u32) -> Template {
+    let command = vec!["node".to_owned(), entry.to_owned()];
+    let mut template = Template::named(name);
+    template.harness = Harness::AshBridge(HarnessProgram { command, prewarm: true });
+    template.limits.memory_mb = memory_mb;
+    template.limits.workspace_mb = WORKSPACE_MB;
+    template
+}
+
 /// Puts the template of Ash's sessions, unless the configuration has one.
 pub(super) async fn put_template(
     engine: &Engine,
     config: &Config,
     best_effort: bool,
 ) -> Result<(), PutError> {
-    let ash = &config.ash;
-    let Ok(name) = TemplateName::new(&ash.template) else { return Ok(()) };
-    let configured = config.given_templates().iter().any(|template| template.name == name);
-    if ash.listen.is_none() || configured || ash.template != Ash::TEMPLATE {
-        return Ok(());
-    }
-    let entry = ash.bridge_entry.as_deref().unwrap_or(BRIDGE_ENTRY);
-    if ash.bridge_entry.is_none() && !Path::new(entry).exists() {
+    let Some(mut template) = config.template_of_ash() else { return Ok(()) };
+    if config.ash.bridge_entry.is_none() && !Path::new(BRIDGE_ENTRY).exists() {
         tracing::warn!(
-            entry,
+            entry = BRIDGE_ENTRY,
             "the bridge of Ash is not installed: install it, or set ash.bridge_entry to its path inside \
              sandboxes (docs/guides/ash.md)"
         );
     }
-    let mut template = template(name, entry, ash.memory_mb);
     template.limits.best_effort = best_effort;
     if engine.template(&template.name).is_some_and(|known| *known == template) {
         return Ok(());
@@ -106,15 +122,6 @@ pub(super) async fn put_template(
             Err(PutError::Refused(failure.remedy(refusal.code.remedy())))
         }
     }
-}
-
-fn template(name: TemplateName, entry: &str, memory_mb: u32) -> Template {
-    let command = vec!["node".to_owned(), entry.to_owned()];
-    let mut template = Template::named(name);
-    template.harness = Harness::AshBridge(HarnessProgram { command, prewarm: true });
-    template.limits.memory_mb = memory_mb;
-    template.limits.workspace_mb = WORKSPACE_MB;
-    template
 }
 
 /// Makes the first key, in the file where Ash leaves it. A key is made once: a removed file is not

@@ -84,6 +84,7 @@ pub(crate) struct Arguments {
 pub(crate) fn main(arguments: &Arguments, output: &Output) -> Result<ExitCode, Failure> {
     let effective = config::load(&arguments.overrides, &HostContext::read());
     let effective = effective.map_err(ConfigError::failure)?;
+    effective.refuse_unstartable().map_err(ConfigError::failure)?;
     config::warn_of_variables(&effective, output);
     let config = effective.config;
     let place = DataDir::open(&config.server.data_dir, config.store.kind)?;
@@ -98,7 +99,7 @@ pub(crate) fn main(arguments: &Arguments, output: &Output) -> Result<ExitCode, F
     // The launcher opens the image store when it starts.
     let images = images::Store::open(&place.images())
         .map_err(|error| Failure::of_image("cannot open the image store", &error))?;
-    let mounts = mount_roots(&config)?;
+    let mounts = config.mounts().map_err(|wrong| wrong.failure())?;
     spare_the_server();
     // Before any other thread exists: the launcher is single-threaded and privileged.
     let launcher = start_launcher(&config, &place, &mounts);
@@ -156,23 +157,6 @@ fn listen(address: SocketAddr, flag: &str) -> Result<TcpListener, Failure> {
 /// server is still spared longer than its sandboxes.
 fn spare_the_server() {
     let _ = std::fs::write("/proc/self/oom_score_adj", SERVER_OOM_SCORE);
-}
-
-/// The directories below which templates may mount files, without symbolic links.
-fn mount_roots(config: &Config) -> Result<Mounts, Failure> {
-    let roots = config.mounts.roots.iter().enumerate().map(|(at, root)| {
-        let found = root.canonicalize().and_then(|real| {
-            let no_directory = std::io::ErrorKind::NotADirectory;
-            if real.is_dir() { Ok(real) } else { Err(no_directory.into()) }
-        });
-        found.map_err(|error| {
-            Failure::new(format!("mounts.roots.{at}: cannot use {}", root.display()), error)
-                .remedy("make the directory, or remove it from the configuration")
-                .usage()
-        })
-    });
-    let docker_roots = config.mounts.docker_roots.clone();
-    Ok(Mounts { roots: roots.collect::<Result<_, _>>()?, docker_roots })
 }
 
 fn start_launcher(

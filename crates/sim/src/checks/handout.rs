@@ -70,6 +70,9 @@ pub(crate) fn proven(world: &mut World, out: &CheckedOut) -> Judged {
     let asked = std::mem::take(&mut one.asked);
     let (alive, age_ms) = (one.phase == Phase::Up, world.now.mono.since(one.answered_at));
     world.coverage.count("handouts", if asked { "asked" } else { "at_once" });
+    holds(Promise::HandedOutAlive, !one.guest_lost, || {
+        format!("the guest of {:?} is known to be lost", out.instance)
+    })?;
     if !alive {
         world.coverage.count("handouts", "dead");
     }

@@ -76,6 +76,8 @@ pub(crate) enum Item {
         /// How it ended.
         how: ProgramEnd,
     },
+    /// The kernel hears that the guest of an instance is gone.
+    GuestLost { instance: InstanceId },
     /// The death of an instance becomes known.
     Death {
         /// Which.
@@ -149,6 +151,7 @@ impl World {
                     stirred_at: self.now.mono,
                     died: false,
                     death_reported: false,
+                    guest_lost: false,
                     troubled: false,
                     disk_reported: false,
                     lives_until: launch.template.max_lifetime_ms.map(|ms| self.now.wall.plus(ms)),
@@ -268,6 +271,12 @@ impl World {
             Item::ProgramReported { instance, process, program, how } => {
                 self.program_reported(instance, process, program, how)
             }
+            Item::GuestLost { instance } => {
+                if let Some(one) = self.runtime.instances.get_mut(&instance) {
+                    one.guest_lost = true;
+                }
+                self.notify(Event::GuestLost { instance })
+            }
             Item::Death { instance, cause } => {
                 if let Some(one) = self.runtime.instances.get_mut(&instance) {
                     one.death_reported = true;
@@ -303,8 +312,9 @@ impl World {
         }
         one.active_at = now;
         one.stirred_at = now;
-        // What a cancelled turn still writes need not be kept.
-        if self.ledger.turns.contains_key(&turn) || self.ledger.asked_turns.contains_key(&turn) {
+        // What a cancelled turn still writes need not be kept, also if the end of its sandbox comes
+        // before its own.
+        if self.kernel.turn_of(session) == Some(turn) {
             self.session_writes(instance, session);
         }
         if let Some(one) = self.runtime.up(instance) {
