@@ -79,6 +79,7 @@ fn plans(page: &str) -> Vec<Plan> {
             says(&["1\n"]),
             says(&[r#""path":"fast""#, r#""stdout":"hi\n""#]),
             says(&["ci"]),
+            says(&["live_sandboxes 0/20"]),
             says(&[]),
             says(&[]),
         ],
@@ -137,10 +138,10 @@ fn here(block: &str, served: &TestServer) -> String {
 /// Fills in what the reader is asked to: ids that an earlier command of the block has printed.
 fn filled_in(block: &str) -> String {
     let ids = "ids() { grep -o '\"id\":\"[^\"]*' \"$HOME/said\" | cut -c 7-; }; LEASE() { ids | head -1; }; \
-               SANDBOX() { ids | sed -n 2p; }; KEY() { shoal key ls | awk '$2 == \"ci\" || $1 == \"ci\"' | \
-               grep -oE '[0-9a-f-]{36}'; }";
+               SANDBOX() { ids | sed -n 2p; }; KEY() { shoal key ls | awk '$2 == \"ci\" || $2 == \"bot\"' | \
+               grep -oE '[0-9a-f-]{36}' | tail -1; }";
     let block = block.replace("/SANDBOX/", "/$(SANDBOX)/").replace("/LEASE", "/$(LEASE)");
-    format!("{ids}\n{}", block.replace("revoke KEY", "revoke $(KEY)"))
+    format!("{ids}\n{}", block.replace("revoke KEY", "revoke $(KEY)").replace("limit KEY", "limit $(KEY)"))
 }
 
 fn run(page: &str, served: &TestServer, block: &str, run: &Run) {
