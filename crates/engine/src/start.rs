@@ -210,15 +210,7 @@ impl Engine {
         keep_running(&core, config.strays, config.lost_found_keep);
         image_pins::pin_now(&core).await;
         core.keep_running(image_pins::run(Arc::clone(&core)));
-        for deaths in watched.deaths {
-            core.keep_running(deaths::run(Arc::clone(&core), deaths));
-        }
-        for lost in watched.lost_guests {
-            core.keep_running(deaths::run_lost_guests(Arc::clone(&core), lost));
-        }
-        for notes in watched.scale_notes {
-            core.keep_running(scale_file::run(Arc::clone(&core), notes));
-        }
+        let reaped = watched.follow(&core);
         let engine = Self::of(core);
         engine.apply_all_limits().await;
         engine.look_at_images().await;
@@ -228,7 +220,7 @@ impl Engine {
             wanted,
         };
         engine.put_first_templates(configured).await?;
-        Ok(Started { engine, recovery, reaped: watched.reaped })
+        Ok(Started { engine, recovery, reaped })
     }
 }
 
@@ -242,6 +234,20 @@ struct WatchedRuntimes {
 }
 
 impl WatchedRuntimes {
+    /// Passes on what the runtimes report, as long as the node runs. Returns what was removed.
+    fn follow(self, core: &Arc<Core>) -> Vec<Reaped> {
+        for deaths in self.deaths {
+            core.keep_running(deaths::run(Arc::clone(core), deaths));
+        }
+        for lost in self.lost_guests {
+            core.keep_running(deaths::run_lost_guests(Arc::clone(core), lost));
+        }
+        for notes in self.scale_notes {
+            core.keep_running(scale_file::run(Arc::clone(core), notes));
+        }
+        self.reaped
+    }
+
     /// Watches each runtime before it removes its orphans, so that no death is missed.
     async fn begin(runtimes: &Runtimes) -> Result<Self, RuntimeError> {
         let mut watched = Self {

@@ -1,5 +1,6 @@
 //! The settings, by section. A field here is a key of the file, a variable of the environment and a
 //! name for `--set`; nothing else has to be written for it.
+//! Length: one table of all settings.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};

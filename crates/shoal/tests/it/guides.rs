@@ -49,7 +49,10 @@ fn plans(page: &str) -> Vec<Plan> {
             says(&["hello"]),
             Plan::Not("it is what runs this"),
         ],
-        "ash.md" => vec![Plan::Not("needs the bridge of Ash: scripts/ash.sh")],
+        "ash.md" => vec![
+            Plan::Not("needs a checkout of Ash and its packages"),
+            Plan::Not("needs the bridge of Ash: scripts/ash.sh"),
+        ],
         "blaxel.md" => vec![says(&[r#""status":"running""#, "awake", r#""state":"auto""#])],
         "cli.md" => {
             vec![Plan::Runs(Run { before: PROJECT, says: &["1\n", "tested"], ..Run::default() })]
@@ -141,7 +144,10 @@ fn filled_in(block: &str) -> String {
                SANDBOX() { ids | sed -n 2p; }; KEY() { shoal key ls | awk '$2 == \"ci\" || $2 == \"bot\"' | \
                grep -oE '[0-9a-f-]{36}' | tail -1; }";
     let block = block.replace("/SANDBOX/", "/$(SANDBOX)/").replace("/LEASE", "/$(LEASE)");
-    format!("{ids}\n{}", block.replace("revoke KEY", "revoke $(KEY)").replace("limit KEY", "limit $(KEY)"))
+    format!(
+        "{ids}\n{}",
+        block.replace("revoke KEY", "revoke $(KEY)").replace("limit KEY", "limit $(KEY)")
+    )
 }
 
 fn run(page: &str, served: &TestServer, block: &str, run: &Run) {

@@ -7,6 +7,7 @@
 
 mod backup;
 mod block_retention;
+mod blocking;
 mod checkpoints;
 mod commit_thread;
 mod deferred_open;
@@ -49,9 +50,9 @@ use model::why::Ended;
 use model::{
     Document, KeyId, KeyRecord, SandboxId, SeedId, SessionId, TurnId, UsageRecord, WorkspaceId,
 };
-use tokio::runtime::Handle;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::Semaphore;
 
+use self::blocking::{on_blocking_thread, turn};
 use self::checkpoints::{Bell, Checkpoints, Cut, DUE, Due};
 use self::commit_thread::DiskSpeed;
 use self::deferred_open::{DeferredOpen, Opened};
@@ -583,24 +584,6 @@ impl Drop for CancelOnDrop {
 /// What a panicking thread was writing was rolled back.
 fn locked<T>(what: &Mutex<T>) -> MutexGuard<'_, T> {
     what.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Waits for a turn, in the order in which turns were asked for.
-async fn turn(turns: &Arc<Semaphore>) -> Result<OwnedSemaphorePermit, StoreError> {
-    Arc::clone(turns).acquire_owned().await.map_err(|_| StoreError::closed())
-}
-
-/// Runs on a thread that may block, to its end, even if the caller is gone.
-async fn on_blocking_thread<T: Send + 'static>(
-    run: impl FnOnce() -> Result<T, StoreError> + Send + 'static,
-) -> Result<T, StoreError> {
-    let Ok(runtime) = Handle::try_current() else { return run() };
-    match runtime.spawn_blocking(run).await {
-        Ok(done) => done,
-        Err(error) => {
-            Err(StoreError::new(StoreErrorCode::Io, format!("on another thread: {error}")))
-        }
-    }
 }
 
 #[cfg(test)]
