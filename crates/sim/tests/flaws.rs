@@ -49,7 +49,8 @@ const fn broken_by(flaw: Flaw) -> &'static [Promise] {
             &[Promise::HoldsExact, Promise::HoldsKept]
         }
         Flaw::TimeRunsInSleep => &[Promise::TimeGiven],
-        Flaw::IdReused => &[Promise::IdNeverReused],
+        // The next owner of the id may be another key.
+        Flaw::IdReused => &[Promise::IdNeverReused, Promise::TenantKept],
         Flaw::MruEviction => &[Promise::LeastRecentFirst],
         Flaw::StaleProofTrusted => &[Promise::RecentlyProven],
         Flaw::DeathIgnored => &[Promise::DeathHeard],
