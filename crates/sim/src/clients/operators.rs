@@ -61,6 +61,10 @@ impl World {
         let Some((&turn, &(session, request))) = queued.get(index).copied() else {
             return Ok(());
         };
+        // It is recorded behind a turn whose end is not published yet, and its client still waits.
+        if self.ledger.pending.contains_key(&request) {
+            return self.vanish(request);
+        }
         self.coverage.count("faults", "queued_client_gone");
         let ends = self.ledger.sessions.get(&session).map(|one| one.on_disconnect)
             == Some(OnDisconnect::Abort);
