@@ -137,6 +137,7 @@ async fn create(
         config: (!config.is_empty()).then(|| Value::Object(config).to_string().into()),
         seed: Some(seed),
         idle_timeout_ms: None,
+        deadline: None,
         on_disconnect: OnDisconnect::Continue,
         // Ash refuses at once when it is full.
         wait_ms: Some(0),
@@ -276,7 +277,7 @@ async fn configure(
     let mut config: Map<String, Value> = config.unwrap_or_default();
     config.extend(changes);
     let config = Value::Object(config).to_string();
-    let update = SessionUpdate { metadata: None, config: Some(config.into()) };
+    let update = SessionUpdate { config: Some(config.into()), ..SessionUpdate::default() };
     let view = app.engine.update_session(caller, id, update).await?;
     Ok(answer::ok(&session_view(&view)))
 }

@@ -37,7 +37,7 @@ fn refused(code: ErrorCode, cause: String) -> BlaxelError {
     BlaxelError::from(Refusal::new(code, cause)).with_status(400)
 }
 
-fn invalid(cause: String) -> BlaxelError {
+pub(super) fn invalid(cause: String) -> BlaxelError {
     refused(ErrorCode::InvalidArgument, cause)
 }
 

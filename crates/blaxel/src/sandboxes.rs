@@ -6,10 +6,10 @@ use std::sync::Arc;
 
 use axum::extract::Request;
 use axum::response::Response;
-use engine::{Caller, NamedSession, SessionRequest};
+use engine::{Caller, DeadlineChange, NamedSession, SessionRequest, SessionUpdate};
 use http::header::HOST;
 use http::{HeaderMap, Uri};
-use model::{ErrorCode, Refusal, SandboxId, Template};
+use model::{Deadline, ErrorCode, Refusal, SandboxId, Template};
 use serde_json::{Map, Value, json};
 
 use super::errors::BlaxelError;
@@ -17,7 +17,7 @@ use super::registry::{KIND, refused};
 use super::sandbox_list::{ListQuery, TERMINATED, external_id};
 use super::sandbox_spec::{self, default_template, template};
 use super::target::OF_ITS_OWN;
-use super::{COLLECTIONS, OF_LISTENER, PREFIX, answer, request_body};
+use super::{COLLECTIONS, OF_LISTENER, PREFIX, answer, deadline, request_body};
 use crate::app::App;
 use web::front::Needs;
 
@@ -45,15 +45,15 @@ impl Here {
     }
 }
 
-/// The memory of a sandbox of the session, if it is still there.
-fn memory_mb(app: &App, caller: Caller, named: &NamedSession) -> Option<u32> {
-    let session = app.engine.session(caller, named.session).ok()?;
-    Some(app.engine.template(&session.template)?.limits.memory_mb)
-}
-
 /// A sandbox as clients see it.
 fn view(app: &App, caller: Caller, named: &NamedSession, status: &str, here: &Here) -> Value {
-    shown(named, status, here, memory_mb(app, caller, named))
+    let session = app.engine.session(caller, named.session).ok();
+    let template = session.as_ref().and_then(|session| app.engine.template(&session.template));
+    let mut object = shown(named, status, here, template.map(|known| known.limits.memory_mb));
+    if let Some(at) = session.and_then(|session| session.deadline_at) {
+        object["expiresIn"] = at.since(app.engine.now().wall).div_ceil(1000).into();
+    }
+    object
 }
 
 fn shown(named: &NamedSession, status: &str, here: &Here, memory_mb: Option<u32>) -> Value {
@@ -72,6 +72,10 @@ fn shown(named: &NamedSession, status: &str, here: &Here, memory_mb: Option<u32>
     // Without a region: clients that get one send their requests and keys to Blaxel's own server.
     if let Some(spec) = object["spec"].as_object_mut() {
         spec.remove("region");
+    }
+    // A client that sends back what it got repeats this.
+    if let Some(all) = object.as_object_mut() {
+        all.remove("expiresIn");
     }
     let metadata = &mut object["metadata"];
     metadata["name"] = named.name.clone().into();
@@ -117,9 +121,11 @@ async fn make(
     object: Value,
     template: &Template,
     env: BTreeMap<String, String>,
+    deadline: Option<Deadline>,
 ) -> Result<(Arc<NamedSession>, bool), Refusal> {
     let mut asked = SessionRequest::of(template.name.clone());
     asked.env = env;
+    asked.deadline = deadline;
     asked.metadata = BTreeMap::from([(LABEL.to_owned(), name.clone())]);
     let made = app.engine.create_named_session(KIND, caller, &name, object, asked).await;
     made.map_err(refused)
@@ -136,7 +142,7 @@ pub(super) async fn make_own(app: &App, caller: Caller) -> Result<Arc<NamedSessi
     }
     let (name, template) = (OF_ITS_OWN.to_owned(), default_template(app)?);
     debug_assert_eq!(caller.key, OF_LISTENER);
-    let made = make(app, caller, name, json!({}), &template, BTreeMap::new()).await;
+    let made = make(app, caller, name, json!({}), &template, BTreeMap::new(), None).await;
     let (named, _) = made?;
     Ok(named)
 }
@@ -154,6 +160,7 @@ pub(super) async fn create(
     let template = template(app, &object)?;
     sandbox_spec::check_memory(&object, &template)?;
     let env = sandbox_spec::env(&object)?;
+    let deadline = deadline::of(&object, app.engine.now().wall)?;
     sandbox_spec::runtime_of(&mut object)?["memory"] = template.limits.memory_mb.into();
     let name = match object["metadata"]["name"].as_str().filter(|name| !name.is_empty()) {
         Some(name) => name.to_owned(),
@@ -165,7 +172,7 @@ pub(super) async fn create(
     let (named, is_new) = if let Some(named) = there {
         (named, false)
     } else {
-        make(app, caller, name, object, &template, env).await?
+        make(app, caller, name, object, &template, env, deadline).await?
     };
     if !is_new && !may_exist {
         let cause = format!("sandbox {:?} already exists", named.name);
@@ -250,9 +257,30 @@ pub(super) async fn update(
     let before = app.engine.named_session(KIND, caller.key, name).await?;
     let before = before.ok_or_else(|| unknown(name))?;
     let object = sandbox_spec::changed(app, &before.object, object)?;
+    set_deadline(app, caller, &before, &object).await?;
     let changed = app.engine.update_named_session(KIND, caller, name, object).await;
     let named = changed.map_err(refused)?.ok_or_else(|| unknown(name))?;
     answer::ok(&view(app, caller, &named, status(app, caller, &named), &here))
+}
+
+/// Sets the deadline that a changed description asks for.
+async fn set_deadline(
+    app: &App,
+    caller: Caller,
+    named: &NamedSession,
+    object: &Value,
+) -> Result<(), BlaxelError> {
+    let Ok(session) = app.engine.session(caller, named.session) else { return Ok(()) };
+    let wanted = deadline::of(object, named.created_at)?;
+    // Idle time counts from a change, so the same deadline must not be set again.
+    if wanted == session.deadline {
+        return Ok(());
+    }
+    let deadline = wanted.map_or(DeadlineChange::Remove, DeadlineChange::Set);
+    let update = SessionUpdate { deadline, ..SessionUpdate::default() };
+    let changed = app.engine.update_session(caller, named.session, update).await;
+    changed.map_err(|refusal| BlaxelError::from(refusal).with_status(400))?;
+    Ok(())
 }
 
 pub(super) async fn remove(

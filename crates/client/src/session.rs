@@ -91,7 +91,7 @@ impl Conversation {
         self.client.json(Call::get(self.at())).await
     }
 
-    /// Changes its metadata, or the configuration of its harness.
+    /// Changes its metadata, the configuration of its harness, or its deadline.
     #[boxed]
     pub async fn update(&self, update: &SessionUpdate) -> Result<Session, ClientError> {
         self.client.json(Call::patch(self.at()).json(update)?).await

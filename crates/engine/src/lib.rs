@@ -112,7 +112,7 @@ pub use harness::{
     HarnessError, HarnessErrorCode, HeldHarness, HeldInput, HeldOutput, LogStream, bridge_variables,
 };
 pub use kernel::{
-    CheckedOut, CheckoutPath, CheckoutPolicy, FreezeStatus, Grant, KeepAliveCounts,
+    CheckedOut, CheckoutPath, CheckoutPolicy, DeadlineChange, FreezeStatus, Grant, KeepAliveCounts,
     KeepAliveProcess, KeepAliveReport, Loss, Recovery, SandboxView, SessionView, UseKind, WhenBusy,
 };
 pub use runtime::output_room;

@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use kernel::Kernel;
-use model::Now;
 use model::state::PoolPhase;
 use model::stats::NodeStats;
 use model::template::RuntimeKind;
+use model::{DeadlineAction, Now};
 use store::{Condition, StoreErrorCode};
 
 use crate::Engine;
@@ -52,6 +52,11 @@ impl Engine {
     pub fn machine_memory_mb(&self) -> u64 {
         let info = rustix::system::sysinfo();
         info.totalram.saturating_mul(u64::from(info.mem_unit)) >> 20
+    }
+
+    /// How many deadlines of sessions were reached since the start, by action.
+    pub fn deadlines_met(&self) -> impl Iterator<Item = (DeadlineAction, u64)> {
+        DeadlineAction::ALL.into_iter().zip(self.core.read(Kernel::deadlines_met))
     }
 
     /// How many sessions lost files since the start because a setting allowed it.

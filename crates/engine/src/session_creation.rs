@@ -33,6 +33,7 @@ impl Engine {
             tenant: caller.key,
             claim,
             idle_timeout_ms: asked.idle_timeout_ms,
+            deadline: asked.deadline,
             on_disconnect: asked.on_disconnect,
         };
         let (request, template, wait_ms) = (self.core.request(), asked.template, asked.wait_ms);

@@ -4,11 +4,11 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use kernel::{Event, Reply, SessionFilter, SessionView, UseKind, WhenBusy};
+use kernel::{DeadlineChange, Event, Reply, SessionFilter, SessionView, UseKind, WhenBusy};
 use model::record::OnDisconnect;
 use model::{
-    ErrorCode, Refusal, Role, SeedId, SessionId, SessionStatus, TemplateName, TurnChange, TurnId,
-    TurnPiece, TurnRecord, Wall,
+    Deadline, ErrorCode, Refusal, Role, SeedId, SessionId, SessionStatus, TemplateName, TurnChange,
+    TurnId, TurnPiece, TurnRecord, Wall,
 };
 use store::TurnQuery;
 
@@ -44,6 +44,8 @@ pub struct SessionRequest {
     pub seed: Option<SeedId>,
     /// How long it may be idle; the template's value if not given.
     pub idle_timeout_ms: Option<u64>,
+    /// When it ends or pauses without a request.
+    pub deadline: Option<Deadline>,
     /// What happens to a turn whose client disconnects.
     pub on_disconnect: OnDisconnect,
     /// How long to wait for a place if none is free; the node's value if not given.
@@ -61,6 +63,7 @@ impl SessionRequest {
             config: None,
             seed: None,
             idle_timeout_ms: None,
+            deadline: None,
             on_disconnect: OnDisconnect::default(),
             wait_ms: None,
         }
@@ -98,6 +101,8 @@ pub struct SessionUpdate {
     pub metadata: Option<BTreeMap<String, String>>,
     /// Configuration for its harness from its next turn on, as JSON; none if `null`.
     pub config: Option<Arc<str>>,
+    /// Its deadline.
+    pub deadline: DeadlineChange,
 }
 
 /// A message to a session.
@@ -189,7 +194,7 @@ impl Engine {
         std::array::from_fn(|index| (SessionStatus::ALL[index], counts[index]))
     }
 
-    /// Changes the labels of a session, or the configuration of its harness.
+    /// Changes the labels of a session, the configuration of its harness, or its deadline.
     #[boxed]
     pub async fn update_session(
         &self,
@@ -199,8 +204,8 @@ impl Engine {
     ) -> Result<SessionView, Refusal> {
         self.check_session(caller, id)?;
         claim::check_settings(update.metadata.as_ref(), update.config.as_ref())?;
-        let SessionUpdate { metadata: labels, config } = update;
-        let event = Event::SessionChanged { session: id, labels, config };
+        let SessionUpdate { metadata: labels, config, deadline } = update;
+        let event = Event::SessionChanged { session: id, labels, config, deadline };
         self.core.ask(self.core.request(), event).await?;
         self.session(caller, id)
     }

@@ -37,7 +37,13 @@ impl Kernel {
                 return Ok(Reply::Aborted { turn: Some(turn), sandbox_kept: false });
             }
             Some(ControlKind::Pause) => self.pause_frozen(session),
-            Some(ControlKind::Abort { .. } | ControlKind::Stop | ControlKind::End) | None => {}
+            Some(
+                ControlKind::Abort { .. }
+                | ControlKind::Stop
+                | ControlKind::Expire
+                | ControlKind::End(_),
+            )
+            | None => {}
         }
         self.begin_control(request, session, ControlKind::Abort { turn, keep_sandbox })?;
         if !aborting {
@@ -52,8 +58,8 @@ impl Kernel {
         let kind = ControlKind::Abort { turn, keep_sandbox };
         let refusal = Refusal::new(ErrorCode::Aborted, "the turn was aborted");
         match self.sessions[session].control.as_ref().map(|control| control.kind) {
-            // The session is already being stopped or ended, which stops the turn too.
-            Some(ControlKind::Stop | ControlKind::End) => return,
+            // The session is already being stopped, paused or ended, which stops the turn too.
+            Some(ControlKind::Stop | ControlKind::Expire | ControlKind::End(_)) => return,
             // The turn waits for the copy, so there is no sandbox to end.
             Some(ControlKind::Fork) => {}
             Some(ControlKind::Pause) => {

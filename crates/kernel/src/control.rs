@@ -10,8 +10,8 @@ use crate::request::WaitingFor;
 use crate::session::{Control, ControlKind, SessionIx};
 
 impl Kernel {
-    /// Begins an operation that ends the sandbox of a session.
-    pub(crate) fn begin_leaving(
+    /// Begins an operation that ends the sandbox of a session, for a caller.
+    pub(crate) fn leave_on_request(
         &mut self,
         request: RequestId,
         session: SessionIx,
@@ -19,14 +19,27 @@ impl Kernel {
     ) -> Result<Reply, Refusal> {
         self.begin_control(request, session, kind)?;
         let refusal = Refusal::new(ErrorCode::Aborted, "the session is being stopped or ended");
+        self.begin_leaving(session, kind, &refusal);
+        Ok(Reply::Pending)
+    }
+
+    /// Begins an operation that ends the sandbox of a session. The refusal is for the callers that
+    /// want the sandbox.
+    pub(crate) fn begin_leaving(
+        &mut self,
+        session: SessionIx,
+        kind: ControlKind,
+        refusal: &Refusal,
+    ) {
+        let known = &mut self.sessions[session];
+        known.control.get_or_insert(Control { kind, requests: Vec::new() });
         self.drop_queued_turns(session);
         for req in std::mem::take(&mut self.sessions[session].wanting) {
             self.answer(req, Err(refusal.clone()));
         }
         self.session_unwanted(session);
-        self.stop_any_turn(session, &refusal);
+        self.stop_any_turn(session, refusal);
         self.continue_control(session);
-        Ok(Reply::Pending)
     }
 
     /// Begins an operation on a session, or joins the same one if it is in progress.
@@ -76,8 +89,9 @@ impl Kernel {
                 (EndCause::UserAbort, Firmness::Careful)
             }
             ControlKind::Stop => (EndCause::SessionStopped, Firmness::Careful),
-            ControlKind::End => {
-                self.end_for_good(session);
+            ControlKind::Expire => (EndCause::DeadlineReached, Firmness::Firm),
+            ControlKind::End(cause) => {
+                self.end_for_good(session, cause);
                 return;
             }
             ControlKind::Pause | ControlKind::Fork => return,
@@ -95,10 +109,10 @@ impl Kernel {
         }
     }
 
-    /// Ends a session and deletes its files, as its owner requested. The deletion is journalled
+    /// Ends a session and deletes its files, as its owner requested or its deadline says. The deletion is journalled
     /// together with the end of the sandbox, so a restart continues it.
-    fn end_for_good(&mut self, session: SessionIx) {
-        let cause = EndCause::SessionEnded;
+    fn end_for_good(&mut self, session: SessionIx, cause: EndCause) {
+        self.sessions[session].ended_by = Some(cause);
         if self.flaw_ends_without_files(session) {
             return;
         }
@@ -154,7 +168,11 @@ impl Kernel {
                 self.set_status(session, SessionStatus::Stopped);
                 Reply::Stopped
             }
-            ControlKind::End => {
+            ControlKind::Expire => {
+                self.set_status(session, SessionStatus::Paused);
+                Reply::Paused
+            }
+            ControlKind::End(_) => {
                 self.set_status(session, SessionStatus::Ended);
                 Reply::Ended
             }
@@ -173,6 +191,9 @@ impl Kernel {
         self.session_due(session);
         self.start_next_turn(session);
         self.session_unwanted(session);
+        if self.sessions.get(session).is_some() {
+            self.arm_deadline(session);
+        }
     }
 
     /// The termination of a session's sandbox was voided, because a save failed or because it came
@@ -183,7 +204,7 @@ impl Kernel {
             ControlKind::Abort { turn, .. } => {
                 Ok(Reply::Aborted { turn: Some(turn), sandbox_kept: true })
             }
-            ControlKind::Stop | ControlKind::End => Err(refusal.clone()),
+            ControlKind::Stop | ControlKind::Expire | ControlKind::End(_) => Err(refusal.clone()),
             ControlKind::Pause | ControlKind::Fork => return,
         };
         self.finish_control(session, &result);

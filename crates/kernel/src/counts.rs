@@ -1,7 +1,7 @@
 //! Counters of the node: sandboxes by the state that users see, and what happened since the node
 //! started. No decision may depend on them.
 
-use model::SandboxState;
+use model::{DeadlineAction, SandboxState};
 
 /// Counters of the node.
 #[derive(Debug, Default)]
@@ -10,6 +10,8 @@ pub(crate) struct Counts {
     /// How many sessions resumed in a live sandbox, and how many needed a launch.
     resumed_warm: u64,
     resumed_cold: u64,
+    /// How many deadlines of sessions were reached, by action.
+    deadlines_met: [u64; DeadlineAction::ALL.len()],
     /// How many sessions lost files because of the node's configuration.
     files_given_up: u64,
     /// Transitions, by state before and after.
@@ -48,6 +50,16 @@ impl Counts {
 
     pub(crate) const fn resumed_cold(&mut self) {
         self.resumed_cold += 1;
+    }
+
+    /// The deadline of a session was reached.
+    pub(crate) const fn deadline_met(&mut self, action: DeadlineAction) {
+        self.deadlines_met[action as usize] += 1;
+    }
+
+    /// How many deadlines were reached, in the order of [`DeadlineAction::ALL`].
+    pub(crate) const fn deadlines_met(&self) -> [u64; DeadlineAction::ALL.len()] {
+        self.deadlines_met
     }
 
     /// The node's configuration deleted the files of a session, if it had any.

@@ -10,8 +10,8 @@ use model::process::RestartPolicy;
 use model::record::OnDisconnect;
 use model::template::RuntimeTraits;
 use model::{
-    ClaimSettings, EffectId, Generation, InstanceId, KeyId, KeyLimits, LeaseId, ProcessId,
-    RequestId, SandboxId, SessionId, Template, TemplateName, TurnId, UseId, WorkspaceId,
+    ClaimSettings, Deadline, EffectId, Generation, InstanceId, KeyId, KeyLimits, LeaseId,
+    ProcessId, RequestId, SandboxId, SessionId, Template, TemplateName, TurnId, UseId, WorkspaceId,
 };
 
 use crate::restart_policy::{EndRequest, ProgramEnd};
@@ -214,7 +214,7 @@ pub enum Event {
         /// How long to wait for a place if none is free; the node's value if not given.
         wait_ms: Option<u64>,
     },
-    /// The labels of a session, or the configuration of its harness, were changed.
+    /// The labels of a session, the configuration of its harness, or its deadline were changed.
     SessionChanged {
         /// Which.
         session: SessionId,
@@ -223,6 +223,8 @@ pub enum Event {
         /// The configuration that its harness gets from its next turn on; unchanged if not given,
         /// none if it is `null`.
         config: Option<Arc<str>>,
+        /// Its new deadline.
+        deadline: DeadlineChange,
     },
     /// A stop of a session was requested: it gives up its sandbox and keeps its files. Answered
     /// when it has.
@@ -489,8 +491,22 @@ pub struct SessionSettings {
     pub claim: Option<Arc<ClaimSettings>>,
     /// How long it may be idle; the template's value if not given.
     pub idle_timeout_ms: Option<u64>,
+    /// When it ends or pauses without a request.
+    pub deadline: Option<Deadline>,
     /// What becomes of a turn whose client goes away.
     pub on_disconnect: OnDisconnect,
+}
+
+/// A change of a session's deadline.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum DeadlineChange {
+    /// It stays as it is.
+    #[default]
+    Keep,
+    /// The session has no deadline from now on.
+    Remove,
+    /// This is its deadline from now on.
+    Set(Deadline),
 }
 
 /// What a turn does when another is in progress.

@@ -15,6 +15,10 @@ pub enum Flaw {
     EvictionIgnoresShares,
     /// A key may have more live sandboxes than its limit.
     KeyLimitIgnored,
+    /// A session outlives its deadline.
+    SessionDeadlineIgnored,
+    /// After a restart, idle time counts from when the session was last recorded.
+    IdleSinceLastRecord,
     /// A sandbox about to expire is handed out.
     MarginIgnored,
     /// The idle sweep ends sandboxes that something holds.
@@ -178,6 +182,8 @@ impl Flaw {
         Self::QueueIgnoresShares,
         Self::EvictionIgnoresShares,
         Self::KeyLimitIgnored,
+        Self::SessionDeadlineIgnored,
+        Self::IdleSinceLastRecord,
     ];
 
     /// Its name on the simulator's command line.
@@ -239,6 +245,8 @@ impl Flaw {
             Self::QueueIgnoresShares => "queue-ignores-shares",
             Self::EvictionIgnoresShares => "eviction-ignores-shares",
             Self::KeyLimitIgnored => "key-limit-ignored",
+            Self::SessionDeadlineIgnored => "session-deadline-ignored",
+            Self::IdleSinceLastRecord => "idle-since-last-record",
         }
     }
 }

@@ -97,6 +97,14 @@ impl Flaws {
         self.has(Flaw::KeyLimitIgnored)
     }
 
+    pub(crate) const fn ignores_session_deadlines(self) -> bool {
+        self.has(Flaw::SessionDeadlineIgnored)
+    }
+
+    pub(crate) const fn counts_downtime_as_idle(self) -> bool {
+        self.has(Flaw::IdleSinceLastRecord)
+    }
+
     /// How much time a sandbox must have left to be handed out.
     pub(crate) const fn margin_ms(self, margin_ms: u64) -> u64 {
         if self.has(Flaw::MarginIgnored) { 0 } else { margin_ms }

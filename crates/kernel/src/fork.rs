@@ -66,6 +66,7 @@ impl Kernel {
         self.sessions[session].state_lost = self.sessions[parent].state_lost;
         self.sessions[session].parent = Some(parent_id);
         self.sessions[session].status = SessionStatus::Paused;
+        self.arm_deadline(session);
         self.mark_session(session);
         let Some(source) = source else {
             self.publish_session(session, SessionChange::Forked);

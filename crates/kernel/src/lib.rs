@@ -18,6 +18,7 @@ mod checkout;
 mod cold_workspaces;
 mod control;
 mod counts;
+mod deadline;
 mod deletion;
 mod disk_limits;
 pub mod effect;
@@ -108,8 +109,8 @@ pub use crate::effect::{Action, Effect, Launch, Notice};
 use crate::entries::Entries;
 pub use crate::entry::TRANSITIONS_PER_SECOND_MAX;
 pub use crate::event::{
-    Checkout, CheckoutPolicy, DeathCause, Event, Failure, FailureKind, Measured, Outcome,
-    SessionSettings, StartedProcess, UseKind, UseTarget, WhenBusy,
+    Checkout, CheckoutPolicy, DeadlineChange, DeathCause, Event, Failure, FailureKind, Measured,
+    Outcome, SessionSettings, StartedProcess, UseKind, UseTarget, WhenBusy,
 };
 pub use crate::flaw::Flaw;
 use crate::flaws::Flaws;
@@ -350,8 +351,8 @@ impl Kernel {
             Event::ResumeRequested { request, session, wait_ms } => {
                 return self.resume_requested(request, session, wait_ms);
             }
-            Event::SessionChanged { session, labels, config } => {
-                return self.session_changed(session, labels, config);
+            Event::SessionChanged { session, labels, config, deadline } => {
+                return self.session_changed(session, labels, config, deadline);
             }
             Event::SessionStopRequested { request, session } => {
                 return self.session_stop_requested(request, session);

@@ -17,7 +17,7 @@ use crate::event::SessionSettings;
 use crate::pool::Pool;
 use crate::session::Session;
 use crate::shelved_sessions::ShelvedFiles;
-use crate::tombstones::LeaseTombstone;
+use crate::tombstones::{LeaseTombstone, SessionTombstone};
 use crate::{Boot, Kernel};
 
 /// What a restart found.
@@ -72,6 +72,9 @@ impl Kernel {
                 kernel.remove_orphan(instance);
             }
         }
+        for session in kernel.sessions.indices() {
+            kernel.arm_deadline(session);
+        }
         kernel.reconcile_all();
         kernel.flush_journal();
         kernel.accept_restored_states();
@@ -80,9 +83,11 @@ impl Kernel {
 
     /// Sessions that have tombstones of sandboxes but no record have ended.
     fn remember_sessions(&mut self, ended: &[Ended]) {
-        for (session, tenant) in ended.iter().filter_map(|end| Some((end.session?, end.tenant))) {
+        for (session, end) in ended.iter().filter_map(|end| Some((end.session?, end))) {
             if self.sessions.by_id(session).is_none() {
-                self.tombstones.remember_session(session, tenant);
+                let at_deadline = end.cause == EndCause::DeadlineReached;
+                let end = SessionTombstone { tenant: end.tenant, at_deadline };
+                self.tombstones.remember_session(session, end);
             }
         }
     }
@@ -113,6 +118,7 @@ impl Kernel {
             tenant: record.tenant,
             claim: record.claim,
             idle_timeout_ms: record.idle_timeout_ms,
+            deadline: record.deadline,
             on_disconnect: record.on_disconnect,
         };
         let mut session = Session::new(record.id, record.template, settings, record.created_at);
@@ -123,6 +129,7 @@ impl Kernel {
         session.lost_generation = record.lost_generation;
         session.shelved = record.files.map(|files| ShelvedFiles { files, bytes: None });
         session.told_id = record.told_id;
+        session.idle_from = record.idle_from.max(record.created_at);
         // An older record does not have this time.
         session.last_active_at = record.last_active_at.max(record.created_at);
         let session = self.sessions.insert(session);
@@ -155,7 +162,12 @@ impl Kernel {
         };
         let entry = self.insert_restored(record, owner);
         if let EntryOwner::Session(session) = owner {
-            self.sessions[session].entry = Some(entry);
+            let known = &mut self.sessions[session];
+            known.entry = Some(entry);
+            if record.instance.is_some() && !self.flaws.counts_downtime_as_idle() {
+                // It may have been in use until the server stopped.
+                known.idle_from = self.now.wall;
+            }
             self.mark_session(session);
         }
         let over = self.was_ended(record, owner);
@@ -223,7 +235,8 @@ impl Kernel {
     fn was_ended(&mut self, record: &SandboxRecord, owner: EntryOwner) -> bool {
         let EntryOwner::Session(session) = owner else { return false };
         let over = self.sessions[session].status == SessionStatus::Ended
-            || record.ending == Some(EndCause::SessionEnded);
+            || record.ending == Some(EndCause::SessionEnded)
+            || (record.ending == Some(EndCause::DeadlineReached) && record.doomed);
         if over {
             self.set_status(session, SessionStatus::Ended);
         }

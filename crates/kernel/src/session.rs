@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use model::lifecycle::{ActiveCause, TurnOutcome};
 use model::record::SessionRecord;
 use model::{
-    ErrorCode, Generation, Mono, Refusal, RequestId, SandboxId, SessionId, SessionStatus,
+    EndCause, ErrorCode, Generation, Mono, Refusal, RequestId, SandboxId, SessionId, SessionStatus,
     TemplateName, TerminatedReason, TurnId, Wall,
 };
 
@@ -55,6 +55,11 @@ pub(crate) struct Session {
     pub(crate) queued: VecDeque<Queued>,
     /// The operation in progress.
     pub(crate) control: Option<Control>,
+    /// Idle time counts from here at the earliest: its deadline was set, or it was last known to be
+    /// in use.
+    pub(crate) idle_from: Wall,
+    /// Why it is being ended for good.
+    pub(crate) ended_by: Option<EndCause>,
     pub(crate) created_at: Wall,
     pub(crate) last_active_at: Wall,
     pub(crate) marked: Flag,
@@ -116,10 +121,16 @@ pub(crate) struct Control {
 /// Which operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ControlKind {
-    Abort { turn: TurnId, keep_sandbox: bool },
+    Abort {
+        turn: TurnId,
+        keep_sandbox: bool,
+    },
     Pause,
     Stop,
-    End,
+    /// It is paused at its deadline.
+    Expire,
+    /// It ends for this cause.
+    End(EndCause),
     Fork,
 }
 
@@ -150,6 +161,8 @@ impl Session {
             unpublished_end: None,
             queued: VecDeque::new(),
             control: None,
+            idle_from: created_at,
+            ended_by: None,
             created_at,
             last_active_at: created_at,
             marked: Flag::default(),
@@ -170,7 +183,7 @@ impl Session {
     /// Whether an operation is in progress that ends its sandbox.
     pub(crate) fn is_leaving(&self) -> bool {
         match self.control.as_ref().map(|control| control.kind) {
-            Some(ControlKind::Stop | ControlKind::End) => true,
+            Some(ControlKind::Stop | ControlKind::Expire | ControlKind::End(_)) => true,
             Some(ControlKind::Abort { .. } | ControlKind::Pause | ControlKind::Fork) | None => {
                 false
             }
@@ -179,7 +192,7 @@ impl Session {
 
     /// Whether it is being ended.
     pub(crate) fn is_ending(&self) -> bool {
-        self.control.as_ref().is_some_and(|control| control.kind == ControlKind::End)
+        self.control.as_ref().is_some_and(|control| matches!(control.kind, ControlKind::End(_)))
     }
 
     /// Whether it still needs this template.
@@ -202,6 +215,8 @@ impl Session {
             sandbox,
             claim: self.settings.claim.clone(),
             idle_timeout_ms: self.settings.idle_timeout_ms,
+            deadline: self.settings.deadline,
+            idle_from: self.idle_from,
             on_disconnect: self.settings.on_disconnect,
             state_lost: self.state_lost,
             lost_generation: self.lost_generation,
@@ -218,8 +233,13 @@ impl Session {
 impl Kernel {
     pub(crate) fn session_by_id(&self, id: SessionId) -> Result<SessionIx, Refusal> {
         self.sessions.by_id(id).ok_or_else(|| {
-            if self.tombstones.of_session(id).is_some() {
-                Refusal::new(ErrorCode::SessionEnded, "the session has ended")
+            if let Some(ended) = self.tombstones.of_session(id) {
+                let cause = if ended.at_deadline {
+                    "the session has ended: its deadline was reached"
+                } else {
+                    "the session has ended"
+                };
+                Refusal::new(ErrorCode::SessionEnded, cause)
             } else {
                 Refusal::new(ErrorCode::SessionUnknown, format!("no session {id} is known"))
             }

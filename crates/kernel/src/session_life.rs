@@ -13,11 +13,12 @@ use model::{
 
 use crate::Kernel;
 use crate::alarms::Ringer;
-use crate::event::SessionSettings;
+use crate::event::{DeadlineChange, SessionSettings};
 use crate::removal::launch_failure;
 use crate::reply::Reply;
 use crate::request::WaitingFor;
 use crate::session::{ControlKind, Session, SessionIx};
+use crate::tombstones::SessionTombstone;
 
 impl Kernel {
     pub(crate) fn session_created(
@@ -33,6 +34,7 @@ impl Kernel {
         self.refuse_when_closed(pool)?;
         self.refuse_new_session(id)?;
         self.refuse_session_above_limits(settings.tenant)?;
+        self.refuse_deadline(settings.deadline)?;
         let session = self.new_session(id, template, settings);
         self.await_bind(request, session, wait_ms);
         self.mark_session(session);
@@ -59,7 +61,9 @@ impl Kernel {
         settings: SessionSettings,
     ) -> SessionIx {
         let session = Session::new(id, template, settings, self.now.wall);
-        self.sessions.insert(session)
+        let session = self.sessions.insert(session);
+        self.arm_deadline(session);
+        session
     }
 
     fn await_bind(&mut self, request: RequestId, session: SessionIx, wait_ms: Option<u64>) {
@@ -95,10 +99,19 @@ impl Kernel {
         id: SessionId,
         labels: Option<BTreeMap<String, String>>,
         config: Option<Arc<str>>,
+        deadline: DeadlineChange,
     ) -> Result<Reply, Refusal> {
         let session = self.session_by_id(id)?;
         if self.sessions[session].status == SessionStatus::Ended {
             return Err(Refusal::new(ErrorCode::SessionEnded, "the session has ended"));
+        }
+        match deadline {
+            DeadlineChange::Keep => {}
+            DeadlineChange::Remove => self.set_deadline(session, None),
+            DeadlineChange::Set(deadline) => {
+                self.refuse_deadline(Some(deadline))?;
+                self.set_deadline(session, Some(deadline));
+            }
         }
         let known = &mut self.sessions[session];
         let mut claim = known.settings.claim.as_deref().cloned().unwrap_or_default();
@@ -134,7 +147,7 @@ impl Kernel {
             }
             SessionStatus::Active | SessionStatus::Paused => {}
         }
-        self.begin_leaving(request, session, ControlKind::Stop)
+        self.leave_on_request(request, session, ControlKind::Stop)
     }
 
     pub(crate) fn session_end_requested(
@@ -150,7 +163,7 @@ impl Kernel {
         if self.sessions[session].status == SessionStatus::Ended {
             return Ok(Reply::Ended);
         }
-        self.begin_leaving(request, session, ControlKind::End)
+        self.leave_on_request(request, session, ControlKind::End(EndCause::SessionEnded))
     }
 
     /// The sandbox of a session is cold now.
@@ -245,7 +258,9 @@ impl Kernel {
             self.withdraw_application(seq);
         }
         self.alarms.clear(Ringer::Session(session), &mut known.alarm);
-        self.tombstones.remember_session(known.id, known.settings.tenant);
+        let at_deadline = known.ended_by == Some(EndCause::DeadlineReached);
+        let end = SessionTombstone { tenant: known.settings.tenant, at_deadline };
+        self.tombstones.remember_session(known.id, end);
         self.out.journal.push(JournalEntry::SessionRemoved(known.id));
     }
 
@@ -253,9 +268,10 @@ impl Kernel {
         if !self.sessions[session].queued.is_empty() {
             self.mark_session(session);
         }
-        // Their senders may repeat them after a restart.
-        let outcome =
-            if self.shutdown.is_some() { TurnOutcome::Interrupted } else { TurnOutcome::Aborted };
+        // Their senders may repeat them after a restart, or in a session that was only paused.
+        let interrupted =
+            self.shutdown.is_some() || self.interruption(session) == EndCause::DeadlineReached;
+        let outcome = if interrupted { TurnOutcome::Interrupted } else { TurnOutcome::Aborted };
         for queued in std::mem::take(&mut self.sessions[session].queued) {
             self.forget_turn_client(queued.client);
             self.publish_turn_ended(session, queued.turn, outcome);
@@ -277,6 +293,7 @@ impl Kernel {
         known.status = status;
         self.publish_session(session, change);
         self.mark_session(session);
+        self.arm_deadline(session);
     }
 
     pub(crate) fn publish_session(&mut self, session: SessionIx, change: SessionChange) {

@@ -58,7 +58,7 @@ impl Kernel {
     pub fn tenant_of_session(&self, id: SessionId) -> Option<KeyId> {
         match self.sessions.by_id(id) {
             Some(session) => Some(self.sessions[session].settings.tenant),
-            None => self.tombstones.of_session(id),
+            None => self.tombstones.of_session(id).map(|ended| ended.tenant),
         }
     }
 
@@ -94,6 +94,8 @@ impl Kernel {
             queued_turns: known.queued.len() as u32,
             state_lost: known.state_lost.is_some(),
             idle_timeout_ms: known.settings.idle_timeout_ms,
+            deadline: known.settings.deadline,
+            deadline_at: self.sessions.by_id(known.id).and_then(|at| self.deadline_at(at)),
             on_disconnect: known.settings.on_disconnect,
             claim: known.settings.claim.clone(),
             workspace: known

@@ -125,6 +125,7 @@ impl Kernel {
             self.recompute_demand(entry);
         }
         self.arm_shelved_pruning(session);
+        self.arm_deadline(session);
         let known = &self.sessions[session];
         // A session that is being ended is removed by that.
         if known.status == SessionStatus::Starting && known.control.is_none() {

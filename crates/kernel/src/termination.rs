@@ -131,6 +131,10 @@ impl Kernel {
             self.removed(entry);
             return;
         }
+        if let Some(session) = sandbox.session() {
+            self.note_use(session);
+        }
+        let sandbox = &mut self.entries[entry];
         sandbox.take(Step::Kill);
         sandbox.ops.cancel_save();
         sandbox.ops.cancel_turn();

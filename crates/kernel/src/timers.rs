@@ -22,6 +22,7 @@ impl Kernel {
             }
             for session in self.sessions.indices() {
                 self.arm_shelved_pruning(session);
+                self.arm_deadline(session);
             }
         }
     }

@@ -19,7 +19,7 @@ pub(crate) struct Tombstones {
     leases: VecDeque<LeaseId>,
     lease_ends: IdIndex<LeaseTombstone>,
     sessions: VecDeque<SessionId>,
-    session_index: IdIndex<KeyId>,
+    session_index: IdIndex<SessionTombstone>,
 }
 
 /// The tombstone of a lease.
@@ -27,6 +27,14 @@ pub(crate) struct Tombstones {
 pub(crate) struct LeaseTombstone {
     pub(crate) cause: EndCause,
     pub(crate) tenant: KeyId,
+}
+
+/// The tombstone of a session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct SessionTombstone {
+    pub(crate) tenant: KeyId,
+    /// Its deadline ended it.
+    pub(crate) at_deadline: bool,
 }
 
 impl Tombstones {
@@ -83,8 +91,8 @@ impl Tombstones {
         self.leases.push_back(lease);
     }
 
-    pub(crate) fn remember_session(&mut self, session: SessionId, tenant: KeyId) {
-        if self.limit == 0 || self.session_index.insert(session.as_u128(), tenant).is_some() {
+    pub(crate) fn remember_session(&mut self, session: SessionId, end: SessionTombstone) {
+        if self.limit == 0 || self.session_index.insert(session.as_u128(), end).is_some() {
             return;
         }
         if self.sessions.len() == self.limit
@@ -95,8 +103,7 @@ impl Tombstones {
         self.sessions.push_back(session);
     }
 
-    /// The key that a session belonged to, if its tombstone is still there.
-    pub(crate) fn of_session(&self, session: SessionId) -> Option<KeyId> {
+    pub(crate) fn of_session(&self, session: SessionId) -> Option<SessionTombstone> {
         self.session_index.get(session.as_u128())
     }
 

@@ -174,9 +174,17 @@ impl Kernel {
         self.alarms.at_latest(Ringer::Session(session), &mut known.alarm, at);
     }
 
-    /// Checks the time limit of a session's turn.
+    /// Looks at a session: first at its deadline, then at its turn and its files.
     pub(crate) fn session_rang(&mut self, session: SessionIx) {
         self.sessions[session].alarm = Mono::NEVER;
+        self.meet_deadline(session);
+        if self.sessions.get(session).is_some() {
+            self.check_turn_time(session);
+        }
+    }
+
+    /// Checks the time limit of a session's turn.
+    fn check_turn_time(&mut self, session: SessionIx) {
         let Some(turn) = &self.sessions[session].turn else {
             self.prune_shelved_files(session);
             return;

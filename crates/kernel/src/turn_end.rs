@@ -83,14 +83,17 @@ impl Kernel {
         let Some(entry) = known.entry else { return false };
         let sandbox = &self.entries[entry];
         // A server that stops may be gone before the sandbox is.
-        if outcome == TurnOutcome::Interrupted || sandbox.ready != Readiness::Ready {
+        let stopping =
+            outcome == TurnOutcome::Interrupted && self.interruption(session) == EndCause::Shutdown;
+        if stopping || sandbox.ready != Readiness::Ready {
             return false;
         }
         let is_left = match known.control.as_ref().map(|control| control.kind) {
             Some(
                 ControlKind::Abort { keep_sandbox: false, .. }
                 | ControlKind::Stop
-                | ControlKind::End,
+                | ControlKind::Expire
+                | ControlKind::End(_),
             ) => true,
             Some(
                 ControlKind::Abort { keep_sandbox: true, .. }
@@ -129,9 +132,14 @@ impl Kernel {
     /// Stops the turn of a session, if there is one, however far it is.
     pub(crate) fn stop_any_turn(&mut self, session: SessionIx, refusal: &Refusal) {
         let Some(turn) = &self.sessions[session].turn else { return };
+        let outcome = if self.interruption(session) == EndCause::DeadlineReached {
+            TurnOutcome::Interrupted
+        } else {
+            TurnOutcome::Aborted
+        };
         match turn.stage {
-            Stage::Binding => self.finish_turn(session, TurnOutcome::Aborted, Some(refusal)),
-            Stage::Starting | Stage::Running => self.stop_turn(session, TurnOutcome::Aborted),
+            Stage::Binding => self.finish_turn(session, outcome, Some(refusal)),
+            Stage::Starting | Stage::Running => self.stop_turn(session, outcome),
             Stage::Stopping(_) => {}
         }
     }
@@ -161,7 +169,7 @@ impl Kernel {
                 let cause = match decided {
                     TurnOutcome::Aborted => EndCause::UserAbort,
                     TurnOutcome::TimedOut => EndCause::TurnTimeout,
-                    TurnOutcome::Interrupted => EndCause::Shutdown,
+                    TurnOutcome::Interrupted => self.interruption(session),
                     TurnOutcome::Completed
                     | TurnOutcome::Failed
                     | TurnOutcome::SandboxCrashed

@@ -126,6 +126,7 @@ impl Kernel {
         self.touch(entry);
         if let Some(session) = self.entries[entry].session() {
             self.sessions[session].last_active_at = self.now.wall;
+            self.arm_deadline(session);
         }
         self.settle(entry);
         self.arm_freeze_and_sweep(entry);

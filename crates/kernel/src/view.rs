@@ -5,8 +5,8 @@ use std::sync::Arc;
 use model::record::{OnDisconnect, Owner};
 use model::template::RuntimeKind;
 use model::{
-    ClaimSettings, EndCause, Generation, InstanceId, KeyId, SandboxId, SandboxState, SandboxStatus,
-    SessionId, SessionStatus, TemplateName, TurnId, Wall, WorkspaceId,
+    ClaimSettings, Deadline, EndCause, Generation, InstanceId, KeyId, SandboxId, SandboxState,
+    SandboxStatus, SessionId, SessionStatus, TemplateName, TurnId, Wall, WorkspaceId,
 };
 
 /// A sandbox as it is now.
@@ -86,6 +86,10 @@ pub struct SessionView {
     pub state_lost: bool,
     /// How long it may be idle; its template's value if not given.
     pub idle_timeout_ms: Option<u64>,
+    /// When it ends or pauses without a request.
+    pub deadline: Option<Deadline>,
+    /// When that happens if it is not used before; none while it is in use and has no fixed time.
+    pub deadline_at: Option<Wall>,
     /// What becomes of a turn whose client goes away.
     pub on_disconnect: OnDisconnect,
     /// The settings for each of its sandboxes, labels included.

@@ -5,6 +5,7 @@
 
 pub mod claim;
 pub mod config;
+pub mod deadline;
 pub mod document;
 pub mod error;
 pub mod ids;
@@ -32,6 +33,7 @@ pub mod why;
 
 pub use claim::{ClaimSettings, NetworkPolicy};
 pub use config::{ColdEviction, NodeConfig};
+pub use deadline::{Deadline, DeadlineAction};
 pub use document::{Document, DocumentChange};
 pub use error::{ErrorCode, Refusal, Retry};
 pub use ids::{

@@ -74,6 +74,8 @@ end_causes! {
     LeaseExpired => Expired, "lease_expired";
     /// The sandbox reached the maximum lifetime of its template.
     LifetimeOver => Expired, "lifetime_over";
+    /// The deadline of the session was reached.
+    DeadlineReached => Expired, "deadline_reached";
     /// The idle sandbox had too little lifetime left to be handed out.
     NearExpiry => Expired, "near_expiry";
     /// The process of the sandbox died.
@@ -135,6 +137,7 @@ impl EndCause {
             Self::Idle => "ended because it was idle for too long",
             Self::LeaseExpired => "ended because its lease was not renewed in time",
             Self::LifetimeOver => "ended because it reached the maximum lifetime of its template",
+            Self::DeadlineReached => "ended because the deadline of its session was reached",
             Self::NearExpiry => {
                 "discarded because it had too little lifetime left to be handed out"
             }

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use crate::claim::ClaimSettings;
+use crate::deadline::Deadline;
 use crate::ids::{
     Generation, InstanceId, KeyId, LeaseId, SandboxId, SessionId, TemplateName, TurnId, WorkspaceId,
 };
@@ -106,6 +107,12 @@ pub struct SessionRecord {
     pub claim: Option<Arc<ClaimSettings>>,
     /// How long it may be idle; its template's value if not given.
     pub idle_timeout_ms: Option<u64>,
+    /// When it ends or pauses without a request.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub deadline: Option<Deadline>,
+    /// Idle time counts from here at the earliest.
+    #[serde(default)]
+    pub idle_from: Wall,
     /// Whether a turn ends when its client goes away.
     pub on_disconnect: OnDisconnect,
     /// Why files of it were lost, until an answer has reported it.

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use kernel::{CheckoutPolicy, UseKind, UseTarget};
 use model::record::{OnDisconnect, Owner};
 use model::{
-    ClaimSettings, Generation, InstanceId, KeyId, LeaseId, Mono, ProcessId, RequestId, SandboxId,
-    SessionId, TemplateName, TurnId, UseId, Wall, WorkspaceId,
+    ClaimSettings, Deadline, Generation, InstanceId, KeyId, LeaseId, Mono, ProcessId, RequestId,
+    SandboxId, SessionId, TemplateName, TurnId, UseId, Wall, WorkspaceId,
 };
 
 /// How far a lease is, as its client sees it.
@@ -74,6 +74,20 @@ pub(crate) struct Session {
     pub stop_asked: bool,
     /// Whether it was asked to end.
     pub end_asked: bool,
+    /// Every deadline that it was given; one of them counts.
+    pub deadlines: Vec<Deadline>,
+    /// When it was last known to be in use.
+    pub busy_at: Wall,
+}
+
+impl Session {
+    /// Whether its deadline may have come.
+    pub(crate) fn may_be_due(&self, now: Wall) -> bool {
+        self.deadlines.iter().any(|deadline| {
+            deadline.at.is_some_and(|at| at <= now)
+                || deadline.idle_ms.is_some_and(|ms| now.since(self.busy_at) >= ms)
+        })
+    }
 }
 
 /// What a request is about.

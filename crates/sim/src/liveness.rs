@@ -7,7 +7,7 @@ use model::InstanceId;
 use model::record::Owner;
 use model::state::PoolPhase;
 
-use crate::checks::{Judged, Promise, broken, full_audit, holds, transitions};
+use crate::checks::{Judged, Promise, broken, deadlines, full_audit, holds, transitions};
 use crate::runtime::Instance;
 use crate::world::World;
 
@@ -84,6 +84,7 @@ impl World {
             return broken(Promise::TurnsEndOnce, || format!("{turn:?} of {of:?} never ended"));
         }
         transitions::rested(self)?;
+        deadlines::rested(self)?;
         let leaked = |what: String| broken(Promise::NothingLeaks, || what);
         for record in self.store.sandboxes.values() {
             if record.ending.is_some() || record.copying_from.is_some() {

@@ -355,6 +355,7 @@ impl World {
         checks::records::judge(self, &changes)?;
         for ended in ends.drain(..) {
             self.coverage.count("ends", ended.cause.as_str());
+            checks::deadlines::ended(self, &ended)?;
             checks::eviction::ended(self, &ended)?;
             checks::cold_workspaces::ended(self, &ended)?;
             checks::tenants::ended(self, &ended)?;

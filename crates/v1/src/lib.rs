@@ -7,6 +7,7 @@ mod archives;
 mod backup;
 mod checkouts;
 mod cursor;
+mod deadline;
 mod docs;
 pub mod errors;
 mod events;

@@ -6,14 +6,14 @@ use axum::response::Response;
 use engine::{Caller, SeedFile, SessionQuery, SessionRequest, SessionUpdate};
 use http::header::LOCATION;
 use http::{HeaderValue, StatusCode};
-use model::{ErrorCode, SessionId, SessionStatus, TemplateName};
+use model::{ErrorCode, SessionId, SessionStatus, TemplateName, Wall};
 use serde_json::Value;
 use tokio::time::Instant;
 use wire::{AbortRequest, Aborted, Session, SessionList};
 
 use crate::checkouts::{GETTING, ONCE, check_wait_ms, replayed};
 use crate::cursor::{self, Cursor};
-use crate::{seed, view};
+use crate::{deadline, seed, view};
 use web::answer::{self, Step};
 use web::app::App;
 use web::body::{Json, OptionalJson, json_up_to};
@@ -109,7 +109,7 @@ fn basic_routes() -> Vec<Route> {
     let get = the_session("get_session", "Get a session");
     let update = the_session(
         "update_session",
-        "Change the labels of a session, or the configuration of its harness",
+        "Change the labels of a session, the configuration of its harness, or its deadline",
     );
     let end = Operation::new("end_session", "End a session at once, even if it is in use").answers(
         204,
@@ -209,7 +209,7 @@ async fn create(
         json_up_to(request, &app, app.settings.exec_bytes_max).await?;
     let claim = app.idempotency.claim(&headers, caller.key, ALL, &bytes).await?;
     drop(bytes);
-    let (mut wanted, files) = wanted(value)?;
+    let (mut wanted, files) = wanted(value, app.engine.now().wall)?;
     if let Some(claim) = &claim {
         if let Some(Answer::Session(id)) = claim.answer() {
             return again(&view::session(&app.engine.session(caller, id)?, caller));
@@ -279,7 +279,10 @@ impl Drop for Unknown {
 }
 
 /// The session to create, and the files it begins with.
-fn wanted(request: wire::SessionRequest) -> Result<(SessionRequest, Vec<SeedFile>), Refused> {
+fn wanted(
+    request: wire::SessionRequest,
+    now: Wall,
+) -> Result<(SessionRequest, Vec<SeedFile>), Refused> {
     let most = wire::SessionRequest::IDLE_TIMEOUT_S_MAX;
     if request.idle_timeout_s.is_some_and(|seconds| seconds == 0 || seconds > most) {
         let cause = format!("idle_timeout_s: must be from 1 to {most}");
@@ -295,6 +298,7 @@ fn wanted(request: wire::SessionRequest) -> Result<(SessionRequest, Vec<SeedFile
         config: request.config.map(|config| Value::Object(config).to_string().into()),
         seed: None,
         idle_timeout_ms: request.idle_timeout_s.map(|seconds| seconds * 1000),
+        deadline: request.deadline.map(|asked| deadline::wanted(asked, now)).transpose()?,
         on_disconnect: request.on_disconnect.unwrap_or_default(),
         wait_ms: request.wait_ms,
     };
@@ -348,11 +352,15 @@ async fn change(
     Named(id): Named<SessionId>,
     request: Json<wire::SessionUpdate>,
 ) -> Result<Response, Refused> {
-    let wire::SessionUpdate { metadata, config } = request.value;
+    let wire::SessionUpdate { metadata, config, deadline } = request.value;
     if config.as_ref().is_some_and(|config| !config.is_object() && !config.is_null()) {
         return Err(Refused::invalid("config", "config: must be an object or null"));
     }
-    let update = SessionUpdate { metadata, config: config.map(|config| config.to_string().into()) };
+    let update = SessionUpdate {
+        metadata,
+        config: config.map(|config| config.to_string().into()),
+        deadline: deadline::change(deadline, app.engine.now().wall)?,
+    };
     let view = app.engine.update_session(caller, id, update).await?;
     answer::ok(&view::session(&view, caller))
 }

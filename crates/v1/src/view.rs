@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use crate::deadline;
 use engine::{
     Caller, CheckoutPath, Engine, Entry, EntryKind, SandboxView, SessionView, SessionWorkspace,
     turn_error,
@@ -60,6 +61,7 @@ pub(crate) fn session(view: &SessionView, caller: Caller) -> Session {
         metadata: claim.map_or_else(BTreeMap::new, |claim| claim.labels.clone()),
         config: claim.and_then(|claim| read_json(claim.config.as_deref())),
         idle_timeout_s: view.idle_timeout_ms.map(|ms| ms.div_ceil(1000)),
+        deadline: deadline::shown(view),
         on_disconnect: view.on_disconnect,
         workspace: None,
         created_at: view.created_at.into(),

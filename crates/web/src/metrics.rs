@@ -102,6 +102,11 @@ struct ByStatus {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ByAction {
+    action: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct ByHit {
     hit: &'static str,
 }
@@ -178,6 +183,17 @@ impl Gauges {
             encoder.encode_descriptor("shoal_session_resumes", help, None, MetricType::Counter)?;
         for (hit, count) in [("warm", stats.resume_warm_hits), ("cold", stats.resume_cold_hits)] {
             ConstCounter::new(count).encode(resumes.encode_family(&ByHit { hit })?)?;
+        }
+        let help = "Deadlines of sessions that were reached, by what happened then";
+        let mut deadlines = encoder.encode_descriptor(
+            "shoal_session_deadlines",
+            help,
+            None,
+            MetricType::Counter,
+        )?;
+        for (action, count) in self.0.deadlines_met() {
+            let by = ByAction { action: action.as_str() };
+            ConstCounter::new(count).encode(deadlines.encode_family(&by)?)?;
         }
         let help = "Sessions that lost files because a setting of the server allowed it";
         let given_up =

@@ -6,7 +6,8 @@
 //! ignores fields that it does not know, so that a newer server may send more.
 
 mod bytes;
-pub mod event;
+pub mod deadline;
+mod event;
 pub mod exec;
 pub mod file;
 pub mod file_search;
@@ -29,6 +30,7 @@ pub mod usage;
 pub mod why;
 
 pub use bytes::{Base64Error, from_base64, to_base64};
+pub use deadline::{DeadlineRequest, NewDeadline, SessionDeadline};
 pub use event::{Event, EventBody, EventList, EventsReset};
 pub use exec::{ExecEvent, ExecExit, ExecRequest, ExecResult, Output, STATE_LOST_HEADER};
 pub use file::{

@@ -10,6 +10,7 @@ use model::{
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value};
 
+use crate::deadline::{DeadlineRequest, NewDeadline, SessionDeadline};
 use crate::time::Time;
 
 /// A request to create a session.
@@ -40,6 +41,9 @@ pub struct SessionRequest {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schema(minimum = 1, maximum = 31_536_000))]
     pub idle_timeout_s: Option<u64>,
+    /// When it ends or pauses without a request; never if not given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub deadline: Option<DeadlineRequest>,
     /// What happens to a turn whose client disconnects; `continue` if not given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub on_disconnect: Option<OnDisconnect>,
@@ -65,6 +69,7 @@ impl SessionRequest {
             config: None,
             files: Vec::new(),
             idle_timeout_s: None,
+            deadline: None,
             on_disconnect: None,
             wait_ms: None,
         }
@@ -81,6 +86,7 @@ impl fmt::Debug for SessionRequest {
             .field("metadata", &self.metadata)
             .field("files", &self.files.len())
             .field("idle_timeout_s", &self.idle_timeout_s)
+            .field("deadline", &self.deadline)
             .field("on_disconnect", &self.on_disconnect)
             .field("wait_ms", &self.wait_ms)
             .finish_non_exhaustive()
@@ -125,6 +131,14 @@ pub struct SessionUpdate {
     #[serde(default, deserialize_with = "given", skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schema(value_type = Option<Map<String, Value>>))]
     pub config: Option<Value>,
+    /// Its deadline from now on; null for none. Idle time counts from now.
+    #[serde(
+        default,
+        deserialize_with = "NewDeadline::given",
+        skip_serializing_if = "Option::is_none"
+    )]
+    #[cfg_attr(feature = "schema", schema(value_type = Option<DeadlineRequest>))]
+    pub deadline: Option<NewDeadline>,
 }
 
 const fn yes() -> bool {
@@ -138,7 +152,10 @@ fn given<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Value>, D:
 
 impl fmt::Debug for SessionUpdate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SessionUpdate").field("metadata", &self.metadata).finish_non_exhaustive()
+        f.debug_struct("SessionUpdate")
+            .field("metadata", &self.metadata)
+            .field("deadline", &self.deadline)
+            .finish_non_exhaustive()
     }
 }
 
@@ -178,6 +195,9 @@ pub struct Session {
     /// How long it may be idle; its template's value if not given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub idle_timeout_s: Option<u64>,
+    /// When it ends or pauses without a request, if it does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub deadline: Option<SessionDeadline>,
     /// What happens to a turn whose client disconnects.
     pub on_disconnect: OnDisconnect,
     /// Where its files are, if known.

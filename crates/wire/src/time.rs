@@ -5,6 +5,8 @@ use std::fmt;
 use std::str::FromStr;
 
 use jiff::Timestamp;
+use jiff::civil::DateTime;
+use jiff::tz::TimeZone;
 use model::Wall;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
@@ -18,6 +20,16 @@ impl Time {
     /// Milliseconds from `now` until this moment; negative if it has passed.
     pub const fn ms_after(self, now: Self) -> i64 {
         self.0.saturating_sub(now.0)
+    }
+
+    /// Reads a moment; one without a time zone is in UTC.
+    pub fn from_text_in_utc(text: &str) -> Option<Self> {
+        if let Ok(time) = text.parse() {
+            return Some(time);
+        }
+        let civil = text.parse::<DateTime>().ok()?;
+        let zoned = civil.to_zoned(TimeZone::UTC).ok()?;
+        Some(Self(zoned.timestamp().as_millisecond()))
     }
 
     fn timestamp(self) -> Timestamp {

@@ -10,6 +10,7 @@ mod ash_sessions;
 mod checkout;
 mod checkout_failure;
 mod cold_workspaces;
+mod deadlines;
 mod disk_limits;
 mod ended_sessions;
 mod events;

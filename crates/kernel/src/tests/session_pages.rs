@@ -6,7 +6,7 @@ use std::sync::Arc;
 use model::{ErrorCode, KeyId, SessionId, SessionStatus};
 
 use super::rig::{NATIVE, Rig, name, template};
-use crate::{Event, SessionFilter, SessionSettings};
+use crate::{DeadlineChange, Event, SessionFilter, SessionSettings};
 
 fn rig() -> (Rig, Vec<SessionId>) {
     let mut rig = Rig::with_pool(template(0, 10), NATIVE);
@@ -61,7 +61,12 @@ fn labels_and_harness_configuration_can_change_and_survive_a_restart() {
     let session = all[0];
     let words = BTreeMap::from([("team".to_owned(), "x".to_owned())]);
     let mut change = |labels, config: Option<&str>| {
-        rig.apply(Event::SessionChanged { session, labels, config: config.map(Arc::from) })
+        rig.apply(Event::SessionChanged {
+            session,
+            labels,
+            config: config.map(Arc::from),
+            deadline: DeadlineChange::Keep,
+        })
     };
     change(Some(words.clone()), None).unwrap();
     change(None, Some(r#"{"a":1}"#)).unwrap();
@@ -74,13 +79,23 @@ fn labels_and_harness_configuration_can_change_and_survive_a_restart() {
     let claim = rig.of(session).claim.unwrap();
     assert_eq!((&claim.labels, claim.config.as_deref()), (&words, Some(r#"{"a":1}"#)));
     let mut change = |labels, config: Option<&str>| {
-        rig.apply(Event::SessionChanged { session, labels, config: config.map(Arc::from) })
+        rig.apply(Event::SessionChanged {
+            session,
+            labels,
+            config: config.map(Arc::from),
+            deadline: DeadlineChange::Keep,
+        })
     };
     change(Some(BTreeMap::new()), Some("null")).unwrap();
     assert_eq!(rig.of(session).claim, None, "nothing is left to bind");
     rig.end(session);
     rig.run();
-    let refused = rig.apply(Event::SessionChanged { session, labels: None, config: None });
+    let refused = rig.apply(Event::SessionChanged {
+        session,
+        labels: None,
+        config: None,
+        deadline: DeadlineChange::Keep,
+    });
     assert_eq!(refused.unwrap_err().code, ErrorCode::SessionEnded);
 }
 

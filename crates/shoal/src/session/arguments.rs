@@ -10,6 +10,7 @@ use model::{SessionStatus, TemplateName};
 use serde_json::{Map, Value};
 use wire::SessionFile;
 
+use super::deadline::{self, DeadlineArgs};
 use crate::failure::Failure;
 use crate::sandbox_request::{DEFAULT_TEMPLATE, environment, pair};
 use crate::server::Server;
@@ -61,6 +62,8 @@ pub(super) enum Act {
     Resume(SessionArgs),
     /// End the sandbox of a session, and keep the files until the session is resumed
     Stop(SessionArgs),
+    /// Set the time at which a session ends or pauses by itself
+    Deadline(DeadlineArgs),
     /// Create a new session with a copy of the files and the history of a session
     Fork(SessionArgs),
     /// End sessions
@@ -74,6 +77,7 @@ pub(super) enum Act {
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  \
     shoal session create -T python -e TOKEN -m user=ada\n  \
+    shoal session create --deadline-idle 30m --deadline-action end\n  \
     shoal session create --file ./notes.md:docs/notes.md --config '{\"model\":\"small\"}'")]
 pub(super) struct CreateArgs {
     /// Template of the session [default: default]
@@ -95,6 +99,8 @@ pub(super) struct CreateArgs {
     /// How long the session may be idle before its sandbox becomes cold, like 30m
     #[arg(long, value_name = "TIME", value_parser = duration::parse)]
     idle_timeout: Option<Duration>,
+    #[command(flatten)]
+    deadline: deadline::CreateFlags,
     /// How long to wait for a place if the server is full, like 5s [default: as the server says]
     #[arg(long, value_name = "TIME", value_parser = duration::parse)]
     wait: Option<Duration>,
@@ -125,6 +131,7 @@ impl CreateArgs {
             files: self.files.iter().map(|file| read(file)).collect::<Result<_, _>>()?,
             // Rounded up, so that no sandbox becomes cold sooner than the user wanted.
             idle_timeout_s: self.idle_timeout.map(|time| time.as_millis().div_ceil(1000) as u64),
+            deadline: self.deadline.request()?,
             on_disconnect: self.abort_on_disconnect.then_some(OnDisconnect::Abort),
             wait_ms: self.wait.map(|time| time.as_millis() as u64),
             ..SessionRequest::of(template)

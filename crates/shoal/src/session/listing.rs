@@ -8,6 +8,7 @@ use serde_json::json;
 use wire::{Session, Time};
 
 use super::arguments::{ListArgs, SessionArgs};
+use super::deadline;
 use super::last_sandbox::LastSandbox;
 use crate::failure::Failure;
 use crate::output::{Output, Paint};
@@ -124,6 +125,7 @@ pub(super) fn show(shown: &SessionArgs, output: &Output) -> Result<ExitCode, Fai
         ("files", files.to_owned()),
         ("forked from", session.parent_id.map_or_else(|| "-".to_owned(), |id| id.to_string())),
         ("created", relative_time::ago(session.created_at, now)),
+        ("deadline", deadline::described(session.deadline, now)),
         ("used", relative_time::ago(session.last_active_at, now)),
     ] {
         output.say(&format!("{}  {value}", output.paint(Paint::Strong, &format!("{name:<11}"))));

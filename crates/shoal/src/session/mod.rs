@@ -1,6 +1,7 @@
 //! `shoal session`: creates, uses and ends sessions, conversations that outlive their sandboxes.
 
 mod arguments;
+mod deadline;
 mod history;
 mod last_sandbox;
 mod listing;
@@ -44,6 +45,7 @@ pub(crate) fn main(arguments: Arguments, output: &Output) -> Result<ExitCode, Fa
         Act::Stop(changed) => {
             change(&changed, "stop", output, async |client, id| client.session(id).stop().await)
         }
+        Act::Deadline(wanted) => deadline::main(&wanted, output),
         Act::Fork(changed) => {
             change(&changed, "fork", output, async |client, id| client.session(id).fork().await)
         }

@@ -86,7 +86,9 @@ fn plans(page: &str) -> Vec<Plan> {
             says(&[]),
             says(&[]),
         ],
-        "sessions.md" => vec![OTHER_TEST, OTHER_TEST],
+        "sessions.md" => {
+            vec![OTHER_TEST, OTHER_TEST, says(&["pauses after 10 min without use", "none"])]
+        }
         _ => Vec::new(),
     }
 }

@@ -1,6 +1,6 @@
 //! What must hold after every event, when the kernel has made its decision.
 
-use super::{Judged, Promise, holds, leases, processes, quiesce, uses, waiters};
+use super::{Judged, Promise, deadlines, holds, leases, processes, quiesce, uses, waiters};
 use crate::coverage::event_name;
 use crate::world::World;
 
@@ -16,6 +16,7 @@ pub(crate) fn judge(world: &mut World, kind: usize) -> Judged {
         world.watch.announced.remove(&(sandbox, generation));
     }
     uses::settled(world)?;
+    deadlines::settled(world);
     waiters::settled(world)?;
     waiters::impatient(world)?;
     if event_name(kind) == "ticked" {

@@ -5,6 +5,7 @@
 pub(crate) mod after_event;
 pub(crate) mod capacity;
 pub(crate) mod cold_workspaces;
+pub(crate) mod deadlines;
 pub(crate) mod disk_limits;
 pub(crate) mod effects;
 pub(crate) mod eviction;
@@ -81,6 +82,7 @@ promises! {
     KeyLimitKept, "key_limit_kept", "a key gets no more live sandboxes than its limit";
     NoWaitInVain, "no_wait_in_vain", "no caller waits while a sandbox is idle or could be launched";
     DeadlineKept, "deadline_kept", "no request waits past its deadline";
+    SessionDeadlineKept, "session_deadline_kept", "a session ends or pauses at its deadline, and not before";
     OneAnswer, "one_answer", "every request gets exactly one answer";
     AnswerFits, "answer_fits", "an answer is of the kind that was asked for";
     AnswerTrue, "answer_true", "what an answer says is so";

@@ -125,10 +125,14 @@ pub(crate) fn refused(world: &World, ask: &Ask, refusal: &Refusal) -> Judged {
     holds(Promise::CopyCostsNoUse, !still, || format!("{ask:?} while it is quiesced: {refusal}"))
 }
 
-/// Whether the sandbox of a session is quiesced, and no stop or end of the session was requested.
+/// Whether the sandbox of a session is quiesced, no stop or end of the session was
+/// requested, and its deadline has not come.
 fn is_quiesced(world: &World, session: SessionId) -> bool {
-    let leaves =
-        world.ledger.sessions.get(&session).is_none_or(|one| one.stop_asked || one.end_asked);
+    let leaves = world
+        .ledger
+        .sessions
+        .get(&session)
+        .is_none_or(|one| one.stop_asked || one.end_asked || one.may_be_due(world.now.wall));
     let instance = world.store.live_of_session(session).and_then(|record| record.instance);
     !leaves && instance.is_some_and(|id| world.watch.quiesced.contains_key(&id))
 }

@@ -5,7 +5,7 @@ use model::record::{Owner, SandboxRecord};
 use model::state::PoolPhase;
 use model::{EndCause, InstanceId};
 
-use super::{Judged, Promise, broken, holds};
+use super::{Judged, Promise, broken, deadlines, holds};
 use crate::ledger::{LeasePhase, Session};
 use crate::runtime::{Instance, Saved};
 use crate::world::World;
@@ -91,6 +91,16 @@ fn judge(
             Owner::Unowned | Owner::Session(_) => asked(false),
         },
         EndCause::LifetimeOver => asked(record.expires_at.is_some() || instance.left_over),
+        EndCause::DeadlineReached => {
+            let session = match record.owner {
+                Owner::Session(session) => Some(session),
+                Owner::Unowned | Owner::Lease(_) => None,
+            };
+            let due = instance.left_over || deadlines::is_due(world, session);
+            holds(Promise::SessionDeadlineKept, due, || {
+                format!("{id:?} of {session:?} ends at {:?}", world.now.wall)
+            })
+        }
         EndCause::UserAbort => {
             let called_off = |one: &Session| one.abort_asked || one.stop_asked || one.end_asked;
             asked(session.is_none_or(called_off) && !matches!(record.owner, Owner::Lease(_)))?;

@@ -3,9 +3,12 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use kernel::{Event, SessionSettings, WhenBusy};
+use kernel::{DeadlineChange, Event, SessionSettings, WhenBusy};
 use model::record::OnDisconnect;
-use model::{ClaimSettings, KeyId, RequestId, SessionId, TemplateName, TurnId};
+use model::{
+    ClaimSettings, Deadline, DeadlineAction, KeyId, RequestId, SessionId, TemplateName, TurnId,
+    Wall,
+};
 
 use crate::checks::Judged;
 use crate::ledger::{Ask, Expect, Session};
@@ -24,6 +27,7 @@ impl World {
         let on_disconnect =
             if self.choices.below(3) == 2 { OnDisconnect::Abort } else { OnDisconnect::Continue };
         let idle_timeout_ms = self.choices.pick(&[None, Some(4_000)]).flatten();
+        let deadline = if self.choices.below(4) == 3 { Some(self.deadline()) } else { None };
         self.add_session(
             session,
             tenant,
@@ -32,10 +36,27 @@ impl World {
             on_disconnect,
             Expect::Exactly(0),
         );
-        let settings = SessionSettings { tenant, claim, idle_timeout_ms, on_disconnect };
+        if let Some(one) = self.ledger.sessions.get_mut(&session) {
+            one.deadlines.extend(deadline);
+        }
+        let settings = SessionSettings { tenant, claim, idle_timeout_ms, deadline, on_disconnect };
         let (wait_ms, patience_ms) = self.session_wait();
         let event = Event::SessionCreated { request, session, template, settings, wait_ms };
         self.ask(request, patience_ms, Ask::Create { session }, event)
+    }
+
+    /// A deadline to come.
+    fn deadline(&mut self) -> Deadline {
+        let action =
+            if self.choices.below(2) == 0 { DeadlineAction::End } else { DeadlineAction::Pause };
+        let now = self.now.wall;
+        let at = self.choices.pick(&[Some(9_000), None, Some(40_000)]).flatten();
+        let at = at.map(|ms| Wall(now.0 + ms));
+        let idle_ms = match at {
+            Some(_) => self.choices.pick(&[None, Some(6_000)]).flatten(),
+            None => self.choices.pick(&[3_000, 12_000]),
+        };
+        Deadline { at, idle_ms, action }
     }
 
     /// How long a request waits for a place, and how long it may wait in all.
@@ -66,6 +87,8 @@ impl World {
             abort_asked: false,
             stop_asked: false,
             end_asked: false,
+            deadlines: Vec::new(),
+            busy_at: self.now.wall,
         };
         self.ledger.sessions.insert(id, session);
         self.ledger.open_sessions.push(id);
@@ -139,7 +162,17 @@ impl World {
             _ => Some(BTreeMap::from([("word".to_owned(), "other".to_owned())])),
         };
         let config = self.choices.pick(&[None, Some("null"), Some("{}")]).flatten().map(Arc::from);
-        self.notify(Event::SessionChanged { session, labels, config })
+        let deadline = match self.choices.below(6) {
+            4 => DeadlineChange::Remove,
+            5 => DeadlineChange::Set(self.deadline()),
+            _ => DeadlineChange::Keep,
+        };
+        if let DeadlineChange::Set(deadline) = deadline
+            && let Some(one) = self.ledger.sessions.get_mut(&session)
+        {
+            one.deadlines.push(deadline);
+        }
+        self.notify(Event::SessionChanged { session, labels, config, deadline })
     }
 
     pub(super) fn act_resume(&mut self) -> Judged {
@@ -183,7 +216,7 @@ impl World {
         let session = SessionId::from_u128(self.ledger.fresh());
         let Some(from) = self.ledger.sessions.get(&parent) else { return Ok(()) };
         let (tenant, template, claim) = (from.tenant, from.template.clone(), from.claim.clone());
-        let on_disconnect = from.on_disconnect;
+        let (on_disconnect, deadlines) = (from.on_disconnect, from.deadlines.clone());
         let own = self.store.of_session.get(&parent).and_then(|all| all.first());
         let sandbox = own.and_then(|id| self.store.sandboxes.get(id));
         let shelved = self.store.sessions.get(&parent).and_then(|record| record.files);
@@ -193,6 +226,9 @@ impl World {
         let (floor, held) = files.map_or((0, 0), |files| (files.durable, files.live));
         let expect = Expect::AtLeast(floor);
         self.add_session(session, tenant, template, claim, on_disconnect, expect);
+        if let Some(fork) = self.ledger.sessions.get_mut(&session) {
+            fork.deadlines = deadlines;
+        }
         let event = Event::ForkRequested { request, parent, session };
         self.control(parent, Ask::Fork { parent, session, held }, event, request)
     }

@@ -15,10 +15,10 @@ use model::template::{Recycle, RuntimeTraits};
 use model::turn::{TurnChange, TurnEnd, TurnPiece, TurnRecord, TurnStart};
 use model::why::{Candidate, Ended, Eviction, Shortage, Tier};
 use model::{
-    ClaimSettings, Document, DocumentChange, EndCause, Generation, InstanceId, KeyId, KeyLimits,
-    KeyRecord, LeaseId, LifecycleEvent, NetworkPolicy, ProcessId, Role, SandboxId, SandboxState,
-    SessionId, SessionStatus, StoredEvent, Template, TemplateName, TerminatedReason, TurnId, Wall,
-    WorkspaceId,
+    ClaimSettings, Deadline, DeadlineAction, Document, DocumentChange, EndCause, Generation,
+    InstanceId, KeyId, KeyLimits, KeyRecord, LeaseId, LifecycleEvent, NetworkPolicy, ProcessId,
+    Role, SandboxId, SandboxState, SessionId, SessionStatus, StoredEvent, Template, TemplateName,
+    TerminatedReason, TurnId, Wall, WorkspaceId,
 };
 
 use crate::contract::Batch;
@@ -112,6 +112,12 @@ pub fn session(id: u8, n: u32) -> SessionRecord {
         sandbox: (n & 4 != 0).then(|| sandbox_id(id)),
         claim: (n & 8 != 0).then(|| Arc::new(claim)),
         idle_timeout_ms: (n & 16 != 0).then_some(u64::MAX),
+        deadline: (n & 32 != 0).then(|| Deadline {
+            at: (n & 1 == 0).then_some(Wall(u64::from(n) * 1000)),
+            idle_ms: (n & 2 == 0).then_some(n.into()),
+            action: if n & 4 == 0 { DeadlineAction::End } else { DeadlineAction::Pause },
+        }),
+        idle_from: Wall(u64::from(n) / 3),
         on_disconnect: if n & 1 != 0 { OnDisconnect::Abort } else { OnDisconnect::Continue },
         state_lost: (n & 2 != 0).then_some(TerminatedReason::Evicted),
         lost_generation: Generation(u64::from(n) / 2),
