@@ -59,21 +59,28 @@ impl Kernel {
 
     /// Since when a session is idle, if it is.
     fn idle_since(&self, session: SessionIx) -> Option<Wall> {
+        if self.is_in_use(session) && !self.flaws.counts_use_as_idle() {
+            return None;
+        }
         let known = &self.sessions[session];
-        let mut since = known.idle_from.max(known.last_active_at);
-        if let Some(shelved) = &known.shelved {
-            since = since.max(shelved.files.last_used_at);
-        }
-        if let Some(entry) = known.entry {
-            let sandbox = &self.entries[entry];
-            let in_use = sandbox.is_live() && (!sandbox.is_inactive() || sandbox.is_kept_alive());
-            if in_use || sandbox.copying.is_some() {
-                return None;
-            }
-            since = since.max(sandbox.last_used.wall);
-        }
-        let wanted = known.wants() || known.turn.is_some() || !known.queued.is_empty();
-        (!wanted).then_some(since)
+        let sandbox = known.entry.map(|entry| self.entries[entry].last_used.wall);
+        let shelved = known.shelved.as_ref().map(|shelved| shelved.files.last_used_at);
+        [Some(known.idle_from), Some(known.last_active_at), sandbox, shelved]
+            .into_iter()
+            .flatten()
+            .max()
+    }
+
+    fn is_in_use(&self, session: SessionIx) -> bool {
+        let known = &self.sessions[session];
+        let sandbox = known.entry.map(|entry| &self.entries[entry]);
+        known.wants()
+            || known.turn.is_some()
+            || !known.queued.is_empty()
+            || sandbox.is_some_and(|sandbox| {
+                let in_use = !sandbox.is_inactive() || sandbox.is_kept_alive();
+                (sandbox.is_live() && in_use) || sandbox.copying.is_some()
+            })
     }
 
     /// Remembers that a session is in use now, if it is: it may be the last that the kernel sees of

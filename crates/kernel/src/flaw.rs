@@ -17,8 +17,8 @@ pub enum Flaw {
     KeyLimitIgnored,
     /// A session outlives its deadline.
     SessionDeadlineIgnored,
-    /// After a restart, idle time counts from when the session was last recorded.
-    IdleSinceLastRecord,
+    /// The idle time of a session counts while it is in use.
+    UseCountsAsIdle,
     /// A sandbox about to expire is handed out.
     MarginIgnored,
     /// The idle sweep ends sandboxes that something holds.
@@ -183,7 +183,7 @@ impl Flaw {
         Self::EvictionIgnoresShares,
         Self::KeyLimitIgnored,
         Self::SessionDeadlineIgnored,
-        Self::IdleSinceLastRecord,
+        Self::UseCountsAsIdle,
     ];
 
     /// Its name on the simulator's command line.
@@ -246,7 +246,7 @@ impl Flaw {
             Self::EvictionIgnoresShares => "eviction-ignores-shares",
             Self::KeyLimitIgnored => "key-limit-ignored",
             Self::SessionDeadlineIgnored => "session-deadline-ignored",
-            Self::IdleSinceLastRecord => "idle-since-last-record",
+            Self::UseCountsAsIdle => "use-counts-as-idle",
         }
     }
 }

@@ -101,8 +101,8 @@ impl Flaws {
         self.has(Flaw::SessionDeadlineIgnored)
     }
 
-    pub(crate) const fn counts_downtime_as_idle(self) -> bool {
-        self.has(Flaw::IdleSinceLastRecord)
+    pub(crate) const fn counts_use_as_idle(self) -> bool {
+        self.has(Flaw::UseCountsAsIdle)
     }
 
     /// How much time a sandbox must have left to be handed out.

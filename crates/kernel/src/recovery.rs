@@ -164,7 +164,7 @@ impl Kernel {
         if let EntryOwner::Session(session) = owner {
             let known = &mut self.sessions[session];
             known.entry = Some(entry);
-            if record.instance.is_some() && !self.flaws.counts_downtime_as_idle() {
+            if record.instance.is_some() {
                 // It may have been in use until the server stopped.
                 known.idle_from = self.now.wall;
             }

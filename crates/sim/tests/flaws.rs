@@ -21,7 +21,7 @@ const fn broken_by(flaw: Flaw) -> &'static [Promise] {
         Flaw::LifoWaiters => &[Promise::FirstServed, Promise::FairShare],
         Flaw::QueueIgnoresShares | Flaw::EvictionIgnoresShares => &[Promise::FairShare],
         Flaw::KeyLimitIgnored => &[Promise::KeyLimitKept],
-        Flaw::SessionDeadlineIgnored | Flaw::IdleSinceLastRecord => &[Promise::SessionDeadlineKept],
+        Flaw::SessionDeadlineIgnored | Flaw::UseCountsAsIdle => &[Promise::SessionDeadlineKept],
         Flaw::MarginIgnored => &[Promise::Margin],
         Flaw::SweepIgnoresHolds => &[Promise::HoldsKept, Promise::RunningSafe],
         // One that is put back as it is may also be put back frozen.
@@ -170,7 +170,7 @@ flaw_tests! {
     fn flaw_eviction_ignores_shares_is_caught: EvictionIgnoresShares;
     fn flaw_key_limit_ignored_is_caught: KeyLimitIgnored;
     fn flaw_session_deadline_ignored_is_caught: SessionDeadlineIgnored;
-    fn flaw_idle_since_last_record_is_caught: IdleSinceLastRecord;
+    fn flaw_use_counts_as_idle_is_caught: UseCountsAsIdle;
     fn flaw_wall_step_believed_is_caught: WallStepBelieved;
     fn flaw_restart_in_ended_sandbox_is_caught: RestartInEndedSandbox;
     fn flaw_restarts_uncounted_is_caught: RestartsUncounted;
