@@ -8,7 +8,7 @@ use model::why::Tier;
 use crate::Kernel;
 use crate::Mono;
 use crate::alarms::Ringer;
-use crate::entry::{Derived, EntryIx};
+use crate::entry::{Derived, EntryIx, Frozen};
 use crate::pool::PoolIx;
 use crate::reconcile_queue::ReconcileItem;
 use crate::session::SessionIx;
@@ -83,6 +83,12 @@ impl Kernel {
         let sandbox = &mut self.entries[entry];
         sandbox.last_used = self.now;
         sandbox.file_access.freeze_again_settled();
+        if sandbox.frozen == Frozen::No
+            && let Some(rare) = &mut sandbox.rare
+        {
+            // An earlier request to freeze it is done with, also if it was thawed for a copy.
+            rare.frozen_on_request = false;
+        }
         let Derived { tier, key, .. } = sandbox.derived;
         if let Some(tier) = tier {
             self.tiers.leave(tier, key, &mut self.entries, entry);

@@ -411,6 +411,26 @@ fn poll_of_a_process_thaws_a_sandbox_that_was_frozen_because_it_was_idle() {
 }
 
 #[test]
+fn poll_counts_after_a_use_of_a_sandbox_that_was_thawed_for_a_copy() {
+    let mut rig = Rig::with_pool(template(0, 3), DOCKER);
+    let (session, sandbox) = rig.session();
+    rig.starts_as(sandbox, 1, false, 0, ALWAYS);
+    rig.ask_freeze(sandbox);
+    rig.run();
+    assert!(rig.frozen(sandbox));
+    rig.fork(session);
+    rig.finish(thaw, Outcome::Done);
+    let use_id = rig.session_exec(session);
+    rig.use_ended(use_id);
+    rig.run();
+    for _ in 0..20 {
+        rig.live(1_000);
+        reads(&mut rig, sandbox);
+    }
+    assert!(!rig.frozen(sandbox), "the request to freeze it was before its last use");
+}
+
+#[test]
 fn poll_of_a_process_thaws_nothing_that_was_frozen_or_paused_on_request() {
     let asks: [fn(&mut Rig, SessionId, SandboxId); 2] = [
         |rig, _, sandbox| {
