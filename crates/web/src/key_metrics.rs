@@ -1,4 +1,4 @@
-//! What keys use of their limits, as metrics. A caller sees the keys that it may see, and a bounded
+//! What keys use of their limits, and what they have used so far, as metrics. A caller sees the keys that it may see, and a bounded
 //! number of them: each is a label.
 
 use std::collections::BTreeMap;
@@ -13,6 +13,7 @@ use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Registry;
 
 use crate::app::App;
+use crate::usage_metrics::KeyUsageTotals;
 
 /// The most keys; the oldest ones that work.
 const KEYS_MAX: usize = 1_000;
@@ -68,6 +69,9 @@ pub fn page(
     }
     let mut registry = Registry::default();
     registry.register_collector(Box::new(gauges));
+    let mut usage = app.engine.stored_usage(caller);
+    usage.truncate(KEYS_MAX);
+    registry.register_collector(Box::new(KeyUsageTotals(usage)));
     let mut text = app.metrics.page()?;
     text.truncate(text.trim_end_matches(END).len());
     encode(&mut text, &registry)?;

@@ -217,6 +217,40 @@ async fn the_same_request_makes_one_session_also_over_a_restart() {
 }
 
 #[tokio::test]
+async fn session_deadline_is_shown_changed_removed_and_met() {
+    let stage = Stage::start().await;
+    let asked = json!({"template": "default", "deadline": {"after_s": 900, "action": "end"}});
+    let id = stage.session_with(asked).await;
+    let path = format!("/v1/sessions/{id}");
+    let shown = stage.shown(&id).await["deadline"].clone();
+    assert_eq!((&shown["action"], &shown["at"]), (&json!("end"), &shown["due_at"]));
+    let idle = json!({"deadline": {"idle_s": 60, "action": "pause"}});
+    let changed = stage.call("PATCH", &path, idle).await.expect(200)["deadline"].clone();
+    assert_eq!((&changed["idle_s"], &changed["at"]), (&json!(60), &Value::Null));
+    let kept = stage.call("PATCH", &path, json!({"metadata": {}})).await.expect(200);
+    assert_eq!(kept["deadline"]["idle_s"], 60);
+    let removed = stage.call("PATCH", &path, json!({"deadline": null})).await.expect(200);
+    assert_eq!(removed["deadline"], Value::Null);
+    for (bad, code) in [
+        (json!({"action": "end"}), "invalid_argument"),
+        (json!({"idle_s": 0, "action": "end"}), "invalid_argument"),
+        (json!({"at": "2001-01-01T00:00:00Z", "action": "end"}), "invalid_argument"),
+        (json!({"idle_s": 5, "action": "hope"}), "bad_request"),
+        (json!({"idle_s": 5}), "bad_request"),
+    ] {
+        stage.call("PATCH", &path, json!({"deadline": bad})).await.problem(code);
+    }
+    let soon = json!({"deadline": {"after_s": 1, "action": "end"}});
+    stage.call("PATCH", &path, soon).await.expect(200);
+    while stage.get(&path).await.status == 200 {
+        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+    }
+    let over = stage.act(&id, "turns", json!({"input": "echo"})).await;
+    let over = over.problem("session_ended");
+    assert!(over["detail"].as_str().unwrap().contains("deadline"), "{over}");
+}
+
+#[tokio::test]
 async fn session_requests_are_refused_by_field() {
     let stage = Stage::start().await;
     for (body, code, field) in [

@@ -76,6 +76,16 @@ async fn usage_of_all_keys_is_in_the_metrics_and_in_ash() {
     let line = page.lines().find(|line| line.starts_with("shoal_usage_sandbox_seconds_total "));
     let counted: f64 = line.unwrap().split_once(' ').unwrap().1.parse().unwrap();
     assert!(counted >= shown, "{counted} of {shown}");
+    // Each key sees its own, and an admin sees all.
+    let of_keys = |page: &str| {
+        let of_key = |line: &&str| line.starts_with("shoal_key_usage_sandbox_seconds_total{");
+        page.lines().filter(of_key).count()
+    };
+    assert_eq!(of_keys(&page), 1, "only one key used anything");
+    for (role, sees) in [(&key, 1), (&stage.key(Role::Use).await, 0)] {
+        let page = stage.call_as(role, "GET", "/metrics", Value::Null).await;
+        assert_eq!(of_keys(&String::from_utf8(page.body.clone()).unwrap()), sees);
+    }
     let ash = async |path: &str| {
         let path = format!("/compat/ash/api/usage{path}");
         stage.call_as(&key, "GET", &path, Value::Null).await

@@ -264,6 +264,12 @@ impl Engine {
         Ok(seen.map(|total| KeyUsage { total, stored_bytes: bytes(total.key) }).collect())
     }
 
+    /// The totals of the keys that the caller may see, as they were last stored.
+    pub fn stored_usage(&self, caller: Caller) -> Vec<UsageRecord> {
+        let stored = self.core.metering.stored();
+        stored.totals.values().filter(|total| caller.sees(total.key)).copied().collect()
+    }
+
     /// The totals of all keys together, as they were last stored.
     pub fn usage_of_all(&self) -> UsageRecord {
         let stored = self.core.metering.stored();
