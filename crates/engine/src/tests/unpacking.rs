@@ -13,11 +13,15 @@ use tokio::time::{Instant, sleep};
 use crate::archive::{Bounds, EngineFiles, Files, Pieces, Unpacking, Unusual};
 
 /// A sandbox that takes a second for each call, on a clock of its own.
-struct Slow(EngineFiles);
+struct Slow {
+    files: EngineFiles,
+    /// Its sandbox ends with it.
+    _runtime: FakeRuntime,
+}
 
 impl Files for Slow {
     fn inside(&self) -> &dyn Inside {
-        self.0.inside()
+        self.files.inside()
     }
 
     async fn within<T: Send>(
@@ -25,11 +29,11 @@ impl Files for Slow {
         call: impl Future<Output = Result<T, RuntimeError>> + Send,
     ) -> Result<T, Refusal> {
         sleep(Duration::from_secs(1)).await;
-        self.0.within(call).await
+        self.files.within(call).await
     }
 
     async fn explain(&self, error: io::Error) -> Refusal {
-        self.0.explain(error).await
+        self.files.explain(error).await
     }
 }
 
@@ -73,8 +77,9 @@ async fn sandbox() -> Slow {
     let name = TemplateName::new("default").expect("a valid name");
     let template = Template::named(name);
     let spec = LaunchSpec::of(&template, InstanceId::from_u128(1));
-    let fake = FakeRuntime::default();
-    Slow(EngineFiles(fake.launch(spec).await.expect("it starts")))
+    let runtime = FakeRuntime::default();
+    let files = EngineFiles(runtime.launch(spec).await.expect("it starts"));
+    Slow { files, _runtime: runtime }
 }
 
 const BOUNDS: Bounds = Bounds { entries: 100, bytes: 1000, unusual: Unusual::Refuse };
