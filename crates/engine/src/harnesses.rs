@@ -273,7 +273,10 @@ impl Harnesses {
                 Ok((link, config))
             }
             Err(error) => {
-                self.known_bridges.forget(bridge);
+                // The end of a sandbox says nothing about its bridge.
+                if error.code != HarnessErrorCode::SandboxGone {
+                    self.known_bridges.forget(bridge);
+                }
                 Err(error)
             }
         }
