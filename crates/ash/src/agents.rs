@@ -77,7 +77,13 @@ impl AgentRequest {
         let prompt = body.text("systemPrompt", PROMPT_CHARS_MAX)?;
         let env = body.map_of_texts("env")?;
         let listed = body.list("files")?;
+        body.refuse_rest()?;
         if let Some(given) = given {
+            if prompt.is_some() || listed.is_some() {
+                let cause = "body/path must NOT be given with systemPrompt or files: \
+                             the directory has the files of the agent";
+                return Err(AshError::invalid(cause));
+            }
             return Ok(Self { name, env, from: Origin::Directory(given) });
         }
         let mut files = deploy::from_request(listed.unwrap_or_default())?;
@@ -183,6 +189,7 @@ async fn patch(
     let mut body = request_body::fields(request, &app, app.settings.json_bytes_max).await?;
     let env = body.map_of_texts("env")?;
     let config = body.object("config")?;
+    body.refuse_rest()?;
     let change = registry::change(&app, caller).await?;
     let mut agent = find_agent(&app, caller, &name).await?;
     let before = prewarm::count(&agent.config);

@@ -37,6 +37,7 @@ async fn exec(
     let mut body = request_body::fields(request, &app, app.settings.json_bytes_max).await?;
     let command = body.required_text("command", COMMAND_CHARS_MAX)?;
     let timeout_ms = body.number("timeout", 1, TIMEOUT_MS_MAX)?.unwrap_or(TIMEOUT_MS);
+    body.refuse_rest()?;
     if command.is_empty() || command.contains('\0') {
         return Err(AshError::invalid("body/command must be a line for the shell"));
     }

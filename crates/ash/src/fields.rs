@@ -1,5 +1,5 @@
 //! Fields of a request. A field of the wrong type is refused with the text of the framework that
-//! Ash uses; unknown fields are ignored, as there.
+//! Ash uses. So are fields that nothing takes, where a route ends with [`Fields::refuse_rest`].
 
 use std::collections::BTreeMap;
 
@@ -172,6 +172,15 @@ impl Fields {
         texts.collect::<Result<_, _>>().map(Some)
     }
 
+    /// Refuses what was not taken: a client must not believe that it has an effect.
+    pub(super) fn refuse_rest(&self) -> Result<(), AshError> {
+        let left = self.map.iter().find(|(_, value)| !value.is_null());
+        left.map_or(Ok(()), |(name, _)| {
+            let cause = format!("{} must NOT have additional properties: {name}", self.at);
+            Err(AshError::invalid(cause))
+        })
+    }
+
     /// Everything that was not taken.
     pub(super) fn rest(self) -> Map<String, Value> {
         self.map
@@ -228,7 +237,10 @@ mod tests {
         assert_eq!(f.amount("u").unwrap(), Some(json!(1.5)));
         assert_eq!(f.text("nothing", 1).unwrap(), None);
         assert_eq!(f.text("never", 1).unwrap(), None);
+        let refused = error_text(f.refuse_rest());
+        assert!(refused.contains("body must NOT have additional properties: more"), "{refused}");
         assert_eq!(f.rest().len(), 1);
+        assert!(fields(json!({"nothing": null})).refuse_rest().is_ok());
     }
 
     #[test]

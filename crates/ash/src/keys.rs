@@ -45,6 +45,7 @@ async fn create(State(app): State<App>, request: Request) -> Result<Response, As
     let most = app.settings.json_bytes_max;
     let mut body = request_body::optional(request, &app, most).await?;
     let label = body.text("label", LABEL_CHARS_MAX)?.filter(|label| !label.is_empty());
+    body.refuse_rest()?;
     let label = label.as_deref().unwrap_or(LABEL);
     let made = app.engine.create_key(label, Role::Use, None).await?;
     Ok(answer::created(&json!({"id": made.record.id, "key": made.secret})))

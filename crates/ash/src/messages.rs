@@ -73,6 +73,7 @@ fn input_of(body: &mut Fields) -> Result<Value, AshError> {
     put("effort", body.one_of("effort", EFFORTS)?.map(Value::from));
     put("thinking", with_type(body, "thinking", &["type"])?);
     put("outputFormat", with_type(body, "outputFormat", &["type", "schema"])?);
+    body.refuse_rest()?;
     if asked.is_empty() {
         return Ok(content);
     }

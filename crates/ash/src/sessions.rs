@@ -94,14 +94,21 @@ impl CreateRequest {
         if body.has("credentialId") {
             return Err(AshError::new(400, "Credentials are not supported here: use extraEnv"));
         }
-        Ok(Self {
+        if body.has("startupScript") {
+            let cause = "Startup scripts are not run here: put what they install into the root of \
+                         the template, and run what a session needs with its exec route";
+            return Err(AshError::new(400, cause));
+        }
+        let read = Self {
             agent,
             extra_env: body.map_of_texts("extraEnv")?.unwrap_or_default(),
             servers: servers_of(&mut body)?,
             prompt: body.text("systemPrompt", PROMPT_CHARS_MAX)?,
             mode: body.one_of("permissionMode", PERMISSION_MODES)?,
             config: config_of(&mut body)?,
-        })
+        };
+        body.refuse_rest()?;
+        Ok(read)
     }
 }
 
@@ -267,7 +274,11 @@ async fn configure(
 ) -> Result<Response, AshError> {
     let id = session_id(&id)?;
     find_session(&app, caller, id).await?;
-    let changes = |mut body: Fields| config_of(&mut body);
+    let changes = |mut body: Fields| {
+        let changes = config_of(&mut body)?;
+        body.refuse_rest()?;
+        Ok(changes)
+    };
     let changes = request_body::read(request, &app, BODY_MAX, changes).await?.taken;
     let Some(view) = find_session(&app, caller, id).await?.view else {
         return Err(AshError::ended());
@@ -326,6 +337,13 @@ mod tests {
             json!({"subagents": []}),
         ] {
             assert!(config_of(&mut fields(bad.clone())).is_err(), "{bad}");
+        }
+        assert!(CreateRequest::of(fields(json!({"agent": "a", "model": "m"}))).is_ok());
+        for ignored in ["startupScript", "credentialId", "maxTurns"] {
+            let body = json!({"agent": "a", ignored: "x"});
+            assert!(CreateRequest::of(fields(body)).is_err(), "{ignored}");
+            let nothing = json!({"agent": "a", ignored: null});
+            assert!(CreateRequest::of(fields(nothing)).is_ok(), "{ignored}");
         }
         assert!(servers_of(&mut fields(json!({"mcpServers": {"a": 1}}))).is_err());
         assert!(servers_of(&mut fields(json!({"mcpServers": {"a": {}}}))).is_ok());

@@ -251,12 +251,11 @@ async fn claim(
 ) -> Result<(), EffectError> {
     let sandbox = find(core, instance)?;
     let Some(settings) = settings else { return Ok(sandbox.inside().ping().await?) };
-    sandbox.claim(settings, None).await?;
-    match settings.seed {
-        // A claimed sandbox never had another user, so its workspace is empty.
-        Some(seed) => core.disk.unpack_seed(seed, sandbox).await,
-        None => Ok(()),
-    }
+    let claimed = async { Ok(sandbox.claim(settings, None).await?) };
+    let Some(seed) = settings.seed else { return claimed.await };
+    // A claimed sandbox never had another user, so its workspace is empty. Files and settings do not
+    // wait for each other: if one fails, the sandbox is not used.
+    tokio::try_join!(claimed, core.disk.unpack_seed(seed, Arc::clone(&sandbox))).map(drop)
 }
 
 /// A trivial command, run to its end.

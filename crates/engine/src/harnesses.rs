@@ -20,6 +20,7 @@ use crate::Engine;
 use crate::clock::Clock;
 use crate::core::Core;
 use crate::keys::Caller;
+use crate::known_bridges::KnownBridges;
 
 /// The most lines that are kept of one harness.
 const LINES_MAX: usize = 10_000;
@@ -48,6 +49,7 @@ pub(crate) struct Harnesses {
     /// The number of the next line of any harness, so that a reader misses nothing when the sandbox
     /// of a session is replaced.
     next_line: Arc<AtomicU64>,
+    known_bridges: KnownBridges,
 }
 
 /// The harness of one sandbox.
@@ -170,11 +172,65 @@ impl Harnesses {
         Ok(linked.insert(Linked { link, session: None }).link.clone())
     }
 
+    /// Gives the bridge that waits in the sandbox of a new session its settings, without waiting
+    /// until it is ready: the first turn does. False if there is none, or if it is not known
+    /// whether such a bridge can start.
+    pub(crate) fn begin_known_bridge(&self, core: &Arc<Core>, id: SessionId) -> bool {
+        let found = core.read(|kernel| {
+            let session = kernel.session(id)?;
+            let instance = kernel.sandbox(session.sandbox_id?)?.instance?;
+            Some((kernel.template(&session.template)?, instance, session))
+        });
+        let Some((template, instance, session)) = found else { return false };
+        match template.harness {
+            Harness::AshBridge(_) => {}
+            Harness::Shell | Harness::Jsonl(_) => return false,
+        }
+        if !self.known_bridges.is_known(self.known_bridges.key(&template, &session)) {
+            return false;
+        }
+        let Some(one) = self.all().get(&instance).cloned() else { return false };
+        let fits = |linked: &Linked| {
+            let is_free = linked.session.is_none() && linked.link.is_alive();
+            is_free && linked.link.can_bind(&binding(&session))
+        };
+        if !one.link.try_lock().is_ok_and(|linked| linked.as_ref().is_some_and(fits)) {
+            return false;
+        }
+        let core = Arc::clone(core);
+        tasks::spawn(async move {
+            match core.harnesses.ready_in(&core, &one, instance, id).await {
+                Err(error) if error.code != HarnessErrorCode::SandboxGone => {
+                    // What the bridge said is for its session alone.
+                    let error = error.into_runtime_error();
+                    tracing::warn!(session = %id, %error, "a bridge cannot be loaded");
+                }
+                Ok(_) | Err(_) => {}
+            }
+        });
+        true
+    }
+
     /// The harness of a session's sandbox, bound to it and ready for a turn, and the configuration
     /// to send with a turn.
     pub(crate) async fn ready(
         &self,
         core: &Arc<Core>,
+        instance: InstanceId,
+        id: SessionId,
+    ) -> Result<(HarnessLink, Option<Arc<str>>), HarnessError> {
+        let one = self.one(core, instance);
+        let ready = self.ready_in(core, &one, instance, id).await;
+        if core.runtimes.sandbox(instance).is_none() {
+            self.forget(instance);
+        }
+        ready
+    }
+
+    async fn ready_in(
+        &self,
+        core: &Arc<Core>,
+        one: &One,
         instance: InstanceId,
         id: SessionId,
     ) -> Result<(HarnessLink, Option<Arc<str>>), HarnessError> {
@@ -188,36 +244,42 @@ impl Harnesses {
             return Err(HarnessError::sandbox_gone());
         };
         let config = session.claim.as_ref().and_then(|claim| claim.config.clone());
-        let one = self.one(core, instance);
         let mut linked = one.link.lock().await;
         let binding = binding(&session);
+        if linked.as_ref().is_some_and(|it| it.session.is_none() && !it.link.is_alive()) {
+            tracing::warn!(template = %template.name, "a harness that was started early has ended");
+        }
         let alive = linked.take().filter(|linked| {
             let is_bound = linked.session == Some(id);
             linked.link.is_alive() && (is_bound || linked.link.can_bind(&binding))
         });
         let bound = match alive {
-            Some(found) if found.session == Some(id) => found,
-            Some(found) => {
-                let link = found.link.bind(&binding).await?;
-                Linked { link, session: Some(id) }
+            Some(found) if found.session == Some(id) => {
+                return Ok((linked.insert(found).link.clone(), config));
             }
+            Some(found) => found.link.bind(&binding).await,
             None => {
                 let logs = Arc::clone(&one.logs) as Arc<dyn Logs>;
                 let timeout = Duration::from_millis(template.ready_timeout_ms);
-                let link = harness::start(
-                    sandbox,
-                    &template.harness,
-                    StartedFor::Session(&binding),
-                    logs,
-                    timeout,
-                )
-                .await?;
-                Linked { link, session: Some(id) }
+                let started_for = StartedFor::Session(&binding);
+                harness::start(sandbox, &template.harness, started_for, logs, timeout).await
             }
         };
-        let link = bound.link.clone();
-        *linked = Some(bound);
-        Ok((link, config))
+        let bridge = self.known_bridges.key(&template, &session);
+        match bound {
+            Ok(link) => {
+                self.known_bridges.learn(bridge);
+                *linked = Some(Linked { link: link.clone(), session: Some(id) });
+                Ok((link, config))
+            }
+            Err(error) => {
+                // The end of a sandbox says nothing about its bridge.
+                if error.code != HarnessErrorCode::SandboxGone {
+                    self.known_bridges.forget(bridge);
+                }
+                Err(error)
+            }
+        }
     }
 }
 

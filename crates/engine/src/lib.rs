@@ -30,6 +30,7 @@ mod journal_health;
 mod keep_alive_observers;
 mod keep_alive_status;
 mod keys;
+mod known_bridges;
 mod lanes;
 mod leases;
 mod lost_found;

@@ -52,7 +52,7 @@ pub(crate) struct BegunSession {
 }
 
 impl BegunSession {
-    /// Waits until the session has a sandbox and its harness is ready.
+    /// Waits until the session has a sandbox and its harness is ready, or is about to be.
     pub(crate) async fn ready(
         self,
         engine: &Engine,
@@ -62,7 +62,9 @@ impl BegunSession {
         let reply = answer.answer().await?;
         let Reply::SessionReady(_) = reply else { return Err(unexpected(&reply)) };
         let unknown = UndeliveredSession { core: &engine.core, session };
-        engine.ready_harness(caller, session).await?;
+        if !engine.core.harnesses.begin_known_bridge(&engine.core, session) {
+            engine.ready_harness(caller, session).await?;
+        }
         let view = engine.session(caller, session)?;
         unknown.delivered();
         if let Some(seed) = seed {

@@ -138,7 +138,9 @@ pub struct Aborted {
 }
 
 impl Engine {
-    /// Creates a session; done when it has a sandbox and its harness is ready.
+    /// Creates a session; done when it has a sandbox and its harness is ready. A bridge of Ash that
+    /// waits in the sandbox, and was ready for other sessions, is only given its settings: the first
+    /// turn waits for it.
     #[boxed]
     pub async fn create_session(
         &self,

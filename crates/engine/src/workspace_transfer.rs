@@ -40,7 +40,7 @@ impl Disk {
         // The workspace held all of it before, and the sandbox enforces its own limit.
         let (entries, bytes) = (u64::MAX, u64::MAX);
         let bounds = Bounds { entries, bytes, unusual: Unusual::LeaveOut };
-        unpack(reader, sandbox, bounds, Metadata::Restored).await
+        unpack(Decoded::of(reader), sandbox, bounds, Metadata::Restored).await
     }
 
     /// Unpacks a seed archive in a sandbox whose workspace is empty.
@@ -54,7 +54,8 @@ impl Disk {
             RuntimeError::new(RuntimeErrorCode::NotFound, "begin with a seed", cause)
         };
         let seeds = self.seeds.clone().ok_or_else(missing)?;
-        let opened = blocking(move || seeds.read(seed)).await?;
+        // Most are small: opened and read at once, they are read whole.
+        let opened = blocking(move || Ok(seeds.read(seed)?.map(Decoded::begun))).await?;
         // A damaged seed archive loses no files of a user, so it is not reported as lost files.
         let bounds = bounds(&sandbox.spec().limits);
         let unpacked = unpack(opened.ok_or_else(missing)?, sandbox, bounds, Metadata::New).await;
@@ -149,14 +150,13 @@ enum Metadata {
 }
 
 async fn unpack(
-    reader: ArchiveReader,
+    decoded: Decoded,
     sandbox: Arc<dyn Sandbox>,
     bounds: Bounds,
     metadata: Metadata,
 ) -> Result<(), EffectError> {
-    let decoded = Decoded { reader: Some(reader) };
     let inside = EngineFiles(Arc::clone(&sandbox));
-    let unpacking = Unpacking::new(&inside, decoded, WORKSPACE, bounds);
+    let unpacking = Unpacking::new(&inside, decoded, WORKSPACE, bounds).into_existing();
     let unpacking = match metadata {
         Metadata::Restored => unpacking.with_metadata(),
         Metadata::New => unpacking,
@@ -184,15 +184,39 @@ fn bounds(limits: &Limits) -> Bounds {
     Bounds { entries: size.files(), bytes: size.bytes(), unusual: Unusual::LeaveOut }
 }
 
-/// An archive that is decompressed as it is read; none while a piece is being read.
+/// An archive that is decompressed as it is read.
 struct Decoded {
+    /// None while a piece is being read, and after the end.
     reader: Option<ArchiveReader>,
+    /// What was read already.
+    first: Option<io::Result<Vec<u8>>>,
+    has_ended: bool,
+}
+
+impl Decoded {
+    const fn of(reader: ArchiveReader) -> Self {
+        Self { reader: Some(reader), first: None, has_ended: false }
+    }
+
+    /// With its first piece, and at its end if that was all. Blocks.
+    fn begun(mut reader: ArchiveReader) -> Self {
+        let mut piece = Vec::new();
+        let read = (&mut reader).take(PIECE_BYTES as u64).read_to_end(&mut piece);
+        let has_ended = read.as_ref().is_ok_and(|read| *read < PIECE_BYTES);
+        Self { reader: Some(reader), first: Some(read.map(|_| piece)), has_ended }
+    }
 }
 
 impl Pieces for Decoded {
     type Error = io::Error;
 
     async fn next_piece(&mut self) -> io::Result<Option<Bytes>> {
+        if let Some(first) = self.first.take() {
+            return first.map(|piece| (!piece.is_empty()).then(|| piece.into()));
+        }
+        if self.has_ended {
+            return Ok(None);
+        }
         let Some(mut reader) = self.reader.take() else {
             return Err(io::Error::other("an archive was not read to its end"));
         };

@@ -1,6 +1,6 @@
 //! Ash's bridge protocol: a Node program that listens on a Unix socket and exchanges lines of JSON
 //! without ids. A query ends at `done` or `error`; after an error a `done` still comes, sometimes
-//! late, and must never end the next query.
+//! late, and must never end the next query: no query is sent while one is due.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,9 +22,11 @@ pub(crate) const LINE_BYTES_MAX: usize = 50 << 20;
 /// The byte that a bridge writes to its output when it listens.
 pub(crate) const READY_BYTE: u8 = b'R';
 
-/// How long to wait for the `done` that follows an error, and how long a bridge must be silent
-/// after a `done` that may be late until it counts as the real one.
-const LATE_DONE_TIMEOUT: Duration = Duration::from_secs(1);
+/// How long a turn waits for the `done` that follows its error.
+const DONE_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// How long the next turn waits for it. A bridge that sends none until then is replaced.
+const LATE_DONE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The most characters of an error message that are passed on.
 const MESSAGE_CHARS_MAX: usize = 4096;
@@ -98,51 +100,37 @@ pub(crate) fn check_ready(text: &str) -> Result<(), String> {
     }
 }
 
-/// What the protocol waits for in silence.
-#[derive(Debug, Clone, PartialEq, Eq)]
-enum Waiting {
-    /// Nothing.
-    No,
-    /// The `done` after an error, which ends the turn.
-    ForDone { failed: String },
-    /// Whether the `done` that came belongs to an earlier query.
-    ForMore,
-}
-
 /// A conversation with a bridge.
 #[derive(Debug)]
 pub(crate) struct AshBridge {
     session: SessionId,
-    /// How many `done` of earlier queries may still come.
-    late_dones: u32,
-    waiting: Waiting,
-    /// Whether the query has sent anything yet.
-    has_spoken: bool,
+    /// The error of the query, while its `done` is waited for.
+    failed: Option<String>,
+    /// Whether the `done` of a query that failed has still not come.
+    owes_done: bool,
     result: Option<Arc<str>>,
 }
 
 impl AshBridge {
     pub(crate) fn new(session: SessionId) -> Self {
-        Self { session, late_dones: 0, waiting: Waiting::No, has_spoken: false, result: None }
+        Self { session, failed: None, owes_done: false, result: None }
     }
 
     fn meaning(&mut self, text: &str) -> Result<Meaning, String> {
         let line = parse(text)?;
-        if let Waiting::ForDone { failed } = &self.waiting {
+        if let Some(failed) = &self.failed {
             // Output of a query that failed belongs to no turn.
             if line.ev != "done" {
                 return Ok(Meaning::Nothing);
             }
             let end = failure(failed);
-            self.waiting = Waiting::No;
+            self.failed = None;
             return Ok(Meaning::Ended(end));
         }
         match line.ev.as_str() {
             "message" => {
                 let data = line.data.ok_or("a message has no data")?;
                 let data = checked_line(data)?;
-                self.waiting = Waiting::No;
-                self.has_spoken = true;
                 if serde_json::from_str::<Kind>(&data)
                     .is_ok_and(|kind| kind.kind.as_deref() == Some("result"))
                 {
@@ -152,32 +140,14 @@ impl AshBridge {
             }
             "error" => {
                 let failed = line.error.unwrap_or_else(|| "the bridge gave no reason".to_owned());
-                self.waiting = Waiting::ForDone { failed };
+                self.failed = Some(failed);
                 Ok(Meaning::Nothing)
             }
-            "done" => Ok(self.done()),
+            "done" => Ok(Meaning::Ended(HarnessEnd::Completed { result: self.result.take() })),
             "log" => Ok(line.text.map_or(Meaning::Nothing, Meaning::Log)),
             // Other events of a newer bridge do no harm.
             _ => Ok(Meaning::Nothing),
         }
-    }
-
-    fn done(&mut self) -> Meaning {
-        // A query that gave its result has ended; otherwise the `done` may belong to an earlier
-        // query.
-        if self.late_dones > 0 && self.result.is_none() {
-            self.late_dones -= 1;
-            if self.has_spoken {
-                self.waiting = Waiting::ForMore;
-            }
-            return Meaning::Nothing;
-        }
-        self.completed()
-    }
-
-    fn completed(&mut self) -> Meaning {
-        self.waiting = Waiting::No;
-        Meaning::Ended(HarnessEnd::Completed { result: self.result.take() })
     }
 }
 
@@ -233,8 +203,7 @@ impl Protocol for AshBridge {
         config: Option<&str>,
     ) -> Result<String, HarnessError> {
         let query = query(self.session, input, config)?;
-        self.waiting = Waiting::No;
-        self.has_spoken = false;
+        self.failed = None;
         self.result = None;
         Ok(query)
     }
@@ -246,7 +215,7 @@ impl Protocol for AshBridge {
     fn on_line_between_turns(&mut self, line: &str) -> Meaning {
         match parse(line) {
             Ok(line) if line.ev == "done" => {
-                self.late_dones = self.late_dones.saturating_sub(1);
+                self.owes_done = false;
                 Meaning::Nothing
             }
             Ok(line) if line.ev == "log" => line.text.map_or(Meaning::Nothing, Meaning::Log),
@@ -256,21 +225,21 @@ impl Protocol for AshBridge {
     }
 
     fn silence_timeout(&self) -> Option<Duration> {
-        match self.waiting {
-            Waiting::No => None,
-            Waiting::ForDone { .. } | Waiting::ForMore => Some(LATE_DONE_TIMEOUT),
-        }
+        self.failed.is_some().then_some(DONE_TIMEOUT)
     }
 
     fn on_silence(&mut self) -> Meaning {
-        match std::mem::replace(&mut self.waiting, Waiting::No) {
-            Waiting::No => Meaning::Nothing,
-            Waiting::ForDone { failed } => {
-                self.late_dones += 1;
+        match self.failed.take() {
+            Some(failed) => {
+                self.owes_done = true;
                 Meaning::Ended(failure(&failed))
             }
-            Waiting::ForMore => self.completed(),
+            None => Meaning::Nothing,
         }
+    }
+
+    fn settle_timeout(&self) -> Option<Duration> {
+        self.owes_done.then_some(LATE_DONE_TIMEOUT)
     }
 
     fn cancel(&self) -> String {
@@ -328,57 +297,26 @@ mod tests {
     fn a_bridge_done_after_an_error_is_waited_for() {
         let mut protocol = protocol();
         assert_eq!(protocol.on_line(ERROR), Meaning::Nothing);
-        assert_eq!(protocol.silence_timeout(), Some(LATE_DONE_TIMEOUT));
+        assert_eq!(protocol.silence_timeout(), Some(DONE_TIMEOUT));
         assert_eq!(protocol.on_line(MESSAGE), Meaning::Nothing);
         assert_eq!(protocol.on_line(DONE), Meaning::Ended(failure("no")));
-        assert_eq!((protocol.silence_timeout(), protocol.late_dones), (None, 0));
+        assert_eq!((protocol.silence_timeout(), protocol.settle_timeout()), (None, None));
     }
 
     #[test]
-    fn a_late_bridge_done_ends_nothing() {
-        // It comes between the two, before the next has spoken, or after.
-        for before in [0, 1, 2] {
-            let mut protocol = protocol();
-            protocol.on_line(ERROR);
-            assert_eq!(protocol.on_silence(), Meaning::Ended(failure("no")));
-            if before == 0 {
-                assert_eq!(protocol.on_line_between_turns(DONE), Meaning::Nothing);
-            }
-            protocol.begin(TurnId::NIL, "\"hi\"", None).unwrap();
-            if before == 1 {
-                assert_eq!(protocol.on_line(DONE), Meaning::Nothing);
-                assert_eq!(
-                    protocol.silence_timeout(),
-                    None,
-                    "the next may think for as long as it likes"
-                );
-            }
-            assert!(is_piece(&protocol.on_line(MESSAGE)));
-            if before == 2 {
-                assert_eq!(protocol.on_line(DONE), Meaning::Nothing);
-                assert_eq!(protocol.silence_timeout(), Some(LATE_DONE_TIMEOUT));
-                assert!(is_piece(&protocol.on_line(MESSAGE)), "it was not the end");
-                assert_eq!(protocol.silence_timeout(), None);
-            }
-            assert_eq!(protocol.on_line(DONE), completed(None), "{before}");
+    fn a_late_bridge_done_is_due_before_the_next_query() {
+        let mut protocol = protocol();
+        protocol.on_line(ERROR);
+        assert_eq!(protocol.on_silence(), Meaning::Ended(failure("no")));
+        for line in [MESSAGE, ERROR] {
+            assert_eq!(protocol.on_line_between_turns(line), Meaning::Nothing);
+            assert_eq!(protocol.settle_timeout(), Some(LATE_DONE_TIMEOUT), "{line}");
         }
-    }
-
-    #[test]
-    fn a_missing_bridge_done_is_not_waited_for_twice() {
-        let mut first = protocol();
-        first.on_line(ERROR);
-        first.on_silence();
-        first.begin(TurnId::NIL, "\"hi\"", None).unwrap();
-        first.on_line(RESULT);
-        assert!(matches!(first.on_line(DONE), Meaning::Ended(_)), "its result ended it");
-        let mut second = protocol();
-        second.on_line(ERROR);
-        second.on_silence();
-        second.begin(TurnId::NIL, "\"hi\"", None).unwrap();
-        second.on_line(MESSAGE);
-        assert_eq!(second.on_line(DONE), Meaning::Nothing);
-        assert_eq!(second.on_silence(), completed(None), "nothing more came");
+        assert_eq!(protocol.on_line_between_turns(DONE), Meaning::Nothing);
+        assert_eq!(protocol.settle_timeout(), None);
+        protocol.begin(TurnId::NIL, "\"hi\"", None).unwrap();
+        assert!(is_piece(&protocol.on_line(MESSAGE)));
+        assert_eq!(protocol.on_line(DONE), completed(None));
     }
 
     #[test]

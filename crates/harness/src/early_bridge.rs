@@ -20,7 +20,7 @@ use crate::error::{HarnessError, HarnessErrorCode};
 use crate::logs::Logs;
 use crate::program::{Program, Started};
 use crate::program_turn::ProgramHarness;
-use crate::start::{UNBOUND_DIRECTORY, connect_bridge, first_line, in_time, spec};
+use crate::start::{UNBOUND_DIRECTORY, bridge, connect_bridge, first_line, in_time, spec};
 
 /// What Node runs before the bridge.
 const WAIT: &str = include_str!("early_bridge.mjs");
@@ -31,14 +31,17 @@ const LINE_BYTES_MAX: usize = 1024;
 /// Variables that Node and its libraries read when they start: too late to set them afterwards.
 const READ_AT_START: &[&str] = &["NODE_", "LD_", "UV_", "SSL_", "OPENSSL_", "LC_", "LANG"];
 
-/// Node, waiting for the settings of a session.
+/// Node, which waits for the settings of a session, or soon will.
 pub(crate) struct EarlyBridge {
     sandbox: Arc<dyn Sandbox>,
+    /// The bridge as it is started for a session, if Node does not get so far as to wait.
+    program: HarnessProgram,
+    logs: Arc<dyn Logs>,
     ready_timeout: Duration,
-    waiting: Mutex<Option<Waiting>>,
+    early: Mutex<Option<Early>>,
 }
 
-struct Waiting {
+struct Early {
     program: Program,
     channel: Box<dyn Duplex>,
     ready: oneshot::Receiver<()>,
@@ -67,38 +70,34 @@ fn waiting_command(program: &HarnessProgram) -> HarnessProgram {
 }
 
 impl EarlyBridge {
-    /// Starts Node, and waits until it waits.
+    /// Starts Node, and does not wait for it: a pool is refilled without it.
     pub(crate) async fn start(
         sandbox: Arc<dyn Sandbox>,
         program: &HarnessProgram,
         logs: Arc<dyn Logs>,
         ready_timeout: Duration,
     ) -> Result<Self, HarnessError> {
-        let deadline = Instant::now() + ready_timeout;
         let spec = ExecSpec {
             cwd: Some(UNBOUND_DIRECTORY.to_owned()),
             ..spec(&waiting_command(program), &BTreeMap::new()).channel()
         };
         let ready_byte = Some(crate::ash_bridge::READY_BYTE);
-        let Started { program, channel, ready } =
-            Program::start(&*sandbox, spec, ready_byte, logs).await?;
+        let started = Program::start(&*sandbox, spec, ready_byte, Arc::clone(&logs)).await?;
+        let Started { program: node, channel, ready } = started;
         let Some(channel) = channel else {
             let cause = "the runtime gave the harness no channel";
             return Err(HarnessError::new(HarnessErrorCode::NotStarted, cause));
         };
-        let mut connection = Connection::new(channel, LINE_BYTES_MAX);
-        in_time(deadline, &program.error_tail(), first_line(&program, &mut connection)).await?;
-        let (channel, _, _) = connection.into_parts();
-        let waiting = Mutex::new(Some(Waiting { program, channel, ready }));
-        Ok(Self { sandbox, ready_timeout, waiting })
+        let early = Mutex::new(Some(Early { program: node, channel, ready }));
+        Ok(Self { sandbox, program: program.clone(), logs, ready_timeout, early })
     }
 
-    fn waiting(&self) -> MutexGuard<'_, Option<Waiting>> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    fn early(&self) -> MutexGuard<'_, Option<Early>> {
+        self.early.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn is_alive(&self) -> bool {
-        self.waiting().as_ref().is_some_and(|waiting| waiting.program.is_running())
+        self.early().as_ref().is_some_and(|early| early.program.is_running())
     }
 
     /// Whether all settings of a session can still be given to it.
@@ -107,16 +106,23 @@ impl EarlyBridge {
         !binding.env.keys().any(is_late)
     }
 
-    /// Gives it the settings of its session, and waits until the bridge is ready.
+    /// Gives it the settings of its session, and waits until the bridge is ready. If Node never
+    /// waits for them (it is too old, or was killed), the bridge is started for the session.
     pub(crate) async fn bind(
         &self,
         binding: &Binding,
     ) -> Result<Arc<ProgramHarness>, HarnessError> {
         let deadline = Instant::now() + self.ready_timeout;
-        let Some(Waiting { program, mut channel, ready }) = self.waiting().take() else {
+        let Some(Early { program, channel, ready }) = self.early().take() else {
             let cause = "the bridge has a session already";
             return Err(HarnessError::new(HarnessErrorCode::Busy, cause));
         };
+        let mut connection = Connection::new(channel, LINE_BYTES_MAX);
+        let waits = first_line(&program, &mut connection);
+        if let Err(error) = in_time(deadline, &program.error_tail(), waits).await {
+            return self.start_for(program, error, binding).await;
+        }
+        let (mut channel, _, _) = connection.into_parts();
         let mut env = binding.env.clone();
         env.extend(bridge_variables(binding.session, binding.sandbox));
         let settings = format!("{}\n", json!({ "env": env, "cwd": WORKSPACE }));
@@ -128,6 +134,22 @@ impl EarlyBridge {
         };
         in_time(deadline, &program.error_tail(), given).await?;
         connect_bridge(&*self.sandbox, program, ready, binding, deadline).await
+    }
+
+    /// Starts the bridge for its session, in place of Node that never waited for it.
+    async fn start_for(
+        &self,
+        early: Program,
+        error: HarnessError,
+        binding: &Binding,
+    ) -> Result<Arc<ProgramHarness>, HarnessError> {
+        if error.code == HarnessErrorCode::SandboxGone {
+            return Err(error);
+        }
+        early.log("the bridge could not be started early: it is started again");
+        early.kill().await;
+        let logs = Arc::clone(&self.logs);
+        bridge(&*self.sandbox, &self.program, binding, logs, self.ready_timeout).await
     }
 }
 

@@ -24,7 +24,8 @@ pub enum Protocols {
 
 /// Interprets bytes in pieces of this size, gives a turn after each that has ended, and returns the
 /// meaning of each line. A line `~` stands for silence, and a line that begins with `!` comes while
-/// there is no turn. `@` is the id of the present turn, `#` that of the one before.
+/// there is no turn, as do all while the end of an earlier turn is due. `@` is the id of the present
+/// turn, `#` that of the one before.
 ///
 /// # Panics
 ///
@@ -54,15 +55,17 @@ pub fn interpret(language: Protocols, bytes: &[u8], piece_bytes: usize) -> Vec<S
             };
             let id = |turn: u128| TurnId::from_u128(turn).to_string();
             let line = line.replace('@', &id(turn)).replace('#', &id(turn - 1));
+            let was_settled = protocol.settle_timeout().is_none();
             let meaning = meant(&mut *protocol, language, &line);
             meanings.push(format!("{meaning:?}"));
-            match meaning {
-                Meaning::Nothing | Meaning::Event(_) | Meaning::Log(_) => {}
-                Meaning::Ended(_) => {
-                    turn += 1;
-                    begin(&mut *protocol, turn);
-                }
+            let has_ended = match meaning {
+                Meaning::Nothing | Meaning::Event(_) | Meaning::Log(_) => false,
+                Meaning::Ended(_) => true,
                 Meaning::Broken(_) => return meanings,
+            };
+            if (has_ended || !was_settled) && protocol.settle_timeout().is_none() {
+                turn += 1;
+                begin(&mut *protocol, turn);
             }
         }
     }
@@ -86,6 +89,7 @@ fn meant(protocol: &mut dyn Protocol, language: Protocols, line: &str) -> Meanin
         "~" => Meaning::Nothing,
         line => match line.strip_prefix('!') {
             Some(line) => protocol.on_line_between_turns(line),
+            None if protocol.settle_timeout().is_some() => protocol.on_line_between_turns(line),
             None => protocol.on_line(line),
         },
     };

@@ -202,6 +202,11 @@ impl Protocol for Jsonl {
         Meaning::Nothing
     }
 
+    fn settle_timeout(&self) -> Option<Duration> {
+        // Lines have ids: what comes late is recognised.
+        None
+    }
+
     fn cancel(&self) -> String {
         line(&HostLine::Cancel { id: self.turn.clone() }).unwrap_or_default()
     }

@@ -74,7 +74,8 @@ impl ProgramHarness {
         }
         match self.conversation().take() {
             Some(conversation) => {
-                Ok(Borrowed { harness: Arc::clone(self), conversation: Some(conversation) })
+                let harness = Arc::clone(self);
+                Ok(Borrowed { harness, conversation: Some(conversation), is_settling: false })
             }
             None => Err(busy()),
         }
@@ -133,6 +134,8 @@ fn busy() -> HarnessError {
 struct Borrowed {
     harness: Arc<ProgramHarness>,
     conversation: Option<Conversation>,
+    /// Nothing of a turn was sent yet: if it is dropped now, it is given back.
+    is_settling: bool,
 }
 
 impl Borrowed {
@@ -158,6 +161,28 @@ impl Borrowed {
         *self.harness.conversation() = conversation;
     }
 
+    /// Reads what came since the last turn, and waits for the end of that turn if it is due.
+    async fn settle(&mut self) -> Result<(), HarnessError> {
+        while let Some(heard) = self.connection()?.next_at_once().await {
+            self.on_line_between_turns(heard)?;
+        }
+        let Some(patience) = self.protocol()?.settle_timeout() else { return Ok(()) };
+        self.is_settling = true;
+        let settled = async {
+            while self.protocol()?.settle_timeout().is_some() {
+                let heard = self.connection()?.next().await;
+                self.on_line_between_turns(heard)?;
+            }
+            Ok(())
+        };
+        let settled = timeout(patience, settled).await;
+        self.is_settling = false;
+        settled.unwrap_or_else(|_| {
+            let cause = "the harness did not end its last turn in time";
+            Err(HarnessError::new(HarnessErrorCode::Protocol, cause))
+        })
+    }
+
     /// A line that came while there is no turn.
     fn on_line_between_turns(&mut self, heard: Received) -> Result<(), HarnessError> {
         let line = understood(heard)?;
@@ -177,8 +202,12 @@ impl Borrowed {
 
 impl Drop for Borrowed {
     fn drop(&mut self) {
-        if self.conversation.is_some() {
-            self.harness.program.abandon();
+        match self.conversation.take() {
+            Some(conversation) if self.is_settling => {
+                *self.harness.conversation() = Some(conversation);
+            }
+            Some(_) => self.harness.program.abandon(),
+            None => {}
         }
     }
 }
@@ -226,10 +255,8 @@ impl ProgramTurn {
     ) -> Result<Self, HarnessError> {
         let mut borrowed = harness.borrow().await?;
         // Errors from before this turn are not its fault.
-        while let Some(heard) = borrowed.connection()?.next_at_once().await {
-            if let Err(error) = borrowed.on_line_between_turns(heard) {
-                return Err(harness.explain(error).await);
-            }
+        if let Err(error) = borrowed.settle().await {
+            return Err(harness.explain(error).await);
         }
         match borrowed.protocol()?.begin(turn, input, config) {
             Ok(line) => borrowed.connection()?.say(&line).await,

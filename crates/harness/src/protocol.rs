@@ -46,6 +46,9 @@ pub(crate) trait Protocol: Send {
     /// The meaning of that silence.
     fn on_silence(&mut self) -> Meaning;
 
+    /// How long the next turn has to wait for the end of an earlier one; `None` if nothing is due.
+    fn settle_timeout(&self) -> Option<Duration>;
+
     /// The line that stops the turn.
     fn cancel(&self) -> String;
 

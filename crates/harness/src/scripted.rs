@@ -13,12 +13,17 @@
 //! | `hang` | waits until it is cancelled |
 //! | `deaf` | waits for ever |
 //! | `fail X` | ends the turn with this error |
-//! | `fail_late X` | the bridge's `done` after the error comes so many milliseconds later |
+//! | `fail_late X` | the bridge's `done` after the error comes so many milliseconds later, whatever else it does by then |
 //! | `die X` | exits with this code |
 //! | `hang_up` | closes its connection and goes on |
 //! | `garbage`, `huge`, `wrong_id`, `twice` | breaks the protocol |
+//!
+//! Arguments of the bridge: `start_ms=N`, as long as Node takes until it waits for its settings;
+//! `early_exit=N`, how it then exits in place of that; `load_ms=N`, as long as the bridge takes to
+//! listen. A bridge that finds `BROKEN=1` in its environment does not start.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -28,6 +33,8 @@ use serde_json::{Value, json};
 use tokio::io::{
     AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, DuplexStream, Lines, ReadHalf, WriteHalf,
 };
+use tokio::sync::Mutex;
+use tokio::task::JoinSet;
 
 /// The file that counts turns.
 const TURNS: &str = "/workspace/turns";
@@ -51,7 +58,9 @@ enum Next {
 struct Script {
     inside: FakeProgramContext,
     lines: Lines<BufReader<ReadHalf<DuplexStream>>>,
-    writer: Option<WriteHalf<DuplexStream>>,
+    writer: Arc<Mutex<Option<WriteHalf<DuplexStream>>>>,
+    /// What is still to be said later; ends with the program.
+    later: JoinSet<()>,
     env: BTreeMap<String, String>,
     config: Value,
     is_bridge: bool,
@@ -62,14 +71,26 @@ impl Script {
         let (reader, writer) = tokio::io::split(stream);
         let env = inside.env.clone();
         let lines = BufReader::new(reader).lines();
-        Self { inside, lines, writer: Some(writer), env, config: Value::Null, is_bridge }
+        let writer = Arc::new(Mutex::new(Some(writer)));
+        let later = JoinSet::new();
+        Self { inside, lines, writer, later, env, config: Value::Null, is_bridge }
     }
 
     async fn write(&mut self, line: &str) {
-        if let Some(writer) = &mut self.writer {
+        if let Some(writer) = &mut *self.writer.lock().await {
             // The other side may be gone.
             let _ = writer.write_all(format!("{line}\n").as_bytes()).await;
         }
+    }
+
+    fn write_later(&mut self, line: &Value, late: Duration) {
+        let (writer, line) = (Arc::clone(&self.writer), format!("{line}\n"));
+        self.later.spawn(async move {
+            tokio::time::sleep(late).await;
+            if let Some(writer) = &mut *writer.lock().await {
+                let _ = writer.write_all(line.as_bytes()).await;
+            }
+        });
     }
 
     async fn say(&mut self, line: Value) {
@@ -152,7 +173,7 @@ impl Script {
                 }
                 "die" => return Next::Exit(ExitStatus::Code(argument.parse().unwrap_or(1))),
                 "hang_up" => {
-                    if let Some(mut writer) = self.writer.take() {
+                    if let Some(mut writer) = self.writer.lock().await.take() {
                         let _ = writer.shutdown().await;
                     }
                     std::future::pending::<()>().await;
@@ -193,8 +214,7 @@ impl Script {
     async fn failed(&mut self, id: &Value, why: &str, late: Duration) -> Next {
         if self.is_bridge {
             self.say(json!({ "ev": "error", "error": why })).await;
-            tokio::time::sleep(late).await;
-            self.say(json!({ "ev": "done", "sessionId": "x" })).await;
+            self.write_later(&json!({ "ev": "done", "sessionId": "x" }), late);
         } else {
             self.say(json!({ "type": "error", "id": id, "message": why })).await;
         }
@@ -245,11 +265,26 @@ impl FakeProgram for ScriptedJsonl {
     }
 }
 
+/// The number in an argument `name=number`.
+fn number_of(inside: &FakeProgramContext, name: &str) -> Option<u64> {
+    let given = |argument: &String| argument.strip_prefix(name)?.strip_prefix('=')?.parse().ok();
+    inside.argv.iter().find_map(given)
+}
+
+async fn take_ms(inside: &FakeProgramContext, name: &str) {
+    let millis = number_of(inside, name).unwrap_or(0);
+    tokio::time::sleep(Duration::from_millis(millis)).await;
+}
+
 #[async_trait]
 impl FakeProgram for ScriptedBridge {
     async fn run(&self, mut inside: FakeProgramContext) -> ExitStatus {
         // One that was started early waits for its settings, as Node does.
         if let Some(channel) = inside.channel.take() {
+            take_ms(&inside, "start_ms").await;
+            if let Some(code) = number_of(&inside, "early_exit") {
+                return ExitStatus::Code(i32::try_from(code).unwrap_or(1));
+            }
             let mut script = Script::new(inside, channel, true);
             script.say(json!({ "type": "waiting" })).await;
             let Some(settings) = script.next_request().await else { return ExitStatus::Code(0) };
@@ -257,6 +292,11 @@ impl FakeProgram for ScriptedBridge {
             let given = settings["env"].as_object().into_iter().flatten();
             let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
             inside.env.extend(given.map(|(name, value)| (name.clone(), text(value))));
+        }
+        take_ms(&inside, "load_ms").await;
+        if inside.env.get("BROKEN").is_some_and(|value| value == "1") {
+            inside.write_err(b"the key is wrong\n").await;
+            return ExitStatus::Code(3);
         }
         let Some(path) = inside.env.get("ASH_BRIDGE_SOCKET") else { return ExitStatus::Code(2) };
         let Some(mut listener) = inside.listen(path) else { return ExitStatus::Code(1) };

@@ -53,7 +53,8 @@ impl<'a> StartedFor<'a> {
     }
 }
 
-/// Starts the harness of a template in a sandbox, and waits until it is ready.
+/// Starts the harness of a template in a sandbox, and waits until it is ready. A bridge that has no
+/// session yet is ready once it is bound: until then nothing waits for it.
 pub async fn start(
     sandbox: Arc<dyn Sandbox>,
     harness: &Harness,
@@ -130,7 +131,8 @@ async fn jsonl_program(
     Ok(harness)
 }
 
-async fn bridge(
+/// Starts a bridge for its session.
+pub(crate) async fn bridge(
     sandbox: &dyn Sandbox,
     program: &HarnessProgram,
     binding: &Binding,

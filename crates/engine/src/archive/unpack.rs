@@ -1,6 +1,10 @@
 //! Unpacks an archive entry by entry; the guest writes the files. An entry that points out of its
 //! directory, or is no file, directory or link, is refused by name; earlier entries stay.
 
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::task::Poll;
+
 use model::{ErrorCode, Refusal};
 use tar_stream::{Bounds as Format, Decoder, Entry, Kind, Step, TarError, padding};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -9,6 +13,9 @@ use super::pieces::{Pieces, Source};
 use super::sandbox_files::Files;
 
 const COPY_BYTES: usize = 64 * 1024;
+
+/// How many files may wait for the guest's answer at once.
+const FINISHING_MAX: usize = 8;
 
 /// The permissions that files and directories in a sandbox can have.
 const FILE_SETTABLE: u32 = 0o1777;
@@ -69,6 +76,15 @@ pub struct Unpacking<'a, F, P> {
     done: Unpacked,
     /// Directories on the path of the last entry, if their metadata is restored.
     open: Option<Vec<OpenDirectory>>,
+    /// Files that were sent, and not confirmed yet.
+    finishing: Vec<Finishing<'a>>,
+    root_exists: bool,
+}
+
+/// A file that was sent. Its answer is awaited later, so that small files do not wait for each other.
+struct Finishing<'a> {
+    entry: Vec<u8>,
+    confirmed: Pin<Box<dyn Future<Output = Result<(), Refusal>> + Send + 'a>>,
 }
 
 /// A directory whose metadata is set when all its entries are there.
@@ -95,7 +111,25 @@ impl<'a, F: Files, P: Pieces> Unpacking<'a, F, P> {
         let source = Source::of(pieces);
         let (done, decoder) = (Unpacked::default(), Decoder::new(Format::NONE));
         let root = root.trim_end_matches('/');
-        Self { used, source, decoder, root, bounds, seen: 0, done, open: None }
+        let finishing = Vec::new();
+        Self {
+            used,
+            source,
+            decoder,
+            root,
+            bounds,
+            seen: 0,
+            done,
+            open: None,
+            finishing,
+            root_exists: false,
+        }
+    }
+
+    /// The directory exists: it is not made.
+    #[must_use]
+    pub fn into_existing(self) -> Self {
+        Self { root_exists: true, ..self }
     }
 
     /// Restores an archive: permissions, times and hard links as well. Entries that a sandbox
@@ -107,24 +141,41 @@ impl<'a, F: Files, P: Pieces> Unpacking<'a, F, P> {
 
     /// Unpacks everything.
     pub async fn run(mut self) -> Done<Unpacked, P> {
-        self.used
-            .within(
-                self.used
-                    .inside()
-                    .make_directory(if self.root.is_empty() { "/" } else { self.root }, true),
-            )
-            .await?;
+        if !self.root_exists {
+            let root = if self.root.is_empty() { "/" } else { self.root };
+            self.used.within(self.used.inside().make_directory(root, true)).await?;
+        }
         while let Some(entry) = self.next_entry().await? {
             self.seen += 1;
             if self.seen > self.bounds.entries {
                 let cause = format!("the archive has more than {} entries", self.bounds.entries);
                 return Err(UnpackError::Archive(Refusal::new(ErrorCode::TooLarge, cause)));
             }
+            if self.must_settle(&entry) {
+                self.settle().await?;
+            }
             self.put(&entry).await?;
         }
+        self.settle().await?;
         self.leave("").await?;
         self.source.drain(1 << 20).await?;
         Ok(self.done)
+    }
+
+    /// Whether an entry must find the files before it: it may name one of them.
+    fn must_settle(&self, entry: &Entry) -> bool {
+        let is_new = self.finishing.iter().all(|other| other.entry != entry.path);
+        entry.kind != Kind::File || !is_new || self.finishing.len() >= FINISHING_MAX
+    }
+
+    /// Waits until the guest has confirmed all files that were sent.
+    async fn settle(&mut self) -> Done<(), P> {
+        for Finishing { entry, confirmed } in std::mem::take(&mut self.finishing) {
+            let about =
+                |refusal| UnpackError::from(refusal).about(&String::from_utf8_lossy(&entry));
+            confirmed.await.map_err(about)?;
+        }
+        Ok(())
     }
 
     /// The next entry; none at the end.
@@ -230,8 +281,18 @@ impl<'a, F: Files, P: Pieces> Unpacking<'a, F, P> {
             left -= piece.len() as u64;
         }
         self.source.skip(padding(size)).await?;
-        self.used.within(writer.finish()).await?;
-        if self.open.is_some() {
+        let used = self.used;
+        let mut confirmed = Box::pin(async move { used.within(writer.finish()).await.map(drop) });
+        if self.open.is_none() {
+            // Sent now, and awaited later.
+            match poll_fn(|cx| Poll::Ready(confirmed.as_mut().poll(cx))).await {
+                Poll::Ready(confirmed) => confirmed?,
+                Poll::Pending => {
+                    self.finishing.push(Finishing { entry: entry.path.clone(), confirmed });
+                }
+            }
+        } else {
+            confirmed.await?;
             let set = self.used.inside().set_metadata(at, None, Some(modified_ms(entry)));
             self.used.within(set).await?;
         }

@@ -159,6 +159,63 @@ async fn harness_that_cannot_start_refuses_the_session_and_leaves_nothing() {
     }
 }
 
+/// A bridge that takes long to load, and waits for its session.
+fn slow_bridge() -> Harness {
+    let command = ["node", "/bridge.js", "load_ms=3000"].map(str::to_owned).to_vec();
+    Harness::AshBridge(HarnessProgram { command, prewarm: true })
+}
+
+/// Creates a session with this variable; how long it took, and its id.
+async fn created(node: &Node, broken: &str) -> (Duration, Result<SessionId, model::Refusal>) {
+    let env = BTreeMap::from([("BROKEN".to_owned(), broken.to_owned())]);
+    let before = tokio::time::Instant::now();
+    let made = node.engine.create_session(ALICE, SessionRequest { env, ..asked() }).await;
+    (before.elapsed(), made.map(|view| view.id))
+}
+
+#[tokio::test(start_paused = true)]
+async fn session_of_a_bridge_that_was_ready_before_does_not_wait_for_it() {
+    let node = node(slow_bridge()).await;
+    let (took, _) = created(&node, "0").await;
+    assert!(took >= Duration::from_secs(3), "it is not known whether it can start: {took:?}");
+    node.settle().await;
+    let (took, session) = created(&node, "no").await;
+    assert!(took < Duration::from_secs(1), "{took:?}");
+    let before = tokio::time::Instant::now();
+    let received = whole(&node, session.unwrap(), "env BROKEN").await;
+    assert!(said(&received).contains("no") && end_of(&received) == "completed");
+    assert!(before.elapsed() >= Duration::from_secs(2), "the turn waits for it");
+    node.settle().await;
+    let (took, _) = created(&node, "0").await;
+    assert!(took < Duration::from_secs(1), "{took:?}");
+    node.settle().await;
+    let other = SessionRequest { env: BTreeMap::new(), ..asked() };
+    let before = tokio::time::Instant::now();
+    node.engine.create_session(ALICE, other).await.unwrap();
+    assert!(before.elapsed() >= Duration::from_secs(3), "other variables, another bridge");
+}
+
+#[tokio::test(start_paused = true)]
+async fn bridge_that_fails_after_its_session_is_reported_by_the_turn_and_waited_for_again() {
+    let node = node(slow_bridge()).await;
+    created(&node, "0").await.1.unwrap();
+    node.settle().await;
+    let session = created(&node, "1").await.1.expect("it was ready before");
+    let received = whole(&node, session, "say a").await;
+    let end = end(&received);
+    assert_eq!(end["outcome"], "failed", "{end}");
+    assert!(end["error"]["message"].as_str().unwrap().contains("the key is wrong"), "{end}");
+    node.settle().await;
+    let refused = created(&node, "1").await.1.unwrap_err();
+    assert_eq!(refused.code, ErrorCode::HarnessFailed, "{refused}");
+    node.settle().await;
+    // A session that ends while its bridge is loaded ends as every other.
+    created(&node, "0").await.1.unwrap();
+    node.settle().await;
+    let session = created(&node, "0").await.1.unwrap();
+    node.engine.end_session(ALICE, session).await.unwrap();
+}
+
 #[tokio::test(start_paused = true)]
 async fn harness_output_of_its_own_is_kept() {
     let node = node(Harness::Jsonl(program("jsonl", false))).await;

@@ -22,6 +22,7 @@ mod recycling;
 mod roots;
 mod session_names;
 mod sessions;
+mod unpacking;
 mod uploads;
 mod usage;
 mod workspace_disk;

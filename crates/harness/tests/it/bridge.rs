@@ -45,13 +45,38 @@ async fn a_bridge_error_ends_a_turn_and_its_late_done_never_the_next() {
     let before = Instant::now();
     failed(ask(&link, 3, "fail_late 500").await.1);
     assert!(before.elapsed() >= Duration::from_millis(500));
-    // Two seconds late: it does not, and the `done` comes in the middle of the next turn.
+    // Two seconds late: it does not, and the next turn begins after the `done`, not before.
     failed(ask(&link, 4, "fail_late 2000").await.1);
     let (said, end) = ask(&link, 5, "say b; sleep 5000; say c").await;
     assert_eq!(said[..2], [r#"{"text":"b"}"#, r#"{"text":"c"}"#]);
     completed(end);
     let (said, _) = ask(&link, 6, "say d").await;
     assert_eq!(said[0], r#"{"text":"d"}"#);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_turn_that_is_given_up_while_a_bridge_owes_its_done_leaves_the_bridge() {
+    let stage = Stage::new().await;
+    let link = link(&stage).await;
+    failed(ask(&link, 1, "fail_late 3000").await.1);
+    let waiting = link.turn(turn_id(2), "\"say a\"", None);
+    let given_up = tokio::time::timeout(Duration::from_secs(1), waiting).await;
+    assert!(given_up.is_err(), "the `done` is due");
+    let (said, end) = ask(&link, 3, "say b").await;
+    assert_eq!(said[0], r#"{"text":"b"}"#);
+    completed(end);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_bridge_that_never_ends_its_query_gets_no_other() {
+    let stage = Stage::new().await;
+    let started = link(&stage).await;
+    failed(ask(&started, 1, "fail_late 60000").await.1);
+    let refused = started.turn(turn_id(2), "\"say a\"", None).await.map(drop).unwrap_err();
+    assert_eq!(refused.code, HarnessErrorCode::Protocol);
+    assert!(!started.is_alive(), "the next turn gets another bridge");
+    let again = link(&stage).await;
+    completed(ask(&again, 3, "say b").await.1);
 }
 
 #[tokio::test(start_paused = true)]
@@ -117,4 +142,46 @@ async fn a_bridge_that_was_started_early_gets_its_settings_late() {
     let unused = stage.start(&bridge(&["node", "/bridge.js"]), None).await.unwrap();
     drop(unused);
     stage.until_nothing_runs().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_early_bridge_is_not_waited_for_before_its_session() {
+    let stage = Stage::new().await;
+    let slow = bridge(&["node", "/bridge.js", "start_ms=3000"]);
+    let before = Instant::now();
+    let early = stage.start(&slow, None).await.unwrap();
+    assert!(early.is_alive() && before.elapsed() < Duration::from_secs(1), "a pool does not wait");
+    let link = early.bind(&binding()).await.unwrap();
+    assert!(before.elapsed() >= Duration::from_secs(3), "a session does");
+    let (said, _) = ask(&link, 1, "env TOKEN").await;
+    assert_eq!(said[0], r#"{"value":"secret"}"#);
+    drop(link);
+    // A session that is given up in the middle leaves nothing.
+    let early = stage.start(&slow, None).await.unwrap();
+    let given_up =
+        tokio::time::timeout(Duration::from_secs(1), early.clone().bind(&binding())).await;
+    assert!(given_up.is_err() && !early.is_alive());
+    drop(early);
+    stage.until_nothing_runs().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_bridge_is_started_for_its_session_if_node_never_waits_for_it() {
+    // It ends before the session comes, or while the session waits for it, or never waits.
+    for (arguments, pause_s) in [
+        (["early_exit=9", ""], 1),
+        (["early_exit=9", "start_ms=2000"], 0),
+        (["start_ms=100000", ""], 0),
+    ] {
+        let stage = Stage::new().await;
+        let command = ["node", "/bridge.js", arguments[0], arguments[1]];
+        let early = stage.start(&bridge(&command), None).await.unwrap();
+        tokio::time::sleep(Duration::from_secs(pause_s)).await;
+        let link = early.bind(&binding()).await.unwrap();
+        let (said, end) = ask(&link, 1, "env TOKEN").await;
+        assert_eq!(said[0], r#"{"value":"secret"}"#, "{arguments:?}");
+        completed(end);
+        drop(link);
+        stage.until_nothing_runs().await;
+    }
 }

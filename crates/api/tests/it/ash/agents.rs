@@ -51,7 +51,8 @@ async fn files_environment_and_configuration_of_an_agent_are_changed() {
 
     let config = "/api/agents/a/config";
     call(&stage, "PATCH", config, json!({"x": 1, "y": {"z": 2}})).await.expect(200);
-    let body = json!({"env": {"A": "1"}, "config": {"y": 3}, "version": 9});
+    call(&stage, "PATCH", "/api/agents/a", json!({"env": {}, "version": 9})).await.expect(400);
+    let body = json!({"env": {"A": "1"}, "config": {"y": 3}, "version": null});
     let patched = call(&stage, "PATCH", "/api/agents/a", body).await.expect(200);
     assert_eq!(patched["agent"]["env"], json!({"A": "***"}));
     assert_eq!(patched["agent"]["version"], 1);
