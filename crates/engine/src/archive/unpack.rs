@@ -164,7 +164,9 @@ impl<'a, F: Files, P: Pieces> Unpacking<'a, F, P> {
 
     /// Whether an entry must find the files before it: it may name one of them.
     fn must_settle(&self, entry: &Entry) -> bool {
-        let is_new = self.finishing.iter().all(|other| other.entry != entry.path);
+        // One file may have several paths, such as `a` and `./a`; they have the last name in common.
+        let name = |path: &[u8]| path.rsplit(|byte| *byte == b'/').next().map(<[u8]>::to_vec);
+        let is_new = self.finishing.iter().all(|other| name(&other.entry) != name(&entry.path));
         entry.kind != Kind::File || !is_new || self.finishing.len() >= FINISHING_MAX
     }
 

@@ -106,7 +106,7 @@ async fn unpacked_entries_find_the_files_before_them() {
     let slow = sandbox().await;
     let entries = [
         (Kind::File, "a", "old"),
-        (Kind::File, "a", "new"),
+        (Kind::File, "./a", "new"),
         (Kind::Hardlink, "b", "a"),
         (Kind::File, "c", "c"),
     ];
