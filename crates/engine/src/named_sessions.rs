@@ -1,6 +1,7 @@
 //! Sessions with names. A name is committed with the first record of its session. Ending the
 //! session by its name removes the name in the same transaction. If the session ends otherwise, the
-//! name stays and leads to an ended session until it is used again.
+//! name stays and leads to an ended session until it is used again, or until the key has no room
+//! for another name.
 
 use std::sync::Arc;
 
@@ -149,6 +150,7 @@ impl Engine {
         let named = NamedSession { name, session, object, created_at, updated_at, sandboxes };
         let document = named.document(&key)?;
         let begun = {
+            self.forget_ended_names_if_full(caller, &key, &document).await?;
             let alone = self.core.named_documents.lock(&key.kind, key.tenant, None).await?;
             refuse_too_much(&self.core, &document).await?;
             let before = named_documents::find(&self.core, &key).await?;
@@ -183,6 +185,33 @@ impl Engine {
                 Ok(Arc::new(named))
             }
         }
+    }
+
+    /// Removes the names of ended sessions if they leave no room for another name: sessions that
+    /// end at their deadline would fill the key's room for ever.
+    async fn forget_ended_names_if_full(
+        &self,
+        caller: Caller,
+        key: &NameKey,
+        document: &Document,
+    ) -> Result<(), NamedError> {
+        let alone = self.core.named_documents.lock(&key.kind, key.tenant, None).await?;
+        match refuse_too_much(&self.core, document).await {
+            Err(NamedError::TooMany(_) | NamedError::TooLarge(_)) => {}
+            checked @ (Ok(()) | Err(NamedError::Busy | NamedError::Refused(_))) => return checked,
+        }
+        let mut removed = Vec::new();
+        for document in documents::all(&self.core, &key.kind, key.tenant).await? {
+            let session = NamedSession::read(&document)?.session;
+            let is_made = matches!(self.core.state().names.seen(session), Seen::Itself);
+            if is_made && !self.is_session_alive(caller, session) {
+                removed.push(NameKey::of(&document).removed());
+            }
+        }
+        if !removed.is_empty() {
+            self.core.write_names(alone, removed, None).await?;
+        }
+        Ok(())
     }
 
     /// Ends a session that could not be created. Its name goes with it.

@@ -268,6 +268,26 @@ async fn session_names_of_a_key_are_bounded_also_for_requests_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn names_of_sessions_that_ended_otherwise_give_way_when_there_is_no_room() {
+    let node = Node::start(config()).await;
+    let (lives, _) = make(&node, "a").await.unwrap();
+    let (ended, _) = make(&node, "b").await.unwrap();
+    node.engine.end_session(ALICE, ended.session).await.unwrap();
+    let found = node.engine.named_session(KIND, ALICE.key, "b").await.unwrap();
+    assert!(found.is_some(), "it is shown as ended while there is room");
+    let body = serde_json::to_string(&*ended).unwrap();
+    for n in 0..NAMED_MAX - 2 {
+        put(&node, &format!("n{n}"), &body).await;
+    }
+    let (_, is_new) = make(&node, "c").await.unwrap();
+    assert!(is_new);
+    let left = node.engine.named_sessions(KIND, ALICE.key).await.unwrap();
+    let names: Vec<_> = left.iter().map(|named| named.name.as_str()).collect();
+    assert_eq!(names, ["a", "c"]);
+    assert_eq!(left[0].session, lives.session);
+}
+
+#[tokio::test(start_paused = true)]
 async fn session_names_are_bounded_in_bytes_each_and_per_key() {
     let node = Node::start(config()).await;
     let (named, _) = make(&node, "a").await.unwrap();
