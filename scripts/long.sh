@@ -60,6 +60,13 @@ SHOAL_BIN="$SHOAL_BIN" scripts/outside.sh --seed "$seed" --long >"$work/outside"
 cat "$work/outside"
 if [ "$outside" -ne 0 ]; then status=1; fi
 
+# How much longer a checkout takes while another key attacks. CI has no such limits on time.
+attacks=0
+timeout --kill-after=30 1200 python3 -B scripts/outside/attacks.py --shoal "$SHOAL_BIN" --seed "$seed" --long \
+    >"$work/attacks" 2>&1 || attacks=$?
+cat "$work/attacks"
+if [ "$attacks" -ne 0 ]; then status=1; fi
+
 # The next four are what CI does on a smaller scale.
 made_up=0
 EXAMPLES=30 SHOAL_BIN="$SHOAL_BIN" scripts/schemathesis.sh >"$work/made-up" 2>&1 || made_up=$?
@@ -103,7 +110,15 @@ if [ "$scaled" -ne 0 ]; then status=1; fi
     printf '```\n\n## From outside\n\n'
     printf 'The timeline of states, restarts of processes, copies and backups, exit code %s:\n\n```text\n' "$outside"
     tail -n 20 "$work/outside" | sed -e "s#${TMPDIR:-/tmp}/[^ ]*#WORK#g" -e 's/[[:space:]]*$//' | cut -c 1-400
-    printf '```\n\n## On a larger scale than in CI\n\n'
+    printf '```\n\n## One key attacks, another checks out\n\n'
+    printf 'Rounds with and without an attack take turns; a ratio above 2 fails. Exit code %s:\n\n' "$attacks"
+    grep '^|' "$work/attacks" || true
+    if [ "$attacks" -ne 0 ]; then
+        printf '\n```text\n'
+        grep -E 'UNTRUE|FAILED|skipped' "$work/attacks" | sed -e "s#${TMPDIR:-/tmp}/[^ ]*#WORK#g" | cut -c 1-400 || true
+        printf '```\n'
+    fi
+    printf '\n## On a larger scale than in CI\n\n'
     printf 'Schemathesis, 30 made-up requests to each route, exit code %s:\n\n```text\n' "$made_up"
     tail -n 20 "$work/made-up" | sed -e "s#${TMPDIR:-/tmp}/[^ ]*#WORK#g" -e 's/[[:space:]]*$//'
     printf '```\n\nThe documentation of every crate, exit code %s.\n' "$documented"
@@ -114,7 +129,7 @@ if [ "$scaled" -ne 0 ]; then status=1; fi
     grep -E '^ *(PASS|FAIL|SIGNAL|TIMEOUT|Summary)' "$work/scaled" | sed -e 's/^ *//' -e 's/[[:space:]]*$//' || true
     printf '```\n'
 } >"$report"
-if [ "$((outside + made_up + documented + sim + scaled))" -ne 0 ]; then result="$result; a longer test failed"; fi
+if [ "$((outside + attacks + made_up + documented + sim + scaled))" -ne 0 ]; then result="$result; a longer test failed"; fi
 echo "long.sh: $result; the report is $report"
 if [ -n "$mutants" ]; then scripts/mutants.py || status=$?; fi
 exit "$status"

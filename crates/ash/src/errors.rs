@@ -148,7 +148,7 @@ impl From<Refusal> for AshError {
             Code::UnsupportedMediaType => {
                 framework("Unsupported Media Type", Some("FST_ERR_CTP_INVALID_MEDIA_TYPE"), cause)
             }
-            Code::RateLimited | Code::QuotaExceeded => framework("Too Many Requests", None, cause),
+            Code::QuotaExceeded => framework("Too Many Requests", None, cause),
             Code::MethodNotAllowed | Code::NotFound => framework("Not Found", None, cause),
             Code::InvalidArgument
             | Code::LimitReached
@@ -282,7 +282,7 @@ mod tests {
         let expected =
             json!({"message": "Route GET:/x not found", "error": "Not Found", "statusCode": 404});
         assert_eq!(ash_error(&nowhere), (404, expected));
-        let limited = AshError::from(Refusal::new(ErrorCode::RateLimited, "slow down"));
+        let limited = AshError::from(Refusal::new(ErrorCode::QuotaExceeded, "slow down"));
         let expected =
             json!({"statusCode": 429, "error": "Too Many Requests", "message": "slow down"});
         assert_eq!(ash_error(&limited), (429, expected));

@@ -42,7 +42,7 @@ async fn exec(
         return Err(AshError::invalid("body/command must be a line for the shell"));
     }
     refuse_unless_active(find_session(&app, caller, id).await?.status, app.options.strict)?;
-    let used = app.engine.use_session_without_wait(caller, id, UseKind::Exec).await?;
+    let used = app.engine.use_session(caller, id, UseKind::Exec, Some(0)).await?;
     let output_bytes = used.limits().exec_output_bytes;
     let limits = RunLimits { output_bytes, timeout: Duration::from_millis(timeout_ms) };
     let mut spec = ExecSpec::shell(command);

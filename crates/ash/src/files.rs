@@ -81,7 +81,7 @@ async fn list(
         }
     };
     find_session(&app, caller, id).await?;
-    let used = app.engine.use_session_without_wait(caller, id, UseKind::Read).await?;
+    let used = app.engine.use_session(caller, id, UseKind::Read, Some(0)).await?;
     let (files, truncated) = all_files(&used, hidden).await?;
     let mut listing = json!({"files": files, "source": "sandbox"});
     if truncated {
@@ -154,7 +154,7 @@ async fn read(
     let is_json = format_of(&mut query)?.unwrap_or(false);
     let (inner, whole) = path_in(&path)?;
     find_session(&app, caller, id).await?;
-    let used = app.engine.use_session_without_wait(caller, id, UseKind::Read).await?;
+    let used = app.engine.use_session(caller, id, UseKind::Read, Some(0)).await?;
     let opened = used.read_file(&whole, 0, None).await;
     let mut reader = opened.map_err(no_file)?;
     if reader.entry.kind != EntryKind::File {
@@ -233,7 +233,7 @@ async fn write(
     find_session(&app, caller, id).await?;
     let read = request_body::read_whole(request, &app, BODY_MAX, |body| Uploads::of(&body)).await?;
     let Uploads { target, files } = read.taken;
-    let used = app.engine.use_session_without_wait(caller, id, UseKind::Files).await?;
+    let used = app.engine.use_session(caller, id, UseKind::Files, Some(0)).await?;
     let mut results = Vec::new();
     for file in files {
         let written = file.write(&used, &target).await;
@@ -254,7 +254,7 @@ async fn remove(
     let id = session_id(&id)?;
     let (inner, whole) = path_in(&path)?;
     find_session(&app, caller, id).await?;
-    let used = app.engine.use_session_without_wait(caller, id, UseKind::Files).await?;
+    let used = app.engine.use_session(caller, id, UseKind::Files, Some(0)).await?;
     used.remove(&whole, false).await.map_err(no_file)?;
     Ok(answer::ok(&json!({"path": inner, "deleted": true})))
 }

@@ -38,7 +38,7 @@ async fn download(
 ) -> Result<Response, AshError> {
     let id = session_id(&id)?;
     find_session(&app, caller, id).await?;
-    let used = app.engine.use_session_without_wait(caller, id, UseKind::Read).await?;
+    let used = app.engine.use_session(caller, id, UseKind::Read, Some(0)).await?;
     let packing = Packing::start(used, WORKSPACE, app.settings.archive_entries_max).await?;
     let pieces = stream::try_unfold(Sending::new(packing, true), |mut sending| async move {
         let piece = sending.next().await?;
@@ -74,7 +74,7 @@ async fn upload(
     find_session(&app, caller, id).await?;
     let read = request_body::read(request, &app, BODY_MAX, bundle_of).await?;
     let bytes = read.taken;
-    let used = app.engine.use_session_without_wait(caller, id, UseKind::Files).await?;
+    let used = app.engine.use_session(caller, id, UseKind::Files, Some(0)).await?;
     let source = Source::new(Body::from(bytes), true, app.settings.body_stall);
     let entries = app.settings.archive_entries_max;
     let (bytes, unusual) = (app.settings.archive_bytes_max, Unusual::Refuse);

@@ -24,6 +24,8 @@ pub(crate) struct BlaxelError {
     pub(super) text: Cow<'static, str>,
     shape: Shape,
     code: Option<ErrorCode>,
+    /// What clients look for in place of the number of the status.
+    word: Option<&'static str>,
     /// Why a sandbox ended.
     reason: Option<TerminatedReason>,
     retry_after_ms: Option<u64>,
@@ -42,8 +44,8 @@ enum Shape {
 
 impl BlaxelError {
     pub(super) fn new(status: u16, text: impl Into<Cow<'static, str>>) -> Self {
-        let (shape, code) = (Shape::Sandbox, None);
-        Self { status, text: text.into(), shape, code, reason: None, retry_after_ms: None }
+        let (shape, code, word) = (Shape::Sandbox, None, None);
+        Self { status, text: text.into(), shape, code, word, reason: None, retry_after_ms: None }
     }
 
     /// A request that cannot be read.
@@ -69,6 +71,11 @@ impl BlaxelError {
     /// The same, with the status that one route has for it.
     pub(super) fn with_status(self, status: u16) -> Self {
         Self { status, ..self }
+    }
+
+    /// The same, for a client that gave its sandbox only so much time.
+    pub(super) fn creation_timed_out(self) -> Self {
+        Self { status: 408, word: Some("CREATION_TIMEOUT"), ..self }
     }
 
     /// The same in other words.
@@ -102,7 +109,8 @@ impl BlaxelError {
         let (kind, body) = match self.shape {
             Shape::Sandbox => (JSON, json!({"error": text}).to_string()),
             Shape::Control => {
-                (JSON, json!({"code": status, "error": text, "message": text}).to_string())
+                let code = self.word.map_or_else(|| json!(status), |word| json!(word));
+                (JSON, json!({"code": code, "error": text, "message": text}).to_string())
             }
             Shape::NoRoute => (HeaderValue::from_static("text/plain"), text.to_owned()),
         };
@@ -182,7 +190,6 @@ impl From<Refusal> for BlaxelError {
             | Code::RequestTimeout
             | Code::TooLarge
             | Code::UnsupportedMediaType
-            | Code::RateLimited
             | Code::QuotaExceeded
             | Code::MethodNotAllowed
             | Code::NotFound

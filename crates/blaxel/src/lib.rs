@@ -10,6 +10,7 @@
 mod access;
 mod answer;
 mod app;
+mod creation_timeout;
 mod deadline;
 mod dialect;
 mod errors;

@@ -9,9 +9,10 @@ use axum::response::Response;
 use engine::{Caller, DeadlineChange, NamedSession, SessionRequest, SessionUpdate};
 use http::header::HOST;
 use http::{HeaderMap, Uri};
-use model::{Deadline, ErrorCode, Refusal, SandboxId, Template};
+use model::{ErrorCode, Refusal, SandboxId};
 use serde_json::{Map, Value, json};
 
+use super::creation_timeout::CreationTimeout;
 use super::errors::BlaxelError;
 use super::registry::{KIND, refused};
 use super::sandbox_list::{ListQuery, TERMINATED, external_id};
@@ -119,13 +120,8 @@ async fn make(
     caller: Caller,
     name: String,
     object: Value,
-    template: &Template,
-    env: BTreeMap<String, String>,
-    deadline: Option<Deadline>,
+    mut asked: SessionRequest,
 ) -> Result<(Arc<NamedSession>, bool), Refusal> {
-    let mut asked = SessionRequest::of(template.name.clone());
-    asked.env = env;
-    asked.deadline = deadline;
     asked.metadata = BTreeMap::from([(LABEL.to_owned(), name.clone())]);
     let made = app.engine.create_named_session(KIND, caller, &name, object, asked).await;
     made.map_err(refused)
@@ -142,7 +138,8 @@ pub(super) async fn make_own(app: &App, caller: Caller) -> Result<Arc<NamedSessi
     }
     let (name, template) = (OF_ITS_OWN.to_owned(), default_template(app)?);
     debug_assert_eq!(caller.key, OF_LISTENER);
-    let made = make(app, caller, name, json!({}), &template, BTreeMap::new(), None).await;
+    let asked = SessionRequest::of(template.name.clone());
+    let made = make(app, caller, name, json!({}), asked).await;
     let (named, _) = made?;
     Ok(named)
 }
@@ -153,14 +150,17 @@ pub(super) async fn create(
     request: Request,
 ) -> Result<Response, BlaxelError> {
     let here = Here::of(request.headers(), request.uri());
+    let timeout = CreationTimeout::of(request.headers())?;
     let (mut query, request) = request_body::query(request).await?;
     let may_exist = request_body::flag(&mut query, "createIfNotExist", false)?;
     let mut object = object(request, app).await?;
     sandbox_spec::check(&object)?;
     let template = template(app, &object)?;
     sandbox_spec::check_memory(&object, &template)?;
-    let env = sandbox_spec::env(&object)?;
-    let deadline = deadline::of(&object, app.engine.now().wall)?;
+    let mut asked = SessionRequest::of(template.name.clone());
+    asked.env = sandbox_spec::env(&object)?;
+    asked.wait_ms = timeout.wait_ms();
+    asked.deadline = deadline::of(&object, app.engine.now().wall)?;
     sandbox_spec::runtime_of(&mut object)?["memory"] = template.limits.memory_mb.into();
     let name = match object["metadata"]["name"].as_str().filter(|name| !name.is_empty()) {
         Some(name) => name.to_owned(),
@@ -172,7 +172,8 @@ pub(super) async fn create(
     let (named, is_new) = if let Some(named) = there {
         (named, false)
     } else {
-        make(app, caller, name, object, &template, env, deadline).await?
+        let made = make(app, caller, name, object, asked).await;
+        made.map_err(|refusal| timeout.refused(refusal))?
     };
     if !is_new && !may_exist {
         let cause = format!("sandbox {:?} already exists", named.name);

@@ -300,7 +300,7 @@ impl Engine {
         named: &NamedSession,
         how: UseKind,
     ) -> Result<Use, NamedError> {
-        let used = self.use_session(caller, named.session, how).await?;
+        let used = self.use_session(caller, named.session, how, None).await?;
         let sandbox = used.sandbox();
         if named.sandboxes.first() != Some(&sandbox) {
             let key = key(kind, caller.key, &named.name);

@@ -364,7 +364,7 @@ impl Engine {
             Some(turn) => turn,
             None => TurnId::from_uuid(fresh_uuid(now)?),
         };
-        let live = Live::new(turn, Arc::clone(&asked.input));
+        let live = Live::new(turn, tenant, Arc::clone(&asked.input));
         self.core.turns.expect(&live).map_err(|why| match why {
             TurnRefused::Known => sent_already(turn),
             TurnRefused::TooMuch => {
@@ -506,7 +506,7 @@ impl Engine {
             return Ok(());
         }
         // The use keeps the sandbox while its harness starts.
-        let held = self.use_session(caller, id, UseKind::Read).await?;
+        let held = self.use_session(caller, id, UseKind::Read, None).await?;
         let ready = self.core.harnesses.ready(&self.core, held.grant().instance, id);
         match held.while_there(ready).await {
             // A harness that is busy is ready.

@@ -66,28 +66,18 @@ impl Engine {
         begin(&self.core, UseTarget::Sandbox(id), kind, None).await
     }
 
-    /// Begins to use the sandbox that a session has, or gets for this use.
+    /// Begins to use the sandbox that a session has, or gets for this use. If there is no place
+    /// for it, the use waits so long; without a number, as long as the node is configured to.
     #[boxed]
     pub async fn use_session(
         &self,
         caller: Caller,
         id: SessionId,
         kind: UseKind,
+        wait_ms: Option<u64>,
     ) -> Result<Use, Refusal> {
         self.check_session(caller, id)?;
-        begin(&self.core, UseTarget::Session(id), kind, None).await
-    }
-
-    /// As [`Self::use_session`], and refused at once if there is no place for its sandbox.
-    #[boxed]
-    pub async fn use_session_without_wait(
-        &self,
-        caller: Caller,
-        id: SessionId,
-        kind: UseKind,
-    ) -> Result<Use, Refusal> {
-        self.check_session(caller, id)?;
-        begin(&self.core, UseTarget::Session(id), kind, Some(0)).await
+        begin(&self.core, UseTarget::Session(id), kind, wait_ms).await
     }
 }
 

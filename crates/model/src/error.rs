@@ -252,8 +252,6 @@ error_codes! {
     UpgradeRequired, "upgrade_required", 426, Retry::Never, "open a WebSocket, or send the Upgrade header that the route's documentation names";
     /// The Host header names a host that this server does not serve.
     HostRefused, "host_refused", 421, Retry::Never, "use the address the server listens on, or add the name to server.hosts";
-    /// The key sent too many requests in a short time.
-    RateLimited, "rate_limited", 429, Retry::Later, "wait as long as the Retry-After header says";
     /// The request would exceed a limit of its key.
     QuotaExceeded, "quota_exceeded", 429, Retry::Later, "free some of what `detail` names, or have the limit of the key raised";
     /// The idempotency key was already used with a different request.

@@ -35,6 +35,9 @@ pub(super) const AFTER_MAX: u64 = i64::MAX as u64;
 /// How often a stream looks for transitions. Each exec of each key makes two of them: streams
 /// that woke up for every one would cost more than the execs.
 const STATES_EVERY: Duration = Duration::from_millis(100);
+/// How often all streams of a key together look for events. Each commit could wake each of them,
+/// and a key with hundreds of streams would then keep the server from the work of other keys.
+const LOOKS_PER_S: u32 = 1_000;
 const LAST_EVENT_ID: &str = "last-event-id";
 
 const AFTER: Param = Param::new(
@@ -318,15 +321,26 @@ impl EventStream {
         self.ready.push_back(Format::Sse.event(Some(event.id), name, &event));
     }
 
+    /// The time between two looks.
+    fn pause(&self) -> Duration {
+        let streams = self.app.long_lived.count(self.caller.key);
+        Duration::from_secs(1) * streams / LOOKS_PER_S
+    }
+
     /// Waits for more; none if the stream has ended.
     async fn wait(&mut self) -> Option<Waited> {
         let mut stopping = self.app.stopping.clone();
+        let (looked_at, pause) = (self.looked_at, self.pause());
+        let events = async {
+            sleep_until(looked_at + pause).await;
+            self.watch.wait_past(self.after).await
+        };
         let states = async {
-            sleep_until(self.looked_at + STATES_EVERY).await;
+            sleep_until(looked_at + STATES_EVERY.max(pause)).await;
             self.states.wait_past(self.place).await
         };
         tokio::select! {
-            more = self.watch.wait_past(self.after) => more.then_some(Waited::More),
+            more = events => more.then_some(Waited::More),
             more = states => more.then_some(Waited::More),
             () = sleep_until(self.said_at + HEARTBEAT) => Some(Waited::Quiet),
             _ = stopping.wait_for(|stopping| *stopping) => None,
@@ -350,7 +364,8 @@ impl BodySource for EventStream {
             if self.over || !self.key.works(&self.app) {
                 return None;
             }
-            match self.read().await {
+            let is_due = !self.begun || self.looked_at.elapsed() >= self.pause();
+            match if is_due { self.read().await } else { Ok(false) } {
                 Ok(true) => continue,
                 Ok(false) => {}
                 // The client reconnects with the last number it read.
@@ -427,8 +442,9 @@ mod tests {
         stop.send_replace(true);
         assert!(stopped.frame().await.is_none());
     }
-    #[tokio::test(start_paused = true)]
-    async fn event_stream_sends_heartbeats_while_other_keys_are_busy() {
+
+    /// An app whose sandboxes are fake, and its template.
+    async fn with_sandboxes(stopping: tokio::sync::watch::Receiver<bool>) -> (App, TemplateName) {
         let name = TemplateName::new("default").unwrap();
         let template = Template { runtime: RuntimeKind::Fake, ..Template::named(name.clone()) };
         let fake = Arc::new(FakeRuntime::new(FakeSettings::default()));
@@ -437,14 +453,48 @@ mod tests {
             engine::EngineConfig { templates: vec![template], ..engine::EngineConfig::default() };
         let store = store::memory::MemoryStore::new(store::Retention::default());
         let started = engine::Engine::start(config, Arc::new(store), runtimes).await.unwrap();
-        let (_stop, stopping) = tokio::sync::watch::channel(false);
         let settings = web::settings::Settings::default();
-        let app = App::new(started.engine, settings, Bytes::new(), Vec::new(), stopping);
-        let caller = async |role| {
-            let key = app.engine.create_key("k", role, None).await.unwrap().record;
-            Caller { key: key.id, role: key.role }
-        };
-        let (reader, busy) = (caller(Role::Read).await, caller(Role::Use).await);
+        (App::new(started.engine, settings, Bytes::new(), Vec::new(), stopping), name)
+    }
+
+    async fn caller(app: &App, role: Role) -> Caller {
+        let key = app.engine.create_key("k", role, None).await.unwrap().record;
+        Caller { key: key.id, role: key.role }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn events_come_later_to_a_key_with_many_streams_and_to_no_other() {
+        let (_stop, stopping) = tokio::sync::watch::channel(false);
+        let (app, name) = with_sandboxes(stopping).await;
+        let (eve, ada) = (caller(&app, Role::Use).await, caller(&app, Role::Use).await);
+        let begin =
+            || app.long_lived.begin(eve.key).unwrap_or_else(|refused| panic!("{refused:?}"));
+        let _held: Vec<_> = (0..500).map(|_| begin()).collect();
+        for (caller, waits_ms) in [(eve, 400..700), (ada, 0..50)] {
+            let mut events = stream(&app, caller).await;
+            let mut leases = Vec::new();
+            let mut came = Vec::new();
+            for _ in 0..2 {
+                let asked = engine::CheckoutRequest::of(name.clone());
+                leases.push(app.engine.checkout(caller, asked).await.unwrap());
+                loop {
+                    let frame = events.frame().await.unwrap().unwrap().into_data().unwrap();
+                    if frame.windows(14).any(|part| part == b"sandbox_active") {
+                        break;
+                    }
+                }
+                came.push(Instant::now());
+            }
+            let waited_ms = came[1].duration_since(came[0]).as_millis();
+            assert!(waits_ms.contains(&waited_ms), "{waited_ms}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn event_stream_sends_heartbeats_while_other_keys_are_busy() {
+        let (_stop, stopping) = tokio::sync::watch::channel(false);
+        let (app, name) = with_sandboxes(stopping).await;
+        let (reader, busy) = (caller(&app, Role::Read).await, caller(&app, Role::Use).await);
         let others = tokio::spawn({
             let (engine, name) = (app.engine.clone(), name.clone());
             async move {

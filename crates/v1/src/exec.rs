@@ -26,6 +26,10 @@ use web::refused::Refused;
 use web::stream::{self, Format, NDJSON, SSE};
 use web::use_target::UseTarget;
 
+/// Output of so many bytes becomes JSON on another thread. It takes milliseconds, in which this
+/// thread would serve no other request.
+const LARGE_OUTPUT_BYTES: usize = 64 * 1024;
+
 /// Error codes of any use of a sandbox.
 pub(super) const USING: &[ErrorCode] = &[
     ErrorCode::SandboxGone,
@@ -99,7 +103,7 @@ async fn exec(
         let run = async { Ok(used.run(asked.spec, limits).await?) };
         let ran = while_it_works(&app, caller.key, run).await?;
         let exec = Step { name: "exec", took: granted.elapsed(), desc: None };
-        let mut response = answer::ok(&result(ran))?;
+        let mut response = answered(ran).await?;
         answer::timed(&mut response, &[grant, exec]);
         return Ok(response);
     };
@@ -149,6 +153,14 @@ impl CheckedRequest {
         let timeout_ms = self.timeout_ms.unwrap_or(template.exec_timeout_ms);
         Ok(RunLimits { output_bytes, timeout: Duration::from_millis(timeout_ms) })
     }
+}
+
+async fn answered(ran: Collected) -> Result<Response, Refused> {
+    if ran.stdout.len() + ran.stderr.len() < LARGE_OUTPUT_BYTES {
+        return answer::ok(&result(ran));
+    }
+    let answered = tasks::spawn_blocking(move || answer::ok(&result(ran))).await;
+    answered.map_err(|error| Refused::new(ErrorCode::Internal, error.to_string()))?
 }
 
 fn result(ran: Collected) -> ExecResult {

@@ -71,7 +71,14 @@ pub(super) fn routes() -> Vec<Route> {
         "The template and its pool were removed",
         [],
     );
+    let effective =
+        Operation::new("get_effective_template", "What this node decided for a template").answers(
+            200,
+            "The values in use where the template leaves a setting open",
+            [json("EffectiveTemplate")],
+        );
     let (all, one) = ("/v1/templates", "/v1/templates/{name}");
+    let unknown = &[ErrorCode::TemplateUnknown];
     let body = Takes::Json("Template");
     vec![
         Route::new(
@@ -83,7 +90,14 @@ pub(super) fn routes() -> Vec<Route> {
         ),
         Route::new(Verb::Get, all, Needs::Read, self::list, list),
         Route::new(Verb::Put, one, Needs::Admin, self::put, put.takes(body).refuses(PUTTING)),
-        Route::new(Verb::Get, one, Needs::Read, read, get.refuses(&[ErrorCode::TemplateUnknown])),
+        Route::new(Verb::Get, one, Needs::Read, read, get.refuses(unknown)),
+        Route::new(
+            Verb::Get,
+            "/v1/templates/{name}/effective",
+            Needs::Read,
+            read_effective,
+            effective.refuses(unknown),
+        ),
         Route::new(
             Verb::Delete,
             one,
@@ -142,12 +156,7 @@ async fn put(
 
 async fn list(State(app): State<App>, NoQuery: NoQuery) -> Result<Response, Refused> {
     let all = app.engine.templates();
-    let effective = all.iter().map(|template| EffectiveTemplate {
-        template: template.name.clone(),
-        workspace: app.engine.placed(template).ok(),
-        acquire_min_remaining_ttl_ms: template.pool.acquire_margin_ms(),
-    });
-    let effective = effective.collect();
+    let effective = all.iter().map(|template| effective(&app, template)).collect();
     let templates = all.iter().map(|template| (**template).clone()).collect();
     answer::ok(&TemplateList { templates, effective })
 }
@@ -159,6 +168,24 @@ async fn read(
 ) -> Result<Response, Refused> {
     let template = app.engine.template(&name).ok_or_else(|| unknown(&name))?;
     answer::ok(&*template)
+}
+
+/// Apart from the template itself, so that what was read can be changed and put back.
+async fn read_effective(
+    State(app): State<App>,
+    NoQuery: NoQuery,
+    Named(name): Named<TemplateName>,
+) -> Result<Response, Refused> {
+    let template = app.engine.template(&name).ok_or_else(|| unknown(&name))?;
+    answer::ok(&effective(&app, &template))
+}
+
+fn effective(app: &App, template: &Template) -> EffectiveTemplate {
+    EffectiveTemplate {
+        template: template.name.clone(),
+        workspace: app.engine.placed(template).ok(),
+        acquire_min_remaining_ttl_ms: template.pool.acquire_margin_ms(),
+    }
 }
 
 pub(super) async fn remove(

@@ -12,7 +12,8 @@ use http::{HeaderMap, HeaderValue, Method, StatusCode};
 const METHODS: HeaderValue = HeaderValue::from_static("GET, HEAD, POST, PUT, PATCH, DELETE");
 const HEADERS: HeaderValue = HeaderValue::from_static(
     "authorization, content-type, idempotency-key, last-event-id, range, x-request-id, \
-     blaxel-version, x-blaxel-authorization, x-blaxel-preview-token, x-blaxel-workspace",
+     blaxel-version, x-blaxel-authorization, x-blaxel-creation-timeout, x-blaxel-preview-token, \
+     x-blaxel-workspace",
 );
 const EXPOSED: HeaderValue = HeaderValue::from_static(
     "content-range, idempotency-replayed, retry-after, server-timing, x-request-id",

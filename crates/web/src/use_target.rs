@@ -40,7 +40,7 @@ impl UseTarget {
                 Ok(used) => Ok(used),
                 Err(refusal) => Err(with_replacement(app, caller, id, refusal.into()).await),
             },
-            Self::Session(id) => Ok(app.engine.use_session(caller, id, kind).await?),
+            Self::Session(id) => Ok(app.engine.use_session(caller, id, kind, None).await?),
         }
     }
 }

@@ -121,6 +121,10 @@ async fn templates_are_made_replaced_read_and_removed() {
     assert!(
         names["effective"].as_array().unwrap().iter().all(|one| one[margin] == json!(expected))
     );
+    let one = stage.get("/v1/templates/three/effective").await.expect(200);
+    assert_eq!(one[margin], json!(expected));
+    assert!(names["effective"].as_array().unwrap().contains(&one), "as in the list");
+    stage.get("/v1/templates/nosuch/effective").await.problem("template_unknown");
     wanted["pool"]["pool_size"] = 0.into();
     wanted["pool"]["max_overflow"] = 0.into();
     let wrong = stage.call("PUT", "/v1/templates/three", wanted).await;

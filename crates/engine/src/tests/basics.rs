@@ -209,7 +209,7 @@ async fn sandbox_of_the_run_before_is_gone_with_its_reason_at_once() {
     let lease = node.checkout(ALICE).await.unwrap().keep();
     let session = node.engine.create_session(ALICE, SessionRequest::of(name("default"))).await;
     let session = session.unwrap().id;
-    node.engine.use_session(ALICE, session, UseKind::Exec).await.unwrap();
+    node.engine.use_session(ALICE, session, UseKind::Exec, None).await.unwrap();
     let slept = node.engine.session(ALICE, session).unwrap().sandbox_id.unwrap();
     let node = node.kill_and_start().await;
     // At once, and after all leftovers were removed.

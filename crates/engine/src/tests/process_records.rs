@@ -197,14 +197,16 @@ async fn process_numbers_go_on_when_a_sandbox_comes_back() {
     let node = Node::start(config()).await;
     let asked = crate::SessionRequest::of(super::node::name("default"));
     let session = node.engine.create_session(ALICE, asked).await.unwrap();
-    let used = node.engine.use_session(ALICE, session.id, crate::UseKind::Exec).await.unwrap();
+    let used =
+        node.engine.use_session(ALICE, session.id, crate::UseKind::Exec, None).await.unwrap();
     let first = used.start_process(shell("echo one")).await.unwrap();
     drop(used);
     end(&node, &first).await;
     node.engine.pause_session(ALICE, session.id).await.unwrap();
     sleep(Duration::from_millis(200)).await;
     let node = node.kill_and_start().await;
-    let used = node.engine.use_session(ALICE, session.id, crate::UseKind::Exec).await.unwrap();
+    let used =
+        node.engine.use_session(ALICE, session.id, crate::UseKind::Exec, None).await.unwrap();
     let second = used.start_process(shell("echo two")).await.unwrap();
     assert_eq!((second.sandbox, second.number), (first.sandbox, 2));
     let page = node.engine.processes(ALICE, first.sandbox, &ALL).await.unwrap();

@@ -46,7 +46,8 @@ impl Scene {
     fn says(&self, line: &'static str) -> JoinHandle<String> {
         let (engine, session) = (self.node.engine.clone(), self.parent);
         tokio::spawn(async move {
-            let used = engine.use_session(ALICE, session, crate::UseKind::Exec).await.unwrap();
+            let used =
+                engine.use_session(ALICE, session, crate::UseKind::Exec, None).await.unwrap();
             let limits = runtime::RunLimits::from(&used.limits());
             let ran = used.run(runtime::ExecSpec::shell(line), limits).await.unwrap();
             String::from_utf8(ran.stdout).unwrap()

@@ -197,7 +197,7 @@ async fn act(
         3 | 4 => engine.resume_session(ALICE, session).await.map(|_| ()),
         5 | 6 => engine.abort_session(ALICE, session, dice.below(2) == 0).await.map(|_| ()),
         7 => {
-            let used = engine.use_session(ALICE, session, UseKind::Exec).await?;
+            let used = engine.use_session(ALICE, session, UseKind::Exec, None).await?;
             let limits = runtime::RunLimits::from(&used.limits());
             used.run(runtime::ExecSpec::shell("sleep 0.1"), limits).await.map(|_| ())
         }

@@ -241,7 +241,7 @@ async fn sessions_of_one_key_do_not_exist_for_another() {
     assert_eq!(engine.fork_session(BOB, session).await.unwrap_err().code, unknown);
     let update = engine.update_session(BOB, session, SessionUpdate::default()).await;
     assert_eq!(update.unwrap_err().code, unknown);
-    let used = engine.use_session(BOB, session, UseKind::Exec).await;
+    let used = engine.use_session(BOB, session, UseKind::Exec, None).await;
     assert_eq!(used.err().unwrap().code, unknown);
     assert_eq!(engine.session_logs(BOB, session, None).unwrap_err().code, unknown);
     assert_eq!(engine.turns(BOB, session, 0, 10).await.unwrap_err().code, unknown);

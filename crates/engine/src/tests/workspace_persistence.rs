@@ -64,14 +64,14 @@ impl Node {
     }
 
     pub(super) async fn said(&self, session: SessionId, line: &str) -> String {
-        let used = self.engine.use_session(ALICE, session, UseKind::Exec).await.unwrap();
+        let used = self.engine.use_session(ALICE, session, UseKind::Exec, None).await.unwrap();
         let limits = runtime::RunLimits::from(&used.limits());
         let ran = used.run(runtime::ExecSpec::shell(line), limits).await.unwrap();
         String::from_utf8(ran.stdout).unwrap()
     }
 
     async fn put(&self, session: SessionId, path: &str, text: &str) {
-        let used = self.engine.use_session(ALICE, session, UseKind::Files).await.unwrap();
+        let used = self.engine.use_session(ALICE, session, UseKind::Files, None).await.unwrap();
         let mut writer = used.write_file(&format!("/workspace/{path}"), None).await.unwrap();
         writer.write_all(text.as_bytes()).await.unwrap();
         used.finish_file(writer).await.unwrap();
@@ -92,7 +92,7 @@ async fn workspace_in_memory_survives_stop_crash_and_restart() {
     let mut node = Node::start(place.config()).await;
     let session = node.session_of("memory").await;
     node.put(session, "d/f", "one\n").await;
-    let used = node.engine.use_session(ALICE, session, UseKind::Files).await.unwrap();
+    let used = node.engine.use_session(ALICE, session, UseKind::Files, None).await.unwrap();
     used.make_link("/workspace/link", "d/f").await.unwrap();
     drop(used);
     let stopped = node.engine.stop_session(ALICE, session).await.unwrap();
@@ -127,7 +127,7 @@ async fn workspace_in_memory_is_restored_as_it_was() {
     // Three hard links to half of what the workspace may hold, which three files would exceed.
     let large = "x".repeat(4 << 20);
     node.put(session, "a/large", &large).await;
-    let used = node.engine.use_session(ALICE, session, UseKind::Files).await.unwrap();
+    let used = node.engine.use_session(ALICE, session, UseKind::Files, None).await.unwrap();
     used.link_file("/workspace/a/second", "/workspace/a/large").await.unwrap();
     used.link_file("/workspace/z", "/workspace/a/large").await.unwrap();
     // One entry each with a header of its own.
@@ -144,7 +144,7 @@ async fn workspace_in_memory_is_restored_as_it_was() {
         node.engine.stop_session(ALICE, session).await.unwrap();
         node.engine.resume_session(ALICE, session).await.unwrap();
     }
-    let used = node.engine.use_session(ALICE, session, UseKind::Files).await.unwrap();
+    let used = node.engine.use_session(ALICE, session, UseKind::Files, None).await.unwrap();
     let about = async |path: &str| used.stat(&format!("/workspace/{path}")).await.unwrap();
     for (path, mode) in [("closed/inside", 0), ("closed", 0), ("a/large", 0o755), ("a", 0o2550)] {
         assert_eq!(about(path).await.mode, mode, "{path}");

@@ -4,7 +4,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use model::TurnId;
+use model::{KeyId, TurnId};
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
@@ -14,6 +14,8 @@ use crate::instance_ends::EndWatch;
 /// A turn.
 pub(crate) struct Live {
     pub(crate) turn: TurnId,
+    /// Whose session it is.
+    pub(super) tenant: KeyId,
     /// When it was requested.
     pub(crate) began: Instant,
     pub(crate) log: TurnLog,
@@ -40,10 +42,10 @@ struct TaskHandle {
 }
 
 impl Live {
-    pub(crate) fn new(turn: TurnId, input: Arc<str>) -> Arc<Self> {
+    pub(crate) fn new(turn: TurnId, tenant: KeyId, input: Arc<str>) -> Arc<Self> {
         let state = State { input: Some(input), work: None, end_watch: None, ended: false };
         let (began, log) = (Instant::now(), TurnLog::new(turn));
-        Arc::new(Self { turn, began, log, state: Mutex::new(state) })
+        Arc::new(Self { turn, tenant, began, log, state: Mutex::new(state) })
     }
 
     fn state(&self) -> MutexGuard<'_, State> {

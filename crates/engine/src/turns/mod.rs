@@ -22,7 +22,8 @@ pub use self::follow::TurnFollow;
 pub(crate) use self::live::Live;
 pub(crate) use self::runner::{begin, stop};
 
-/// The memory that messages may take before a harness has them.
+/// The memory that messages may take before a harness has them. Those of one key take at most half
+/// of what those of others leave, so that each key finds room.
 const WAITING_BYTES_MAX: usize = 256 * 1024 * 1024;
 
 /// Why a turn cannot be requested.
@@ -62,8 +63,12 @@ impl Turns {
         if all.contains_key(&live.turn) {
             return Err(TurnRefused::Known);
         }
-        let waiting: usize = all.values().map(|live| live.waiting_bytes()).sum();
-        if waiting + live.waiting_bytes() > WAITING_BYTES_MAX {
+        let (mut own, mut of_others) = (live.waiting_bytes(), 0);
+        for other in all.values() {
+            let of = if other.tenant == live.tenant { &mut own } else { &mut of_others };
+            *of += other.waiting_bytes();
+        }
+        if own > WAITING_BYTES_MAX.saturating_sub(of_others) / 2 {
             return Err(TurnRefused::TooMuch);
         }
         all.insert(live.turn, Arc::clone(live));
@@ -273,4 +278,27 @@ fn default_error(outcome: TurnOutcome) -> Value {
         TurnOutcome::NotStarted => ("not_started", "no sandbox could be had for the turn"),
     };
     json!({ "code": code, "message": message })
+}
+
+#[cfg(test)]
+mod tests {
+    use model::KeyId;
+
+    use super::*;
+
+    #[test]
+    fn messages_of_one_key_leave_memory_for_those_of_another() {
+        let (turns, message) = (Turns::default(), Arc::<str>::from("x".repeat(8 << 20)));
+        let expect = |key, number| {
+            let turn = TurnId::from_u128(number);
+            turns.expect(&Live::new(turn, KeyId::from_u128(key), Arc::clone(&message)))
+        };
+        let of_eve = (0..40).filter(|number| expect(1, *number).is_ok()).count();
+        assert_eq!(of_eve, 16, "half of 256 MiB");
+        let of_ada = (100..140).filter(|number| expect(2, *number).is_ok()).count();
+        assert_eq!(of_ada, 8, "half of the rest");
+        assert!(expect(3, 200).is_ok());
+        turns.forget(TurnId::from_u128(0));
+        assert!(expect(1, 41).is_err(), "others have more by now");
+    }
 }

@@ -101,6 +101,7 @@ pub(crate) fn main(arguments: &Arguments, output: &Output) -> Result<ExitCode, F
         .map_err(|error| Failure::of_image("cannot open the image store", &error))?;
     let mounts = config.mounts().map_err(|wrong| wrong.failure())?;
     spare_the_server();
+    jail::sys::memory::give_back_large_blocks();
     // Before any other thread exists: the launcher is single-threaded and privileged.
     let launcher = start_launcher(&config, &place, &mounts);
     logs::start(config.log)?;

@@ -161,7 +161,7 @@ _CLASSES: dict[str, type[ShoalError]] = {
 }
 
 # The server carried out nothing, and the same request may be sent again.
-_NOT_DONE = frozenset({"overloaded", "quota_exceeded", "rate_limited", "shutting_down", "store_unavailable"})
+_NOT_DONE = frozenset({"overloaded", "quota_exceeded", "shutting_down", "store_unavailable"})
 
 
 def of_code(code: str, cause: str, **more: Any) -> ShoalError:

@@ -46,6 +46,29 @@ async fn a_name_is_given_once_unless_it_may_exist() {
     assert_eq!(bad.expect(400)["code"], 400);
 }
 
+#[tokio::test]
+async fn a_creation_waits_for_a_place_as_long_as_its_client_says() {
+    let mut plan = Plan::default();
+    plan.engine.node.max_live = 1;
+    let stage = Stage::with(plan).await;
+    let (lease, _) = stage.checkout().await;
+    let create = async |seconds: &str| {
+        let headers = format!("x-blaxel-creation-timeout: {seconds}\r\n");
+        let body = json!({"metadata": {"name": "late"}}).to_string();
+        let path = "/compat/blaxel/sandboxes";
+        stage.raw(&request(&stage.admin, "POST", path, &headers, body.as_bytes())).await
+    };
+    assert_eq!(create("soon").await.expect(400)["code"], 400);
+    let began = tokio::time::Instant::now();
+    let late = create("1").await;
+    assert_eq!(late.headers["x-shoal-error"], "capacity_exhausted");
+    assert_eq!(late.expect(408)["code"], "CREATION_TIMEOUT");
+    assert!(began.elapsed().as_millis() >= 1_000, "{:?}", began.elapsed());
+    assert_eq!(sessions(&stage), 0, "the name is free again");
+    stage.call("DELETE", &format!("/v1/checkouts/{lease}"), Value::Null).await.expect(204);
+    assert_eq!(create("30").await.expect(200)["metadata"]["name"], "late");
+}
+
 /// A sandbox of Blaxel that asks for `spec`.
 async fn asked(stage: &Stage, name: &str, spec: Value) -> crate::raw_client::Answer {
     let body = json!({"metadata": {"name": name}, "spec": spec});
