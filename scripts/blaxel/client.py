@@ -13,6 +13,7 @@ import uuid
 import httpx
 from blaxel.core import SandboxInstance
 from blaxel.core.client.client import client
+from blaxel.core.client.models import SandboxLifecycle
 from blaxel.core.sandbox.types import SandboxUpdateMetadata
 
 PATIENCE_S = 20
@@ -183,6 +184,18 @@ async def refusals(name):
     assert name in [one.metadata.name for one in listed.data], listed
 
 
+async def expiry(name):
+    """A ttl and a policy count down, and go away again when they are cleared."""
+    hour = await SandboxInstance.update_ttl(name, "1h")
+    assert 3000 < hour.expires_in <= 3600, hour.expires_in
+    policy = {"type": "ttl-idle", "value": "10m", "action": "delete"}
+    both = await SandboxInstance.update_lifecycle(name, SandboxLifecycle.from_dict({"expirationPolicies": [policy]}))
+    assert 500 < both.expires_in <= 600, both.expires_in
+    await SandboxInstance.update_ttl(name, None)
+    none = await SandboxInstance.update_lifecycle(name, None)
+    assert not none.expires_in, none.expires_in
+
+
 async def main(url, scratch):
     client.with_base_url(url)
     name = f"py-{uuid.uuid4().hex[:8]}"
@@ -193,6 +206,7 @@ async def main(url, scratch):
     memory = sandbox.spec.runtime.memory
     assert 0 < memory < 4096, f"the memory that it really has, not what the client asks for: {memory}"
     await refusals(name)
+    await expiry(name)
     sandbox = await SandboxInstance.get(name)
     env = await sandbox.process.exec({"command": "echo $TEAM", "wait_for_completion": True})
     assert env.stdout == "blue\n", env

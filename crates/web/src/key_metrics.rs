@@ -1,5 +1,5 @@
-//! What keys use of their limits, and what they have used so far, as metrics. A caller sees the keys that it may see, and a bounded
-//! number of them: each is a label.
+//! What keys use of their limits, and what they have used so far, as metrics. A caller sees the keys
+//! that it may see, and a bounded number of them: each is a label.
 
 use std::collections::BTreeMap;
 
