@@ -24,11 +24,14 @@ const fn broken_by(flaw: Flaw) -> &'static [Promise] {
         Flaw::SessionDeadlineIgnored | Flaw::UseCountsAsIdle => &[Promise::SessionDeadlineKept],
         Flaw::MarginIgnored => &[Promise::Margin],
         Flaw::SweepIgnoresHolds => &[Promise::HoldsKept, Promise::RunningSafe],
-        // One that is put back as it is may also be put back frozen.
-        Flaw::WipeSkipped => &[Promise::Clean, Promise::EndJustified],
+        // One that is put back as it is may also be put back frozen, or with its harness held.
+        Flaw::WipeSkipped => &[Promise::Clean, Promise::EndJustified, Promise::OneSpeaker],
         Flaw::TerminatedTwice => &[Promise::TerminatedOnce],
         Flaw::VictimNotVoided | Flaw::RunningEvicted => &[Promise::RunningSafe],
-        Flaw::SlotFreedTwice => &[Promise::SlotLimit, Promise::PoolsFill, Promise::AuditPasses],
+        // A count below zero is a panic where overflows are checked.
+        Flaw::SlotFreedTwice => {
+            &[Promise::SlotLimit, Promise::PoolsFill, Promise::AuditPasses, Promise::NoPanic]
+        }
         Flaw::UnwrittenLaunch => &[Promise::LaunchWritten],
         Flaw::ReturnForgetsWaiters => &[Promise::NoWaitInVain],
         Flaw::GoneClientLeaks => &[Promise::AuditPasses, Promise::PoolsFill, Promise::OneAnswer],
@@ -50,8 +53,8 @@ const fn broken_by(flaw: Flaw) -> &'static [Promise] {
             &[Promise::HoldsExact, Promise::HoldsKept]
         }
         Flaw::TimeRunsInSleep => &[Promise::TimeGiven],
-        // The next owner of the id may be another key.
-        Flaw::IdReused => &[Promise::IdNeverReused, Promise::TenantKept],
+        // The next owner of the id may be another key, or hear of the end of the one before.
+        Flaw::IdReused => &[Promise::IdNeverReused, Promise::TenantKept, Promise::EndNotified],
         Flaw::MruEviction => &[Promise::LeastRecentFirst],
         Flaw::StaleProofTrusted => &[Promise::RecentlyProven],
         Flaw::DeathIgnored => &[Promise::DeathHeard],
@@ -71,11 +74,16 @@ const fn broken_by(flaw: Flaw) -> &'static [Promise] {
         Flaw::DeathUnreported => &[Promise::EndNotified, Promise::UsesEndOnce],
         Flaw::WaitingHidden => &[Promise::StatesPublished],
         Flaw::QuiescedTooLong => &[Promise::QuiescedBriefly],
-        Flaw::LeftQuiesced => &[Promise::QuiescedBriefly, Promise::FrozenUnused],
+        Flaw::LeftQuiesced => {
+            &[Promise::QuiescedBriefly, Promise::FrozenUnused, Promise::GuestAwake]
+        }
         Flaw::QuiescedMidTurn => &[Promise::QuiescedBetween],
         Flaw::FrozenGuestAsked => &[Promise::GuestAwake],
         Flaw::QuiesceRefuses => &[Promise::CopyCostsNoUse],
-        Flaw::ProcessReadsIgnored => &[Promise::FrozenQuietly, Promise::PolledRuns],
+        // The idle sweep may come before the freeze.
+        Flaw::ProcessReadsIgnored => {
+            &[Promise::FrozenQuietly, Promise::PolledRuns, Promise::EndJustified]
+        }
         // Forward a lease ends early, back it ends late.
         Flaw::WallStepBelieved => {
             &[Promise::EndJustified, Promise::LeaseEnds, Promise::LeaseHonoured]

@@ -27,7 +27,7 @@ impl World {
         let on_disconnect =
             if self.choices.below(3) == 2 { OnDisconnect::Abort } else { OnDisconnect::Continue };
         let idle_timeout_ms = self.choices.pick(&[None, Some(4_000)]).flatten();
-        let deadline = if self.choices.below(4) == 3 { Some(self.deadline()) } else { None };
+        let deadline = if self.choices.below(8) == 7 { Some(self.deadline()) } else { None };
         self.add_session(
             session,
             tenant,
