@@ -88,6 +88,14 @@ pub(super) async fn sockets_are_reached_by_path(stage: &Stage) -> CaseResult {
         assert_eq!(all, b"hello");
     }
     server.handle().kill().await.expect("killed");
+    // A killed program may still listen for a moment.
+    eventually("it has stopped listening", || async {
+        match sandbox.inside().dial_unix(PATH).await {
+            Ok(_) => Err("it still listens".to_owned()),
+            Err(_) => Ok(()),
+        }
+    })
+    .await;
     assert_eq!(code_of(sandbox.inside().dial_unix(PATH).await), RuntimeErrorCode::NotFound);
     Ok(())
 }
