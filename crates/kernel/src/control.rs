@@ -109,8 +109,8 @@ impl Kernel {
         }
     }
 
-    /// Ends a session and deletes its files, as its owner requested or its deadline says. The deletion is journalled
-    /// together with the end of the sandbox, so a restart continues it.
+    /// Ends a session and deletes its files, as its owner requested or its deadline says. The
+    /// deletion is journalled together with the end of the sandbox, so a restart continues it.
     fn end_for_good(&mut self, session: SessionIx, cause: EndCause) {
         self.sessions[session].ended_by = Some(cause);
         if self.flaw_ends_without_files(session) {
