@@ -4,14 +4,15 @@
 
 sessions.md, "Deadline": at a time or after a time without use, the server ends or pauses a session by itself. So
 sessions get deadlines over HTTP, with the command line and through Blaxel's API; some of them are in use at that
-moment, some are cold, and for some the server is killed with -9 before and started again after it.
+moment, some are cold, for some the server is killed with -9 before and started again after it, and some come back
+from a backup.
 """
 
 import json
 import secrets
 import time
 
-from outside import Server, Test, search_disk, wait_until
+from outside import Server, Test, run, search_disk, wait_until
 
 CONFIG = """
 [server]
@@ -135,6 +136,29 @@ def survives_restart(test, server):
     test.check(shown["idle_s"] == 300 and shown["at"], "a restart keeps the deadline", f"it is {shown}")
 
 
+def survives_restore(test, server):
+    idle = create(test, server, {"idle_s": 7, "action": "end"}, "idle, restored")
+    due = time.time() + 8
+    timed = create(test, server, {"after_s": 8, "action": "end"}, "timed, restored")
+    test.check(write(server, idle, "kept") and write(server, timed, "gone"), "files were written", "no files were written")
+    backup, data = test.work / "deadlines.tar.zst", test.work / "restored"
+    saved = server.cli("backup", str(backup))
+    test.check(saved.returncode == 0, "a backup was made", f"no backup: {saved}")
+    server.stop()
+    time.sleep(max(0, due - time.time()) + 1)
+    back = run([test.shoal, "restore", backup, "--data-dir", data], env=server.env, patience_s=60)
+    test.check(back.returncode == 0, "it was restored", f"it was not restored: {back}")
+    other = Server(test, "restored", CONFIG, data=data)
+    other.start()
+    kept = other.call("POST", f"/v1/sessions/{idle}/exec", {"command": "cat note"})
+    test.check(kept.ok and kept.json["stdout"] == "kept\n", "idle time counts from the restore", f"after the restore: {kept}")
+    ended = wait_until(LATE_S, lambda: is_gone(other, timed))
+    test.check(ended, "a time that passed meanwhile is met", f"it is {status(other, timed)}")
+    ended = wait_until(7 + LATE_S, lambda: is_gone(other, idle))
+    test.check(ended, "and then the idle one ends", f"it is {status(other, idle)}")
+    other.stop()
+
+
 def changes(test, server):
     made = server.cli("session", "create", "-T", "small", "--deadline-in", "5s", "--deadline-action", "end")
     session = made.stdout.strip()
@@ -199,7 +223,7 @@ def body(test):
     changes(test, server)
     blaxel(test, server)
     survives_restart(test, server)
-    server.stop()
+    survives_restore(test, server)
 
 
 if __name__ == "__main__":

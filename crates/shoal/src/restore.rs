@@ -1,6 +1,6 @@
 //! `shoal restore`: makes a data directory from a backup. It writes all files to a staging
-//! directory, checks them against the manifest, and then renames the directory. A failed restore
-//! leaves nothing.
+//! directory, checks them against the manifest, lets idle times count from now, and then renames
+//! the directory. A failed restore leaves nothing.
 
 use std::collections::BTreeMap;
 use std::fs::{self, DirBuilder, File};
@@ -18,6 +18,7 @@ use crate::backup::manifest::{FORMAT, Listed, MANIFEST, Manifest, is_expected};
 use crate::backup::{HashingReader, hex};
 use crate::failure::Failure;
 use crate::output::Output;
+use crate::relative_time;
 
 /// The longest manifest.
 const MANIFEST_BYTES_MAX: u64 = 1 << 30;
@@ -50,6 +51,7 @@ pub(crate) fn main(arguments: &Arguments, output: &Output) -> Result<ExitCode, F
     let restored = restore(&arguments.from, &staging, output);
     output.progress("");
     let manifest = restored?;
+    restart_idle_time(&staging)?;
     staging.put_in_place(to).map_err(|error| cannot_write(to, &error))?;
     let bytes: u64 = manifest.files.iter().map(|file| file.bytes).sum();
     if arguments.json {
@@ -123,6 +125,14 @@ impl StagingDir {
         let above = to.parent().filter(|above| !above.as_os_str().is_empty());
         File::open(above.unwrap_or(Path::new(".")))?.sync_all()
     }
+}
+
+/// Lets idle times count from now: no session could be used since the backup.
+fn restart_idle_time(staging: &StagingDir) -> Result<(), Failure> {
+    let now = model::Wall(u64::try_from(relative_time::now().0).unwrap_or_default());
+    store::sqlite::restart_idle_time(&staging.0.join(store::sqlite::FILE), now).map_err(|error| {
+        Failure::new("cannot change the restored database", &error).remedy(error.remedy())
+    })
 }
 
 fn restore(from: &Path, staging: &StagingDir, output: &Output) -> Result<Manifest, Failure> {

@@ -8,7 +8,7 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 
 use model::record::Journal;
-use model::{SessionId, WorkspaceId};
+use model::{SessionId, Wall, WorkspaceId};
 use rusqlite::{Connection, params};
 use sealing::NodeKey;
 
@@ -84,4 +84,15 @@ pub(super) fn note_saved(
         change.execute(sql, params![workspace.to_string()]).map_err(&step)?;
     }
     change.commit().map_err(&step)
+}
+
+/// Lets the idle time of all sessions in a restored copy count from now: without the server, no
+/// session could be used. Needs no key, because these times are not sealed.
+pub fn restart_idle_time(copy: &Path, now: Wall) -> Result<(), StoreError> {
+    let step = at("let the idle time of sessions begin again");
+    let conn = Connection::open(copy).map_err(&step)?;
+    let sql = "UPDATE sessions SET record = json_set(record, '$.idle_from', ?1)";
+    conn.execute(sql, [i64::try_from(now.0).unwrap_or(i64::MAX)]).map_err(&step)?;
+    // Closed here, so that an error of its last write is seen.
+    conn.close().map_err(|(_, error)| step(error))
 }

@@ -52,6 +52,7 @@ use model::{
 };
 use tokio::sync::Semaphore;
 
+pub use self::backup::restart_idle_time;
 use self::blocking::{on_blocking_thread, turn};
 use self::checkpoints::{Bell, Checkpoints, Cut, DUE, Due};
 use self::commit_thread::DiskSpeed;

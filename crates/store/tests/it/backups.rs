@@ -6,7 +6,8 @@ use std::fs;
 
 use model::record::JournalEntry;
 use store::conformance::fixtures::{changes, session, session_id, turn_id, whole};
-use store::sqlite::{FILE, SqliteStore};
+use model::Wall;
+use store::sqlite::{FILE, SqliteStore, restart_idle_time};
 use store::{NODE_KEY_FILE, Retention, Store as _};
 
 use crate::temp_dir::TempDir;
@@ -63,4 +64,20 @@ async fn backup_can_drop_sessions_that_were_deleted_since() {
     assert_eq!(left, all.difference(&deleted).copied().collect());
     let there = store.load().await.expect("loaded").journal;
     assert_eq!(there.sessions.len(), all.len(), "the store itself still has it");
+}
+
+#[tokio::test]
+async fn restored_sessions_are_idle_from_now_and_otherwise_unchanged() {
+    let place = TempDir::new();
+    let store = open(&place);
+    store.commit(&whole(1)).await.expect("written");
+    let mut wanted = store.backup(&place.file("copy")).await.expect("copied");
+    let now = Wall(1_900_000_000_123);
+    restart_idle_time(&place.file("copy"), now).expect("changed without a key");
+    assert!(!wanted.sessions.is_empty());
+    for session in &mut wanted.sessions {
+        session.idle_from = now;
+    }
+    let elsewhere = copied(&place);
+    assert_eq!(open(&elsewhere).load().await.expect("loaded").journal, wanted);
 }
