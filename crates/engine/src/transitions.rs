@@ -58,7 +58,7 @@ impl NewTransitions {
 }
 
 /// Which transitions to return.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy)]
 pub struct TransitionQuery {
     /// Those after this position.
     pub place: u64,
@@ -68,6 +68,8 @@ pub struct TransitionQuery {
     pub sandbox: Option<SandboxId>,
     /// Of this session only.
     pub session: Option<SessionId>,
+    /// So many of them at most.
+    pub limit: usize,
 }
 
 /// Transitions that were found.
@@ -77,6 +79,17 @@ pub struct TransitionPage {
     pub changes: VecDeque<(u64, StoredEvent)>,
     /// The position of the last transition that was examined.
     pub place: u64,
+    /// Whether there are none after them.
+    pub is_all: bool,
+}
+
+impl TransitionPage {
+    /// The number of the last event before one of the transitions that were left out; none if none
+    /// was.
+    pub fn cut_after(&self) -> Option<u64> {
+        let (_, last) = self.changes.back().filter(|_| !self.is_all)?;
+        Some(last.number)
+    }
 }
 
 /// Waits for transitions.
@@ -128,9 +141,17 @@ impl Transitions {
                 && query.sandbox.is_none_or(|sandbox| one.change.sandbox == sandbox)
                 && query.session.is_none_or(|session| one.change.session == Some(session))
         };
-        let new = ring.after(query.place).filter(|(_, one)| wanted(one));
-        let changes = new.map(|(place, one)| (place, one.into())).collect();
-        TransitionPage { changes, place: ring.last }
+        let (mut changes, mut place) = (VecDeque::new(), query.place);
+        for (at, one) in ring.after(query.place) {
+            if changes.len() == query.limit {
+                return TransitionPage { changes, place, is_all: false };
+            }
+            place = at;
+            if wanted(one) {
+                changes.push_back((at, one.into()));
+            }
+        }
+        TransitionPage { changes, place: ring.last, is_all: true }
     }
 }
 
@@ -195,6 +216,9 @@ mod tests {
 
     use super::*;
 
+    const ALL: TransitionQuery =
+        TransitionQuery { place: 0, after: 0, sandbox: None, session: None, limit: usize::MAX };
+
     fn change(sandbox: u128, session: Option<u128>, tenant: u128) -> Transition {
         Transition {
             tenant: KeyId::from_u128(tenant),
@@ -224,21 +248,20 @@ mod tests {
     #[test]
     fn transitions_are_found_by_their_key_and_by_the_query() {
         let states = Transitions::default();
-        assert_eq!(places(&states, None, TransitionQuery::default()), [0_u64; 0]);
+        assert_eq!(places(&states, None, ALL), [0_u64; 0]);
         show(&states, 3, &[change(1, None, 7), change(2, Some(5), 8)]);
         show(&states, 4, &[change(1, None, 7)]);
-        let all = TransitionQuery::default();
-        assert_eq!(places(&states, None, all), [1, 2, 3]);
-        assert_eq!(places(&states, Some(7), all), [1, 3]);
-        let of = TransitionQuery { sandbox: Some(SandboxId::from_u128(2)), ..all };
+        assert_eq!(places(&states, None, ALL), [1, 2, 3]);
+        assert_eq!(places(&states, Some(7), ALL), [1, 3]);
+        let of = TransitionQuery { sandbox: Some(SandboxId::from_u128(2)), ..ALL };
         assert_eq!((places(&states, None, of), places(&states, Some(7), of)), (vec![2], vec![]));
-        let of = TransitionQuery { session: Some(SessionId::from_u128(5)), ..all };
+        let of = TransitionQuery { session: Some(SessionId::from_u128(5)), ..ALL };
         assert_eq!(places(&states, None, of), [2]);
-        assert_eq!(places(&states, None, TransitionQuery { after: 4, ..all }), [3]);
-        assert_eq!(places(&states, None, TransitionQuery { place: 2, ..all }), [3]);
-        assert_eq!(places(&states, None, TransitionQuery { place: 3, ..all }), [0_u64; 0]);
-        assert_eq!(places(&states, None, TransitionQuery { place: 9, ..all }), [0_u64; 0]);
-        assert_eq!(states.find(None, &TransitionQuery { place: 3, ..all }).place, 3);
+        assert_eq!(places(&states, None, TransitionQuery { after: 4, ..ALL }), [3]);
+        assert_eq!(places(&states, None, TransitionQuery { place: 2, ..ALL }), [3]);
+        assert_eq!(places(&states, None, TransitionQuery { place: 3, ..ALL }), [0_u64; 0]);
+        assert_eq!(places(&states, None, TransitionQuery { place: 9, ..ALL }), [0_u64; 0]);
+        assert_eq!(states.find(None, &TransitionQuery { place: 3, ..ALL }).place, 3);
     }
 
     #[test]
@@ -248,11 +271,32 @@ mod tests {
         for _ in 0..all {
             show(&states, 0, &[change(1, None, 7)]);
         }
-        let found = places(&states, None, TransitionQuery::default());
+        let found = places(&states, None, ALL);
         assert_eq!((found.len(), found[0]), (KEPT_MAX, 11));
         assert_eq!(found.last(), Some(&all));
-        let query = |place| TransitionQuery { place, ..TransitionQuery::default() };
+        let query = |place| TransitionQuery { place, ..ALL };
         assert_eq!(places(&states, None, query(5))[0], 11, "those between are dropped");
         assert_eq!(places(&states, None, query(all - 2)), [all - 1, all]);
+    }
+
+    #[test]
+    fn transitions_come_in_pages_and_none_is_left_out() {
+        let states = Transitions::default();
+        for after in 0..10 {
+            show(&states, after, &[change(1, None, 7), change(2, None, 8)]);
+        }
+        let (mut query, mut found) = (TransitionQuery { limit: 3, ..ALL }, Vec::new());
+        loop {
+            let page = states.find(Some(KeyId::from_u128(7)), &query);
+            assert!(page.changes.len() <= 3);
+            let last = page.changes.back().map(|(_, change)| change.number);
+            assert_eq!(page.cut_after(), last.filter(|_| !page.is_all));
+            found.extend(page.changes.iter().map(|(place, _)| *place));
+            query.place = page.place;
+            if page.is_all {
+                break;
+            }
+        }
+        assert_eq!(found, [1, 3, 5, 7, 9, 11, 13, 15, 17, 19]);
     }
 }

@@ -2,7 +2,7 @@
 //! nothing and misses nothing, and a client that was away gets a `reset` if events were deleted.
 //! Transitions of states are inserted from memory, as far as memory still has them.
 
-use std::collections::VecDeque;
+use std::mem;
 use std::time::Duration;
 
 use axum::extract::State;
@@ -38,6 +38,9 @@ const STATES_EVERY: Duration = Duration::from_millis(100);
 /// How often all streams of a key together look for events. Each commit could wake each of them,
 /// and a key with hundreds of streams would then keep the server from the work of other keys.
 const LOOKS_PER_S: u32 = 1_000;
+/// How many events all streams of a key together read. A history is read and written again for each
+/// of them.
+const EVENTS_PER_S: u32 = 16_000;
 const LAST_EVENT_ID: &str = "last-event-id";
 
 const AFTER: Param = Param::new(
@@ -188,10 +191,11 @@ async fn stream_or_page(
         place: if after.is_some() { 0 } else { states.last() },
         states,
         looked_at: Instant::now(),
+        read_last: 0,
         said_at: Instant::now(),
         begun: false,
         key: KeyWatch::new(caller.key),
-        ready: VecDeque::new(),
+        ready: Vec::new(),
         over: false,
     };
     Ok(stream::response(Format::Sse, events))
@@ -243,12 +247,16 @@ struct EventStream {
     states: TransitionWatch,
     /// When it last looked for transitions.
     looked_at: Instant,
+    /// How many events that look found.
+    read_last: u32,
     /// When it last sent something. Events of other keys must not delay its heartbeat.
     said_at: Instant,
     /// The history was read.
     begun: bool,
     key: KeyWatch,
-    ready: VecDeque<Bytes>,
+    /// What was read and not sent, as one piece: hundreds of small ones would cost more to send than
+    /// to read.
+    ready: Vec<u8>,
     over: bool,
 }
 
@@ -257,9 +265,12 @@ impl EventStream {
     async fn read(&mut self) -> Result<bool, Refused> {
         // Transitions first: events before them are then found in the history.
         let EventFilter { sandbox, session } = self.of;
-        let query = TransitionQuery { place: self.place, after: self.since, sandbox, session };
+        let limit = STREAM_PAGE as usize;
+        let query =
+            TransitionQuery { place: self.place, after: self.since, sandbox, session, limit };
         let mut states = self.app.engine.recent_transitions(self.caller, &query);
         self.looked_at = Instant::now();
+        self.read_last = 0;
         if !self.begun || self.watch.last() > self.after {
             return self.read_history(states).await;
         }
@@ -274,7 +285,7 @@ impl EventStream {
         let page = self.app.engine.events(self.caller, query).await?;
         self.begun = true;
         // Numbers above the last one belong to another history, which is gone.
-        let is_of_another = std::mem::take(&mut self.resumed) && self.after > page.last;
+        let is_of_another = mem::take(&mut self.resumed) && self.after > page.last;
         // What it said once it does not say again: older events of other keys may still come.
         let missed = page.missed_events_since(self.after) && page.deleted > self.told;
         if is_of_another || self.looks_back && missed {
@@ -282,7 +293,7 @@ impl EventStream {
             let before = page.oldest.saturating_sub(1);
             self.after = if is_of_another { before } else { self.after.max(before) };
             let id = Some(self.after);
-            self.ready.push_back(Format::Sse.event(id, EventsReset::NAME, &reset));
+            Format::Sse.add_event(&mut self.ready, id, EventsReset::NAME, &reset);
             self.told = page.deleted;
             self.since = self.after;
         }
@@ -290,15 +301,20 @@ impl EventStream {
             return Ok(true);
         }
         self.looks_back = true;
-        let is_all = page.events.len() < STREAM_PAGE as usize;
-        for stored in page.events {
+        // Transitions that were left out come before the events after this one.
+        let cut_after = states.cut_after().unwrap_or(u64::MAX);
+        let is_last_page = page.events.len() < STREAM_PAGE as usize;
+        let is_cut = page.events.last().is_some_and(|last| last.number > cut_after);
+        for stored in page.events.into_iter().take_while(|stored| stored.number <= cut_after) {
             self.tell_states(&mut states, stored.number);
             self.after = stored.number;
             self.push(stored);
         }
-        if is_all {
+        if is_last_page || is_cut {
             self.tell_states(&mut states, u64::MAX);
             self.place = states.place;
+        }
+        if is_last_page && states.is_all {
             // The rest belongs to other keys.
             self.after = self.after.max(page.last);
         }
@@ -316,15 +332,17 @@ impl EventStream {
     }
 
     fn push(&mut self, stored: StoredEvent) {
+        self.read_last += 1;
         let event = Event::from(stored);
         let name = event.body.name();
-        self.ready.push_back(Format::Sse.event(Some(event.id), name, &event));
+        Format::Sse.add_event(&mut self.ready, Some(event.id), name, &event);
     }
 
-    /// The time between two looks.
+    /// The time from the last look to the next.
     fn pause(&self) -> Duration {
         let streams = self.app.long_lived.count(self.caller.key);
-        Duration::from_secs(1) * streams / LOOKS_PER_S
+        let second = Duration::from_secs(1);
+        streams * (second / LOOKS_PER_S + self.read_last * second / EVENTS_PER_S)
     }
 
     /// Waits for more; none if the stream has ended.
@@ -357,9 +375,9 @@ enum Waited {
 impl BodySource for EventStream {
     async fn next(&mut self) -> Option<Bytes> {
         loop {
-            if let Some(ready) = self.ready.pop_front() {
+            if !self.ready.is_empty() {
                 self.said_at = Instant::now();
-                return Some(ready);
+                return Some(mem::take(&mut self.ready).into());
             }
             if self.over || !self.key.works(&self.app) {
                 return None;
@@ -488,6 +506,47 @@ mod tests {
             let waited_ms = came[1].duration_since(came[0]).as_millis();
             assert!(waits_ms.contains(&waited_ms), "{waited_ms}");
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn events_and_transitions_of_many_pages_come_in_order_and_each_once() {
+        let (_stop, stopping) = tokio::sync::watch::channel(false);
+        let (app, name) = with_sandboxes(stopping).await;
+        let ada = caller(&app, Role::Use).await;
+        for _ in 0..100 {
+            let asked = engine::CheckoutRequest::of(name.clone());
+            drop(app.engine.checkout(ada, asked).await.unwrap());
+            sleep(Duration::from_millis(50)).await;
+        }
+        let query = EventFilter::default().query(0, 1000);
+        let stored = app.engine.events(ada, query).await.unwrap().events.len();
+        let all =
+            TransitionQuery { place: 0, after: 0, sandbox: None, session: None, limit: usize::MAX };
+        let states = app.engine.recent_transitions(ada, &all).changes.len();
+        assert!(stored.min(states) > 3 * STREAM_PAGE as usize, "{stored} {states}");
+        let from_the_first = HeaderMap::from_iter([(
+            http::HeaderName::from_static(LAST_EVENT_ID),
+            http::HeaderValue::from_static("0"),
+        )]);
+        let answered =
+            stream_or_page(&app, ada, Query::default(), &from_the_first, EventFilter::default());
+        let mut events = answered.await.unwrap_or_else(|refused| panic!("{refused:?}")).into_body();
+        let (mut ids, mut seen) = (Vec::new(), 0);
+        while ids.len() + seen < stored + states {
+            let frame = events.frame().await.unwrap().unwrap().into_data().unwrap();
+            for event in std::str::from_utf8(&frame).unwrap().split_terminator("\n\n") {
+                let (id, rest) = event.split_once('\n').unwrap();
+                let id: u64 = id.strip_prefix("id: ").unwrap().parse().unwrap();
+                assert!(ids.last().is_none_or(|last| *last <= id), "{event}");
+                if rest.starts_with("event: sandbox_state\n") {
+                    seen += 1;
+                } else {
+                    ids.push(id);
+                }
+            }
+        }
+        ids.dedup();
+        assert_eq!((ids.len(), seen), (stored, states));
     }
 
     #[tokio::test(start_paused = true)]

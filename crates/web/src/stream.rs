@@ -3,6 +3,7 @@
 
 use std::borrow::Cow;
 use std::convert::Infallible;
+use std::io::Write as _;
 
 use axum::body::Body;
 use axum::response::Response;
@@ -66,19 +67,31 @@ impl Format {
     /// One event.
     pub fn event(self, id: Option<u64>, name: &str, value: &impl Serialize) -> Bytes {
         let mut text = Vec::with_capacity(256);
+        self.add_event(&mut text, id, name, value);
+        text.into()
+    }
+
+    /// One event more in a piece that has several.
+    pub fn add_event(
+        self,
+        text: &mut Vec<u8>,
+        id: Option<u64>,
+        name: &str,
+        value: &impl Serialize,
+    ) {
+        // Writing to memory does not fail.
         if self == Self::Sse {
             if let Some(id) = id {
-                text.extend_from_slice(format!("id: {id}\n").as_bytes());
+                let _ = writeln!(text, "id: {id}");
             }
-            text.extend_from_slice(format!("event: {name}\ndata: ").as_bytes());
+            let _ = write!(text, "event: {name}\ndata: ");
         }
         // Our own words always can be written, and have no line breaks in them.
-        let _ = serde_json::to_writer(&mut text, value);
+        let _ = serde_json::to_writer(&mut *text, value);
         text.extend_from_slice(match self {
             Self::Sse => b"\n\n",
             Self::Lines => b"\n",
         });
-        text.into()
     }
 
     /// One event whose value is JSON already. Line breaks outside of texts mean nothing in JSON,

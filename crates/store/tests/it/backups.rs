@@ -4,9 +4,9 @@
 use std::collections::BTreeSet;
 use std::fs;
 
+use model::Wall;
 use model::record::JournalEntry;
 use store::conformance::fixtures::{changes, session, session_id, turn_id, whole};
-use model::Wall;
 use store::sqlite::{FILE, SqliteStore, restart_idle_time};
 use store::{NODE_KEY_FILE, Retention, Store as _};
 
