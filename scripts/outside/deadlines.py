@@ -75,7 +75,7 @@ def ends_in_use(test, server):
     took = time.time() - due
     text = turn.body.decode(errors="replace")
     test.check(took < LATE_S, "the turn ended with its session", f"the turn ended {took:.1f} s after the deadline")
-    test.check('"interrupted"' in text, "the turn says that it was interrupted", f"the turn says {text[-400:]}")
+    test.check('"expired"' in text and "reached its deadline" in text, "the turn says why it ended", f"the turn says {text[-400:]}")
     test.check('"expired"' in text, "and that its sandbox expired", f"the turn does not say why: {text[-400:]}")
     gone_in_time(test, server, session, due, "in use")
     if found:

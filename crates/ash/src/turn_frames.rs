@@ -115,6 +115,7 @@ impl TurnFrames {
             TurnOutcome::Oom => "The sandbox ran out of memory",
             TurnOutcome::DiskLimit => "The sandbox wrote too much to its workspace",
             TurnOutcome::Interrupted => "The server stopped",
+            TurnOutcome::Expired => "The session reached its deadline",
             TurnOutcome::NotStarted => "No sandbox could be had",
         };
         let said = error.as_ref().and_then(text_of);
@@ -244,6 +245,7 @@ mod tests {
             "oom",
             "disk_limit",
             "interrupted",
+            "expired",
             "not_started",
         ] {
             let text = stream_text(&[ended(outcome)]);

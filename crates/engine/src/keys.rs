@@ -201,13 +201,14 @@ impl Engine {
         role: Role,
         ttl_ms: Option<u64>,
     ) -> Result<NewKey, Refusal> {
-        self.create_limited_key(name, role, ttl_ms, KeyLimits::default()).await
+        self.create_limited_key(None, name, role, ttl_ms, KeyLimits::default()).await
     }
 
-    /// Makes a key with limits of its own.
+    /// Makes a key with limits of its own, and with this id if one is given.
     #[boxed]
     pub async fn create_limited_key(
         &self,
+        id: Option<KeyId>,
         name: &str,
         role: Role,
         ttl_ms: Option<u64>,
@@ -226,14 +227,16 @@ impl Engine {
             return Err(Refusal::new(ErrorCode::LimitReached, cause));
         }
         let mut bits = [0; 32];
-        let mut id = [0; 16];
+        let mut random = [0; 16];
         getrandom::fill(&mut bits)
-            .and_then(|()| getrandom::fill(&mut id))
+            .and_then(|()| getrandom::fill(&mut random))
             .map_err(|error| Refusal::new(ErrorCode::Internal, error.to_string()))?;
         let secret = format!("{PREFIX}{}", hex(&bits));
         let now = self.now().wall;
         let record = KeyRecord {
-            id: KeyId::from_uuid(uuid::Builder::from_random_bytes(id).into_uuid()),
+            id: id.unwrap_or_else(|| {
+                KeyId::from_uuid(uuid::Builder::from_random_bytes(random).into_uuid())
+            }),
             name: name.to_owned(),
             role,
             hash: hash(&secret),
@@ -283,7 +286,7 @@ impl Engine {
 
 fn check_limits(limits: &KeyLimits) -> Result<(), Refusal> {
     let Some(limit) = impossible_limit(limits) else { return Ok(()) };
-    let cause = format!("limits.{limit}: must be above 0; revoke a key that may do nothing");
+    let cause = format!("limits.{limit}: must be above 0");
     Err(Refusal::new(ErrorCode::InvalidArgument, cause))
 }
 

@@ -167,7 +167,7 @@ impl Engine {
     /// A session; also one that has ended, while its record is known.
     pub fn session(&self, caller: Caller, id: SessionId) -> Result<SessionView, Refusal> {
         self.check_session(caller, id)?;
-        self.core.read(|kernel| kernel.session(id)).ok_or_else(ended)
+        self.core.read(|kernel| kernel.session(id).ok_or_else(|| kernel.session_gone(id)))
     }
 
     /// Sessions that the caller may see, newest first.
@@ -359,7 +359,9 @@ impl Engine {
             return Err(Refusal::new(ErrorCode::TooLarge, cause));
         }
         let now = self.now().wall;
-        let tenant = self.core.read(|kernel| kernel.tenant_of_session(id)).ok_or_else(ended)?;
+        let tenant = self
+            .core
+            .read(|kernel| kernel.tenant_of_session(id).ok_or_else(|| kernel.session_gone(id)))?;
         let turn = match asked.turn {
             Some(turn) => turn,
             None => TurnId::from_uuid(fresh_uuid(now)?),
@@ -544,10 +546,6 @@ impl Drop for ExpectedTurn<'_> {
 
 fn unknown_session(id: SessionId) -> Refusal {
     Refusal::new(ErrorCode::SessionUnknown, format!("no session {id} is known"))
-}
-
-fn ended() -> Refusal {
-    Refusal::new(ErrorCode::SessionEnded, "the session has ended")
 }
 
 fn sent_already(turn: TurnId) -> Refusal {

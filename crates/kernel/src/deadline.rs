@@ -140,23 +140,6 @@ impl Kernel {
             self.arm_deadline(session);
         }
     }
-
-    /// What an interrupted turn's sandbox ends with.
-    pub(crate) fn interruption(&self, session: SessionIx) -> EndCause {
-        match self.sessions[session].control.as_ref().map(|control| control.kind) {
-            Some(ControlKind::Expire | ControlKind::End(EndCause::DeadlineReached)) => {
-                EndCause::DeadlineReached
-            }
-            Some(
-                ControlKind::Abort { .. }
-                | ControlKind::Pause
-                | ControlKind::Stop
-                | ControlKind::End(_)
-                | ControlKind::Fork,
-            )
-            | None => EndCause::Shutdown,
-        }
-    }
 }
 
 /// The refusal of callers that want the sandbox of a session whose deadline came.

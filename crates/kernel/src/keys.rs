@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use model::{ErrorCode, KeyId, KeyLimit, KeyLimits, KeyUse, Refusal};
+use model::{ErrorCode, KeyId, KeyLimit, KeyLimits, KeyUse, Refusal, SandboxId};
 
 use crate::Kernel;
 use crate::entry::Derived;
@@ -81,12 +81,12 @@ impl Key {
         if let Some(most) = self.limits.live_sandboxes
             && live + more > most
         {
-            return Some(KeyLimit::LiveSandboxes.exceeded(most.into(), live.into()));
+            return Some(KeyLimit::LiveSandboxes.exceeded(most.into(), live.into(), more.into()));
         }
         if let Some(most) = self.limits.memory_mb
             && total_mb + memory_mb > most
         {
-            return Some(KeyLimit::MemoryMb.exceeded(most, total_mb));
+            return Some(KeyLimit::MemoryMb.exceeded(most, total_mb, memory_mb));
         }
         None
     }
@@ -205,14 +205,24 @@ impl Kernel {
         if let Some(most) = limits.sessions
             && sessions >= most
         {
-            return Err(KeyLimit::Sessions.exceeded(most.into(), sessions.into()));
+            return Err(KeyLimit::Sessions.exceeded(most.into(), sessions.into(), 1));
         }
-        if let Some(most) = limits.stored_bytes {
-            let stored = self.stored_bytes(key);
-            if stored >= most {
-                return Err(KeyLimit::StoredBytes.exceeded(most, stored));
-            }
+        self.refuse_storing_above_limit(key)
+    }
+
+    /// Refuses a key that stores as much as it may, as last measured.
+    fn refuse_storing_above_limit(&self, key: KeyId) -> Result<(), Refusal> {
+        let Some(most) = self.keys.of(key).limits.stored_bytes else { return Ok(()) };
+        let stored = self.stored_bytes(key);
+        if stored < most {
+            return Ok(());
         }
-        Ok(())
+        Err(KeyLimit::StoredBytes.exceeded(most, stored, 1))
+    }
+
+    /// Refuses to write a file into a sandbox whose key stores as much as it may.
+    pub fn refuse_write_above_limit(&self, sandbox: SandboxId) -> Result<(), Refusal> {
+        let Some(entry) = self.entries.by_id(sandbox) else { return Ok(()) };
+        self.refuse_storing_above_limit(self.entries[entry].tenant())
     }
 }

@@ -190,6 +190,21 @@ impl Session {
         }
     }
 
+    /// Whether its sandbox ends because its deadline came.
+    pub(crate) fn leaves_at_deadline(&self) -> bool {
+        match self.control.as_ref().map(|control| control.kind) {
+            Some(ControlKind::Expire | ControlKind::End(EndCause::DeadlineReached)) => true,
+            Some(
+                ControlKind::Abort { .. }
+                | ControlKind::Pause
+                | ControlKind::Stop
+                | ControlKind::End(_)
+                | ControlKind::Fork,
+            )
+            | None => false,
+        }
+    }
+
     /// Whether it is being ended.
     pub(crate) fn is_ending(&self) -> bool {
         self.control.as_ref().is_some_and(|control| matches!(control.kind, ControlKind::End(_)))
@@ -232,18 +247,20 @@ impl Session {
 
 impl Kernel {
     pub(crate) fn session_by_id(&self, id: SessionId) -> Result<SessionIx, Refusal> {
-        self.sessions.by_id(id).ok_or_else(|| {
-            if let Some(ended) = self.tombstones.of_session(id) {
-                let cause = if ended.at_deadline {
-                    "the session has ended: its deadline was reached"
-                } else {
-                    "the session has ended"
-                };
-                Refusal::new(ErrorCode::SessionEnded, cause)
-            } else {
-                Refusal::new(ErrorCode::SessionUnknown, format!("no session {id} is known"))
-            }
-        })
+        self.sessions.by_id(id).ok_or_else(|| self.session_gone(id))
+    }
+
+    /// The refusal of what needs a session that is not there, with why it ended.
+    pub fn session_gone(&self, id: SessionId) -> Refusal {
+        let Some(ended) = self.tombstones.of_session(id) else {
+            return Refusal::new(ErrorCode::SessionUnknown, format!("no session {id} is known"));
+        };
+        let cause = if ended.at_deadline {
+            "the session has ended: its deadline was reached"
+        } else {
+            "the session has ended"
+        };
+        Refusal::new(ErrorCode::SessionEnded, cause)
     }
 
     /// Refuses work for a session that has ended, is stopped, or is leaving.

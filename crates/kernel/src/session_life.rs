@@ -188,7 +188,8 @@ impl Kernel {
             | TerminatedReason::Deleted
             | TerminatedReason::Policy => false,
         };
-        if set_aside && self.sessions[session].status == SessionStatus::Active {
+        let known = &self.sessions[session];
+        if set_aside && known.status == SessionStatus::Active && !known.is_ending() {
             self.set_status(session, SessionStatus::Paused);
         }
         if let Some(code) = launch_failure(cause) {
@@ -269,9 +270,13 @@ impl Kernel {
             self.mark_session(session);
         }
         // Their senders may repeat them after a restart, or in a session that was only paused.
-        let interrupted =
-            self.shutdown.is_some() || self.interruption(session) == EndCause::DeadlineReached;
-        let outcome = if interrupted { TurnOutcome::Interrupted } else { TurnOutcome::Aborted };
+        let outcome = if self.shutdown.is_some() {
+            TurnOutcome::Interrupted
+        } else if self.sessions[session].leaves_at_deadline() {
+            TurnOutcome::Expired
+        } else {
+            TurnOutcome::Aborted
+        };
         for queued in std::mem::take(&mut self.sessions[session].queued) {
             self.forget_turn_client(queued.client);
             self.publish_turn_ended(session, queued.turn, outcome);

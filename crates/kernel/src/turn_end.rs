@@ -83,9 +83,7 @@ impl Kernel {
         let Some(entry) = known.entry else { return false };
         let sandbox = &self.entries[entry];
         // A server that stops may be gone before the sandbox is.
-        let stopping =
-            outcome == TurnOutcome::Interrupted && self.interruption(session) == EndCause::Shutdown;
-        if stopping || sandbox.ready != Readiness::Ready {
+        if outcome == TurnOutcome::Interrupted || sandbox.ready != Readiness::Ready {
             return false;
         }
         let is_left = match known.control.as_ref().map(|control| control.kind) {
@@ -132,11 +130,8 @@ impl Kernel {
     /// Stops the turn of a session, if there is one, however far it is.
     pub(crate) fn stop_any_turn(&mut self, session: SessionIx, refusal: &Refusal) {
         let Some(turn) = &self.sessions[session].turn else { return };
-        let outcome = if self.interruption(session) == EndCause::DeadlineReached {
-            TurnOutcome::Interrupted
-        } else {
-            TurnOutcome::Aborted
-        };
+        let expired = self.sessions[session].leaves_at_deadline();
+        let outcome = if expired { TurnOutcome::Expired } else { TurnOutcome::Aborted };
         match turn.stage {
             Stage::Binding => self.finish_turn(session, outcome, Some(refusal)),
             Stage::Starting | Stage::Running => self.stop_turn(session, outcome),
@@ -169,7 +164,8 @@ impl Kernel {
                 let cause = match decided {
                     TurnOutcome::Aborted => EndCause::UserAbort,
                     TurnOutcome::TimedOut => EndCause::TurnTimeout,
-                    TurnOutcome::Interrupted => self.interruption(session),
+                    TurnOutcome::Interrupted => EndCause::Shutdown,
+                    TurnOutcome::Expired => EndCause::DeadlineReached,
                     TurnOutcome::Completed
                     | TurnOutcome::Failed
                     | TurnOutcome::SandboxCrashed
@@ -182,6 +178,7 @@ impl Kernel {
                     TurnOutcome::Aborted => AfterEnd::Renamed,
                     TurnOutcome::TimedOut
                     | TurnOutcome::Interrupted
+                    | TurnOutcome::Expired
                     | TurnOutcome::Completed
                     | TurnOutcome::Failed
                     | TurnOutcome::SandboxCrashed
@@ -207,6 +204,9 @@ impl Kernel {
                 TerminatedReason::Oom => TurnOutcome::Oom,
                 TerminatedReason::DiskLimit => TurnOutcome::DiskLimit,
                 TerminatedReason::UserAbort | TerminatedReason::Deleted => TurnOutcome::Aborted,
+                TerminatedReason::Expired if cause == EndCause::DeadlineReached => {
+                    TurnOutcome::Expired
+                }
                 TerminatedReason::Idle
                 | TerminatedReason::Expired
                 | TerminatedReason::Evicted

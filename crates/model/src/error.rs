@@ -308,6 +308,13 @@ impl Refusal {
         self
     }
 
+    /// Whether the same request may succeed later. A limit of a key that the request alone exceeds
+    /// stays exceeded: such a refusal has no time after which to retry.
+    pub fn is_retryable(&self) -> bool {
+        let never = self.code == ErrorCode::QuotaExceeded && self.retry_after_ms.is_none();
+        self.code.retry() == Retry::Later && !never
+    }
+
     /// The same refusal with a hint when to retry.
     #[must_use]
     pub fn retry_after(mut self, ms: u64) -> Self {

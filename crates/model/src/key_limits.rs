@@ -24,7 +24,8 @@ pub struct KeyLimits {
     /// Most memory of its live sandboxes, as the sum of their limits.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory_mb: Option<u64>,
-    /// Most bytes of its workspaces and archives. Above it no session can be created.
+    /// Most bytes of its workspaces and archives, as last measured. From then on no session is
+    /// created or forked and no file is written over the API; programs are not stopped.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stored_bytes: Option<u64>,
     /// Most requests in a second.
@@ -103,9 +104,15 @@ impl KeyLimit {
         }
     }
 
-    /// The refusal of a request that would exceed this limit.
-    pub fn exceeded(self, most: u64, used: u64) -> Refusal {
-        let cause = format!("the limit {self} of this key is {most}, and {used} are in use");
+    /// The refusal of a request that needs `more` and would exceed this limit. One that could not be
+    /// granted even if nothing were in use has no time after which to retry.
+    pub fn exceeded(self, most: u64, used: u64, more: u64) -> Refusal {
+        let limit = format!("the limit {self} of this key is {most}");
+        if more > most {
+            let cause = format!("{limit}, and this request alone needs {more}");
+            return Refusal::new(ErrorCode::QuotaExceeded, cause);
+        }
+        let cause = format!("{limit}, {used} are in use, and this request needs {more} more");
         Refusal::new(ErrorCode::QuotaExceeded, cause).retry_after(RETRY_AFTER_MS)
     }
 }
@@ -172,8 +179,12 @@ mod tests {
 
     #[test]
     fn refusal_names_the_limit_its_value_and_the_use() {
-        let refusal = KeyLimit::Streams.exceeded(4, 4);
+        let refusal = KeyLimit::Streams.exceeded(4, 4, 1);
         assert_eq!((refusal.code, refusal.retry_after_ms), (ErrorCode::QuotaExceeded, Some(1_000)));
         assert!(refusal.to_string().contains("the limit streams of this key is 4"), "{refusal}");
+        assert!(refusal.is_retryable());
+        let never = KeyLimit::MemoryMb.exceeded(100, 0, 512);
+        assert!(never.to_string().contains("alone needs 512"), "{never}");
+        assert!(!never.is_retryable() && never.retry_after_ms.is_none());
     }
 }

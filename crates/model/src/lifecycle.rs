@@ -376,6 +376,8 @@ pub enum TurnOutcome {
     DiskLimit,
     /// The server stopped.
     Interrupted,
+    /// Its session reached its deadline.
+    Expired,
     /// No sandbox was available for it.
     NotStarted,
 }
@@ -392,6 +394,7 @@ impl TurnOutcome {
             Self::Oom => "oom",
             Self::DiskLimit => "disk_limit",
             Self::Interrupted => "interrupted",
+            Self::Expired => "expired",
             Self::NotStarted => "not_started",
         }
     }

@@ -50,9 +50,10 @@ impl UsageRecord {
         parts(self.memory_mb_ms.into(), 1e3)
     }
 
-    /// Seconds of processor time.
+    /// Seconds of processor time; none if it had sandboxes and none of them could be read.
     pub fn cpu_seconds(&self) -> Option<f64> {
-        self.cpu_us.map(|us| parts(us.into(), 1e6))
+        let used_nothing = (self.sandbox_ms == 0).then_some(0);
+        self.cpu_us.or(used_nothing).map(|us| parts(us.into(), 1e6))
     }
 
     /// Stored bytes, multiplied by seconds.

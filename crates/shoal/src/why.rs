@@ -3,8 +3,9 @@
 
 use std::process::ExitCode;
 
-use client::{Client, ClientError};
+use client::Client;
 use model::{ErrorCode, SandboxId, SessionId};
+use serde_json::json;
 use wire::{Candidate, Session, Time, Why, WhyAlive, WhyEnded};
 
 use crate::failure::Failure;
@@ -40,18 +41,32 @@ enum Explained {
     Sandbox(Why),
     /// A session, and its sandbox if the server still knows one.
     Session(Box<Session>, Option<LastSandbox>, Option<Why>),
+    /// A session that has ended, what the server says of that, and its last sandbox.
+    EndedSession(SessionId, String, Option<LastSandbox>, Option<Why>),
 }
 
 pub(crate) fn main(arguments: &Arguments, output: &Output) -> Result<ExitCode, Failure> {
     let explained = arguments.server.with(async |client| explain(&client, arguments.id).await)?;
     match (&explained, arguments.json) {
-        (Explained::Sandbox(why) | Explained::Session(_, _, Some(why)), true) => {
-            output.say_value(why)?;
-        }
+        (
+            Explained::Sandbox(why)
+            | Explained::Session(_, _, Some(why))
+            | Explained::EndedSession(_, _, _, Some(why)),
+            true,
+        ) => output.say_value(why)?,
         (Explained::Session(session, _, None), true) => output.say_value(session)?,
+        (Explained::EndedSession(id, ended, _, None), true) => {
+            output.say_json(&json!({ "id": id, "status": "ended", "detail": ended }));
+        }
         (Explained::Sandbox(why), false) => print(why, output),
         (Explained::Session(session, last, why), false) => {
             output.say(&of_session(session, *last, relative_time::now()));
+            if let Some(why) = why {
+                print(why, output);
+            }
+        }
+        (Explained::EndedSession(_, ended, last, why), false) => {
+            output.say(&of_ended_session(ended, *last, relative_time::now()));
             if let Some(why) = why {
                 print(why, output);
             }
@@ -75,25 +90,41 @@ async fn explain(client: &Client, id: SandboxId) -> Result<Explained, Failure> {
         Err(error) if error.code() == Some(ErrorCode::SessionUnknown) => {
             return Err(failed(unknown));
         }
+        Err(error) if error.code() == Some(ErrorCode::SessionEnded) => {
+            let last =
+                LastSandbox::find(client, session_id).await.map_err(cannot("read events"))?;
+            let why = explain_last(client, last).await?;
+            let ended = error
+                .problem()
+                .map_or("the session has ended", |problem| &problem.detail)
+                .to_owned();
+            return Ok(Explained::EndedSession(session_id, ended, last, why));
+        }
         Err(error) => return Err(cannot("explain the session")(error)),
     };
     let last = match session.sandbox_id {
         Some(id) => Some(LastSandbox { id, end: None }),
         None => LastSandbox::find(client, session_id).await.map_err(cannot("read events"))?,
     };
-    let why = match last {
-        Some(last) => known(client.sandbox(last.id).why().await)?,
-        None => None,
-    };
+    let why = explain_last(client, last).await?;
     Ok(Explained::Session(Box::new(session), last, why))
 }
 
-/// None if the server has forgotten the sandbox.
-fn known(why: Result<Why, ClientError>) -> Result<Option<Why>, Failure> {
-    match why {
+/// None if there was no sandbox, or if the server has forgotten it.
+async fn explain_last(client: &Client, last: Option<LastSandbox>) -> Result<Option<Why>, Failure> {
+    let Some(last) = last else { return Ok(None) };
+    match client.sandbox(last.id).why().await {
         Ok(why) => Ok(Some(why)),
         Err(error) if error.code() == Some(ErrorCode::SandboxUnknown) => Ok(None),
         Err(error) => Err(cannot("explain the sandbox")(error)),
+    }
+}
+
+/// The line about a session that has ended.
+fn of_ended_session(ended: &str, last: Option<LastSandbox>, now: Time) -> String {
+    match last {
+        Some(last) => format!("{ended}; its last sandbox: {}", last.story(now)),
+        None => format!("{ended}; the server knows no sandbox of it"),
     }
 }
 

@@ -27,7 +27,11 @@ pub(crate) fn wanted(asked: DeadlineRequest, now: Wall) -> Result<Deadline, Refu
     let at = at.or(after_ms.map(|ms| Wall(now.0.saturating_add(ms))));
     let deadline = Deadline { at, idle_ms, action };
     match deadline.refused_at(now) {
-        Some(cause) => Err(Refused::invalid("deadline", cause)),
+        // Its cause begins with the field.
+        Some(cause) => {
+            let field = cause.split(':').next().unwrap_or("deadline").to_owned();
+            Err(Refused::invalid(field, cause))
+        }
         None => Ok(deadline),
     }
 }

@@ -85,7 +85,8 @@ async fn create(
     request: Json<KeyRequest>,
 ) -> Result<Response, Refused> {
     let claim = app.idempotency.claim(&headers, caller.key, "/v1/keys", &request.bytes).await?;
-    if let Some(Answer::Key(id)) = claim.as_ref().and_then(Claim::answer) {
+    let id = claim.as_ref().map(Claim::created_key);
+    if let Some(id) = id.filter(|id| app.engine.keys().iter().any(|key| key.id == *id)) {
         let cause = format!(
             "an earlier request with this Idempotency-Key created the key {id}, and its secret is \
              shown only once; if that answer was lost, revoke this key and create another"
@@ -99,7 +100,7 @@ async fn create(
         return Err(Refused::invalid("ttl_s", format!("ttl_s: must be from 1 to {most}")));
     }
     let ttl_ms = ttl_s.map(|seconds| seconds * 1000);
-    let made = app.engine.create_limited_key(&name, role, ttl_ms, limits).await?;
+    let made = app.engine.create_limited_key(id, &name, role, ttl_ms, limits).await?;
     let bytes = answer::json_bytes(&NewKey::new(&made.record, made.secret))?;
     if let Some(claim) = claim {
         claim.settle(Answer::Key(made.record.id));

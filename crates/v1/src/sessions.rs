@@ -69,8 +69,8 @@ const CHANGING: &[ErrorCode] = &[
 const FILTERS: [Param; 5] = [
     Param::new(
         "status",
-        Kind::OneOf(&["starting", "active", "paused", "stopped", "ended"]),
-        "Only sessions in this status",
+        Kind::OneOf(&["starting", "active", "paused", "stopped"]),
+        "Only sessions in this status. Ended sessions are in no list",
     ),
     Param::new("template", Kind::Schema("TemplateName"), "Only sessions of this template"),
     Param::new(
@@ -312,6 +312,7 @@ async fn list(
 ) -> Result<Response, Refused> {
     let status = query.text("status")?.map(|text| {
         let known = SessionStatus::ALL.into_iter().find(|status| status.as_str() == text);
+        let known = known.filter(|status| *status != SessionStatus::Ended);
         known.ok_or_else(|| Refused::bad("status", format!("`status`: {text:?} is not a status")))
     });
     let template = query.text("template")?.map(|text| TemplateName::new(&text)).transpose();

@@ -158,13 +158,15 @@ async fn send(
         turn: value.id,
         wait_ms: value.wait_ms,
     };
-    // Before the turn begins: a refusal must have no effect.
-    let slot = app.long_lived.begin(caller.key)?;
-    let StartedTurn { turn, follow, .. } = app.engine.start_turn(caller, id, asked).await?;
-    drop(share);
     if is_waited_for {
+        let StartedTurn { turn, follow, .. } = app.engine.start_turn(caller, id, asked).await?;
+        drop(share);
         return answer::ok(&collected(follow, id, turn).await?);
     }
+    // Before the turn begins: a refusal must have no effect.
+    let slot = app.long_lived.begin(caller.key)?;
+    let StartedTurn { follow, .. } = app.engine.start_turn(caller, id, asked).await?;
+    drop(share);
     Ok(stream::response(Format::Sse, Followed::new(app, caller, follow, slot)))
 }
 

@@ -47,7 +47,7 @@ impl BodyMemory {
         let held = table.by_key.get(&payer.key).copied().unwrap_or_default();
         // Not what it may hold now: what others hold must not stop small requests.
         let most = payer.most.unwrap_or(u64::MAX).min(table.most / 2);
-        if held <= most { Ok(()) } else { Err(table.no_room(payer)) }
+        if held <= most { Ok(()) } else { Err(table.no_room(payer, 1)) }
     }
 
     // Numbers are consistent after every step, so a poisoned lock is harmless.
@@ -71,7 +71,7 @@ impl Table {
     fn take(&mut self, payer: &Payer, more: u64) -> Result<(), Refused> {
         let held = self.by_key.get(&payer.key).copied().unwrap_or_default();
         if held + more > self.most_of(payer.key).min(payer.most.unwrap_or(u64::MAX)) {
-            return Err(self.no_room(payer));
+            return Err(self.no_room(payer, more));
         }
         self.add(payer.key, more);
         Ok(())
@@ -87,10 +87,10 @@ impl Table {
         }
     }
 
-    fn no_room(&self, payer: &Payer) -> Refused {
+    fn no_room(&self, payer: &Payer, more: u64) -> Refused {
         let held = self.by_key.get(&payer.key).copied().unwrap_or_default();
         if let Some(most) = payer.most.filter(|most| *most <= self.most_of(payer.key)) {
-            return KeyLimit::BodyBytes.exceeded(most, held).into();
+            return KeyLimit::BodyBytes.exceeded(most, held, more).into();
         }
         let cause = format!(
             "the bodies and the unread answers of this key take {held} bytes of memory, of {} that \

@@ -3,7 +3,8 @@
 //! same. Two at once are one: the second waits for the first.
 //!
 //! The id of a lease is derived from the key, so that even a restarted server can tell that the
-//! lease was handed out and is lost. The id of a session is too; a session is then still there.
+//! lease was handed out and is lost. The ids of a session and of an API key are too; those are then
+//! still there.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -115,11 +116,21 @@ impl Claim {
         SessionId::from_u128(self.id(b"shoal session\0"))
     }
 
+    /// The API key that this request creates. A failed attempt created none, so all attempts have
+    /// the same, and a restarted server finds out that it was created.
+    pub fn created_key(&self) -> KeyId {
+        KeyId::from_u128(self.id_of_attempt(b"shoal key\0", 0))
+    }
+
     fn id(&self, kind: &[u8]) -> u128 {
+        self.id_of_attempt(kind, self.slot.given_up)
+    }
+
+    fn id_of_attempt(&self, kind: &[u8], attempt: u32) -> u128 {
         let mut hash = Sha256::new();
         hash.update(kind);
         hash.update(self.key.as_u128().to_be_bytes());
-        hash.update(self.slot.given_up.to_be_bytes());
+        hash.update(attempt.to_be_bytes());
         hash.update(self.name.as_bytes());
         let digest: [u8; 32] = hash.finalize().into();
         let (half, _) = digest.split_at(16);

@@ -34,7 +34,7 @@ impl LongLived {
         let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
         let count = held.get(&key).copied().unwrap_or_default();
         if count >= most {
-            return Err(KeyLimit::Streams.exceeded(most.into(), count.into()).into());
+            return Err(KeyLimit::Streams.exceeded(most.into(), count.into(), 1).into());
         }
         held.insert(key, count + 1);
         Ok(LongLivedSlot { held: Arc::clone(&self.held), key })
@@ -70,7 +70,8 @@ mod tests {
     async fn long_lived_connections_are_limited_per_key() {
         let (app, _stop) = App::for_tests().await;
         let limits = KeyLimits { streams: Some(2), ..KeyLimits::default() };
-        let made = app.engine.create_limited_key("eve", Role::Use, None, limits).await.unwrap();
+        let made =
+            app.engine.create_limited_key(None, "eve", Role::Use, None, limits).await.unwrap();
         let (eve, ada) = (made.record.id, KeyId::from_u128(2));
         let held = [app.long_lived.begin(eve), app.long_lived.begin(eve)];
         assert!(held.iter().all(Result::is_ok));

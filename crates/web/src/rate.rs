@@ -36,7 +36,7 @@ impl Rate {
         #[expect(clippy::cast_sign_loss, reason = "a bucket never holds more than one token here")]
         let wait_ms = (missing_s * 1000.0).ceil() as u64;
         let (most, limit) = (most_per_s.into(), KeyLimit::RequestsPerS);
-        Err(limit.exceeded(most, most).retry_after(wait_ms))
+        Err(limit.exceeded(most, most, 1).retry_after(wait_ms))
     }
 }
 

@@ -4,7 +4,6 @@
 use std::borrow::Cow;
 use std::fmt;
 
-use model::error::Retry;
 use model::{ErrorCode, Refusal, SandboxId, SessionId, TerminatedReason};
 use serde::{Deserialize, Serialize};
 
@@ -64,7 +63,7 @@ impl Problem {
             code: code.as_str().into(),
             detail: refusal.cause.to_string(),
             remedy: code.remedy().into(),
-            retryable: code.retry() == Retry::Later,
+            retryable: refusal.is_retryable(),
             retry_after_ms: refusal.retry_after_ms,
             field: field.map(str::to_owned),
             reason: None,

@@ -68,7 +68,10 @@ mod tests {
     fn usage_is_in_seconds_and_unread_processors_are_null() {
         let mut total = UsageRecord::none(KeyId::from_u128(1));
         let none = serde_json::to_value(Usage::new(&total, None, 0)).unwrap();
-        assert_eq!(none["cpu_seconds"], serde_json::Value::Null);
+        assert_eq!(none["cpu_seconds"], 0.0);
+        let unread = UsageRecord { sandbox_ms: 5, ..total };
+        let unread = serde_json::to_value(Usage::new(&unread, None, 0)).unwrap();
+        assert_eq!(unread["cpu_seconds"], serde_json::Value::Null);
         assert!(none.get("measured_at").is_none());
         total.measured_at = Wall(1_000);
         total.sandbox_ms = 1_500;

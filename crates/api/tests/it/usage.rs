@@ -33,7 +33,7 @@ async fn usage_is_shown_to_its_key_and_survives_restarts() {
     let fresh = usage_as(&stage, &key, "").await;
     assert_eq!(fresh.len(), 1);
     assert_eq!((&fresh[0]["key"], &fresh[0]["name"]), (&json!(id), &json!("ci")));
-    assert_eq!((seconds(&fresh[0]), &fresh[0]["cpu_seconds"]), (0.0, &Value::Null));
+    assert_eq!((seconds(&fresh[0]), &fresh[0]["cpu_seconds"]), (0.0, &json!(0.0)));
     checkout(&stage, &key).await;
     tokio::time::sleep(Duration::from_millis(1_500)).await;
     let first = usage_as(&stage, &key, "").await.remove(0);

@@ -275,6 +275,7 @@ fn default_error(outcome: TurnOutcome) -> Value {
         TurnOutcome::Interrupted => {
             ("interrupted", "the server stopped or was restarted; send the message again")
         }
+        TurnOutcome::Expired => ("expired", "the session reached its deadline"),
         TurnOutcome::NotStarted => ("not_started", "no sandbox could be had for the turn"),
     };
     json!({ "code": code, "message": message })

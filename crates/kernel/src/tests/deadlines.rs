@@ -74,8 +74,8 @@ fn a_time_interrupts_the_turn_and_the_queue_behind_it() {
         let (_, queued) = rig.turn_with(session, WhenBusy::Queue);
         rig.pass(MINUTE_MS);
         rig.run();
-        assert_eq!(rig.turn_outcomes(running), [TurnOutcome::Interrupted], "{action:?}");
-        assert_eq!(rig.turn_outcomes(queued), [TurnOutcome::Interrupted], "{action:?}");
+        assert_eq!(rig.turn_outcomes(running), [TurnOutcome::Expired], "{action:?}");
+        assert_eq!(rig.turn_outcomes(queued), [TurnOutcome::Expired], "{action:?}");
         assert_eq!(rig.end_causes(sandbox), [EndCause::DeadlineReached], "{action:?}");
         assert_eq!(is_known(&rig, session), action == DeadlineAction::Pause);
     }

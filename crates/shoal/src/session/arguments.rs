@@ -175,7 +175,7 @@ pub(super) struct ListArgs {
     /// Only sessions of this template
     #[arg(long, short = 'T', value_name = "NAME", value_parser = TemplateName::new)]
     pub(super) template: Option<TemplateName>,
-    /// Only sessions in this status: starting, active, paused, stopped or ended
+    /// Only sessions in this status: starting, active, paused or stopped
     #[arg(long, value_name = "STATUS", value_parser = status)]
     pub(super) status: Option<SessionStatus>,
     /// Only sessions with this metadata
@@ -193,7 +193,8 @@ pub(super) struct ListArgs {
 
 fn status(text: &str) -> Result<SessionStatus, String> {
     let known = SessionStatus::ALL.into_iter().find(|status| status.as_str() == text);
-    known.ok_or_else(|| "one of starting, active, paused, stopped, ended".to_owned())
+    let known = known.filter(|status| *status != SessionStatus::Ended);
+    known.ok_or_else(|| "one of starting, active, paused, stopped".to_owned())
 }
 
 #[derive(Debug, clap::Args)]

@@ -141,6 +141,7 @@ async fn come_back(session: &Conversation, turn: TurnId, seen: &SeenTurn) -> Bec
         | TurnOutcome::SandboxCrashed
         | TurnOutcome::Oom
         | TurnOutcome::DiskLimit
+        | TurnOutcome::Expired
         | TurnOutcome::NotStarted => panic!("{outcome:?}"),
     }
 }
