@@ -83,6 +83,13 @@ def ends_in_use(test, server):
         test.check(left, "its files are gone from the disk", "its files outlive it")
     late = server.call("POST", f"/v1/sessions/{session}/exec", {"command": "true"})
     test.check("deadline" in late.detail, "a later call says why", f"a later call says {late}")
+    shown = server.call("GET", f"/v1/sessions/{session}")
+    test.check(shown.status == 410 and "deadline" in shown.detail, "so does a read", f"a read says {shown}")
+    why = server.cli("why", session)
+    test.check(why.returncode == 0 and "deadline" in why.stdout, "shoal why explains it", f"shoal why says {why}")
+    events = server.call("GET", f"/v1/sessions/{session}/events", accept="application/json").json["events"]
+    changes = [event["change"] for event in events if event["type"] == "session_changed"]
+    test.check(changes == ["created", "ended"], "its history has no pause", f"its history is {changes}")
 
 
 def pauses_when_idle(test, server):

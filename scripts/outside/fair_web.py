@@ -53,6 +53,13 @@ def used_by(server):
     return int(values["VmRSS"].split()[0]) // 1024, int(values["Threads"])
 
 
+def socket_memory_mb():
+    """What all TCP sockets of this machine have in buffers."""
+    line = next(line for line in open("/proc/net/sockstat") if line.startswith("TCP:"))
+    words = line.split()
+    return int(words[words.index("mem") + 1]) * 4096 / 1e6
+
+
 def opened(server, text, sent=b""):
     """A connection on which this was sent, and nothing is read."""
     wire = socket.create_connection(("127.0.0.1", server.port), timeout=10)
@@ -115,9 +122,14 @@ def bounded(test, server, what):
 def unread_answers(test, server, ada, eve, sandbox):
     command = "head -c 1000000 /dev/zero; head -c 1000000 /dev/zero >&2"
     path = f"/v1/sandboxes/{sandbox}/exec"
+    before_mb = socket_memory_mb()
     held = [post(server, eve, path, {"command": command}) for _ in range(UNREAD)]
     time.sleep(3)
     bounded(test, server, f"{UNREAD} unread answers")
+    more_mb = socket_memory_mb() - before_mb
+    test.check(more_mb < UNREAD / 2, f"the kernel holds {more_mb:.0f} MB of them", f"the kernel holds {more_mb:.0f} MB of unread answers")
+    counted = [key["used"]["body_bytes"] for key in server.call("GET", "/v1/keys").json["keys"] if key["name"] == "eve"]
+    test.check(counted[0] > 1_000_000, f"unread answers count: {counted[0]} bytes", f"unread answers count as {counted[0]} bytes")
     ada.has_her_due(f"{UNREAD} answers are unread")
     closed(held)
     asked = {"command": "head -c 500000 /dev/zero"}
@@ -246,8 +258,12 @@ def limits(test, server):
     change = {"limits": {"streams": None, "requests_per_s": 5}}
     changed = server.call("PATCH", f"/v1/keys/{id_}", change)
     test.check(changed.ok and changed.json["limits"] == {"live_sandboxes": 1, "requests_per_s": 5}, "limits change", str(changed))
-    server.stop()
+    keys_before = len(server.call("GET", "/v1/keys").json["keys"])
+    server.kill()
     server.start()
+    again = server.call("POST", "/v1/keys", {"name": "k", "role": "use"}, headers={"Idempotency-Key": "once"})
+    keys_after = len(server.call("GET", "/v1/keys").json["keys"])
+    test.check(again.status == 422 and keys_after == keys_before, "a creation repeated after kill -9 makes no second key", str(again))
     after = shown()
     test.check(after["limits"] == {"live_sandboxes": 1, "requests_per_s": 5}, "limits outlive a restart", str(after))
     answers = [server.call("GET", "/v1/sandboxes", key=key) for _ in range(20)]
@@ -264,6 +280,27 @@ def limits(test, server):
     test.check(ids == {id_}, "another key sees its own alone", f"a key sees {ids}")
 
 
+def stored_bytes(test, server):
+    made = key_of(server, "hoarder", limits={"stored_bytes": 1_000_000})
+    key = made["secret"]
+    session = server.call("POST", "/v1/sessions", {"template": "default"}, key=key).json["id"]
+    files = f"/v1/sessions/{session}/files?path=/workspace/"
+    first = server.call("PUT", files + "a", b"x" * 3_000_000, key=key)
+    test.check(first.ok, "a key below its limit writes a file", str(first))
+    refused = lambda: server.call("PUT", files + "b", b"x", key=key).code == "quota_exceeded"
+    test.check(wait_until(SOON_S, refused), "above stored_bytes it writes no more", "files above stored_bytes are accepted")
+    other = server.call("POST", "/v1/sessions", {"template": "default"}, key=key)
+    test.check(other.code == "quota_exceeded" and "stored_bytes" in other.detail, "and creates no session", str(other))
+    freed = server.call("POST", f"/v1/sessions/{session}/exec", {"command": "rm a"}, key=key)
+    test.check(freed.ok, "it can remove files", str(freed))
+    again = lambda: server.call("PUT", files + "b", b"x", key=key).ok
+    test.check(wait_until(SOON_S, again), "and then write again", "it cannot write after it removed its files")
+    huge = key_of(server, "small", limits={"memory_mb": 1})["secret"]
+    never = server.call("POST", "/v1/checkouts", {"template": "default"}, key=huge)
+    said = never.code == "quota_exceeded" and never.json["retryable"] is False and not never.header("retry-after")
+    test.check(said, f"what never fits is not retryable: {never.detail}", str(never))
+
+
 def body(test):
     server = Server(test, "fair", CONFIG).start()
     ada = Ada(test, server)
@@ -277,6 +314,7 @@ def body(test):
     flood_of_events(test, server, ada, eve)
     connections_without_a_key(test, server, ada)
     small_ones(test, server)
+    stored_bytes(test, server)
     limits(test, server)
     test.check(server.stop() == 0, "the server stopped in order")
 

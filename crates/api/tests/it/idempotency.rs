@@ -37,6 +37,10 @@ async fn idempotent_request_has_the_same_answer_twice() {
     assert!(text(&problem["detail"]).contains(&text(&made["id"])), "{problem}");
     assert!(!problem.to_string().contains(&text(&made["secret"])), "the secret is shown once");
     assert_eq!(stage.engine.keys().len(), 2);
+    let stage = stage.kill_and_start().await;
+    let later = send(&stage, "/v1/keys", "k", &key).await;
+    assert_eq!(later.problem("idempotency_conflict")["detail"], problem["detail"]);
+    assert_eq!(stage.engine.keys().len(), 2, "a restarted server knows it too");
 }
 
 #[tokio::test]

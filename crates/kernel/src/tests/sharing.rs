@@ -256,9 +256,13 @@ fn limits_on_memory_sessions_and_stored_bytes_are_kept() {
     rig.run();
     assert_eq!(rig.kernel.key_use(EVE).sessions, 0);
     limit(&mut rig, EVE, KeyLimits { stored_bytes: Some(0), ..KeyLimits::default() });
+    let sandbox = rig.checked_out(first).sandbox;
+    let refused = rig.kernel.refuse_write_above_limit(sandbox).map_err(|refusal| refusal.code);
+    assert_eq!(refused, Err(ErrorCode::QuotaExceeded));
     let (_, refused) = session_of(&mut rig, EVE);
     assert_eq!(rig.refused(refused), ErrorCode::QuotaExceeded);
     limit(&mut rig, EVE, KeyLimits::default());
+    assert_eq!(rig.kernel.refuse_write_above_limit(sandbox), Ok(()));
     let (_, request) = session_of(&mut rig, EVE);
     rig.run();
     rig.session_ready(request);
