@@ -234,12 +234,13 @@ impl Kernel {
     pub(crate) fn session_by_id(&self, id: SessionId) -> Result<SessionIx, Refusal> {
         self.sessions.by_id(id).ok_or_else(|| {
             if let Some(ended) = self.tombstones.of_session(id) {
-                let cause = if ended.at_deadline {
-                    "the session has ended: its deadline was reached"
+                let (cause, reason) = if ended.at_deadline {
+                    let cause = "the session has ended: its deadline was reached";
+                    (cause, TerminatedReason::Expired)
                 } else {
-                    "the session has ended"
+                    ("the session has ended", TerminatedReason::Deleted)
                 };
-                Refusal::new(ErrorCode::SessionEnded, cause)
+                Refusal::new(ErrorCode::SessionEnded, cause).because(reason)
             } else {
                 Refusal::new(ErrorCode::SessionUnknown, format!("no session {id} is known"))
             }
