@@ -1,7 +1,8 @@
-//! Looks up sessions, live and ended: Ash shows ended sessions for ever. The engine stores the view
-//! of a session before it ends, and decides how long to keep it.
+//! Looks up sessions, live and ended: Ash shows ended sessions for ever. A session may end without a
+//! request of this dialect, so its view is stored when it begins, and again with its messages. The
+//! engine decides how long to keep it.
 
-use engine::{Caller, SessionView};
+use engine::{Caller, SessionQuery, SessionView};
 use model::{ErrorCode, KeyId, Refusal, SessionId, SessionStatus};
 use serde_json::Value;
 
@@ -11,6 +12,8 @@ use crate::app::App;
 
 /// The kind of the stored views of ended sessions.
 const KIND: &str = "ash.session";
+
+const PAGE: u32 = 1000;
 
 /// A session of Ash that the caller may see.
 pub(super) struct KnownSession {
@@ -56,12 +59,41 @@ async fn ended(app: &App, caller: Caller, id: SessionId) -> Result<Option<KnownS
     }))
 }
 
-/// Stores the view of a session that is about to end.
+/// Stores the view of a session as it will be shown after its end.
 pub(super) async fn remember(app: &App, view: &SessionView) -> Result<(), AshError> {
     let mut shown = answer::session(view);
     shown["status"] = "ended".into();
     shown["sandboxId"] = "".into();
     Ok(app.engine.store_ended_session(KIND, view.tenant, view.id, shown.to_string()).await?)
+}
+
+/// The same behind the answer: only the end of the session needs it.
+pub(super) fn remember_soon(app: &App, view: SessionView) {
+    let app = app.clone();
+    tasks::spawn(async move {
+        if let Err(error) = remember(&app, &view).await {
+            // Its next message tries again.
+            tracing::debug!(session = %view.id, ?error, "cannot store the view of a session of Ash");
+        }
+    });
+}
+
+/// Stores the views of all sessions that have none: those of an earlier version, and those that
+/// were forked outside of this dialect.
+pub(super) async fn remember_all(app: &App) -> Result<(), AshError> {
+    let mut query = SessionQuery { limit: PAGE, ..SessionQuery::default() };
+    loop {
+        let page = app.engine.sessions(Caller::SERVER, &query);
+        for view in page.sessions.iter().filter(|view| answer::agent_of(view).is_some()) {
+            if app.engine.ended_session(KIND, view.tenant, view.id).await?.is_none() {
+                remember(app, view).await?;
+            }
+        }
+        query.after = page.next;
+        if query.after.is_none() {
+            return Ok(());
+        }
+    }
 }
 
 /// The stored views of a key's ended sessions.

@@ -79,7 +79,7 @@ pub fn router(web: &web::app::App, settings: &AshSettings) -> Router {
     workspace::routes(&mut routes);
     keys::routes(&mut routes);
     usage::routes(&mut routes);
-    startup::size_pool_soon(&app);
+    startup::continue_soon(&app);
     let other = || routes.front("/compat/ash/other", Needs::Public);
     let (fallback, wrong_method) = (no_route.layer(other()), no_route.layer(other()));
     routes.router.fallback(fallback).method_not_allowed_fallback(wrong_method).with_state(app)

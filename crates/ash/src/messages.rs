@@ -17,7 +17,7 @@ use tokio::time::timeout;
 
 use super::errors::AshError;
 use super::fields::{At, Fields, session_id};
-use super::known_sessions::find_session;
+use super::known_sessions::{find_session, remember_soon};
 use super::turn_frames::TurnFrames;
 use super::{Routes, answer, request_body};
 use crate::app::App;
@@ -124,6 +124,9 @@ async fn send(
     let slot = app.long_lived.begin(caller.key)?;
     let started = app.engine.start_turn(caller, id, asked).await?;
     drop(read.share);
+    if let Ok(view) = app.engine.session(caller, id) {
+        remember_soon(&app, view);
+    }
     let (turn_frames, key) = (TurnFrames::new(id), KeyWatch::new(caller.key));
     let stream = Stream::new(app, (key, slot), turn_frames, started.turn, started.follow);
     Ok(streamed(started.turn, stream))

@@ -12,7 +12,7 @@ use tokio::time::{Instant, sleep};
 
 use super::errors::AshError;
 use super::fields::{At, session_id};
-use super::known_sessions::find_session;
+use super::known_sessions::{find_session, remember_soon};
 use super::sessions::session_view;
 use super::{Routes, answer};
 use crate::app::App;
@@ -110,8 +110,12 @@ async fn fork(
     At(id): At<String>,
 ) -> Result<Response, AshError> {
     let id = session_id(&id)?;
-    find_session(&app, caller, id).await?;
+    if find_session(&app, caller, id).await?.status == SessionStatus::Ended {
+        return Err(AshError::ended());
+    }
     let forked = app.engine.fork_session(caller, id).await;
     let view = forked.map_err(|refusal| AshError::from(refusal).during("fork session"))?;
-    Ok(answer::created(&session_view(&view)))
+    let shown = session_view(&view);
+    remember_soon(&app, view);
+    Ok(answer::created(&shown))
 }

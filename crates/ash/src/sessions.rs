@@ -17,7 +17,7 @@ use super::agents::{PROMPT_CHARS_MAX, keep};
 use super::deploy::{self, PROMPT};
 use super::errors::AshError;
 use super::fields::{At, Fields, session_id};
-use super::known_sessions::{all_ended, find_session, remember};
+use super::known_sessions::{all_ended, find_session, remember, remember_soon};
 use super::registry::{self, Agent};
 use super::{AGENT, Routes, answer, request_body};
 use crate::app::App;
@@ -152,7 +152,9 @@ async fn create(
     drop(read.share);
     let made = app.engine.create_session(caller, asked).await;
     let view = made.map_err(|refusal| AshError::from(refusal).during("create session"))?;
-    Ok(answer::created(&session_view(&view)))
+    let shown = session_view(&view);
+    remember_soon(&app, view);
+    Ok(answer::created(&shown))
 }
 
 fn template(app: &App) -> Result<TemplateName, AshError> {
@@ -290,7 +292,9 @@ async fn configure(
     let config = Value::Object(config).to_string();
     let update = SessionUpdate { config: Some(config.into()), ..SessionUpdate::default() };
     let view = app.engine.update_session(caller, id, update).await?;
-    Ok(answer::ok(&session_view(&view)))
+    let shown = session_view(&view);
+    remember_soon(&app, view);
+    Ok(answer::ok(&shown))
 }
 
 /// Ends a session. An ended one is shown as it is.

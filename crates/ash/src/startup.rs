@@ -1,13 +1,15 @@
-//! What happens at a start: the log line with the text of Ash, which its users look for, and warm
-//! sandboxes for the agents that ask for them.
+//! What happens at a start: the log line with the text of Ash, which its users look for, warm
+//! sandboxes for the agents that ask for them, and the stored views of sessions.
 
 use engine::Recovery;
 
+use super::known_sessions::remember_all;
 use super::prewarm::size_pool;
 use crate::app::App;
 
-/// Sizes the pool for the agents that an earlier run left. Without a runtime nothing is served.
-pub(super) fn size_pool_soon(app: &App) {
+/// Sizes the pool for the agents that an earlier run left, and stores views of its sessions. Without
+/// a runtime nothing is served.
+pub(super) fn continue_soon(app: &App) {
     if tokio::runtime::Handle::try_current().is_err() {
         return;
     }
@@ -16,6 +18,10 @@ pub(super) fn size_pool_soon(app: &App) {
         if let Err(refusal) = size_pool(&app).await {
             // The next change of an agent tries again.
             tracing::warn!(cause = %refusal.cause, "cannot keep sandboxes warm for agents of Ash");
+        }
+        if let Err(error) = remember_all(&app).await {
+            // Messages of these sessions try again.
+            tracing::warn!(?error, "cannot store the views of sessions of Ash");
         }
     });
 }

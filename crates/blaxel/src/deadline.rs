@@ -7,8 +7,29 @@ use serde_json::Value;
 use super::errors::BlaxelError;
 use super::sandbox_spec::invalid;
 
+/// A deadline, and the field that gave its time.
+#[derive(Debug)]
+pub(super) struct Asked {
+    pub(super) deadline: Deadline,
+    field: &'static str,
+}
+
+impl Asked {
+    /// Refuses a time that cannot be set any more, or not yet.
+    pub(super) fn refuse_wrong_time(&self, now: Wall) -> Result<(), BlaxelError> {
+        let (at, field) = (self.deadline.at, self.field);
+        if at.is_some_and(|at| at <= now) {
+            return Err(invalid(format!("{field}: the time has passed")));
+        }
+        if at.is_some_and(|at| at.0 > now.0.saturating_add(Deadline::MS_MAX)) {
+            return Err(invalid(format!("{field}: the time must be within ten years")));
+        }
+        Ok(())
+    }
+}
+
 /// The deadline that a description asks for, for a sandbox created at this time.
-pub(super) fn of(object: &Value, created_at: Wall) -> Result<Option<Deadline>, BlaxelError> {
+pub(super) fn of(object: &Value, created_at: Wall) -> Result<Option<Asked>, BlaxelError> {
     let mut found = Found { created_at, at: None, idle_ms: None };
     let runtime = &object["spec"]["runtime"];
     if let Some(text) = text_of(&runtime["ttl"], "spec.runtime.ttl")? {
@@ -32,9 +53,11 @@ pub(super) fn of(object: &Value, created_at: Wall) -> Result<Option<Deadline>, B
             return Err(invalid(format!("{POLICIES}: a list is expected")));
         }
     }
-    let (at, idle_ms) = (found.at, found.idle_ms);
+    let (at, field) = found.at.map_or((None, ""), |(at, field)| (Some(at), field));
+    let idle_ms = found.idle_ms;
     let is_set = at.is_some() || idle_ms.is_some();
-    Ok(is_set.then_some(Deadline { at, idle_ms, action: DeadlineAction::End }))
+    let deadline = Deadline { at, idle_ms, action: DeadlineAction::End };
+    Ok(is_set.then_some(Asked { deadline, field }))
 }
 
 const POLICIES: &str = "spec.lifecycle.expirationPolicies";
@@ -42,7 +65,7 @@ const POLICIES: &str = "spec.lifecycle.expirationPolicies";
 /// What the fields seen so far ask for.
 struct Found {
     created_at: Wall,
-    at: Option<Wall>,
+    at: Option<(Wall, &'static str)>,
     idle_ms: Option<u64>,
 }
 
@@ -74,22 +97,24 @@ impl Found {
         }
     }
 
-    fn max_age(&mut self, field: &str, text: &str) -> Result<(), BlaxelError> {
+    fn max_age(&mut self, field: &'static str, text: &str) -> Result<(), BlaxelError> {
         let ms = duration_ms(field, text)?;
-        self.no_later_than(Wall(self.created_at.0.saturating_add(ms)));
+        self.no_later_than(Wall(self.created_at.0.saturating_add(ms)), field);
         Ok(())
     }
 
-    fn date(&mut self, field: &str, text: &str) -> Result<(), BlaxelError> {
+    fn date(&mut self, field: &'static str, text: &str) -> Result<(), BlaxelError> {
         let at = wire::Time::from_text_in_utc(text).ok_or_else(|| {
             invalid(format!("{field}: {text:?} is not a date like 2026-12-31T23:59:59Z"))
         })?;
-        self.no_later_than(Wall(u64::try_from(at.0).unwrap_or(0)));
+        self.no_later_than(Wall(u64::try_from(at.0).unwrap_or(0)), field);
         Ok(())
     }
 
-    fn no_later_than(&mut self, at: Wall) {
-        self.at = Some(self.at.map_or(at, |before| before.min(at)));
+    fn no_later_than(&mut self, at: Wall, field: &'static str) {
+        if self.at.is_none_or(|(before, _)| at < before) {
+            self.at = Some((at, field));
+        }
     }
 }
 
@@ -138,7 +163,7 @@ mod tests {
 
     #[test]
     fn the_first_of_all_policies_counts() {
-        let deadline = |object: Value| of(&object, MADE).unwrap();
+        let deadline = |object: Value| of(&object, MADE).unwrap().map(|asked| asked.deadline);
         assert_eq!(deadline(json!({})), None);
         assert_eq!(deadline(json!({"spec": {"runtime": {"ttl": "", "expires": null}}})), None);
         let ttl = deadline(json!({"spec": {"runtime": {"ttl": "5m"}}})).unwrap();
@@ -155,6 +180,28 @@ mod tests {
         let all = all.unwrap();
         assert_eq!((all.at, all.idle_ms), (Some(Wall(1_800_500)), Some(60_000)));
         assert_eq!(all.action, DeadlineAction::End);
+    }
+
+    #[test]
+    fn a_time_that_cannot_be_set_is_refused_with_the_field_that_gave_it() {
+        let runtime = |ttl: &str, expires: &str| {
+            let runtime = json!({"ttl": ttl, "expires": expires});
+            json!({"spec": {"runtime": runtime}})
+        };
+        let date = json!([{"type": "date", "value": "1970-01-01T00:10:00Z"}]);
+        for (object, field) in [
+            (runtime("5m", "1970-01-01T00:00:10Z"), "spec.runtime.expires: the time has passed"),
+            (runtime("5m", "2970-01-01T00:00:00Z"), "spec.runtime.ttl: the time has passed"),
+            (runtime("", "2970-01-01T00:00:00Z"), "spec.runtime.expires: the time must be within"),
+            (policies(&date), "spec.lifecycle.expirationPolicies: the time has passed"),
+        ] {
+            let asked = of(&object, MADE).unwrap().unwrap();
+            let refused = asked.refuse_wrong_time(Wall(MADE.0 + 300_000)).unwrap_err();
+            assert_eq!(refused.status, 400);
+            assert!(refused.text.starts_with(field), "{}: {object}", refused.text);
+        }
+        let soon = of(&runtime("5m", ""), MADE).unwrap().unwrap();
+        soon.refuse_wrong_time(Wall(MADE.0 + 299_999)).unwrap();
     }
 
     #[test]

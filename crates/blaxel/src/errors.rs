@@ -23,7 +23,7 @@ pub(crate) struct BlaxelError {
     pub(super) status: u16,
     pub(super) text: Cow<'static, str>,
     shape: Shape,
-    code: Option<ErrorCode>,
+    code: ErrorCode,
     /// What clients look for in place of the number of the status.
     word: Option<&'static str>,
     /// Why a sandbox ended.
@@ -44,7 +44,7 @@ enum Shape {
 
 impl BlaxelError {
     pub(super) fn new(status: u16, text: impl Into<Cow<'static, str>>) -> Self {
-        let (shape, code, word) = (Shape::Sandbox, None, None);
+        let (shape, code, word) = (Shape::Sandbox, code_of(status), None);
         Self { status, text: text.into(), shape, code, word, reason: None, retry_after_ms: None }
     }
 
@@ -59,13 +59,18 @@ impl BlaxelError {
 
     /// A feature of Blaxel that is missing here.
     pub(super) fn not_here(what: impl Into<Cow<'static, str>>) -> Self {
-        let code = Some(ErrorCode::Unsupported);
-        Self { code, ..Self::new(ErrorCode::Unsupported.status(), what) }
+        let code = ErrorCode::Unsupported;
+        Self { code, ..Self::new(code.status(), what) }
     }
 
     /// The same, as the control plane says it.
     pub(super) fn of_control(self) -> Self {
         Self { shape: Shape::Control, ..self }
+    }
+
+    /// The same, with a code that says more than its status.
+    pub(super) fn with_code(self, code: ErrorCode) -> Self {
+        Self { code, ..self }
     }
 
     /// The same, with the status that one route has for it.
@@ -84,7 +89,7 @@ impl BlaxelError {
     }
 
     pub(super) fn is(&self, code: ErrorCode) -> bool {
-        self.code == Some(code)
+        self.code == code
     }
 
     /// Puts it into a response.
@@ -96,9 +101,7 @@ impl BlaxelError {
         if let Some(ms) = self.retry_after_ms.or(default_ms) {
             headers.insert(RETRY_AFTER, HeaderValue::from(ms.div_ceil(1000).max(1)));
         }
-        if let Some(code) = self.code {
-            headers.insert(CODE, HeaderValue::from_static(code.as_str()));
-        }
+        headers.insert(CODE, HeaderValue::from_static(self.code.as_str()));
         if let Some(reason) = self.reason {
             headers.insert(REASON, HeaderValue::from_static(reason.as_str()));
         }
@@ -116,13 +119,20 @@ impl BlaxelError {
         };
         headers.insert(CONTENT_TYPE, kind);
         *response.body_mut() = Body::from(body);
-        let logged = match self.code {
-            Some(code) => Some(LoggedRefusal::new(code, &self.text)),
-            None => LoggedRefusal::of_status(self.status, &self.text),
-        };
-        if let Some(logged) = logged {
-            response.extensions_mut().insert(logged);
-        }
+        response.extensions_mut().insert(LoggedRefusal::new(self.code, &self.text));
+    }
+}
+
+/// The code of a refusal that the dialect words itself, unless it says more.
+const fn code_of(status: u16) -> ErrorCode {
+    match status {
+        400 => ErrorCode::BadRequest,
+        401 => ErrorCode::Unauthorized,
+        404 => ErrorCode::NotFound,
+        405 => ErrorCode::MethodNotAllowed,
+        409 => ErrorCode::IdConflict,
+        422 => ErrorCode::InvalidArgument,
+        _ => ErrorCode::Internal,
     }
 }
 
@@ -207,7 +217,7 @@ impl From<Refusal> for BlaxelError {
         let is_unknown = code == Code::ProcessUnknown;
         let text = if is_unknown { "process not found".into() } else { refusal.cause };
         let (retry_after_ms, reason) = (refusal.retry_after_ms, refusal.reason);
-        Self { code: Some(code), reason, retry_after_ms, ..Self::new(status, text) }
+        Self { code, reason, retry_after_ms, ..Self::new(status, text) }
     }
 }
 
@@ -249,6 +259,21 @@ mod tests {
             ),
         ] {
             assert_eq!(answered(error).await, (status, text));
+        }
+    }
+
+    #[test]
+    fn a_refusal_in_words_of_the_dialect_has_a_code_too() {
+        for (error, expected) in [
+            (BlaxelError::no_route(), "not_found"),
+            (BlaxelError::bad("no"), "bad_request"),
+            (BlaxelError::new(405, "no"), "method_not_allowed"),
+            (BlaxelError::new(409, "there is one"), "id_conflict"),
+            (BlaxelError::new(422, "no"), "invalid_argument"),
+            (BlaxelError::new(404, "no").with_code(ErrorCode::SandboxUnknown), "sandbox_unknown"),
+            (BlaxelError::not_here("no").of_control(), "unsupported"),
+        ] {
+            assert_eq!(error.into_response().headers()[CODE], expected);
         }
     }
 

@@ -124,7 +124,7 @@ pub(super) async fn listing(used: &Use, path: &FilePath) -> Result<Response, Bla
         }
         if files.len() + subdirectories.len() >= LISTED_MAX {
             let text = format!("the directory has more than {LISTED_MAX} entries");
-            return Err(BlaxelError::new(422, text));
+            return Err(BlaxelError::new(422, text).with_code(ErrorCode::TooLarge));
         }
     }
     let (path, name) = (path.shown.clone(), path.name().to_owned());
@@ -182,7 +182,7 @@ pub(super) async fn get(
 
 fn too_large() -> BlaxelError {
     let text = format!("the file has more than {JSON_BYTES_MAX} bytes; download it instead");
-    BlaxelError::new(422, text)
+    BlaxelError::new(422, text).with_code(ErrorCode::TooLarge)
 }
 
 /// Whether a client wants the bytes of a file, and no JSON.

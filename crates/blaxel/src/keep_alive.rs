@@ -1,5 +1,6 @@
 //! The keep-alive status of a sandbox, and ending its keep-alive, which kills nothing. Reading does
-//! not count as activity and thaws nothing. A session without a sandbox has no keep-alive.
+//! not count as activity and thaws nothing. A session without a sandbox has no keep-alive; one that
+//! has ended is refused.
 
 use std::time::Duration;
 
@@ -34,6 +35,7 @@ impl StopRequest {
 }
 
 pub(super) async fn status(target: &Target) -> Result<Response, BlaxelError> {
+    target.refuse_if_over().await?;
     let Some(sandbox) = target.now() else { return answer::ok(&resting()) };
     match target.app.engine.sandbox_status(target.caller, sandbox).await {
         Ok(report) => answer::ok(&status_view(&report)),
@@ -46,6 +48,7 @@ pub(super) async fn stop(target: &Target, request: Request) -> Result<Response, 
     let app = &target.app;
     let (bytes, _share) = request_body::bytes(request, app, app.settings.json_bytes_max).await?;
     let after_ms = StopRequest::after_ms(&bytes);
+    target.refuse_if_over().await?;
     let Some(sandbox) = target.now() else { return answer::ok(&resting()) };
     match app.engine.stop_keeping_awake(target.caller, sandbox, after_ms).await {
         Ok(report) => answer::ok(&status_view(&report)),

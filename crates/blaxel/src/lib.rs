@@ -301,7 +301,10 @@ async fn at(
     let wrong = || Err(BlaxelError::no_route());
     match (route, method.as_str()) {
         (Route::Root, _) => health::root(),
-        (Route::Health, "GET" | "HEAD") => health::health(app),
+        (Route::Health, "GET" | "HEAD") => {
+            target.refuse_if_over().await?;
+            health::health(app)
+        }
         (Route::Status, "GET" | "HEAD") => keep_alive::status(&target).await,
         (Route::Stop, "POST") => keep_alive::stop(&target, request).await,
         (Route::Processes, "POST") => processes::start(&target, request).await,

@@ -1,6 +1,6 @@
 //! Starts, waits for, lists, shows, stops and kills processes, and writes their input. A wait is a
-//! use of the sandbox; reading is not. A `timeout` ends only the wait; with keepAlive it kills the
-//! process.
+//! use of the sandbox, and so is a read while a process runs. A `timeout` ends only the wait; with
+//! keepAlive it kills the process.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -124,7 +124,7 @@ impl Patience {
     /// The refusal when the wait is at its end. The process continues.
     pub(super) fn timed_out(self) -> BlaxelError {
         let text = format!("process timed out after {} seconds", self.wait.as_secs());
-        BlaxelError::new(422, text)
+        BlaxelError::new(422, text).with_code(ErrorCode::DeadlineExceeded)
     }
 }
 
@@ -177,7 +177,7 @@ async fn begin(
         Err(refusal) if refusal.code == ErrorCode::ProcessNameTaken => {
             let name = name.unwrap_or_default();
             let text = format!("process with name '{name}' already exists and is running");
-            Err(BlaxelError::bad(text))
+            Err(BlaxelError::bad(text).with_code(ErrorCode::ProcessNameTaken))
         }
         Err(refusal) => {
             let is_of_process = [
@@ -337,7 +337,8 @@ async fn running(
 }
 
 fn not_running(id: &str, verb: &str) -> BlaxelError {
-    BlaxelError::new(404, format!("failed to {verb} process {id}: the process is not running"))
+    let text = format!("failed to {verb} process {id}: the process is not running");
+    BlaxelError::new(404, text).with_code(ErrorCode::ProcessOver)
 }
 
 /// One that ended while it was to be ended was not running either.

@@ -160,7 +160,9 @@ pub(super) async fn create(
     let mut asked = SessionRequest::of(template.name.clone());
     asked.env = sandbox_spec::env(&object)?;
     asked.wait_ms = timeout.wait_ms();
-    asked.deadline = deadline::of(&object, app.engine.now().wall)?;
+    let now = app.engine.now().wall;
+    let expiry = deadline::of(&object, now)?;
+    asked.deadline = expiry.as_ref().map(|expiry| expiry.deadline);
     sandbox_spec::runtime_of(&mut object)?["memory"] = template.limits.memory_mb.into();
     let name = match object["metadata"]["name"].as_str().filter(|name| !name.is_empty()) {
         Some(name) => name.to_owned(),
@@ -172,6 +174,7 @@ pub(super) async fn create(
     let (named, is_new) = if let Some(named) = there {
         (named, false)
     } else {
+        expiry.map_or(Ok(()), |expiry| expiry.refuse_wrong_time(now))?;
         let made = make(app, caller, name, object, asked).await;
         made.map_err(|refusal| timeout.refused(refusal))?
     };
@@ -188,8 +191,9 @@ async fn object(request: Request, app: &App) -> Result<Value, BlaxelError> {
     Ok(Value::Object(map))
 }
 
-fn unknown(name: &str) -> BlaxelError {
-    BlaxelError::new(404, format!("sandbox {name:?} not found"))
+pub(super) fn unknown(name: &str) -> BlaxelError {
+    let text = format!("sandbox {name:?} not found");
+    BlaxelError::new(404, text).with_code(ErrorCode::SandboxUnknown)
 }
 
 pub(super) async fn get(
@@ -216,7 +220,8 @@ pub(super) async fn get_by_external_id(
         (app.engine.is_session_alive(caller, named.session), named.created_at.0)
     });
     let named = found.ok_or_else(|| {
-        BlaxelError::new(404, format!("sandbox with external id {id:?} not found"))
+        let text = format!("sandbox with external id {id:?} not found");
+        BlaxelError::new(404, text).with_code(ErrorCode::SandboxUnknown)
     })?;
     answer::ok(&view(app, caller, named, status(app, caller, named), here))
 }
@@ -272,11 +277,13 @@ async fn set_deadline(
     object: &Value,
 ) -> Result<(), BlaxelError> {
     let Ok(session) = app.engine.session(caller, named.session) else { return Ok(()) };
-    let wanted = deadline::of(object, named.created_at)?;
+    let asked = deadline::of(object, named.created_at)?;
+    let wanted = asked.as_ref().map(|asked| asked.deadline);
     // Idle time counts from a change, so the same deadline must not be set again.
     if wanted == session.deadline {
         return Ok(());
     }
+    asked.map_or(Ok(()), |asked| asked.refuse_wrong_time(app.engine.now().wall))?;
     let deadline = wanted.map_or(DeadlineChange::Remove, DeadlineChange::Set);
     let update = SessionUpdate { deadline, ..SessionUpdate::default() };
     let changed = app.engine.update_session(caller, named.session, update).await;

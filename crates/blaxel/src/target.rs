@@ -1,5 +1,5 @@
 //! The target of a request: a sandbox of Blaxel by its name, which is one of our sessions, or one
-//! of our sandboxes by its id. Read-only requests neither thaw the sandbox nor count as activity.
+//! of our sandboxes by its id. Only reads of processes, while one runs, and uses count as activity.
 
 use std::sync::Arc;
 
@@ -60,7 +60,7 @@ impl Target {
             None => match word.parse::<SandboxId>() {
                 Ok(id) => TargetKind::Sandbox(id),
                 Err(_) => {
-                    return Err(BlaxelError::new(404, format!("sandbox {word:?} not found")));
+                    return Err(sandboxes::unknown(word));
                 }
             },
         };
@@ -93,6 +93,27 @@ impl Target {
     pub(super) async fn server_stops(&self) {
         // A dropped sender means a stop, too.
         let _ = self.app.stopping.clone().wait_for(|stop| *stop).await;
+    }
+
+    /// Refuses one that has ended for good, as its uses are. A cold one is only at rest: its next
+    /// use launches it.
+    pub(super) async fn refuse_if_over(&self) -> Result<(), BlaxelError> {
+        let engine = &self.app.engine;
+        match &self.of {
+            TargetKind::Sandbox(id) => match engine.sandbox_status(self.caller, *id).await {
+                Err(refusal) if !self.is_cold(*id) => Err(refusal.into()),
+                Ok(_) | Err(_) => Ok(()),
+            },
+            // It ended for good, so this is refused too, with the reason.
+            TargetKind::Named(named) if !engine.is_session_alive(self.caller, named.session) => {
+                self.begin(UseKind::Read).await.map(drop)
+            }
+            TargetKind::Named(_) | TargetKind::NotYet => Ok(()),
+        }
+    }
+
+    fn is_cold(&self, id: SandboxId) -> bool {
+        self.app.engine.sandbox(self.caller, id).is_ok_and(|view| view.ending.is_none())
     }
 
     /// The sandbox that it has now, if it has one.

@@ -1,5 +1,6 @@
-//! What callers can still see of ended sessions: one document each, and the latest of each key.
-//! This module decides which stay and when the others go.
+//! What callers can still see of ended sessions: one document each, and the latest of each key. A
+//! document may be stored before its session ends. This module decides which stay and when the
+//! others go; it never removes that of a session that has not ended.
 
 use std::sync::Arc;
 
@@ -38,8 +39,13 @@ impl Engine {
         if there.count <= KEPT_MAX + SURPLUS_MAX {
             return Ok(());
         }
+        let live = u64::from(self.key_use(tenant).sessions);
+        if there.count <= KEPT_MAX + SURPLUS_MAX + live {
+            return Ok(());
+        }
         // Ids begin with the time at which they were made, so the oldest come first.
-        let all = documents::all(&self.core, kind, tenant).await?;
+        let mut all = documents::all(&self.core, kind, tenant).await?;
+        all.retain(|document| !self.is_of_known_session(document));
         for document in all.iter().take(all.len().saturating_sub(KEPT_MAX as usize)) {
             documents::remove(&self.core, kind, tenant, &document.name).await?;
         }
@@ -66,11 +72,12 @@ impl Engine {
         caller: Caller,
     ) -> Result<Vec<Arc<str>>, Refusal> {
         let all = documents::all(&self.core, kind, caller.key).await?;
-        let has_ended = |document: &Document| {
-            let id: Option<SessionId> = document.name.parse().ok();
-            id.is_some_and(|id| self.session(caller, id).is_err())
-        };
-        let ended = all.into_iter().filter(has_ended);
+        let ended = all.into_iter().filter(|document| !self.is_of_known_session(document));
         Ok(ended.map(|document| document.body).collect())
+    }
+
+    fn is_of_known_session(&self, document: &Document) -> bool {
+        let id: Option<SessionId> = document.name.parse().ok();
+        id.is_some_and(|id| self.core.read(|kernel| kernel.session(id)).is_some())
     }
 }

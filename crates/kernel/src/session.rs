@@ -255,12 +255,12 @@ impl Kernel {
         let Some(ended) = self.tombstones.of_session(id) else {
             return Refusal::new(ErrorCode::SessionUnknown, format!("no session {id} is known"));
         };
-        let cause = if ended.at_deadline {
-            "the session has ended: its deadline was reached"
+        let (cause, reason) = if ended.at_deadline {
+            ("the session has ended: its deadline was reached", TerminatedReason::Expired)
         } else {
-            "the session has ended"
+            ("the session has ended", TerminatedReason::Deleted)
         };
-        Refusal::new(ErrorCode::SessionEnded, cause)
+        Refusal::new(ErrorCode::SessionEnded, cause).because(reason)
     }
 
     /// Refuses work for a session that has ended, is stopped, or is leaving.

@@ -1,7 +1,7 @@
 //! A client that sends exactly the given bytes, and reads the answer byte by byte. Tests
 //! must be able to say what no proper client would.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -55,13 +55,15 @@ impl Answer {
 pub(crate) struct Connection {
     stream: TcpStream,
     read: Vec<u8>,
+    /// Events of the last chunk that were not returned yet.
+    events: VecDeque<String>,
 }
 
 impl Connection {
     pub(crate) async fn open(address: SocketAddr) -> Self {
         let stream = TcpStream::connect(address).await.unwrap();
         stream.set_nodelay(true).unwrap();
-        Self { stream, read: Vec::new() }
+        Self { stream, read: Vec::new(), events: VecDeque::new() }
     }
 
     pub(crate) async fn send(&mut self, bytes: impl AsRef<[u8]>) {
@@ -153,7 +155,11 @@ impl Connection {
     /// The next event of a stream: its id, name and data. Signs of life are passed over.
     pub(crate) async fn any_event(&mut self) -> Option<(Option<u64>, String, Value)> {
         loop {
-            let text = String::from_utf8(self.chunk().await?).unwrap();
+            let Some(text) = self.events.pop_front() else {
+                let chunk = String::from_utf8(self.chunk().await?).unwrap();
+                self.events.extend(chunk.split_terminator("\n\n").map(str::to_owned));
+                continue;
+            };
             let field = |name: &str| {
                 let prefix = format!("{name}: ");
                 text.lines().find_map(|line| line.strip_prefix(&prefix)).map(str::to_owned)

@@ -152,3 +152,20 @@ async fn ended_sessions_do_not_list_a_live_session() {
     node.settle().await;
     assert_eq!(node.engine.ended_sessions(KIND, ALICE).await.unwrap().len(), 1);
 }
+
+#[tokio::test(start_paused = true)]
+async fn ended_sessions_that_go_leave_what_is_stored_of_live_ones() {
+    let node = Node::start(config()).await;
+    let asked = SessionRequest::of(super::node::name("default"));
+    let live = node.engine.create_session(ALICE, asked).await.unwrap().id;
+    node.engine.store_ended_session(KIND, ALICE.key, live, "live".to_owned()).await.unwrap();
+    // These ids are later than that of any session of this world.
+    for n in 0..1_200_u128 {
+        let id = SessionId::from_u128(u128::MAX - n);
+        node.engine.store_ended_session(KIND, ALICE.key, id, n.to_string()).await.unwrap();
+    }
+    let all = node.engine.ended_sessions(KIND, ALICE).await.unwrap();
+    assert!((1_000..=1_065).contains(&all.len()), "{}", all.len());
+    let stored = node.engine.ended_session(KIND, ALICE.key, live).await.unwrap();
+    assert_eq!(stored.as_deref(), Some("live"));
+}

@@ -62,7 +62,8 @@ impl CreateFlags {
     shoal session deadline SESSION --remove\n\n\
     What comes first counts. Idle time counts from the last use, and from now at the earliest; a\n\
     session is in use while a turn or program runs and while a process keeps it alive. The server\n\
-    stores deadlines: a restart does not extend them.")]
+    stores deadlines: a restart does not extend a time. After a crash of the server, idle time counts\n\
+    from its restart if the session had a live sandbox. Times are whole seconds.")]
 pub(super) struct DeadlineArgs {
     /// The session
     #[arg(value_name = "SESSION")]
@@ -110,10 +111,22 @@ fn request(
             .remedy("say when: after a time, at a point in time, or after a time without use")
             .usage());
     }
-    // Rounded up, so that nothing ends sooner than the user wanted.
-    let seconds = |time: Duration| time.as_millis().div_ceil(1000) as u64;
-    let (after_s, idle_s) = (after.map(seconds), idle.map(seconds));
+    let (after_s, idle_s) = (whole_seconds(after)?, whole_seconds(idle)?);
     Ok(DeadlineRequest { at, after_s, idle_s, action: action.into() })
+}
+
+/// The server counts deadlines in seconds: no other time than the one that was given is set.
+fn whole_seconds(time: Option<Duration>) -> Result<Option<u64>, Failure> {
+    match time {
+        Some(time) if time.subsec_nanos() > 0 => {
+            let cause = format!("{time:?} is not a whole number of seconds");
+            Err(Failure::new("cannot set a deadline", cause)
+                .remedy("give whole seconds, like 1s, 90s or 30m")
+                .usage())
+        }
+        Some(time) => Ok(Some(time.as_secs())),
+        None => Ok(None),
+    }
 }
 
 pub(super) fn main(wanted: &DeadlineArgs, output: &Output) -> Result<ExitCode, Failure> {
@@ -170,7 +183,7 @@ mod tests {
 
     #[test]
     fn deadline_flags_are_passed_on() {
-        let set = typed("--in 90m --idle 1500ms --action pause").unwrap().deadline.unwrap().0;
+        let set = typed("--in 90m --idle 2000ms --action pause").unwrap().deadline.unwrap().0;
         let expected = DeadlineRequest {
             at: None,
             after_s: Some(5400),
@@ -186,6 +199,10 @@ mod tests {
             "--in 1h --at 2026-01-01T00:00:00Z --action end",
         ] {
             assert!(typed(bad).is_err(), "{bad}");
+        }
+        for (part, time) in [("--idle 500ms", "500ms"), ("--in 1500ms", "1.5s")] {
+            let told = typed(&format!("{part} --action end")).unwrap_err();
+            assert!(told.contains(&format!("{time} is not a whole number of seconds")), "{told}");
         }
     }
 

@@ -96,6 +96,78 @@ async fn the_life_of_a_session_has_the_words_of_ash() {
     assert_eq!(past["messages"][0]["role"], "user");
 }
 
+/// Whether a session is shown as ended, and refuses what one that Ash ended refuses.
+async fn assert_ended(stage: &Stage, id: &str) {
+    let one = format!("/api/sessions/{id}");
+    let began = tokio::time::Instant::now();
+    loop {
+        // Its view is stored behind the answer that created it.
+        let shown = get(stage, &one).await;
+        if shown.status == 200 && shown.json()["session"]["status"] == "ended" {
+            let shown = shown.json()["session"].clone();
+            assert_eq!((&shown["agentName"], &shown["sandboxId"]), (&json!("tester"), &json!("")));
+            break;
+        }
+        assert!(began.elapsed() < std::time::Duration::from_secs(20), "{shown:?}");
+        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+    }
+    let listed = get(stage, "/api/sessions?status=ended").await.expect(200);
+    let listed = listed["sessions"].as_array().unwrap().iter();
+    assert_eq!(listed.filter(|shown| shown["id"] == id).count(), 1);
+    let message = json!({"content": "hi"});
+    let program = json!({"command": "true"});
+    for (method, path, body, status, error) in [
+        ("POST", "/messages", message, 400, "Session is ended"),
+        ("POST", "/exec", program, 400, "Session is ended"),
+        ("POST", "/resume", Value::Null, 410, "Session has ended — create a new session"),
+        ("POST", "/fork", Value::Null, 410, "Session has ended — create a new session"),
+        ("POST", "/stop", Value::Null, 400, "Cannot stop session with status \"ended\""),
+    ] {
+        let refused = call(stage, method, &format!("{one}{path}"), body).await.expect(status);
+        assert_eq!(refused, json!({"error": error, "statusCode": status}), "{path}");
+    }
+    get(stage, &format!("{one}/messages")).await.expect(200);
+    let again = call(stage, "DELETE", &one, Value::Null).await.expect(200);
+    assert_eq!(again["session"]["status"], "ended");
+}
+
+#[tokio::test]
+async fn a_session_that_ended_without_a_request_of_ash_is_shown_as_ended() {
+    let stage = stage().await;
+    let id = session(&stage, json!({"model": "m"})).await;
+    let path = format!("/api/sessions/{id}/fork");
+    let fork = call(&stage, "POST", &path, Value::Null).await.expect(201);
+    let fork = text(&fork["session"]["id"]);
+    stage.call("DELETE", &format!("/v1/sessions/{fork}"), Value::Null).await.expect(204);
+    assert_ended(&stage, &fork).await;
+    let soon = json!({"deadline": {"after_s": 1, "action": "end"}});
+    stage.call("PATCH", &format!("/v1/sessions/{id}"), soon).await.expect(200);
+    assert_ended(&stage, &id).await;
+    let shown = get(&stage, &format!("/api/sessions/{id}")).await.expect(200);
+    assert_eq!(shown["session"]["model"], "m");
+}
+
+#[tokio::test]
+async fn a_session_that_was_forked_outside_of_ash_is_shown_after_its_end_too() {
+    let stage = stage().await;
+    let id = session(&stage, json!({})).await;
+    let forked = stage.call("POST", &format!("/v1/sessions/{id}/fork"), Value::Null).await;
+    let forked = text(&forked.expect(201)["id"]);
+    let stage = stage.kill_and_start().await;
+    let tenant = stage.engine.session(Caller::SERVER, forked.parse().unwrap()).unwrap().tenant;
+    let began = tokio::time::Instant::now();
+    let stored = async || {
+        let id = forked.parse().unwrap();
+        stage.engine.ended_session("ash.session", tenant, id).await.unwrap()
+    };
+    while stored().await.is_none() {
+        assert!(began.elapsed() < std::time::Duration::from_secs(20), "the start stores its view");
+        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+    }
+    stage.call("DELETE", &format!("/v1/sessions/{forked}"), Value::Null).await.expect(204);
+    assert_ended(&stage, &forked).await;
+}
+
 #[tokio::test]
 async fn a_paused_session_goes_on_with_the_next_message_unless_ash_is_followed_to_the_letter() {
     for strict in [false, true] {

@@ -130,6 +130,118 @@ async fn a_change_of_what_cannot_change_is_refused() {
 }
 
 #[tokio::test]
+async fn a_sandbox_that_has_ended_refuses_every_call_with_the_reason() {
+    let stage = Stage::start().await;
+    let expires = json!({"runtime": {"ttl": "1s"}});
+    asked(&stage, "brief", expires).await.expect(200);
+    make(&stage, "deleted").await;
+    let listed = stage.get("/v1/sessions").await.expect(200)["sessions"].clone();
+    let of = |name: &str, field: &str| {
+        let all = listed.as_array().unwrap().iter();
+        let mut all = all.filter(|one| one["metadata"]["blaxel.sandbox"] == name);
+        text(&all.next().unwrap()[field])
+    };
+    let deleted = of("deleted", "id");
+    stage.call("DELETE", &format!("/v1/sessions/{deleted}"), Value::Null).await.expect(204);
+    let is_over = async |name: &str| {
+        let shown = stage.get(&format!("/compat/blaxel/sandboxes/{name}")).await;
+        shown.expect(200)["status"] == "TERMINATED"
+    };
+    for name in ["brief", "deleted"] {
+        while !is_over(name).await {
+            tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+        }
+    }
+    for (word, code, reason) in [
+        ("brief", "session_ended", "expired"),
+        ("deleted", "session_ended", "deleted"),
+        (&of("brief", "sandbox_id"), "sandbox_gone", "expired"),
+        (&of("deleted", "sandbox_id"), "sandbox_gone", "deleted"),
+    ] {
+        for (method, path, body) in [
+            ("GET", "/status", Value::Null),
+            ("POST", "/stop", json!({"timeout": 300})),
+            ("GET", "/health", Value::Null),
+            ("POST", "/process", json!({"command": "true"})),
+            ("GET", "/filesystem/a", Value::Null),
+            ("GET", "/port/3000/", Value::Null),
+        ] {
+            let told = stage.call(method, &format!("/compat/blaxel/{word}{path}"), body).await;
+            let case = format!("{word}{path}: {told:?}");
+            assert_eq!(told.headers.get("x-shoal-error").map(String::as_str), Some(code), "{case}");
+            assert_eq!(
+                told.headers.get("x-shoal-reason").map(String::as_str),
+                Some(reason),
+                "{case}"
+            );
+            assert!(told.expect(410)["error"].is_string(), "{case}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_cold_sandbox_is_at_rest_and_not_refused() {
+    let stage = Stage::start().await;
+    make(&stage, "box").await;
+    let listed = stage.get("/v1/sessions").await.expect(200)["sessions"][0].clone();
+    let (session, sandbox) = (text(&listed["id"]), text(&listed["sandbox_id"]));
+    stage.call("POST", &format!("/v1/sessions/{session}/stop"), Value::Null).await.expect(200);
+    for word in ["box", &sandbox] {
+        let of = |path: &str| format!("/compat/blaxel/{word}{path}");
+        assert_eq!(stage.get(&of("/status")).await.expect(200)["state"], "auto");
+        stage.call("POST", &of("/stop"), Value::Null).await.expect(200);
+        stage.get(&of("/health")).await.expect(200);
+    }
+    let unknown = stage.get("/compat/blaxel/0192f3a0-0000-7000-8000-000000000001/health").await;
+    assert_eq!(unknown.status, 404);
+}
+
+#[tokio::test]
+async fn a_time_in_the_past_is_refused_with_the_field_of_blaxel() {
+    let stage = Stage::start().await;
+    let past = json!({"runtime": {"expires": "2001-01-01T00:00:00Z"}});
+    let told = asked(&stage, "box", past.clone()).await.expect(400);
+    assert_eq!(told["error"], "spec.runtime.expires: the time has passed");
+    make(&stage, "box").await;
+    let changed = stage.call("PUT", "/compat/blaxel/sandboxes/box", json!({"spec": past})).await;
+    assert_eq!(changed.headers["x-shoal-error"], "invalid_argument");
+    assert_eq!(changed.expect(400)["error"], "spec.runtime.expires: the time has passed");
+}
+
+#[tokio::test]
+async fn every_error_has_a_code_of_ours_in_its_header() {
+    let stage = Stage::start().await;
+    make(&stage, "box").await;
+    let slow = json!({"command": "sleep 30", "waitForCompletion": true, "timeout": 1});
+    for (method, path, body, status, code) in [
+        ("GET", "/box/nothing", Value::Null, 404, "not_found"),
+        ("GET", "/none/process", Value::Null, 404, "sandbox_unknown"),
+        ("GET", "/sandboxes/none", Value::Null, 404, "sandbox_unknown"),
+        ("POST", "/sandboxes", json!({"metadata": {"name": "box"}}), 409, "id_conflict"),
+        ("POST", "/box/process", slow, 422, "deadline_exceeded"),
+        ("POST", "/box/process", json!({}), 400, "bad_request"),
+        ("GET", "/box/process/none", Value::Null, 404, "process_unknown"),
+    ] {
+        let told = stage.call(method, &format!("/compat/blaxel{path}"), body).await;
+        assert_eq!(told.status, status, "{path}: {told:?}");
+        let given = told.headers.get("x-shoal-error").map(String::as_str);
+        assert_eq!(given, Some(code), "{path}");
+    }
+    let unknown = stage.get("/compat/blaxel/box/nothing").await;
+    assert_eq!(unknown.headers["content-type"], "text/plain");
+    assert_eq!(unknown.body, b"404 page not found");
+}
+
+#[tokio::test]
+async fn a_field_that_is_not_known_is_kept_and_repeated() {
+    let stage = Stage::start().await;
+    let made = asked(&stage, "box", json!({"foo": {"a": 1}})).await.expect(200);
+    assert_eq!(made["spec"]["foo"], json!({"a": 1}));
+    let of = "/compat/blaxel/sandboxes/box";
+    assert_eq!(stage.call("PUT", of, made).await.expect(200)["spec"]["foo"], json!({"a": 1}));
+}
+
+#[tokio::test]
 async fn a_list_has_only_what_is_asked_for() {
     let stage = Stage::start().await;
     for (name, external_id) in [("alpha", "42"), ("beta", "43"), ("gamma", "42")] {
