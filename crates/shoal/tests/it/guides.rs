@@ -82,7 +82,7 @@ fn plans(page: &str) -> Vec<Plan> {
             says(&["1\n"]),
             says(&[r#""path":"fast""#, r#""stdout":"hi\n""#]),
             says(&["ci"]),
-            says(&["live_sandboxes 0/20"]),
+            says(&["live_sandboxes 0/8"]),
             says(&[]),
             says(&[]),
         ],

@@ -65,7 +65,11 @@ fn processes_and_output_survive_kill_9_and_report_the_cause() {
     let (done, runs) = (done["id"].as_str().unwrap(), runs["id"].as_str().unwrap());
     // Output is sent first and stored soon after.
     let logs = served.data().join("processes").join(&sandbox);
-    eventually("its output is on the disk", || logs.join("2").exists());
+    eventually("its output is on the disk", || {
+        let files = std::fs::read_dir(logs.join("2")).into_iter().flatten().flatten();
+        let texts = files.map(|file| std::fs::read(file.path()).unwrap_or_default());
+        texts.into_iter().any(|text| text.windows(7).any(|part| part == b"trouble"))
+    });
     let (_, scratch) = served.stop(Signal::KILL);
 
     let again = TestServer::start_on(scratch, &[]);
