@@ -232,11 +232,16 @@ impl Use {
         self.within(self.inside().read_file(path, offset, length)).await
     }
 
+    /// Refuses a key that stores as much as it may.
+    pub(crate) fn check_room(&self) -> Result<(), Refusal> {
+        self.core().read(|kernel| kernel.refuse_write_above_limit(self.sandbox()))
+    }
+
     /// Begins to write a file, which gets its name when the writer is finished. A key that stores as
     /// much as it may writes none; its programs can still remove files.
     #[boxed]
     pub async fn write_file(&self, path: &str, mode: Option<u32>) -> Result<FileWriter, Refusal> {
-        self.core().read(|kernel| kernel.refuse_write_above_limit(self.sandbox()))?;
+        self.check_room()?;
         self.within(self.inside().write_file(path, mode)).await
     }
 

@@ -17,6 +17,21 @@ struct Deleted {
     /// Of any key.
     last: u64,
     of: BTreeMap<KeyId, u64>,
+    /// Before which place a key has no events, so that its readers need not search all of them.
+    from: BTreeMap<KeyId, i64>,
+    /// A key that is not in `from` has none.
+    has_all: bool,
+}
+
+/// Where the events of a key are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Where {
+    /// It is not known.
+    Anywhere,
+    /// Not before this place.
+    From(i64),
+    /// There are none.
+    Nowhere,
 }
 
 impl DeletedEvents {
@@ -24,6 +39,34 @@ impl DeletedEvents {
     pub(crate) fn last(&self, tenant: Option<KeyId>) -> u64 {
         let deleted = self.locked();
         tenant.and_then(|tenant| deleted.of.get(&tenant)).copied().unwrap_or(deleted.last)
+    }
+
+    /// Where events of a key are. Those of a batch count before it is committed, and those that it
+    /// deletes count until then.
+    pub(crate) fn place(&self, tenant: KeyId) -> Where {
+        let deleted = self.locked();
+        match deleted.from.get(&tenant) {
+            Some(from) => Where::From(*from),
+            None if deleted.has_all => Where::Nowhere,
+            None => Where::Anywhere,
+        }
+    }
+
+    fn added(&self, tenant: KeyId, place: i64) {
+        self.locked()
+            .from
+            .entry(tenant)
+            .and_modify(|from| *from = place.min(*from))
+            .or_insert(place);
+    }
+
+    /// This is committed.
+    fn committed(&self, tenant: KeyId, from: Option<i64>) {
+        let mut deleted = self.locked();
+        match from {
+            Some(from) => drop(deleted.from.insert(tenant, from)),
+            None => drop(deleted.from.remove(&tenant)),
+        }
     }
 
     /// Of a key without events nothing is known, so its first one may be after any deletion.
@@ -93,6 +136,7 @@ impl EventShares {
         if had.is_none() {
             self.deleted.begins(tenant);
         }
+        self.deleted.added(tenant, place);
         let Share { count, from } = had.unwrap_or(Share { count: 0, from: place });
         self.set(tenant, Some(Share { count: count + 1, from }));
     }
@@ -141,7 +185,15 @@ impl EventShares {
 
     /// The changes are committed.
     pub(crate) fn settle(&mut self) {
-        self.before.clear();
+        for tenant in std::mem::take(&mut self.before).into_keys() {
+            self.deleted.committed(tenant, self.of.get(&tenant).map(|share| share.from));
+        }
+    }
+
+    /// All that is stored was found.
+    pub(crate) fn found_all(&mut self) {
+        self.settle();
+        self.deleted.locked().has_all = true;
     }
 
     /// The changes are rolled back.
@@ -233,5 +285,29 @@ mod tests {
         assert_eq!((shares.above_limit(EVE), shares.above_limit(ADA)), (3, 0));
         shares.limit(EVE, None);
         assert_eq!(shares.above_limit(EVE), 0);
+    }
+
+    #[test]
+    fn readers_search_where_events_of_their_key_can_be() {
+        let mut shares = EventShares::default();
+        let known = shares.deleted_events();
+        assert_eq!(known.place(ADA), Where::Anywhere);
+        shares.found(ADA, 1, 1);
+        shares.found(EVE, 2, 2);
+        shares.found_all();
+        assert_eq!((known.place(EVE), known.place(NEW)), (Where::From(2), Where::Nowhere));
+        shares.add(NEW, 3);
+        assert_eq!(known.place(NEW), Where::From(3), "before the commit");
+        shares.take_back();
+        assert_eq!(known.place(NEW), Where::Nowhere);
+        shares.remove(ADA, 1, 1, 2);
+        shares.add(ADA, 9);
+        assert_eq!(known.place(ADA), Where::From(1), "its old event is there until the commit");
+        shares.take_back();
+        assert_eq!(known.place(ADA), Where::From(1));
+        shares.remove(ADA, 1, 1, 2);
+        shares.add(ADA, 9);
+        shares.settle();
+        assert_eq!(known.place(ADA), Where::From(9));
     }
 }

@@ -2,7 +2,7 @@
 //! sizes and sparse files. It makes no files.
 //!
 //! [`Decoder`] takes an archive block by block and does no I/O, so that async and blocking code
-//! read archives alike. [`Entries`] reads from a reader. [`Written`] is one entry to write.
+//! read archives alike. [`Entries`] reads from a reader. [`NewEntry`] is one entry to write.
 //!
 //! Whatever an archive claims, memory stays bounded, sums do not overflow, and names stay bytes.
 

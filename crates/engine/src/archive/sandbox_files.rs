@@ -15,6 +15,11 @@ pub trait Files: Send + Sync {
     /// The inside of the sandbox.
     fn inside(&self) -> &dyn Inside;
 
+    /// Refuses files for a key that stores as much as it may.
+    fn check_room(&self) -> Result<(), Refusal> {
+        Ok(())
+    }
+
     /// Waits for a call of [`Self::inside`], for as long as the sandbox exists.
     fn within<T: Send>(
         &self,
@@ -28,6 +33,10 @@ pub trait Files: Send + Sync {
 impl Files for Use {
     fn inside(&self) -> &dyn Inside {
         Self::inside(self)
+    }
+
+    fn check_room(&self) -> Result<(), Refusal> {
+        Self::check_room(self)
     }
 
     async fn within<T: Send>(

@@ -141,6 +141,7 @@ impl<'a, F: Files, P: Pieces> Unpacking<'a, F, P> {
 
     /// Unpacks everything.
     pub async fn run(mut self) -> Done<Unpacked, P> {
+        self.used.check_room()?;
         if !self.root_exists {
             let root = if self.root.is_empty() { "/" } else { self.root };
             self.used.within(self.used.inside().make_directory(root, true)).await?;

@@ -44,7 +44,7 @@ pub(super) fn found(conn: &Connection) -> rusqlite::Result<EventShares> {
             shares.found(tenant, number, place);
         }
     }
-    shares.settle();
+    shares.found_all();
     Ok(shares)
 }
 

@@ -14,7 +14,7 @@ use super::tables::{self, read, rows};
 use super::turn_pages;
 use crate::contract::{EventPage, EventQuery, Loaded, TurnQuery};
 use crate::error::StoreError;
-use crate::event_shares::DeletedEvents;
+use crate::event_shares::{DeletedEvents, Where};
 use crate::retention::Retention;
 use sealing::NodeKey;
 
@@ -73,7 +73,11 @@ impl Reader {
         let step = at("read events");
         let moment = self.conn.transaction().map_err(&step)?;
         let (oldest, last) = bounds(&moment).map_err(&step)?;
-        let events = taken(&moment, query)?;
+        let events = match query.tenant.map_or(Where::Anywhere, |key| self.deleted.place(key)) {
+            Where::Anywhere => taken(&moment, query, 0)?,
+            Where::From(place) => taken(&moment, query, place)?,
+            Where::Nowhere => Vec::new(),
+        };
         let deleted = self.deleted.last(query.tenant);
         // Of one key nothing is left before what was deleted.
         let oldest = query.tenant.map_or(oldest, |_| oldest.max(deleted + 1));
@@ -164,12 +168,16 @@ fn bounds(conn: &Connection) -> rusqlite::Result<(u64, u64)> {
 }
 
 /// The events that a query selects. If it asks for an id, only lines with that id in them are
-/// decoded; retention bounds how much text there is to search.
-fn taken(conn: &Connection, query: &EventQuery) -> Result<Vec<StoredEvent>, StoreError> {
+/// decoded; retention bounds how much text there is to search. No block before `place` has any.
+fn taken(
+    conn: &Connection,
+    query: &EventQuery,
+    place: i64,
+) -> Result<Vec<StoredEvent>, StoreError> {
     let step = at("read events");
     let sql = "SELECT last, lines FROM events WHERE last > ?1 ORDER BY last";
     let mut select = conn.prepare_cached(sql).map_err(&step)?;
-    let after = i64::try_from(query.after).unwrap_or(i64::MAX);
+    let after = i64::try_from(query.after).unwrap_or(i64::MAX).max(place - 1);
     let mut blocks = select.query([after]).map_err(&step)?;
     let id = rarest_id(query);
     let needle = id.as_ref().map(Finder::new);
