@@ -36,9 +36,11 @@ impl World {
         self.report_disk(false)?;
         // A scale file above zero would keep its sandbox alive for ever.
         let held = |(id, one): (&InstanceId, &Instance)| (one.scale > 0).then_some(*id);
+        let now = self.now.mono;
         for instance in self.runtime.instances.iter().filter_map(held).collect::<Vec<_>>() {
             if let Some(one) = self.runtime.instances.get_mut(&instance) {
                 one.scale = 0;
+                one.stirred_at = now;
                 one.processes.iter_mut().for_each(|process| process.keeps_awake = false);
             }
             self.notify(Event::ScaleWritten { instance, seq: u64::MAX, scale: 0, drops: true })?;

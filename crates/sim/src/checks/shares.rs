@@ -48,16 +48,20 @@ pub(crate) fn assigned(world: &World, lease: LeaseId, template: &TemplateName) -
 /// had one to give, or the victim's key is above its own.
 pub(crate) fn chosen(world: &World, victim: &SandboxRecord) -> Judged {
     let config = &world.scenario.config;
-    let entries_are_short = world.store.sandboxes.len() as u32 + 2 > config.max_sandboxes;
     if victim.tenant == KeyId::NIL {
         return Ok(());
     }
+    let mut wanted = wanted(world);
+    // Each that waits may need an entry, and so may those that decisions within one event add.
+    let all_live: u32 = wanted.keys().map(|key| live(world, *key)).sum();
+    let waiting = wanted.values().sum::<u32>() - all_live;
+    let entries = world.store.sandboxes.len() as u32 + waiting.max(1) + SLACK;
+    let entries_are_short = entries > config.max_sandboxes;
     let limited = world.scenario.limit_of(victim.tenant).is_some();
     // Memory, entries and limits of keys have shares of their own.
     if config.memory_budget_mb.is_some() || entries_are_short || limited {
         return Ok(());
     }
-    let mut wanted = wanted(world);
     *wanted.entry(victim.tenant).or_default() += 1;
     let level = level(config.max_live, &wanted);
     let had = live(world, victim.tenant) + 1;
