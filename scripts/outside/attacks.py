@@ -163,9 +163,9 @@ def released(test, server, name, eve, descriptors_before):
             held["leased"] = pool["leased"]
         return held
 
-    wait_until(30, lambda: not left())
+    wait_until(60, lambda: not left())
     held = left()
-    test.check(not held, f"{name}: nothing of it is left", f"{name}: left after 30 s: {held}")
+    test.check(not held, f"{name}: nothing of it is left", f"{name}: left after 60 s: {held}")
 
 
 def under_attack(test, server, ada, name, seconds, idle_mb):
