@@ -14,7 +14,7 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
 exec </dev/null
 
-readonly ALL=(endpoint messages harness plan archive unpack paths)
+readonly ALL=(endpoint messages harness plan archive unpack paths dns greeting http_head socks)
 read -ra targets <<<"${TARGETS:-${ALL[*]}}"
 readonly SECONDS_EACH="${SECONDS_EACH:-600}"
 readonly AT_ONCE="${AT_ONCE:-1}"
@@ -95,6 +95,10 @@ describe() {
         archive) echo 'archives uploaded to a server' ;;
         unpack) echo 'layers of images' ;;
         paths) echo 'paths and links, to the guest and its files' ;;
+        dns) echo 'questions for names' ;;
+        greeting) echo 'TLS greetings, in any pieces' ;;
+        http_head) echo 'HTTP requests, in any pieces' ;;
+        socks) echo 'what programs ask a proxy for, in HTTP and SOCKS' ;;
     esac
 }
 

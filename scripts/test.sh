@@ -88,11 +88,13 @@ need_component() {
 }
 
 need_tool() {
-    local name="$1" version="$2"
+    local name="$1" version="$2" through="${3:-}"
     if ! cargo "$name" --version >/dev/null 2>&1; then
         echo "installing cargo-$name $version (once, takes minutes)"
         # Unoptimised: the tool runs for seconds, optimising it takes many minutes.
-        cargo install --locked --quiet --debug "cargo-$name" --version "$version"
+        # A command to run it through, if there is one.
+        # shellcheck disable=SC2086
+        $through cargo install --locked --quiet --debug "cargo-$name" --version "$version"
     fi
     echo "cargo-$name: $(cargo "$name" --version | head -n 1)"
 }
@@ -101,14 +103,13 @@ need_tool() {
 # build fast.
 install_deny() {
     unset RUSTC_WORKSPACE_WRAPPER
-    renice -n 19 -p "$BASHPID" >/dev/null
-    need_tool deny "$DENY_VERSION"
+    need_tool deny "$DENY_VERSION" scripts/background.sh
 }
 play_worlds() {
     unset RUSTC_WORKSPACE_WRAPPER
-    renice -n 19 -p "$BASHPID" >/dev/null
-    cargo run --release --locked --quiet -p sim -- --seeds "$SEEDS" >"$work/sim.1"
-    cargo run --release --locked --quiet -p sim -- --seeds "$SEEDS" >"$work/sim.2"
+    local play=(scripts/background.sh cargo run --release --locked --quiet -p sim -- --seeds "$SEEDS")
+    "${play[@]}" >"$work/sim.1"
+    "${play[@]}" >"$work/sim.2"
 }
 
 # The database of advisories comes over the network: without it the check cannot be made, and says so.
@@ -178,7 +179,7 @@ command -v cargo >/dev/null || fail 'cargo is missing: install Rust with rustup'
 need_command cc 'gcc libc6-dev'
 need_command git 'git ca-certificates'
 for program in python3:python3 pip3:python3-pip node:nodejs npm:npm git:git cc:gcc make:make bash:bash perl:perl \
-    curl:curl sqlite3:sqlite3 newuidmap:uidmap newgidmap:uidmap busybox:busybox-static \
+    curl:curl openssl:openssl sqlite3:sqlite3 newuidmap:uidmap newgidmap:uidmap busybox:busybox-static \
     mkfs.ext4:e2fsprogs zstd:zstd mkfs.btrfs:btrfs-progs mkfs.xfs:xfsprogs ip:iproute2; do
     need_program "${program%%:*}" "${program##*:}"
 done

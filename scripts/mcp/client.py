@@ -266,7 +266,9 @@ async def over_both_pipes(program, data):
 
 async def who_is_let_in(url, key):
     message = {"jsonrpc": "2.0", "id": 1, "method": "tools/list"}
-    async with httpx.AsyncClient() as http:
+    # A connection for each: the server may end one whose request it refused before its body arrived.
+    alone = httpx.Limits(max_keepalive_connections=0)
+    async with httpx.AsyncClient(limits=alone) as http:
         key = {"Authorization": f"Bearer {key}"}
         for headers, status in [
             ({}, 401),

@@ -167,6 +167,9 @@ def before_call(context, case, kwargs):
     if path == "/v1/templates" and is_name(case.body, "name"):
         # What this node does not serve is refused, and made up of so much nearly all of it is.
         case.body = {"name": f"made-{count}", "pool": {"pool_size": 0}}
+    if isinstance(given.get("secret"), str):
+        # The same for all, so that what one stores another removes.
+        given["secret"] = "stored"
     if isinstance(given.get("image"), str):
         given["image"] = image()
     if path in ("/v1/checkouts", "/v1/sandboxes", "/v1/sessions") and is_name(case.body, "template"):

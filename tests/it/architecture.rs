@@ -22,7 +22,14 @@ struct Layer {
 /// The order is the direction: a crate may use those above it.
 const LAYERS: &[Layer] = &[
     // utoipa is an annotation: the schemas of the words, behind a feature.
-    layer("model", "it is words, without I/O").only(&["serde", "thiserror", "utoipa", "uuid"]),
+    // zeroize clears the values of secrets from memory, which plain code cannot do reliably.
+    layer("model", "it is words, without I/O").only(&[
+        "serde",
+        "thiserror",
+        "utoipa",
+        "uuid",
+        "zeroize",
+    ]),
     layer("kernel", "it decides, and does nothing else").only(&["uuid"]),
     layer("sim", ""),
     layer("wire", "it is the words of the API, for servers and clients")
@@ -35,6 +42,8 @@ const LAYERS: &[Layer] = &[
     layer("tasks", "it starts tasks and knows none").only(&["tokio"]),
     layer("tar-stream", "it is a format, for code that waits and code that blocks").only(&[]),
     layer("workspaces", "it blocks, and is asked from threads of its own").never(&["tokio"]),
+    layer("egress", "it faces the programs of sandboxes, and knows nothing but policies")
+        .never(&["runtime", "store"]),
     layer("runtime", ""),
     layer("harness", "it speaks with programs in sandboxes, whatever isolates them"),
     layer("images", "it is blocking code, called off the async threads").never(&["tokio"]),

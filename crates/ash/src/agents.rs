@@ -157,7 +157,7 @@ async fn deploy(
     Ok(answer::created(&json!({"agent": agent.shown(caller.key)})))
 }
 
-fn fresh_id() -> Result<String, AshError> {
+pub(super) fn fresh_id() -> Result<String, AshError> {
     let mut bits = [0; 16];
     let failed = |error: getrandom::Error| AshError::new(500, error.to_string());
     getrandom::fill(&mut bits).map_err(failed)?;

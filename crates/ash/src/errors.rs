@@ -151,6 +151,8 @@ impl From<Refusal> for AshError {
             Code::QuotaExceeded => framework("Too Many Requests", None, cause),
             Code::MethodNotAllowed | Code::NotFound => framework("Not Found", None, cause),
             Code::InvalidArgument
+            | Code::SecretMissing
+            | Code::NetworkRefused
             | Code::LimitReached
             | Code::PathWrongKind
             | Code::PathDenied

@@ -12,6 +12,7 @@ mod agents;
 mod answer;
 mod app;
 mod bounded_json;
+mod credentials;
 mod deploy;
 mod dialect;
 mod errors;
@@ -78,6 +79,7 @@ pub fn router(web: &web::app::App, settings: &AshSettings) -> Router {
     files::routes(&mut routes);
     workspace::routes(&mut routes);
     keys::routes(&mut routes);
+    credentials::routes(&mut routes);
     usage::routes(&mut routes);
     startup::continue_soon(&app);
     let other = || routes.front("/compat/ash/other", Needs::Public);

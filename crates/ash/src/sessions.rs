@@ -14,6 +14,7 @@ use serde_json::{Map, Value, json};
 
 use super::agent_files::of_seed;
 use super::agents::{PROMPT_CHARS_MAX, keep};
+use super::credentials;
 use super::deploy::{self, PROMPT};
 use super::errors::AshError;
 use super::fields::{At, Fields, session_id};
@@ -81,6 +82,7 @@ fn servers_of(body: &mut Fields) -> Result<Option<Map<String, Value>>, AshError>
 /// A request to create a session.
 struct CreateRequest {
     agent: String,
+    credential: Option<String>,
     extra_env: BTreeMap<String, String>,
     servers: Option<Map<String, Value>>,
     prompt: Option<String>,
@@ -91,9 +93,6 @@ struct CreateRequest {
 impl CreateRequest {
     fn of(mut body: Fields) -> Result<Self, AshError> {
         let agent = body.required_text("agent", NAME_CHARS_MAX)?;
-        if body.has("credentialId") {
-            return Err(AshError::new(400, "Credentials are not supported here: use extraEnv"));
-        }
         if body.has("startupScript") {
             let cause = "Startup scripts are not run here: put what they install into the root of \
                          the template, and run what a session needs with its exec route";
@@ -101,6 +100,7 @@ impl CreateRequest {
         }
         let read = Self {
             agent,
+            credential: body.text("credentialId", NAME_CHARS_MAX)?,
             extra_env: body.map_of_texts("extraEnv")?.unwrap_or_default(),
             servers: servers_of(&mut body)?,
             prompt: body.text("systemPrompt", PROMPT_CHARS_MAX)?,
@@ -118,16 +118,22 @@ async fn create(
     request: Request,
 ) -> Result<Response, AshError> {
     let read = request_body::read(request, &app, BODY_MAX, CreateRequest::of).await?;
-    let CreateRequest { agent: name, extra_env, servers, prompt, mode, config } = read.taken;
+    let CreateRequest { agent: name, credential, extra_env, servers, prompt, mode, config } =
+        read.taken;
     let Some(agent) = registry::find(&app, caller.key, &name).await? else {
         return Err(AshError::new(404, format!("Agent \"{name}\" not found")));
     };
     // An invalid request is refused before its files are stored.
     let template = template(&app)?;
     app.engine.known_template(&template)?;
+    let credential = match credential {
+        Some(id) => credentials::variables(&app, caller, &id).await?,
+        None => BTreeMap::new(),
+    };
     let seed = seed_for(&app, caller, &agent, prompt, servers).await?;
     let mut env = app.options.env.clone();
     env.extend(agent.env);
+    env.extend(credential);
     env.extend(extra_env);
     if let Some(mode) = mode {
         env.insert(PERMISSION_MODE.to_owned(), mode.to_owned());
@@ -137,17 +143,14 @@ async fn create(
         (AGENT_VERSION.to_owned(), agent.version.to_string()),
     ]);
     let asked = SessionRequest {
-        template,
-        session: None,
         env,
         metadata,
         config: (!config.is_empty()).then(|| Value::Object(config).to_string().into()),
         seed: Some(seed),
-        idle_timeout_ms: None,
-        deadline: None,
         on_disconnect: OnDisconnect::Continue,
         // Ash refuses at once when it is full.
         wait_ms: Some(0),
+        ..SessionRequest::of(template)
     };
     drop(read.share);
     let made = app.engine.create_session(caller, asked).await;
@@ -343,7 +346,7 @@ mod tests {
             assert!(config_of(&mut fields(bad.clone())).is_err(), "{bad}");
         }
         assert!(CreateRequest::of(fields(json!({"agent": "a", "model": "m"}))).is_ok());
-        for ignored in ["startupScript", "credentialId", "maxTurns"] {
+        for ignored in ["startupScript", "maxTurns"] {
             let body = json!({"agent": "a", ignored: "x"});
             assert!(CreateRequest::of(fields(body)).is_err(), "{ignored}");
             let nothing = json!({"agent": "a", ignored: null});

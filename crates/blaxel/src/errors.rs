@@ -195,6 +195,8 @@ impl From<Refusal> for BlaxelError {
             | Code::Unsupported
             | Code::DeadlineExceeded
             | Code::IdempotencyConflict
+            | Code::SecretMissing
+            | Code::NetworkRefused
             | Code::PathNotFound
             | Code::RangeNotSatisfiable
             | Code::RequestTimeout

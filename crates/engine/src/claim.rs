@@ -3,7 +3,10 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use model::{ClaimSettings, ErrorCode, Refusal, SeedId};
+use model::secret::{SECRET_BYTES_MAX, SECRET_USES_MAX};
+use model::{ClaimSettings, ErrorCode, Refusal, SecretName};
+
+use crate::{CheckoutRequest, SessionRequest};
 
 const VARIABLES_MAX: usize = 1_000;
 const ENVIRONMENT_BYTES_MAX: usize = 128 * 1024;
@@ -11,30 +14,54 @@ const CONFIG_BYTES_MAX: usize = 1024 * 1024;
 const LABELS_MAX: usize = 64;
 const LABEL_BYTES_MAX: usize = 256;
 
-/// The settings of a claim; none if there is nothing to bind.
-pub(crate) fn settings(
-    env: BTreeMap<String, String>,
-    labels: BTreeMap<String, String>,
-) -> Result<Option<Arc<ClaimSettings>>, Refusal> {
-    check_env(&env)?;
-    check_labels(&labels)?;
-    if env.is_empty() && labels.is_empty() {
-        return Ok(None);
-    }
-    Ok(Some(Arc::new(ClaimSettings { env, labels, ..ClaimSettings::default() })))
+/// The settings of a lease; none if there is nothing to bind.
+pub(crate) fn settings(asked: &CheckoutRequest) -> Result<Option<Arc<ClaimSettings>>, Refusal> {
+    check_env(&asked.env)?;
+    check_labels(&asked.labels)?;
+    check_secret_values(&asked.secret_values)?;
+    let settings = ClaimSettings {
+        env: asked.env.clone(),
+        labels: asked.labels.clone(),
+        network: asked.network.clone(),
+        secrets: asked.secrets.clone(),
+        secret_values: asked.secret_values.clone(),
+        ..ClaimSettings::default()
+    };
+    Ok((!settings.is_empty()).then(|| Arc::new(settings)))
 }
 
 /// The same for a session, which has more settings.
 pub(crate) fn session_settings(
-    env: BTreeMap<String, String>,
-    labels: BTreeMap<String, String>,
-    config: Option<Arc<str>>,
-    seed: Option<SeedId>,
+    asked: &SessionRequest,
 ) -> Result<Option<Arc<ClaimSettings>>, Refusal> {
-    check_env(&env)?;
-    check_settings(Some(&labels), config.as_ref())?;
-    let settings = ClaimSettings { env, labels, config, seed, ..ClaimSettings::default() };
+    check_env(&asked.env)?;
+    check_settings(Some(&asked.metadata), asked.config.as_ref())?;
+    check_secret_values(&asked.secret_values)?;
+    let settings = ClaimSettings {
+        env: asked.env.clone(),
+        labels: asked.metadata.clone(),
+        config: asked.config.clone(),
+        seed: asked.seed,
+        network: asked.network.clone(),
+        secrets: asked.secrets.clone(),
+        secret_values: asked.secret_values.clone(),
+    };
     Ok((!settings.is_empty()).then(|| Arc::new(settings)))
+}
+
+fn check_secret_values(values: &BTreeMap<SecretName, String>) -> Result<(), Refusal> {
+    for (name, value) in values {
+        if value.is_empty() || value.len() > SECRET_BYTES_MAX || value.contains('\0') {
+            return Err(invalid(format!(
+                "secret_values: the value of \"{name}\" is empty, has more than \
+                 {SECRET_BYTES_MAX} bytes, or a zero byte in it"
+            )));
+        }
+    }
+    if values.len() > SECRET_USES_MAX {
+        return Err(invalid(format!("secret_values: at most {SECRET_USES_MAX} values")));
+    }
+    Ok(())
 }
 
 /// Checks the changeable settings of a session.
@@ -94,6 +121,8 @@ fn invalid(cause: String) -> Refusal {
 
 #[cfg(test)]
 mod tests {
+    use model::TemplateName;
+
     use super::*;
 
     fn map(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
@@ -102,6 +131,10 @@ mod tests {
 
     #[test]
     fn claim_without_settings_is_none_and_an_invalid_one_names_the_field() {
+        let template = TemplateName::new("t").unwrap();
+        let settings = |env, labels| {
+            settings(&CheckoutRequest { env, labels, ..CheckoutRequest::of(template.clone()) })
+        };
         assert_eq!(settings(map(&[]), map(&[])).unwrap(), None);
         let bound = settings(map(&[("A", "1=2")]), map(&[("team", "x")])).unwrap().unwrap();
         assert_eq!(bound.env, map(&[("A", "1=2")]));

@@ -27,10 +27,12 @@ use crate::metering::Metering;
 use crate::metrics::Metrics;
 use crate::mounts::Mounts;
 use crate::named_documents::NamedDocuments;
+use crate::network::Networks;
 use crate::processes::{self, LogDirectory, Processes};
 use crate::roots::Roots;
 use crate::runtimes::Runtimes;
 use crate::scale_file;
+use crate::secrets::Secrets;
 use crate::seed_archives::SeedHolders;
 use crate::session_names::{NameChange, Names};
 use crate::transitions::{NewTransitions, Transitions};
@@ -48,6 +50,8 @@ pub(crate) struct Core {
     pub(crate) runtimes: Runtimes,
     pub(crate) roots: Roots,
     pub(crate) mounts: Mounts,
+    /// What sandboxes may reach.
+    pub(crate) networks: Networks,
     /// Images that templates still need.
     pub(crate) image_pins: ImagePins,
     /// One permit per import that may run at once.
@@ -65,6 +69,7 @@ pub(crate) struct Core {
     pub(crate) metrics: Metrics,
     pub(crate) metering: Metering,
     pub(crate) keyring: Keyring,
+    pub(crate) secrets: Secrets,
     pub(crate) journal_health: JournalHealth,
     /// Why the configured templates could not be put in place after a start without space on the
     /// disk.
@@ -141,9 +146,11 @@ pub(crate) struct Parts {
     pub(crate) runtimes: Runtimes,
     pub(crate) roots: Roots,
     pub(crate) mounts: Mounts,
+    pub(crate) networks: Networks,
     pub(crate) disk: Disk,
     pub(crate) scan_interval_ms: u64,
     pub(crate) keyring: Keyring,
+    pub(crate) secrets: Secrets,
     pub(crate) metering: Metering,
     pub(crate) last_event: u64,
     pub(crate) process_logs: Option<Arc<LogDirectory>>,
@@ -169,6 +176,7 @@ impl Core {
             runtimes: parts.runtimes,
             roots: parts.roots,
             mounts: parts.mounts,
+            networks: parts.networks,
             image_pins: ImagePins::default(),
             imports: Arc::new(Semaphore::new(IMPORTS_MAX)),
             disk: parts.disk,
@@ -180,6 +188,7 @@ impl Core {
             metrics: Metrics::default(),
             metering: parts.metering,
             keyring: parts.keyring,
+            secrets: parts.secrets,
             journal_health: JournalHealth::default(),
             templates_failed: OnceLock::new(),
             transitions: Transitions::default(),

@@ -6,6 +6,7 @@ use kernel::{DeathCause, Event};
 use runtime::{Deaths, LostGuests};
 
 use crate::core::Core;
+use crate::network;
 
 /// Reports the deaths of one runtime until it is shut down.
 pub(crate) async fn run(core: Arc<Core>, mut deaths: Deaths) {
@@ -13,6 +14,7 @@ pub(crate) async fn run(core: Arc<Core>, mut deaths: Deaths) {
         let cause = if died.out_of_memory { DeathCause::Oom } else { DeathCause::Crash };
         // The cause says that memory ran out; the exit of the first process adds nothing to it.
         let detail = (!died.out_of_memory).then(|| died.cause().into());
+        network::forget(&core, died.instance);
         core.notify(Event::InstanceDied { instance: died.instance, cause, detail });
     }
 }

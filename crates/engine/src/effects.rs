@@ -13,6 +13,7 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, timeout_at};
 
 use crate::core::Core;
+use crate::network::{self, Binding};
 use crate::{metering, processes, turns, workspace_persistence};
 
 /// Carries out an effect.
@@ -163,6 +164,7 @@ async fn act(core: &Arc<Core>, effect: &Effect, give_up: &Notify) -> Result<(), 
         Action::Kill { instance, workspace } => {
             metering::use_ends(core, *instance);
             core.runtimes.kill(*instance).await?;
+            network::forget(core, *instance);
             metering::end(core, *instance);
             core.harnesses.forget(*instance);
             // A workspace in memory is gone by now.
@@ -172,15 +174,12 @@ async fn act(core: &Arc<Core>, effect: &Effect, give_up: &Notify) -> Result<(), 
             }
         }
         Action::DeleteWorkspace { workspace } => Ok(core.disk.remove(*workspace).await?),
-        Action::Wipe { instance } => {
-            // The next user must not read what this harness wrote.
-            core.harnesses.forget(*instance);
-            metering::use_ends(core, *instance);
-            find(core, *instance)?.wipe().await?;
-            metering::begin(core, *instance);
-            Ok(())
+        Action::Wipe { instance } => Ok(wipe(core, *instance).await?),
+        Action::Prove { instance } => {
+            let sandbox = find(core, *instance)?;
+            sandbox.prove().await?;
+            Ok(core.networks.apply(core, &*sandbox, Some(&Binding::default())).await?)
         }
-        Action::Prove { instance } => Ok(find(core, *instance)?.prove().await?),
         Action::KillProcess { process, .. } => {
             Ok(processes::kill_program(core, effect.id.sandbox, *process).await?)
         }
@@ -198,6 +197,17 @@ async fn act(core: &Arc<Core>, effect: &Effect, give_up: &Notify) -> Result<(), 
     }
 }
 
+/// What the kernel's settings of an instance mean. An instance that the kernel is ending gets none.
+async fn binding_of(core: &Core, instance: InstanceId) -> Result<Binding, EffectError> {
+    let Some(view) = core.read(|kernel| kernel.network_of(instance)) else {
+        return Ok(Binding::default());
+    };
+    let binding = Binding::of(core, &view).await;
+    binding.map_err(|refusal| {
+        RuntimeError::new(RuntimeErrorCode::Invalid, "bind secrets", refusal.to_string()).into()
+    })
+}
+
 fn unsupported(cause: &'static str) -> RuntimeError {
     RuntimeError::new(RuntimeErrorCode::Unsupported, "carry out an effect", cause)
 }
@@ -209,6 +219,7 @@ async fn launch(core: &Core, launch: &Launch) -> Result<(), EffectError> {
     })?;
     let root = core.roots.of(template.runtime, &template.root).await?;
     let mounts = core.mounts.of(template).await?;
+    let binding = binding_of(core, launch.instance).await?;
     let began = Instant::now();
     let prepared = core.disk.prepare(launch).await.inspect_err(|_| {
         if launch.restore {
@@ -222,7 +233,8 @@ async fn launch(core: &Core, launch: &Launch) -> Result<(), EffectError> {
         workspace: prepared.source,
         aliases: template.workspace.alias_names(),
         mounts,
-        settings: launch.settings.clone(),
+        settings: (launch.settings.is_some() || !binding.env.is_empty())
+            .then(|| Arc::new(binding.settings(launch.settings.as_deref()))),
         ready_timeout: Duration::from_millis(template.ready_timeout_ms),
     };
     let sandbox = runtime.launch(spec).await?;
@@ -235,11 +247,24 @@ async fn launch(core: &Core, launch: &Launch) -> Result<(), EffectError> {
     } else if let Some(seed) = launch.settings.as_ref().and_then(|settings| settings.seed) {
         core.disk.unpack_seed(seed, Arc::clone(&sandbox)).await?;
     }
+    core.networks.apply(core, &*sandbox, Some(&binding)).await?;
+    binding.write_files(&sandbox).await?;
     if template.harness.program().is_some_and(|program| program.prewarm) {
         let ready = core.harnesses.prewarm(core, sandbox, template).await;
         ready.map_err(HarnessError::into_runtime_error)?;
     }
     metering::begin(core, launch.instance);
+    Ok(())
+}
+
+/// Removes what the last user left.
+async fn wipe(core: &Core, instance: InstanceId) -> Result<(), RuntimeError> {
+    // The next user must not read what this harness wrote.
+    core.harnesses.forget(instance);
+    metering::use_ends(core, instance);
+    core.networks.forget(instance).await;
+    find(core, instance)?.wipe().await?;
+    metering::begin(core, instance);
     Ok(())
 }
 
@@ -250,9 +275,22 @@ async fn claim(
     settings: Option<&ClaimSettings>,
 ) -> Result<(), EffectError> {
     let sandbox = find(core, instance)?;
-    let Some(settings) = settings else { return Ok(sandbox.inside().ping().await?) };
-    let claimed = async { Ok(sandbox.claim(settings, None).await?) };
-    let Some(seed) = settings.seed else { return claimed.await };
+    let binding = binding_of(core, instance).await?;
+    let seed = settings.and_then(|settings| settings.seed);
+    let resolved = binding.settings(settings);
+    let claimed = async {
+        if settings.is_some() || !resolved.env.is_empty() {
+            sandbox.claim(&resolved, None).await?;
+        } else {
+            sandbox.inside().ping().await?;
+        }
+        binding.write_files(&sandbox).await?;
+        Ok(())
+    };
+    // Neither waits for the other: the first program starts after both.
+    let network = async { Ok(core.networks.apply(core, &*sandbox, Some(&binding)).await?) };
+    let claimed = async { tokio::try_join!(claimed, network).map(drop) };
+    let Some(seed) = seed else { return claimed.await };
     // A claimed sandbox never had another user, so its workspace is empty. Files and settings do not
     // wait for each other: if one fails, the sandbox is not used.
     tokio::try_join!(claimed, core.disk.unpack_seed(seed, Arc::clone(&sandbox))).map(drop)

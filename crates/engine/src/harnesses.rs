@@ -13,7 +13,7 @@ use harness::{
 use kernel::{Grant, SessionView};
 use model::record::Owner;
 use model::template::Harness;
-use model::{InstanceId, LeaseId, Refusal, SessionId, Template, Wall};
+use model::{ClaimSettings, InstanceId, LeaseId, Refusal, SessionId, Template, Wall};
 use runtime::Sandbox;
 
 use crate::Engine;
@@ -147,12 +147,14 @@ impl Harnesses {
             return Err(HarnessError::sandbox_gone());
         };
         let env = grant.settings.as_ref().map(|claim| claim.env.clone()).unwrap_or_default();
+        let has_secrets = uses_secrets(&template, grant.settings.as_deref());
         let one = self.one(core, grant.instance);
         let mut linked = one.link.lock().await;
         if let Some(found) = linked.take()
             && found.link.is_alive()
             && found.link.works_unbound()
             && env.is_empty()
+            && !has_secrets
         {
             return Ok(linked.insert(found).link.clone());
         }
@@ -186,7 +188,9 @@ impl Harnesses {
             Harness::AshBridge(_) => {}
             Harness::Shell | Harness::Jsonl(_) => return false,
         }
-        if !self.known_bridges.is_known(self.known_bridges.key(&template, &session)) {
+        if uses_secrets(&template, session.claim.as_deref())
+            || !self.known_bridges.is_known(self.known_bridges.key(&template, &session))
+        {
             return false;
         }
         let Some(one) = self.all().get(&instance).cloned() else { return false };
@@ -246,12 +250,14 @@ impl Harnesses {
         let config = session.claim.as_ref().and_then(|claim| claim.config.clone());
         let mut linked = one.link.lock().await;
         let binding = binding(&session);
+        let has_secrets = uses_secrets(&template, session.claim.as_deref());
         if linked.as_ref().is_some_and(|it| it.session.is_none() && !it.link.is_alive()) {
             tracing::warn!(template = %template.name, "a harness that was started early has ended");
         }
         let alive = linked.take().filter(|linked| {
             let is_bound = linked.session == Some(id);
-            linked.link.is_alive() && (is_bound || linked.link.can_bind(&binding))
+            let can_be_bound = || !has_secrets && linked.link.can_bind(&binding);
+            linked.link.is_alive() && (is_bound || can_be_bound())
         });
         let bound = match alive {
             Some(found) if found.session == Some(id) => {
@@ -281,6 +287,12 @@ impl Harnesses {
             }
         }
     }
+}
+
+/// Whether a sandbox gets secrets with its claim. A harness that was started before has none of them, nor
+/// the certificates that programs must trust then: it is started anew.
+fn uses_secrets(template: &Template, claim: Option<&ClaimSettings>) -> bool {
+    !template.secrets.is_empty() || claim.is_some_and(|claim| !claim.secrets.is_empty())
 }
 
 fn binding(session: &SessionView) -> Binding {

@@ -13,7 +13,7 @@ use tokio::sync::watch;
 
 use crate::boxed;
 use crate::core::unavailable;
-use crate::{Engine, documents};
+use crate::{Engine, documents, secrets};
 
 /// The prefix of every key, so that a leaked key is recognised.
 const PREFIX: &str = "shoal_";
@@ -90,6 +90,12 @@ impl Keyring {
     fn is_valid(&self, id: KeyId, now: Wall) -> bool {
         let keys = self.keys.read().unwrap_or_else(PoisonError::into_inner);
         keys.iter().any(|key| key.id == id && is_valid(key, now))
+    }
+
+    /// Whether a key was revoked. What is in no store was not.
+    pub(crate) fn is_revoked(&self, id: KeyId) -> bool {
+        let keys = self.keys.read().unwrap_or_else(PoisonError::into_inner);
+        keys.iter().any(|key| key.id == id && key.revoked_at.is_some())
     }
 
     /// Every key is compared, each in constant time: the duration reveals nothing.
@@ -273,9 +279,15 @@ impl Engine {
     async fn write_key(&self, record: &KeyRecord) -> Result<(), Refusal> {
         let (core, record) = (Arc::clone(&self.core), record.clone());
         let writing = tasks::spawn(async move {
+            // With a revoked key its secrets go, and none may be stored for it meanwhile.
+            let _alone = core.secrets.changing.lock().await;
+            let revoked = record.revoked_at.is_some();
             let written = core.store.put_key(&record).await;
             written.map_err(|error| unavailable(&format!("{error} ({})", error.remedy())))?;
             core.keyring.put(record);
+            if revoked {
+                secrets::count(&core).await;
+            }
             Ok(())
         });
         writing.await.unwrap_or_else(|error| {

@@ -6,13 +6,17 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 use kernel::{CheckedOut, Checkout, CheckoutPolicy, Event, Reply, SandboxView};
-use model::{ErrorCode, LeaseId, Refusal, SandboxId, TemplateName};
+use model::{
+    ClaimSettings, ErrorCode, LeaseId, NetworkPolicy, Refusal, SandboxId, SecretName, SecretUse,
+    TemplateName,
+};
 use tokio::time::Instant;
 
 use crate::boxed;
 use crate::core::Core;
 use crate::ids::fresh_uuid;
 use crate::keys::Caller;
+use crate::network::check_secrets;
 use crate::sandboxes::unexpected;
 use crate::{Engine, claim};
 
@@ -26,6 +30,12 @@ pub struct CheckoutRequest {
     pub template: TemplateName,
     /// Environment of its programs.
     pub env: BTreeMap<String, String>,
+    /// What it may reach, within its template's policy; that policy if not given.
+    pub network: Option<NetworkPolicy>,
+    /// Secrets that it uses beside those of its template.
+    pub secrets: Vec<SecretUse>,
+    /// Values of secrets that the caller brings itself.
+    pub secret_values: BTreeMap<SecretName, String>,
     /// Labels by which the caller finds it.
     pub labels: BTreeMap<String, String>,
     /// How long the lease lasts; the template's value if not given.
@@ -44,6 +54,9 @@ impl CheckoutRequest {
         Self {
             template,
             env: BTreeMap::new(),
+            network: None,
+            secrets: Vec::new(),
+            secret_values: BTreeMap::new(),
             labels: BTreeMap::new(),
             ttl_ms: None,
             wait_ms: None,
@@ -116,7 +129,8 @@ impl Engine {
             let cause = format!("wait_ms: must be at most {WAIT_MS_MAX}");
             return Err(Refusal::new(ErrorCode::InvalidArgument, cause));
         }
-        let claim = claim::settings(asked.env, asked.labels)?;
+        let claim = claim::settings(&asked)?;
+        self.check_lease_secrets(caller, &asked.template, claim.as_deref()).await?;
         let request = core.request();
         let lease = match asked.lease {
             Some(lease) => lease,
@@ -140,6 +154,25 @@ impl Engine {
             return Err(self.lease(caller, lease).err().unwrap_or_else(|| gone(lease)));
         };
         Ok(HandedOut { core: Arc::clone(core), checked_out: Some(checked_out), view })
+    }
+
+    /// Refuses a checkout whose secrets are missing, before a sandbox is taken for it.
+    async fn check_lease_secrets(
+        &self,
+        caller: Caller,
+        template: &TemplateName,
+        claim: Option<&ClaimSettings>,
+    ) -> Result<(), Refusal> {
+        let template = self.known_template(template)?;
+        match claim {
+            Some(claim) if !claim.secrets.is_empty() || !template.secrets.is_empty() => {
+                check_secrets(&self.core, caller.key, &template, claim).await
+            }
+            None if !template.secrets.is_empty() => {
+                check_secrets(&self.core, caller.key, &template, &ClaimSettings::default()).await
+            }
+            Some(_) | None => Ok(()),
+        }
     }
 
     /// The sandbox of a lease.

@@ -39,6 +39,7 @@ mod metrics;
 mod mounts;
 mod named_documents;
 mod named_sessions;
+mod network;
 mod node_health;
 mod pools;
 mod processes;
@@ -46,6 +47,7 @@ mod roots;
 mod runtimes;
 mod sandboxes;
 mod scale_file;
+mod secrets;
 mod seed_archives;
 mod session_creation;
 mod session_names;
@@ -89,6 +91,7 @@ pub use crate::metrics::Metrics;
 pub use crate::mounts::Mounts;
 pub use crate::named_documents::{NAMED_BYTES_MAX, NAMED_MAX, NamedDocumentsLock, NamedError};
 pub use crate::named_sessions::NamedSession;
+pub use crate::network::{NetworkLogEntry, NetworkLogPage, NetworkLogQuery, NetworkReport};
 pub use crate::node_health::{Degraded, Health};
 pub use crate::processes::{
     LogFollow, LogPage, LogPiece, LogQuery, OutputSelection, ProcessInput, ProcessLogs,
@@ -96,6 +99,7 @@ pub use crate::processes::{
 };
 pub use crate::roots::Roots;
 pub use crate::runtimes::Runtimes;
+pub use crate::secrets::{ReadVariable, SecretPut, secret_missing};
 pub use crate::sessions::{
     Aborted, INPUT_BYTES_MAX, SessionPage, SessionQuery, SessionRequest, SessionUpdate,
     StartedTurn, TurnRequest,
@@ -109,6 +113,7 @@ pub use crate::uploads::{UPLOAD_PARTS_MAX, Upload, UploadError, UploadPart, Uplo
 pub use crate::uses::Use;
 pub use crate::workspace_location::{SessionWorkspace, WorkspaceLocation};
 pub use ::images::Image;
+pub use egress::{Egress, EventKind as NetworkEventKind, Verdict as NetworkVerdict};
 pub use harness::{
     HarnessError, HarnessErrorCode, HeldHarness, HeldInput, HeldOutput, LogStream, bridge_variables,
 };

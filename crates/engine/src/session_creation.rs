@@ -4,12 +4,13 @@
 use std::sync::Arc;
 
 use kernel::{Event, Reply, SessionSettings, SessionView};
-use model::{Refusal, SeedId, SessionId};
+use model::{ClaimSettings, Refusal, SeedId, SessionId};
 
 use crate::answers::PendingRequest;
 use crate::core::{Attached, Core};
 use crate::ids::fresh_uuid;
 use crate::keys::Caller;
+use crate::network::check_secrets;
 use crate::sandboxes::unexpected;
 use crate::session_names::NameChange;
 use crate::{Engine, SessionRequest, claim};
@@ -17,6 +18,24 @@ use crate::{Engine, SessionRequest, claim};
 impl Engine {
     pub(crate) fn fresh_session(&self) -> Result<SessionId, Refusal> {
         Ok(SessionId::from_uuid(fresh_uuid(self.now().wall)?))
+    }
+
+    /// Refuses a session whose secrets are missing, before a sandbox is taken for it.
+    pub(crate) async fn check_secrets(
+        &self,
+        caller: Caller,
+        asked: &SessionRequest,
+    ) -> Result<(), Refusal> {
+        let template = self.known_template(&asked.template)?;
+        if template.secrets.is_empty() && asked.secrets.is_empty() {
+            return Ok(());
+        }
+        match claim::session_settings(asked)? {
+            Some(claim) => check_secrets(&self.core, caller.key, &template, &claim).await,
+            None => {
+                check_secrets(&self.core, caller.key, &template, &ClaimSettings::default()).await
+            }
+        }
     }
 
     /// Begins to create a session, under a name if one is given. The decision is made when this
@@ -28,7 +47,7 @@ impl Engine {
         asked: SessionRequest,
         name: Option<NameChange>,
     ) -> Result<BegunSession, Refusal> {
-        let claim = claim::session_settings(asked.env, asked.metadata, asked.config, asked.seed)?;
+        let claim = claim::session_settings(&asked)?;
         let settings = SessionSettings {
             tenant: caller.key,
             claim,

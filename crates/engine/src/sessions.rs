@@ -7,8 +7,8 @@ use std::sync::Arc;
 use kernel::{DeadlineChange, Event, Reply, SessionFilter, SessionView, UseKind, WhenBusy};
 use model::record::OnDisconnect;
 use model::{
-    Deadline, ErrorCode, Refusal, Role, SeedId, SessionId, SessionStatus, TemplateName, TurnChange,
-    TurnId, TurnPiece, TurnRecord, Wall,
+    Deadline, ErrorCode, NetworkPolicy, Refusal, Role, SecretName, SecretUse, SeedId, SessionId,
+    SessionStatus, TemplateName, TurnChange, TurnId, TurnPiece, TurnRecord, Wall,
 };
 use store::TurnQuery;
 
@@ -36,6 +36,12 @@ pub struct SessionRequest {
     pub session: Option<SessionId>,
     /// Environment of its programs.
     pub env: BTreeMap<String, String>,
+    /// What it may reach, within its template's policy; that policy if not given.
+    pub network: Option<NetworkPolicy>,
+    /// Secrets that it uses beside those of its template.
+    pub secrets: Vec<SecretUse>,
+    /// Values of secrets that the caller brings itself.
+    pub secret_values: BTreeMap<SecretName, String>,
     /// Labels by which the caller finds it.
     pub metadata: BTreeMap<String, String>,
     /// Configuration for its harness, as a JSON object.
@@ -59,6 +65,9 @@ impl SessionRequest {
             template,
             session: None,
             env: BTreeMap::new(),
+            network: None,
+            secrets: Vec::new(),
+            secret_values: BTreeMap::new(),
             metadata: BTreeMap::new(),
             config: None,
             seed: None,
@@ -151,6 +160,7 @@ impl Engine {
             Some(session) => self.refuse_used_session(session).await?,
             None => self.fresh_session()?,
         };
+        self.check_secrets(caller, &asked).await?;
         self.begin_session(caller, session, asked, None)?.ready(self, caller).await
     }
 

@@ -6,6 +6,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use egress::Egress;
 use kernel::{Boot, Event, Kernel, Recovery};
 use model::config::InvalidConfig;
 use model::record::Journal;
@@ -25,14 +26,16 @@ use crate::core::{Core, Parts, unavailable};
 use crate::keys::Keyring;
 use crate::metering::Metering;
 use crate::mounts::Mounts;
+use crate::network::{self, Networks};
 use crate::processes::{LogDirectory, ProcessLogs};
 use crate::roots::Roots;
 use crate::runtimes::Runtimes;
+use crate::secrets::{ReadVariable, Secrets};
 use crate::templates::log_placement;
 use crate::workspace_disk::Disk;
 use crate::{
     Engine, clock, commit, deaths, disk_usage, image_pins, lost_found, metering, named_sessions,
-    processes, scale_file, seed_archives, timer,
+    processes, scale_file, secrets, seed_archives, timer,
 };
 
 /// How long interrupted removals of pools may take.
@@ -57,6 +60,8 @@ pub struct EngineConfig {
     pub roots: Roots,
     /// The directories of the host that templates may mount.
     pub mounts: Mounts,
+    /// The way out of sandboxes; none if they have loopback only.
+    pub egress: Option<Egress>,
     /// Workspaces on disk; none if the node has none.
     pub workspaces: Option<Arc<Workspaces>>,
     /// Archives of workspaces; without them, files in memory cannot be saved.
@@ -76,6 +81,8 @@ pub struct EngineConfig {
     pub wall: WallClock,
     /// The limits of keys that have none of their own.
     pub role_limits: RoleLimits,
+    /// Reads a variable of the server for claims that name it as a secret; none if they may not.
+    pub environment: Option<ReadVariable>,
 }
 
 /// What happens to workspaces, archives and seed archives that the store does not name.
@@ -188,9 +195,11 @@ impl Engine {
             runtimes,
             roots: config.roots,
             mounts: config.mounts,
+            networks: Networks::new(config.egress.clone()),
             disk,
             scan_interval_ms,
             keyring,
+            secrets: Secrets::new(config.environment),
             metering,
             last_event: loaded.last_event,
             process_logs,
@@ -210,9 +219,11 @@ impl Engine {
         keep_running(&core, config.strays, config.lost_found_keep);
         image_pins::pin_now(&core).await;
         core.keep_running(image_pins::run(Arc::clone(&core)));
+        network::follow(&core, config.egress.as_ref());
         let reaped = watched.follow(&core);
         let engine = Self::of(core);
         engine.apply_all_limits().await;
+        secrets::count(&engine.core).await;
         engine.look_at_images().await;
         let configured = ConfiguredTemplates {
             templates: config.templates,

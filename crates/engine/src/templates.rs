@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use kernel::{Event, Kernel};
 use model::template::{RootFs, RuntimeTraits, WorkspaceKind, WorkspaceLimit};
-use model::{ErrorCode, NetworkPolicy, Placed, Refusal, Template, TemplateName};
-use runtime::Runtime;
+use model::{ErrorCode, Placed, Refusal, Template, TemplateName};
+use runtime::{NetworkAbility, Runtime};
 
 use crate::boxed;
 use crate::mounts::Mounts;
@@ -67,7 +67,7 @@ impl Engine {
         template
             .validate()
             .map_err(|invalid| Refusal::new(ErrorCode::TemplateInvalid, invalid.to_string()))?;
-        refuse_unserved(&template)?;
+        self.refuse_unserved(&template)?;
         let _alone = self.core.image_pins.changes.lock().await;
         let runtime = self.core.runtimes.of(template.runtime)?;
         if let Some(cause) = refused_by(&**runtime, &template) {
@@ -81,14 +81,26 @@ impl Engine {
             let cause = format!("there are {TEMPLATES_MAX} templates already");
             return Err(Refusal::new(ErrorCode::LimitReached, cause));
         }
+        let name = template.name.clone();
         let event = Event::TemplatePut { template: Arc::new(template), traits };
         self.core.ask(self.core.request(), event).await?;
+        // Sandboxes in use may reach what the new template allows, from now on.
+        self.apply_network_of_template(&name).await;
         image_pins::pin_now(&self.core).await;
         Ok(if known { Put::Replaced } else { Put::Created })
     }
 }
 
 impl Engine {
+    /// A setting that would be ignored is refused.
+    fn refuse_unserved(&self, template: &Template) -> Result<(), Refusal> {
+        if template.network.is_none() || self.core.networks.is_available() {
+            return Ok(());
+        }
+        let cause = "network: this server has no way out of sandboxes (`egress.enabled` is off)";
+        Err(Refusal::new(ErrorCode::Unsupported, cause))
+    }
+
     /// What a runtime can do for the sandboxes of a template, and where their files are.
     pub(crate) fn traits_for(
         &self,
@@ -141,6 +153,10 @@ fn refused_by(runtime: &dyn Runtime, template: &Template) -> Option<String> {
         let kind = template.runtime.as_str();
         return Some(format!("workspace.aliases: {kind} gives the workspace one name only"));
     }
+    if !template.network.is_none() && capabilities.network == NetworkAbility::None {
+        let kind = template.runtime.as_str();
+        return Some(format!("network: sandboxes of {kind} have loopback only on this machine"));
+    }
     capabilities.refuses(&template.limits).or_else(|| runtime.refuses(template))
 }
 
@@ -151,19 +167,9 @@ pub fn check_settings_of_template(
     mounts: &Mounts,
     directories: &[PathBuf],
 ) -> Result<(), Refusal> {
-    refuse_unserved(template)?;
     mounts.check_blocking(template)?;
     match &template.root {
         RootFs::Directory(name) => check_directory(directories, name),
         RootFs::Host | RootFs::Image(_) => Ok(()),
-    }
-}
-
-/// A setting that would be ignored is refused.
-fn refuse_unserved(template: &Template) -> Result<(), Refusal> {
-    let unserved = |cause: &'static str| Err(Refusal::new(ErrorCode::Unsupported, cause));
-    match template.network {
-        NetworkPolicy::None => Ok(()),
-        NetworkPolicy::Allow(_) => unserved("network: sandboxes have loopback only"),
     }
 }

@@ -4,6 +4,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::network::{NetworkFeature, NetworkRequest, RefusedAddress};
+
 /// The most bytes a packet may have.
 pub const MAX_PACKET_BYTES: usize = 32 * 1024;
 
@@ -48,6 +50,9 @@ pub struct LauncherConfig {
     pub user: Option<u32>,
     /// Whether to use subordinate users in rootless mode, if there are any.
     pub subordinate_users: bool,
+    /// Whether the kernel's tables are used, if it has them. Off only to test what sandboxes do
+    /// without.
+    pub tables: bool,
 }
 
 /// How sandboxes get network namespaces.
@@ -142,6 +147,15 @@ pub enum ToLauncher {
         /// Repeated in the answer.
         ticket: u64,
     },
+    /// Do something with the network of a sandbox.
+    Network {
+        /// Repeated in the answer.
+        ticket: u64,
+        /// Which.
+        instance: InstanceBytes,
+        /// What.
+        request: NetworkRequest,
+    },
 }
 
 /// A sandbox to make.
@@ -200,7 +214,7 @@ pub enum FromLauncher {
         /// The paths of its control groups, for reading and freezing.
         cgroup: CgroupPaths,
     },
-    /// `Attach` or `Kill` succeeded.
+    /// The request succeeded, and there is nothing more to say.
     Done {
         /// That of the request.
         ticket: u64,
@@ -231,6 +245,18 @@ pub enum FromLauncher {
         /// Whether the kernel killed a process in it because memory ran out.
         out_of_memory: bool,
     },
+    /// The network of a sandbox is made. Its sockets come with this: that for connections first.
+    Armed {
+        /// That of the request.
+        ticket: u64,
+    },
+    /// Which addresses were refused in a sandbox.
+    RefusedAddresses {
+        /// That of the request.
+        ticket: u64,
+        /// They, at most 256.
+        addresses: Vec<RefusedAddress>,
+    },
 }
 
 /// The features of the launcher on this machine.
@@ -250,6 +276,8 @@ pub struct LauncherFeatures {
     pub users: Users,
     /// Why guests have no users of their own, if they have none.
     pub alone_because: Option<AloneBecause>,
+    /// How sandboxes with a policy reach the network.
+    pub network: NetworkFeature,
 }
 
 /// Why a launcher in rootless mode has no subordinate users for guests.

@@ -9,6 +9,7 @@ pub mod keeper;
 pub mod launcher;
 pub mod look;
 pub mod message;
+pub mod network;
 pub mod pattern;
 mod window;
 

@@ -312,6 +312,9 @@ fn show(mount: OwnedFd, root: BorrowedFd<'_>, at: &str) -> io::Result<()> {
 /// The directory of the scale file in the scratch memory, and where it is mounted.
 const SCALE: (&str, &str) = ("tmp/scale", "run/shoal");
 
+/// The same for files of secrets. Only the user of programs reads them.
+const SECRETS: (&str, &str) = ("tmp/secrets", "run/secrets");
+
 /// Directories in the scratch memory, and where each is mounted. What is mounted on `tmp` hides the
 /// rest, so it comes last.
 const SCRATCH: [(&str, &str); 2] = [("tmp/shm", "dev/shm"), ("tmp/tmp", "tmp")];
@@ -319,6 +322,7 @@ const SCRATCH: [(&str, &str); 2] = [("tmp/shm", "dev/shm"), ("tmp/tmp", "tmp")];
 fn mount_scratch(root: BorrowedFd<'_>, bytes: u64) -> io::Result<()> {
     mount_memory(root, "tmp", bytes, 0o755)?;
     mount_scale(root)?;
+    mount_secrets(root)?;
     for (name, path) in SCRATCH {
         let mode = Mode::from_raw_mode(0o1777);
         mkdirat(root, name, mode)?;
@@ -338,6 +342,15 @@ fn mount_scale(root: BorrowedFd<'_>) -> io::Result<()> {
     let copy = copy_of(root, name, false)?;
     let no_programs = Properties { no_programs: true, ..Properties::default() };
     set_properties(copy.as_fd(), no_programs)?;
+    mount_on(copy, root, path)
+}
+
+fn mount_secrets(root: BorrowedFd<'_>) -> io::Result<()> {
+    let (name, path) = SECRETS;
+    mkdirat(root, name, Mode::from_raw_mode(0o700))?;
+    chownat(root, name, Some(Uid::from_raw(USER)), Some(Gid::from_raw(USER)), AtFlags::empty())?;
+    let copy = copy_of(root, name, false)?;
+    set_properties(copy.as_fd(), Properties { no_programs: true, ..Properties::default() })?;
     mount_on(copy, root, path)
 }
 

@@ -4,6 +4,11 @@
 
 use crate::plan::USER;
 
+/// Names are looked up inside of the sandbox, where a policy may answer. Without one, nothing listens
+/// there and C libraries learn that at once, or do not wait for long. Names are never completed: that
+/// would ask for names that no program meant.
+pub const RESOLVER: &str = "nameserver 127.0.0.1\noptions ndots:1 timeout:2 attempts:2\n";
+
 /// Files with contents of our own.
 pub fn written() -> Vec<(&'static str, String)> {
     vec![
@@ -25,7 +30,7 @@ pub fn written() -> Vec<(&'static str, String)> {
             "passwd: files\ngroup: files\nshadow: files\nhosts: files dns\nservices: files\nprotocols: files\n"
                 .to_owned(),
         ),
-        ("etc/resolv.conf", String::new()),
+        ("etc/resolv.conf", RESOLVER.to_owned()),
         ("etc/host.conf", "multi on\n".to_owned()),
         ("etc/shells", "/bin/sh\n/bin/bash\n".to_owned()),
         ("etc/profile", "umask 022\n".to_owned()),
@@ -77,6 +82,7 @@ pub const DIRECTORIES: &[&str] = &[
     "proc",
     "root",
     "run",
+    "run/secrets",
     "run/shoal",
     "srv",
     "sys",
@@ -89,7 +95,7 @@ pub const DIRECTORIES: &[&str] = &[
 
 /// Our own directories over the root of an image or a directory.
 pub const OWN_DIRECTORIES: &[&str] =
-    &["dev", "etc", "proc", "run", "run/shoal", "sys", "tmp", "var", "workspace"];
+    &["dev", "etc", "proc", "run", "run/secrets", "run/shoal", "sys", "tmp", "var", "workspace"];
 
 /// Links of the root.
 pub const LINKS: &[(&str, &str)] = &[

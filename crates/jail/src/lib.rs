@@ -7,6 +7,7 @@ pub mod etc;
 pub mod groups;
 pub mod image;
 pub mod machine;
+pub mod network;
 pub mod packet;
 pub mod plan;
 pub mod root;

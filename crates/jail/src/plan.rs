@@ -18,6 +18,9 @@ pub const WORKSPACE: &str = "/workspace";
 /// Where the scale file is.
 pub const SCALE: &str = "/run/shoal";
 
+/// Where secrets are that programs read as files.
+pub const SECRETS: &str = "/run/secrets";
+
 /// The most descriptors of a program, and of the guest.
 pub const DESCRIPTORS: u64 = 4096;
 
@@ -128,7 +131,7 @@ pub enum Step {
     Mask(&'static str),
     /// Make a directory of the root read-only.
     ReadOnly(&'static str),
-    /// Mount memory for `/tmp`, `/dev/shm` and the scale file, as one file system at three paths:
+    /// Mount memory for `/tmp`, `/dev/shm`, secrets and the scale file, as one file system at four paths:
     /// every additional file system costs each sandbox of the machine something.
     MountScratch {
         /// How much.
@@ -309,7 +312,7 @@ impl fmt::Display for Step {
                 write!(f, "mount memory on /{path}, {bytes} bytes, mode {mode:o}")
             }
             Self::MountScratch { bytes } => {
-                write!(f, "mount memory on /tmp, /dev/shm and {SCALE}, {bytes} bytes")
+                write!(f, "mount memory on /tmp, /dev/shm, {SECRETS} and {SCALE}, {bytes} bytes")
             }
             Self::MountGiven { path } => write!(f, "attach the given mount on /{path}"),
             Self::MountShown { at } => write!(f, "attach a host directory on /{at}"),

@@ -54,7 +54,7 @@ impl Kernel {
             self.refuse_unserved(pool, policy, max_waiters, asked.tenant)?;
         }
         self.refuse_checkout_above_limits(asked.tenant, memory_mb)?;
-        let claim = asked.claim.filter(|claim| !claim.is_empty());
+        let claim = self.claim_of_lease(pool, asked.claim)?;
         let terms = Terms { lease: asked.lease, tenant: asked.tenant, ttl_ms, claim };
         if let Some(entry) = idle
             && self.can_hand_out_without_probe(entry, &terms)

@@ -11,7 +11,8 @@ use model::record::OnDisconnect;
 use model::template::RuntimeTraits;
 use model::{
     ClaimSettings, Deadline, EffectId, Generation, InstanceId, KeyId, KeyLimits, LeaseId,
-    ProcessId, RequestId, SandboxId, SessionId, Template, TemplateName, TurnId, UseId, WorkspaceId,
+    NetworkPolicy, ProcessId, RequestId, SandboxId, SessionId, Template, TemplateName, TurnId,
+    UseId, WorkspaceId,
 };
 
 use crate::restart_policy::{EndRequest, ProgramEnd};
@@ -214,6 +215,13 @@ pub enum Event {
         /// How long to wait for a place if none is free; the node's value if not given.
         wait_ms: Option<u64>,
     },
+    /// What a sandbox, or every sandbox of a session, may reach was changed.
+    NetworkChanged {
+        /// Which.
+        target: UseTarget,
+        /// The new policy, within that of the template; the template's own if not given.
+        network: Option<NetworkPolicy>,
+    },
     /// The labels of a session, the configuration of its harness, or its deadline were changed.
     SessionChanged {
         /// Which.
@@ -375,6 +383,7 @@ impl Event {
             | Self::ScaleWritten { .. }
             | Self::StopRequested { .. }
             | Self::SessionChanged { .. }
+            | Self::NetworkChanged { .. }
             | Self::TurnWithdrawn { .. }
             | Self::TurnEnded { .. }
             | Self::ReadEnded { .. }

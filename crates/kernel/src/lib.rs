@@ -46,6 +46,7 @@ mod lease;
 mod lru_lists;
 mod metering;
 mod minter;
+mod network;
 mod pause;
 mod pending_removals;
 mod pool;
@@ -139,7 +140,7 @@ use crate::tiers::Tiers;
 use crate::tombstones::Tombstones;
 use crate::transitions::ChangedStates;
 pub use crate::transitions::Transition;
-pub use crate::view::{KeepAliveCounts, SandboxView, SessionView};
+pub use crate::view::{KeepAliveCounts, NetworkView, SandboxView, SessionView};
 use crate::workspace_readers::WorkspaceReaders;
 
 /// What a kernel starts from.
@@ -350,6 +351,9 @@ impl Kernel {
             }
             Event::ResumeRequested { request, session, wait_ms } => {
                 return self.resume_requested(request, session, wait_ms);
+            }
+            Event::NetworkChanged { target, network } => {
+                return self.network_changed(target, network);
             }
             Event::SessionChanged { session, labels, config, deadline } => {
                 return self.session_changed(session, labels, config, deadline);

@@ -35,6 +35,7 @@ impl Kernel {
         self.refuse_new_session(id)?;
         self.refuse_session_above_limits(settings.tenant)?;
         self.refuse_deadline(settings.deadline)?;
+        self.refuse_wider_network(pool, settings.claim.as_deref())?;
         let session = self.new_session(id, template, settings);
         self.await_bind(request, session, wait_ms);
         self.mark_session(session);

@@ -5,8 +5,9 @@ use std::sync::Arc;
 use model::record::{OnDisconnect, Owner};
 use model::template::RuntimeKind;
 use model::{
-    ClaimSettings, Deadline, EndCause, Generation, InstanceId, KeyId, SandboxId, SandboxState,
-    SandboxStatus, SessionId, SessionStatus, TemplateName, TurnId, Wall, WorkspaceId,
+    ClaimSettings, Deadline, EndCause, Generation, InstanceId, KeyId, NetworkPolicy, SandboxId,
+    SandboxState, SandboxStatus, SessionId, SessionStatus, Template, TemplateName, TurnId, Wall,
+    WorkspaceId,
 };
 
 /// A sandbox as it is now.
@@ -102,4 +103,23 @@ pub struct SessionView {
     pub created_at: Wall,
     /// When it was last used.
     pub last_active_at: Wall,
+}
+
+/// What an instance may reach, and for whom.
+#[derive(Debug, Clone)]
+pub struct NetworkView {
+    /// Its sandbox.
+    pub sandbox: SandboxId,
+    /// The instance.
+    pub instance: InstanceId,
+    /// The session that owns it.
+    pub session: Option<SessionId>,
+    /// The key of its owner; nil if it has none.
+    pub tenant: KeyId,
+    /// What it may reach.
+    pub policy: NetworkPolicy,
+    /// Its template, as it is now.
+    pub template: Arc<Template>,
+    /// The settings of its owner.
+    pub settings: Option<Arc<ClaimSettings>>,
 }

@@ -8,6 +8,8 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use crate::ids::SeedId;
+use crate::network::NetworkPolicy;
+use crate::secret::{SecretName, SecretUse};
 
 /// Settings of one claim. They apply to processes that start after it.
 #[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -15,10 +17,13 @@ use crate::ids::SeedId;
 pub struct ClaimSettings {
     /// Environment of the processes.
     pub env: BTreeMap<String, String>,
-    /// Names of secrets; their values are resolved where they are applied.
-    pub secrets: Vec<String>,
-    /// What the sandbox may reach.
-    pub network: NetworkPolicy,
+    /// Secrets that it uses beside those of its template; their values are found where they are
+    /// applied.
+    pub secrets: Vec<SecretUse>,
+    /// Values that the caller brings itself. They come before those of its key and of the node.
+    pub secret_values: BTreeMap<SecretName, String>,
+    /// What the sandbox may reach, within its template's policy; that policy if not given.
+    pub network: Option<NetworkPolicy>,
     /// Labels that the user chose, shown in listings.
     pub labels: BTreeMap<String, String>,
     /// Configuration for the harness of a session, as JSON.
@@ -32,8 +37,9 @@ impl ClaimSettings {
     pub fn is_empty(&self) -> bool {
         self.env.is_empty()
             && self.secrets.is_empty()
+            && self.secret_values.is_empty()
             && self.labels.is_empty()
-            && self.network == NetworkPolicy::None
+            && self.network.is_none()
             && self.config.is_none()
             && self.seed.is_none()
     }
@@ -44,6 +50,7 @@ impl fmt::Debug for ClaimSettings {
         f.debug_struct("ClaimSettings")
             .field("env", &self.env.keys().collect::<Vec<_>>())
             .field("secrets", &self.secrets.len())
+            .field("secret_values", &self.secret_values.keys().collect::<Vec<_>>())
             .field("network", &self.network)
             .field("labels", &self.labels)
             .field("config_bytes", &self.config.as_ref().map(|config| config.len()))
@@ -52,31 +59,23 @@ impl fmt::Debug for ClaimSettings {
     }
 }
 
-/// What a sandbox may reach on the network.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
-pub enum NetworkPolicy {
-    /// Its own loopback and nothing else.
-    #[default]
-    None,
-    /// Only these `host:port` pairs, through our proxy.
-    Allow(Vec<String>),
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn secret() -> SecretName {
+        SecretName::new("DB_PASSWORD").unwrap()
+    }
 
     #[test]
     fn values_of_the_environment_are_never_printed() {
         let settings = ClaimSettings {
             env: BTreeMap::from([("TOKEN".to_owned(), "hunter2".to_owned())]),
-            secrets: vec!["DB_PASSWORD".to_owned()],
+            secret_values: BTreeMap::from([(secret(), "hunter2".to_owned())]),
             ..ClaimSettings::default()
         };
         let shown = format!("{settings:?}");
-        assert!(shown.contains("TOKEN"), "{shown}");
+        assert!(shown.contains("TOKEN") && shown.contains("DB_PASSWORD"), "{shown}");
         assert!(!shown.contains("hunter2"), "{shown}");
         assert!(!settings.is_empty());
         assert!(ClaimSettings::default().is_empty());
@@ -86,10 +85,14 @@ mod tests {
     fn any_one_setting_makes_a_claim_not_empty() {
         let base = ClaimSettings::default;
         let one = || BTreeMap::from([("a".to_owned(), "b".to_owned())]);
+        let value = || BTreeMap::from([(secret(), "b".to_owned())]);
+        let env = Some("A".to_owned());
+        let used = || SecretUse { secret: secret(), env: env.clone(), file: None, boundary: None };
         for (what, settings) in [
             ("env", ClaimSettings { env: one(), ..base() }),
-            ("secrets", ClaimSettings { secrets: vec!["s".to_owned()], ..base() }),
-            ("network", ClaimSettings { network: NetworkPolicy::Allow(vec![]), ..base() }),
+            ("secrets", ClaimSettings { secrets: vec![used()], ..base() }),
+            ("values", ClaimSettings { secret_values: value(), ..base() }),
+            ("network", ClaimSettings { network: Some(NetworkPolicy::None), ..base() }),
             ("labels", ClaimSettings { labels: one(), ..base() }),
             ("config", ClaimSettings { config: Some(Arc::from("{}")), ..base() }),
             ("seed", ClaimSettings { seed: Some(SeedId::from_bytes([0; 32])), ..base() }),

@@ -216,6 +216,8 @@ error_codes! {
     PersistFailed, "persist_failed", 500, Retry::Later, "correct what the cause names, such as a full disk, and retry";
     /// The runtime does not support this operation.
     Unsupported, "unsupported", 422, Retry::Never, "leave out what the cause names, or use another runtime; `shoal doctor` shows what this machine supports";
+    /// The policy of the template does not allow what the claim or change wants to reach.
+    NetworkRefused, "network_refused", 422, Retry::Never, "ask for less, or allow it in the template's `network`";
     /// The operation was not confirmed before its deadline; the server continues it.
     DeadlineExceeded, "deadline_exceeded", 504, Retry::Later, "read the state again later";
     /// The client closed the connection before the answer.
@@ -254,6 +256,8 @@ error_codes! {
     HostRefused, "host_refused", 421, Retry::Never, "use the address the server listens on, or add the name to server.hosts";
     /// The request would exceed a limit of its key.
     QuotaExceeded, "quota_exceeded", 429, Retry::Later, "free some of what `detail` names, or have the limit of the key raised";
+    /// The template or the claim names a secret that is not stored.
+    SecretMissing, "secret_missing", 422, Retry::Never, "store it: `shoal secret put NAME`";
     /// The idempotency key was already used with a different request.
     IdempotencyConflict, "idempotency_conflict", 422, Retry::Never, "use a new idempotency key for a new request";
     /// The server cannot write its journal, so it accepts no changes.

@@ -2,11 +2,12 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::claim::NetworkPolicy;
 use crate::ids::TemplateName;
 use crate::limits::Limits;
 use crate::mount::Mount;
+use crate::network::NetworkPolicy;
 pub use crate::runtime_kind::RuntimeKind;
+use crate::secret::SecretUse;
 
 /// A named recipe: root filesystem, limits, network policy, harness, pool settings.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -30,9 +31,12 @@ pub struct Template {
     /// Files and directories of the host to mount. Only beneath directories that the server allows.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub mounts: Vec<Mount>,
-    /// The network that each sandbox may reach, unless its claim says otherwise.
+    /// What each sandbox may reach on the network. A claim can only narrow it.
     #[serde(default)]
     pub network: NetworkPolicy,
+    /// Secrets that each sandbox uses, by name.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub secrets: Vec<SecretUse>,
     /// The program that answers turns.
     #[serde(default)]
     pub harness: Harness,
@@ -324,6 +328,7 @@ impl Template {
             workspace: WorkspaceSettings::default(),
             mounts: Vec::new(),
             network: NetworkPolicy::default(),
+            secrets: Vec::new(),
             harness: Harness::default(),
             pool: PoolSettings::default(),
             idle_timeout_ms: None,

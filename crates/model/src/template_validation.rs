@@ -2,6 +2,7 @@
 //! field, wherever the template comes from. It must not look at the machine.
 
 use crate::mount;
+use crate::secret::{self, SecretUse};
 use crate::template::{
     Harness, InvalidTemplate, RootFs, Template, WORKSPACE_MB_MIN, WorkspaceKind, WorkspaceLimit,
 };
@@ -28,6 +29,7 @@ impl Template {
         self.validate_above_zero()?;
         self.validate_root_and_harness()?;
         self.validate_workspace_and_mounts()?;
+        self.validate_network_and_secrets()?;
         self.validate_maxima()
     }
 
@@ -121,6 +123,23 @@ impl Template {
             (Some(WorkspaceKind::Memory), Some(WorkspaceLimit::Hard) | None)
             | (Some(WorkspaceKind::Disk) | None, _) => Ok(()),
         }
+    }
+
+    fn validate_network_and_secrets(&self) -> Valid {
+        if let Some(problem) = self.network.problem() {
+            return invalid("network", problem);
+        }
+        if let Some(problem) = secret::problem_of_uses(&self.secrets) {
+            return invalid("secrets", problem);
+        }
+        let unreachable = |one: &SecretUse| {
+            let hosts = one.boundary.iter().flat_map(|boundary| &boundary.hosts);
+            hosts.into_iter().any(|host| !self.network.may_reach(host, 443))
+        };
+        if self.secrets.iter().any(unreachable) {
+            return invalid("secrets", "a `boundary` host is not allowed by `network` on port 443");
+        }
+        Ok(())
     }
 
     fn validate_maxima(&self) -> Valid {

@@ -2,13 +2,15 @@
 //! Any future may be dropped at any await: what it began is then undone, and no other caller
 //! notices.
 
+use std::net::Ipv4Addr;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use guest_protocol::message::{Entry, Port};
 use model::template::RuntimeTraits;
-use model::{ClaimSettings, InstanceId, Template, WorkspaceId};
+use model::{ClaimSettings, InstanceId, NetworkPolicy, Template, WorkspaceId};
 use tokio::io::AsyncWriteExt as _;
 use tokio::time::Instant;
 
@@ -143,6 +145,32 @@ pub trait Sandbox: Send + Sync {
         Err(cannot("prove"))
     }
 
+    /// Makes the network of a policy in it: connections that the kernel lets through, and questions
+    /// about names, arrive at the sockets. Whoever has the sockets judges what arrives there; as long
+    /// as they are not served, or closed, nothing gets out. What an earlier call made is replaced,
+    /// and its sockets must be closed before. The runtime keeps neither of them.
+    async fn arm_network(&self, _policy: &NetworkPolicy) -> Result<NetworkSockets, RuntimeError> {
+        Err(cannot("arm the network"))
+    }
+
+    /// Replaces the addresses that the kernel lets through, all at once; connections that exist are
+    /// not cut. It must have been armed before. Where only a proxy leads out, nothing changes.
+    async fn change_network(&self, _policy: &NetworkPolicy) -> Result<(), RuntimeError> {
+        Err(cannot("change the network"))
+    }
+
+    /// Addresses and ports that programs dialled by number lately and that the kernel refused: at
+    /// most 256, for some minutes. Empty where the kernel does not record them.
+    async fn refused_addresses(&self) -> Result<Vec<(Ipv4Addr, u16)>, RuntimeError> {
+        Err(cannot("read refused addresses"))
+    }
+
+    /// Takes the network of a policy away: only loopback is left. The sockets must be closed by who
+    /// has them. Done also if there was none.
+    async fn disarm_network(&self) -> Result<(), RuntimeError> {
+        Err(cannot("disarm the network"))
+    }
+
     /// The processor time of its programs, and of sandboxes that had its control group before it:
     /// only the difference of two readings says something. None if this machine does not count it,
     /// or if the sandbox has exited. It must not wait.
@@ -157,6 +185,15 @@ pub trait Sandbox: Send + Sync {
 
     /// Removes it and everything that was made for it. Done means that nothing is left.
     async fn kill(&self) -> Result<(), RuntimeError>;
+}
+
+/// The sockets at which programs of a sandbox with a policy arrive. Both are non-blocking.
+#[derive(Debug)]
+pub struct NetworkSockets {
+    /// Accepts connections. The own address of an accepted socket is the one that was dialled.
+    pub connections: OwnedFd,
+    /// Receives questions about names; none where only a proxy leads out.
+    pub names: Option<OwnedFd>,
 }
 
 /// Programs and files in a sandbox: the same calls for every runtime. Once the sandbox has exited,

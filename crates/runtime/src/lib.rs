@@ -24,6 +24,7 @@ pub mod inside;
 pub mod leftovers;
 mod lost_guests;
 pub mod native;
+mod network_rules;
 pub mod oci;
 pub mod output_room;
 mod scale;
@@ -31,7 +32,7 @@ mod socket;
 pub mod spec;
 
 pub use collect::{Collected, RunLimits};
-pub use contract::{Inside, Runtime, Sandbox};
+pub use contract::{Inside, NetworkSockets, Runtime, Sandbox};
 pub use deaths::{Deaths, Died, LauncherExit};
 pub use error::{RuntimeError, RuntimeErrorCode};
 pub use exec::{CHANNEL_NAME, ExecSpec, Exit, Process, ProcessHandle, Sink, Stdin};
@@ -45,4 +46,4 @@ pub use inside::{
 };
 pub use lost_guests::LostGuests;
 pub use scale::ScaleNotes;
-pub use spec::{Capabilities, LaunchSpec, Reaped, Root, Users, WorkspaceSource};
+pub use spec::{Capabilities, LaunchSpec, NetworkAbility, Reaped, Root, Users, WorkspaceSource};

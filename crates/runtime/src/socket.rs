@@ -5,6 +5,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::task::{Context, Poll, ready};
 
+use jail::packet::{self, Packet};
 use rustix::net::RecvFlags;
 use tokio::net::unix::pipe::{Receiver, Sender};
 
@@ -53,6 +54,21 @@ impl Socket {
                 (Some(n), _) => return Poll::Ready(Ok(n)),
                 (None, Err(error)) if is_passing(&error) => {}
                 (None, tried) => return Poll::Ready(tried.map(|()| 0)),
+            }
+        }
+    }
+
+    /// Receives one packet, with the descriptors that came along: 0 bytes at the end.
+    pub(crate) fn poll_packet(
+        &self,
+        cx: &mut Context<'_>,
+        into: &mut [u8],
+    ) -> Poll<io::Result<Packet>> {
+        loop {
+            ready!(self.reader.poll_read_ready(cx))?;
+            match self.reader.try_io(|| packet::receive(&self.reader, into)) {
+                Err(error) if is_passing(&error) => {}
+                received => return Poll::Ready(received),
             }
         }
     }

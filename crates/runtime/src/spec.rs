@@ -95,6 +95,19 @@ pub struct Capabilities {
     pub scale_file: bool,
     /// Which host users sandboxes run as.
     pub users: Users,
+    /// How sandboxes reach the network, if a policy lets them.
+    pub network: NetworkAbility,
+}
+
+/// How sandboxes reach the network, if a policy lets them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NetworkAbility {
+    /// Programs connect as anywhere else, by name and by number.
+    Transparent,
+    /// Programs must use a proxy.
+    ProxyOnly,
+    /// Not at all.
+    None,
 }
 
 /// Which host users sandboxes run as.
@@ -120,6 +133,7 @@ impl Capabilities {
         terminals: true,
         scale_file: true,
         users: Users::Ranges,
+        network: NetworkAbility::Transparent,
     };
 
     /// The limits that cannot be enforced, by their names.

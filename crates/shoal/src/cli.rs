@@ -9,8 +9,8 @@ use crate::failure::OWN_FAILURE;
 use crate::output::Color;
 use crate::{
     attach, backup, clean, completions, config, cp, create, doctor, events, exec, file_search,
-    forward, image, key, mcp, pools, process, ps, restore, rm, run, serve, session, stats, status,
-    templates, usage, why,
+    forward, image, key, mcp, network, pools, process, ps, restore, rm, run, secret, serve,
+    session, stats, status, templates, usage, why,
 };
 
 /// Sandboxes for programs you do not trust, in a millisecond.
@@ -75,6 +75,8 @@ pub(crate) enum Verb {
     Watch(file_search::Watch),
     /// Talk to sessions: conversations that outlive their sandboxes
     Session(Box<session::Arguments>),
+    /// Show and change what a sandbox or session may reach, and what it tried
+    Network(Box<network::Arguments>),
     /// Explain the state of a sandbox, or how it ended
     Why(why::Arguments),
     /// List, resize, drain, resume and remove warm pools
@@ -89,6 +91,8 @@ pub(crate) enum Verb {
     Stats(stats::Arguments),
     /// Make, list and revoke keys
     Key(Box<key::Arguments>),
+    /// Store, list and remove secrets
+    Secret(Box<secret::Arguments>),
     /// Show what keys have used since they exist
     Usage(usage::Arguments),
     /// Speak the Model Context Protocol: the server, or one sandbox, as tools for models

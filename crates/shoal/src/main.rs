@@ -18,6 +18,8 @@ mod forward;
 mod image;
 mod key;
 mod mcp;
+mod network;
+mod network_request;
 mod pools;
 mod process;
 mod ps;
@@ -26,6 +28,7 @@ mod restore;
 mod rm;
 mod run;
 mod sandbox_request;
+mod secret;
 mod serve;
 mod server;
 mod session;
@@ -46,6 +49,9 @@ use crate::failure::Failure;
 use crate::output::Output;
 
 fn main() -> ExitCode {
+    if let Some(code) = serve::egress::main_of_process() {
+        return code;
+    }
     let cli = match cli::parse() {
         Ok(cli) => cli,
         Err(error) => return cli::usage(&error),
@@ -75,6 +81,7 @@ fn dispatch(cli: Cli, output: &Output) -> Result<ExitCode, Failure> {
         Verb::Grep(arguments) => file_search::grep(&arguments, output),
         Verb::Watch(arguments) => file_search::watch(&arguments, output),
         Verb::Session(arguments) => session::main(*arguments, output),
+        Verb::Network(arguments) => network::main(*arguments, output),
         Verb::Why(arguments) => why::main(&arguments, output),
         Verb::Pools(arguments) => pools::main(*arguments, output),
         Verb::Templates(arguments) => templates::main(*arguments, output),
@@ -82,6 +89,7 @@ fn dispatch(cli: Cli, output: &Output) -> Result<ExitCode, Failure> {
         Verb::Events(arguments) => events::main(&arguments, output),
         Verb::Stats(arguments) => stats::main(&arguments, output),
         Verb::Key(arguments) => key::main(*arguments, output),
+        Verb::Secret(arguments) => secret::main(*arguments, output),
         Verb::Usage(arguments) => usage::main(arguments, output),
         Verb::Mcp(arguments) => mcp::main(&arguments),
         Verb::Doctor(arguments) => doctor::main(&arguments, output),

@@ -8,6 +8,7 @@ use wire::CheckoutRequest;
 
 use crate::duration;
 use crate::failure::Failure;
+use crate::network_request::NetworkRequest;
 
 /// The template that every server has unless it is configured otherwise.
 pub(crate) const DEFAULT_TEMPLATE: &str = "default";
@@ -27,6 +28,8 @@ pub(crate) struct SandboxRequest {
     /// How long to wait for a free sandbox, like 5s [default: as the server says]
     #[arg(long, value_name = "TIME", value_parser = duration::parse)]
     wait: Option<Duration>,
+    #[command(flatten)]
+    network: NetworkRequest,
 }
 
 impl SandboxRequest {
@@ -43,6 +46,8 @@ impl SandboxRequest {
             // Rounded up, so that no sandbox ends sooner than the user wanted.
             ttl_s: self.ttl.map(|time| time.as_millis().div_ceil(1000) as u64),
             wait_ms: self.wait.map(|time| time.as_millis() as u64),
+            network: self.network.network(),
+            secrets: self.network.secrets(),
             ..CheckoutRequest::of(template)
         })
     }

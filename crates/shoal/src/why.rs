@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use client::Client;
 use model::{ErrorCode, SandboxId, SessionId};
 use serde_json::json;
-use wire::{Candidate, Session, Time, Why, WhyAlive, WhyEnded};
+use wire::{Candidate, NetworkEntry, Session, Time, Why, WhyAlive, WhyEnded};
 
 use crate::failure::Failure;
 use crate::output::{Output, Paint};
@@ -180,6 +180,7 @@ fn of_life(alive: &WhyAlive, now: Time) -> Vec<Fact> {
     .into_iter()
     .flatten()
     .chain(alive.last_end.iter().flat_map(|end| of_last_end(end, now)))
+    .chain(of_refusals(&alive.network_refused))
     .collect()
 }
 
@@ -241,5 +242,15 @@ fn of_end(ended: &WhyEnded, now: Time) -> Vec<Fact> {
     .into_iter()
     .flatten()
     .chain(of_eviction(ended, now))
+    .chain(of_refusals(&ended.network_refused))
     .collect()
+}
+
+/// What it may not reach and tried to.
+fn of_refusals(refused: &[NetworkEntry]) -> Vec<Fact> {
+    let fact = |entry: &NetworkEntry| {
+        let reason = entry.reason.as_deref().unwrap_or("no rule allows it");
+        ("refused", format!("{}: {reason}", entry.target()))
+    };
+    refused.iter().map(fact).collect()
 }

@@ -57,7 +57,7 @@ impl Coverage {
     }
 }
 
-const EVENT_NAMES: [&str; 43] = [
+const EVENT_NAMES: [&str; 44] = [
     "template_put",
     "pool_resized",
     "pool_drained",
@@ -101,6 +101,7 @@ const EVENT_NAMES: [&str; 43] = [
     "processes_read",
     "key_limits_set",
     "guest_lost",
+    "network_changed",
 ];
 
 /// The place of an event's kind in the counts.
@@ -149,6 +150,7 @@ pub const fn event_kind(event: &Event) -> usize {
         Event::ProcessesRead { .. } => 40,
         Event::KeyLimitsSet { .. } => 41,
         Event::GuestLost { .. } => 42,
+        Event::NetworkChanged { .. } => 43,
     }
 }
 

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use kernel::{CheckoutPolicy, UseKind, UseTarget};
 use model::record::{OnDisconnect, Owner};
 use model::{
-    ClaimSettings, Deadline, Generation, InstanceId, KeyId, LeaseId, Mono, ProcessId, RequestId,
-    SandboxId, SessionId, TemplateName, TurnId, UseId, Wall, WorkspaceId,
+    ClaimSettings, Deadline, Generation, InstanceId, KeyId, LeaseId, Mono, NetworkPolicy,
+    ProcessId, RequestId, SandboxId, SessionId, TemplateName, TurnId, UseId, Wall, WorkspaceId,
 };
 
 /// How far a lease is, as its client sees it.
@@ -60,6 +60,9 @@ pub(crate) struct Session {
     pub template: TemplateName,
     /// What is bound to its sandboxes.
     pub claim: Option<Arc<ClaimSettings>>,
+    /// The network policies that its owner asked for: the last is sure, unless it was asked for when
+    /// the server crashed.
+    pub networks: Vec<Option<NetworkPolicy>>,
     /// What becomes of its turns when their clients go away.
     pub on_disconnect: OnDisconnect,
     /// What it should find in its workspace.

@@ -8,7 +8,8 @@ use kernel::Event;
 use model::config::{Backoff, Deadlines};
 use model::template::{Harness, HarnessProgram, Recycle, RuntimeTraits, WorkspaceLimit};
 use model::{
-    ColdEviction, KeyId, KeyLimits, Limits, NodeConfig, PoolSettings, Template, TemplateName,
+    ColdEviction, KeyId, KeyLimits, Limits, NetworkPolicy, NetworkRule, NodeConfig, PoolSettings,
+    Template, TemplateName,
 };
 
 use crate::choices::Choices;
@@ -350,6 +351,7 @@ impl Recipe {
                 .pick(&[None, None, Some(pool.acquire_margin_ms() + 15_000)])
                 .flatten(),
             pool,
+            network: NetworkPolicy::Allow(vec![rule("a.test:443"), rule("b.test:443")]),
             harness: if n.is_multiple_of(2) { a_program() } else { Harness::Shell },
             ..Template::named(name)
         };
@@ -369,6 +371,11 @@ impl Recipe {
 /// A harness that is a program.
 fn a_program() -> Harness {
     Harness::Jsonl(HarnessProgram { command: vec!["harness".to_owned()], prewarm: false })
+}
+
+/// A rule that is written as it should be.
+pub(crate) fn rule(text: &str) -> NetworkRule {
+    text.parse().unwrap_or_else(|error| unreachable!("{error}"))
 }
 
 const NAMES: [&str; 4] = ["alder", "birch", "cedar", "dogwood"];

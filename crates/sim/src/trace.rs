@@ -65,6 +65,7 @@ pub(crate) fn event_line(event: &Event) -> String {
         | Event::PauseRequested { .. }
         | Event::ResumeRequested { .. }
         | Event::SessionChanged { .. }
+        | Event::NetworkChanged { .. }
         | Event::SessionStopRequested { .. }
         | Event::SessionEndRequested { .. }
         | Event::ForkRequested { .. }

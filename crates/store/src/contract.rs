@@ -10,8 +10,9 @@ use model::record::{Journal, JournalEntry};
 use model::turn::{TurnChange, TurnPiece, TurnRecord};
 use model::why::Ended;
 use model::{
-    Document, DocumentChange, KeyId, KeyRecord, ProcessId, SandboxId, SeedId, SessionId,
-    StoredEvent, TurnId, UsageRecord, WorkspaceId,
+    Document, DocumentChange, KeyId, KeyRecord, ProcessId, SandboxId, SecretCounts, SecretInfo,
+    SecretName, SecretOwner, SecretRecord, SeedId, SessionId, StoredEvent, TurnId, UsageRecord,
+    WorkspaceId,
 };
 
 use crate::error::{StoreError, StoreErrorCode};
@@ -41,7 +42,8 @@ pub trait Store: Send + Sync {
     /// How many events of each key are stored.
     async fn event_counts(&self) -> Result<BTreeMap<KeyId, u64>, StoreError>;
 
-    /// Stores a key, in place of the one with the same id if there is one.
+    /// Stores a key, in place of the one with the same id if there is one. With a revoked key its
+    /// secrets are removed: both are written, or neither.
     async fn put_key(&self, key: &KeyRecord) -> Result<(), StoreError>;
 
     /// What keys have used, in the order of their ids. A revoked key keeps its own.
@@ -65,6 +67,29 @@ pub trait Store: Send + Sync {
 
     /// Removes the documents that a query selects; how many there were.
     async fn remove_documents(&self, query: &DocumentQuery) -> Result<u64, StoreError>;
+
+    /// The secrets of an owner without their values, in the order of their names.
+    async fn secrets(&self, owner: SecretOwner) -> Result<Vec<SecretInfo>, StoreError>;
+
+    /// A secret with its value.
+    async fn secret(
+        &self,
+        owner: SecretOwner,
+        name: &SecretName,
+    ) -> Result<Option<SecretRecord>, StoreError>;
+
+    /// Stores a secret, in place of the one of its owner and name if there is one.
+    async fn put_secret(&self, secret: &SecretRecord) -> Result<(), StoreError>;
+
+    /// Removes a secret; whether there was one.
+    async fn remove_secret(
+        &self,
+        owner: SecretOwner,
+        name: &SecretName,
+    ) -> Result<bool, StoreError>;
+
+    /// How many secrets there are.
+    async fn secret_counts(&self) -> Result<SecretCounts, StoreError>;
 
     /// The tombstone of a sandbox, also where the kernel no longer has it.
     async fn ended(&self, sandbox: SandboxId) -> Result<Option<Ended>, StoreError>;

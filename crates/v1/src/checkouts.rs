@@ -33,6 +33,8 @@ pub(super) const GETTING: &[ErrorCode] = &[
     ErrorCode::IdConflict,
     ErrorCode::LeaseLost,
     ErrorCode::InvalidArgument,
+    ErrorCode::NetworkRefused,
+    ErrorCode::SecretMissing,
     ErrorCode::IdempotencyConflict,
     ErrorCode::LaunchFailed,
     ErrorCode::SandboxCrashed,
@@ -214,6 +216,9 @@ fn wanted(request: wire::CheckoutRequest) -> Result<CheckoutRequest, Refused> {
     Ok(CheckoutRequest {
         template: request.template,
         env: request.env,
+        network: request.network,
+        secrets: request.secrets,
+        secret_values: request.secret_values,
         labels: request.labels,
         ttl_ms: ttl_ms(request.ttl_s)?,
         wait_ms: request.wait_ms,

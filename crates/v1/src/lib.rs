@@ -25,6 +25,7 @@ mod keep_alive;
 mod keys;
 mod log_stream;
 mod log_text;
+mod network;
 mod no_fields;
 mod node;
 mod pools;
@@ -33,6 +34,7 @@ mod processes;
 mod sandboxes;
 #[cfg(feature = "schema")]
 mod schemas;
+mod secrets;
 mod seed;
 mod session_logs;
 mod sessions;
@@ -76,6 +78,7 @@ pub fn routes() -> Vec<Route> {
         uploads::routes(),
         processes::routes(),
         keep_alive::routes(),
+        network::routes(),
         ports::routes(),
         terminals::routes(),
         harness::routes(),
@@ -85,6 +88,7 @@ pub fn routes() -> Vec<Route> {
         pools::routes(),
         events::routes(),
         keys::routes(),
+        secrets::routes(),
         usage::routes(),
         node::routes(),
         backup::routes(),

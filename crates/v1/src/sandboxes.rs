@@ -4,14 +4,14 @@ use std::collections::BTreeMap;
 
 use axum::extract::State;
 use axum::response::Response;
-use engine::SandboxView;
+use engine::{NetworkLogQuery, SandboxView};
 use http::HeaderMap;
 use model::record::Owner;
 use model::{ErrorCode, LeaseId, SandboxId, SandboxState, TemplateName};
 use wire::{RenewRequest, SandboxList, Why};
 
 use crate::checkouts::{CheckoutCall, hand_out_operation, ttl_ms};
-use crate::view;
+use crate::{network, view};
 use web::answer;
 use web::app::App;
 use web::body::{Json, OptionalJson};
@@ -24,6 +24,8 @@ use web::use_target::with_replacement;
 
 const PAGE: u64 = 100;
 const PAGE_MAX: u64 = 1000;
+/// How many refusals an explanation names.
+const REFUSALS: usize = 10;
 
 const ONE: &[ErrorCode] = &[ErrorCode::SandboxUnknown, ErrorCode::SandboxGone];
 
@@ -264,5 +266,14 @@ async fn why(
             other.sandbox == id || app.engine.check_sandbox(caller, other.sandbox).is_ok()
         });
     }
+    let query = NetworkLogQuery {
+        sandbox: Some(id),
+        refused: true,
+        limit: REFUSALS * 10,
+        after: 0,
+        session: None,
+    };
+    let page = app.engine.network_log(caller, &query);
+    *why.network_refused() = network::distinct(&page.entries, REFUSALS);
     answer::ok(&why)
 }

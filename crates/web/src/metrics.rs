@@ -15,6 +15,8 @@ use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
 
+use crate::egress_metrics::EgressNumbers;
+use crate::secret_metrics::SecretGauges;
 use crate::usage_metrics::UsageTotals;
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -54,6 +56,8 @@ impl Metrics {
         engine.metrics().register(&mut registry);
         registry.register_collector(Box::new(Gauges(engine.clone())));
         registry.register_collector(Box::new(UsageTotals(engine.clone())));
+        registry.register_collector(Box::new(SecretGauges(engine.clone())));
+        registry.register_collector(Box::new(EgressNumbers(engine.clone())));
         Self { registry, requests, seconds }
     }
 

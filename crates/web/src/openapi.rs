@@ -177,6 +177,7 @@ fn variable(name: &str) -> Parameter {
     let schema: RefOr<Schema> = match name {
         "id" | "turn" => formatted("uuid").into(),
         "template" | "name" => Ref::from_schema_name("TemplateName").into(),
+        "secret" => Ref::from_schema_name("SecretName").into(),
         "image" => matching("^[a-z0-9._:-]{1,128}$").into(),
         "port" => ObjectBuilder::new()
             .schema_type(Type::Integer)

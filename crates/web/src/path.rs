@@ -5,7 +5,9 @@ use std::str::FromStr;
 use axum::extract::{FromRequestParts, Path};
 use engine::ProcessRef;
 use http::request::Parts;
-use model::{ErrorCode, ImageName, KeyId, LeaseId, SandboxId, SessionId, TemplateName, TurnId};
+use model::{
+    ErrorCode, ImageName, KeyId, LeaseId, SandboxId, SecretName, SessionId, TemplateName, TurnId,
+};
 
 use crate::refused::Refused;
 
@@ -82,6 +84,12 @@ impl Name for TemplateName {
         let unknown =
             |error| Refused::new(ErrorCode::TemplateUnknown, format!("{text:?}: {error}"));
         Self::new(text).map_err(unknown)
+    }
+}
+
+impl Name for SecretName {
+    fn read(text: &str) -> Result<Self, Refused> {
+        Self::new(text).map_err(|problem| Refused::invalid("secret", problem))
     }
 }
 

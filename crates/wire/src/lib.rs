@@ -16,6 +16,7 @@ pub mod image;
 pub mod keep_alive;
 pub mod key;
 mod key_limits;
+pub mod network;
 pub mod node;
 pub mod pool;
 pub mod port;
@@ -23,6 +24,7 @@ pub mod problem;
 pub mod process;
 pub mod process_log;
 pub mod sandbox;
+pub mod secret;
 pub mod session;
 mod time;
 pub mod turn;
@@ -46,6 +48,9 @@ pub use key::{Key, KeyList, KeyRequest, NewKey};
 pub use key_limits::{KeyChange, KeyLimitsChange, KeyUsed};
 pub use model::Template;
 pub use model::stats::{NodeStats, PoolCounters, PoolStats};
+pub use network::{
+    Network, NetworkChange, NetworkEntry, NetworkEntryKind, NetworkLog, NetworkVerdict,
+};
 pub use node::{Health, HealthStatus, MemoryLimits, SessionCounts, Stats};
 pub use pool::{EffectiveTemplate, PoolList, PoolResize, TemplateList};
 pub use port::{PortEntry, PortList};
@@ -57,6 +62,7 @@ pub use process_log::{LogPiece, ProcessEvent, ProcessLog, TerminalWord};
 pub use sandbox::{
     Checkout, CheckoutPath, CheckoutPolicy, CheckoutRequest, RenewRequest, Sandbox, SandboxList,
 };
+pub use secret::{Secret, SecretList, SecretRequest, SecretScope};
 pub use session::{
     AbortRequest, Aborted, LogLine, LogList, LogStream, Session, SessionFile, SessionList,
     SessionRequest, SessionUpdate, SessionWorkspace,

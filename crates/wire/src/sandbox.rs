@@ -5,7 +5,8 @@ use std::fmt;
 
 use model::template::RuntimeKind;
 use model::{
-    EndCause, Generation, KeyId, LeaseId, SandboxId, SandboxState, SessionId, TemplateName,
+    EndCause, Generation, KeyId, LeaseId, NetworkPolicy, SandboxId, SandboxState, SecretName,
+    SecretUse, SessionId, TemplateName,
 };
 use serde::{Deserialize, Serialize};
 
@@ -21,6 +22,17 @@ pub struct CheckoutRequest {
     /// Environment variables of the programs that run in it.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub env: BTreeMap<String, String>,
+    /// What it may reach, within the policy of its template; that policy if not given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub network: Option<NetworkPolicy>,
+    /// Secrets that it uses beside those of its template.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[cfg_attr(feature = "schema", schema(max_items = 32))]
+    pub secrets: Vec<SecretUse>,
+    /// Values of secrets that the caller brings itself. They come before stored ones.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[cfg_attr(feature = "schema", schema(value_type = BTreeMap<String, String>))]
+    pub secret_values: BTreeMap<SecretName, String>,
     /// Labels, shown in listings and usable as filters.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: BTreeMap<String, String>,
@@ -49,6 +61,9 @@ impl CheckoutRequest {
         Self {
             template,
             env: BTreeMap::new(),
+            network: None,
+            secrets: Vec::new(),
+            secret_values: BTreeMap::new(),
             labels: BTreeMap::new(),
             ttl_s: None,
             wait_ms: None,
@@ -63,11 +78,13 @@ impl fmt::Debug for CheckoutRequest {
         f.debug_struct("CheckoutRequest")
             .field("template", &self.template)
             .field("env", &self.env.keys().collect::<Vec<_>>())
+            .field("network", &self.network)
+            .field("secrets", &self.secrets)
             .field("labels", &self.labels)
             .field("ttl_s", &self.ttl_s)
             .field("wait_ms", &self.wait_ms)
             .field("policy", &self.policy)
-            .finish()
+            .finish_non_exhaustive()
     }
 }
 

@@ -5,7 +5,8 @@ use std::fmt;
 
 use model::record::OnDisconnect;
 use model::{
-    Generation, KeyId, SandboxId, SandboxStatus, SessionId, SessionStatus, TemplateName, TurnId,
+    Generation, KeyId, NetworkPolicy, SandboxId, SandboxStatus, SecretName, SecretUse, SessionId,
+    SessionStatus, TemplateName, TurnId,
 };
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value};
@@ -26,6 +27,17 @@ pub struct SessionRequest {
     /// Environment variables of the programs that run for it.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub env: BTreeMap<String, String>,
+    /// What it may reach, within the policy of its template; that policy if not given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub network: Option<NetworkPolicy>,
+    /// Secrets that it uses beside those of its template.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[cfg_attr(feature = "schema", schema(max_items = 32))]
+    pub secrets: Vec<SecretUse>,
+    /// Values of secrets that the caller brings itself. They come before stored ones.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[cfg_attr(feature = "schema", schema(value_type = BTreeMap<String, String>))]
+    pub secret_values: BTreeMap<SecretName, String>,
     /// Labels, shown in listings and usable as filters.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub metadata: BTreeMap<String, String>,
@@ -65,6 +77,9 @@ impl SessionRequest {
             template,
             id: None,
             env: BTreeMap::new(),
+            network: None,
+            secrets: Vec::new(),
+            secret_values: BTreeMap::new(),
             metadata: BTreeMap::new(),
             config: None,
             files: Vec::new(),
@@ -83,6 +98,8 @@ impl fmt::Debug for SessionRequest {
             .field("template", &self.template)
             .field("id", &self.id)
             .field("env", &self.env.keys().collect::<Vec<_>>())
+            .field("network", &self.network)
+            .field("secrets", &self.secrets)
             .field("metadata", &self.metadata)
             .field("files", &self.files.len())
             .field("idle_timeout_s", &self.idle_timeout_s)

@@ -10,6 +10,7 @@ use model::{
 };
 use serde::{Deserialize, Serialize};
 
+use crate::network::NetworkEntry;
 use crate::time::Time;
 
 /// Why a sandbox is in its state, or how it ended.
@@ -81,6 +82,9 @@ pub struct WhyAlive {
     /// short and what was considered.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_end: Option<WhyEnded>,
+    /// What it tried to reach lately and was refused, oldest first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub network_refused: Vec<NetworkEntry>,
     /// When it was last used.
     pub last_used_at: Time,
     /// When it will be frozen.
@@ -128,6 +132,9 @@ pub struct WhyEnded {
     /// The decision, if it was an eviction.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub eviction: Option<Eviction>,
+    /// What it tried to reach lately and was refused, oldest first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub network_refused: Vec<NetworkEntry>,
     /// When it was made.
     pub created_at: Time,
     /// When it ended.
@@ -168,6 +175,14 @@ impl Why {
         match why {
             model::why::Why::Alive(alive) => Self::Alive(Box::new(self::alive(*alive, now.into()))),
             model::why::Why::Ended(ended) => Self::Ended(Box::new(self::ended(&ended, now.into()))),
+        }
+    }
+
+    /// What it tried to reach and was refused.
+    pub fn network_refused(&mut self) -> &mut Vec<NetworkEntry> {
+        match self {
+            Self::Alive(alive) => &mut alive.network_refused,
+            Self::Ended(ended) => &mut ended.network_refused,
         }
     }
 
@@ -213,6 +228,7 @@ fn alive(alive: Alive, now: Time) -> WhyAlive {
         ending: alive.ending,
         slept: alive.slept,
         last_end: alive.last_end.as_ref().map(|end| ended(end, now)),
+        network_refused: Vec::new(),
         last_used_at: alive.last_used_at.into(),
         freezes_at: alive.freezes_at.map(Time::from),
         sleeps_at: alive.sleeps_at.map(Time::from),
@@ -248,6 +264,7 @@ fn ended(ended: &Ended, now: Time) -> WhyEnded {
                 .collect(),
             decided_at: eviction.decided_at.into(),
         }),
+        network_refused: Vec::new(),
         created_at: ended.created_at.into(),
         ended_at: ended.ended_at.into(),
     }

@@ -13,8 +13,8 @@ libc = ctypes.CDLL(None, use_errno=True)
 MARK = b"left-behind"
 SYSV_KEY = 0x5348
 IPC_CREAT = 0o1000
-FILES = ["/workspace/mark", "/workspace/.hidden/mark", "/tmp/mark", "/var/tmp/mark2", "/dev/shm/mark"]
-WRITABLE = ["/workspace", "/tmp", "/dev/shm"]
+FILES = ["/workspace/mark", "/workspace/.hidden/mark", "/tmp/mark", "/var/tmp/mark2", "/dev/shm/mark", "/run/secrets/mark"]
+WRITABLE = ["/workspace", "/tmp", "/dev/shm", "/run/secrets"]
 MQ_NAME = b"/mark"
 # A file that all sandboxes have; none may see what others do with it.
 COMMON = "/usr/bin/env"

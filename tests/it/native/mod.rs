@@ -15,6 +15,7 @@ mod isolation;
 mod limits;
 mod modes;
 mod mounts;
+mod network;
 mod node;
 mod programs;
 mod rootless;

@@ -154,6 +154,7 @@ const REST: &[&str] = &[
     "native::workspaces::",
     "native::modes::",
     "native::mounts::",
+    "native::network::",
     "native::rootless::",
 ];
 

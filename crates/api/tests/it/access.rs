@@ -20,6 +20,7 @@ async fn every_route_needs_the_role_that_its_description_says() {
             .replace("{id}", "00000000-0000-0000-0000-000000000001")
             .replace("{template}", "nosuch")
             .replace("{name}", "nosuch")
+            .replace("{secret}", "nosuch")
             .replace("{code}", "oom");
         for (method, operation) in methods.as_object().unwrap() {
             let about = text(&operation["description"]);

@@ -25,6 +25,7 @@ mod processes;
 mod raw_client;
 mod refusals;
 mod request_log;
+mod secrets;
 mod sessions;
 mod stage;
 mod terminals;

@@ -20,6 +20,7 @@ mod random_sessions;
 mod random_worlds;
 mod recycling;
 mod roots;
+mod secrets;
 mod session_names;
 mod sessions;
 mod unpacking;

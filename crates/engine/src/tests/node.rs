@@ -68,6 +68,7 @@ pub(super) fn in_memory(text: &str) -> Template {
 
 pub(super) fn config() -> EngineConfig {
     EngineConfig {
+        egress: None,
         node: NodeConfig::default(),
         shutdown_grace_ms: 10_000,
         templates: vec![template("default")],
@@ -83,6 +84,7 @@ pub(super) fn config() -> EngineConfig {
         roots: crate::Roots::default(),
         mounts: crate::Mounts::default(),
         role_limits: model::RoleLimits::default(),
+        environment: None,
     }
 }
 

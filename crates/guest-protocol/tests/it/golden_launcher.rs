@@ -6,6 +6,7 @@ use guest_protocol::launcher::{
     Workspace,
 };
 use guest_protocol::message::ExitStatus;
+use guest_protocol::network::{AddressRule, NetworkFeature, NetworkRequest, NetworkRules};
 
 use crate::golden_messages::pin;
 
@@ -26,18 +27,19 @@ fn configuration() {
         limits: true,
         user: None,
         subordinate_users: true,
+        tables: true,
     };
     pin(
         &config(NetworkMode::Spare),
-        "03722d31c0843d8827080001022f7201022f6901022f770109090909090909090909090909090909022f6c01022f6d062f72756e2f78010001",
+        "03722d31c0843d8827080001022f7201022f6901022f770109090909090909090909090909090909022f6c01022f6d062f72756e2f7801000101",
     );
     pin(
         &config(NetworkMode::Fresh),
-        "03722d31c0843d8827080101022f7201022f6901022f770109090909090909090909090909090909022f6c01022f6d062f72756e2f78010001",
+        "03722d31c0843d8827080101022f7201022f6901022f770109090909090909090909090909090909022f6c01022f6d062f72756e2f7801000101",
     );
     pin(
         &config(NetworkMode::Shared),
-        "03722d31c0843d8827080201022f7201022f6901022f770109090909090909090909090909090909022f6c01022f6d062f72756e2f78010001",
+        "03722d31c0843d8827080201022f7201022f6901022f770109090909090909090909090909090909022f6c01022f6d062f72756e2f7801000101",
     );
 }
 
@@ -86,6 +88,18 @@ fn to_the_launcher() {
     );
     pin(&ToLauncher::Kill { ticket: 4, instance: [7; 16] }, "020407070707070707070707070707070707");
     pin(&ToLauncher::List { ticket: 5 }, "0305");
+    let network = |ticket, request| ToLauncher::Network { ticket, instance: [7; 16], request };
+    let rule = AddressRule { first: [10, 1, 0, 0], bits: 16, from_port: 8000, to_port: 8100 };
+    pin(
+        &network(6, NetworkRequest::Arm(NetworkRules::Addresses(vec![rule]))),
+        "0406070707070707070707070707070707070001010a01000010c03ea43f",
+    );
+    pin(
+        &network(7, NetworkRequest::Change(NetworkRules::Open)),
+        "0407070707070707070707070707070707070100",
+    );
+    pin(&network(8, NetworkRequest::Refused), "04080707070707070707070707070707070702");
+    pin(&network(9, NetworkRequest::Disarm), "04090707070707070707070707070707070703");
 }
 
 #[test]
@@ -98,8 +112,9 @@ fn from_the_launcher() {
         disk_workspaces: true,
         users: Users::Alone,
         alone_because: Some(AloneBecause::RangeTooShort),
+        network: NetworkFeature::ProxyOnly,
     };
-    pin(&FromLauncher::Up { features }, "000100010001020103");
+    pin(&FromLauncher::Up { features }, "00010001000102010301");
     let freezer = Some("/f".into());
     let cgroup = CgroupPaths { freezer, memory: None, out_of_memory_kills: 5 };
     pin(&FromLauncher::Launched { ticket: 1, pid: 300, cgroup }, "0101ac0201022f660005");
@@ -126,6 +141,11 @@ fn from_the_launcher() {
         },
         "0502020202020202020202020202020202011201",
     );
+    pin(&FromLauncher::Armed { ticket: 6 }, "0606");
+    pin(
+        &FromLauncher::RefusedAddresses { ticket: 7, addresses: vec![([1, 2, 3, 4], 443)] },
+        "07070101020304bb03",
+    );
 }
 
 /// Does not compile when a variant is added: pin its bytes above, then name it here.
@@ -136,6 +156,12 @@ fn no_variant_is_missing_above() {
         | ToLauncher::Attach { .. }
         | ToLauncher::Kill { .. }
         | ToLauncher::List { .. } => {}
+        ToLauncher::Network { request, .. } => match request {
+            NetworkRequest::Arm(_)
+            | NetworkRequest::Change(_)
+            | NetworkRequest::Refused
+            | NetworkRequest::Disarm => {}
+        },
     };
     let _ = |message: FromLauncher| match message {
         FromLauncher::Up { .. }
@@ -143,6 +169,8 @@ fn no_variant_is_missing_above() {
         | FromLauncher::Done { .. }
         | FromLauncher::Refused { .. }
         | FromLauncher::Listed { .. }
-        | FromLauncher::Died { .. } => {}
+        | FromLauncher::Died { .. }
+        | FromLauncher::Armed { .. }
+        | FromLauncher::RefusedAddresses { .. } => {}
     };
 }

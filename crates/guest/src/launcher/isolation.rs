@@ -7,6 +7,7 @@ use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
 
 use guest_protocol::launcher::LauncherConfig;
+use guest_protocol::network::NetworkFeature;
 use jail::image::Devices;
 use jail::plan::{USER, Users};
 use jail::root::{self, Builder};
@@ -21,7 +22,7 @@ use rustix::process::{fchdir, pivot_root};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use super::roots::Roots;
-use super::workspace_mount;
+use super::{network, workspace_mount};
 
 /// An empty directory.
 pub(super) const EMPTY: &str = "/empty";
@@ -43,6 +44,10 @@ pub(super) struct HostAccess {
     pub devices: Option<Devices>,
     /// Our own mount namespace, to come back to.
     pub home: OwnedFd,
+    /// Our own network namespace, to come back to.
+    pub home_network: OwnedFd,
+    /// How sandboxes with a policy reach the network.
+    pub network: NetworkFeature,
     /// A mount namespace that contains only an empty directory. Preforks enter it, so that they
     /// copy as few mounts as possible.
     pub void: OwnedFd,
@@ -63,7 +68,9 @@ pub(super) fn step<T>(
 
 /// Leaves the host's namespaces.
 pub(super) fn enter(config: &LauncherConfig, users: Users) -> Result<HostAccess, Failed> {
-    step("make namespaces", namespaces::make(&[Namespace::Mount, Namespace::Network]))?;
+    step("make a mount namespace", namespaces::make(&[Namespace::Mount]))?;
+    let network = network::try_out(config);
+    step("make a network namespace", namespaces::make(&[Namespace::Network]))?;
     step("bring loopback up", loopback::bring_up())?;
     let private = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
     step("make mounts private", mount_change("/", private))?;
@@ -128,9 +135,10 @@ pub(super) fn enter(config: &LauncherConfig, users: Users) -> Result<HostAccess,
     // The old root lies on top of ours and goes away together with what is mounted there.
     step("detach the host", unmount("/", UnmountFlags::DETACH))?;
     step("go to /", rustix::process::chdir("/"))?;
-    let home = step("open own mount namespace", own_namespace())?;
+    let home = step("open own mount namespace", own_namespace("mnt"))?;
+    let home_network = step("open own network namespace", own_namespace("net"))?;
     let void = step("make the empty mount namespace", make_void(&home))?;
-    Ok(HostAccess { roots, users, workspaces, mounts, devices, home, void })
+    Ok(HostAccess { roots, users, workspaces, mounts, devices, home, home_network, network, void })
 }
 
 /// Programs write into workspaces as an ordinary user of the host and choose the permissions, so
@@ -171,14 +179,14 @@ fn bind_lent(lent: &[(String, OwnedFd)]) -> io::Result<OwnedFd> {
     Ok(openat(CWD, LENT, OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?)
 }
 
-fn own_namespace() -> io::Result<OwnedFd> {
+fn own_namespace(kind: &str) -> io::Result<OwnedFd> {
     let flags = OFlags::RDONLY | OFlags::CLOEXEC;
-    Ok(openat(CWD, "/proc/self/ns/mnt", flags, Mode::empty())?)
+    Ok(openat(CWD, format!("/proc/self/ns/{kind}"), flags, Mode::empty())?)
 }
 
 fn make_void(home: &OwnedFd) -> io::Result<OwnedFd> {
     namespaces::make(&[Namespace::Mount])?;
-    let void = own_namespace()?;
+    let void = own_namespace("mnt")?;
     let options = [("size", "4k"), ("nr_inodes", "1"), ("mode", "555")];
     let empty = root::memory(&options, MountAttrFlags::MOUNT_ATTR_RDONLY)?;
     root::mount_on(&empty, CWD, "/")?;

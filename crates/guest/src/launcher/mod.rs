@@ -7,6 +7,7 @@
 
 mod isolation;
 mod mounts;
+mod network;
 mod plan_input;
 mod prefork;
 mod prefork_pool;
@@ -21,13 +22,14 @@ mod workspace_mount;
 
 use std::collections::VecDeque;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::process::ExitCode;
 use std::time::Duration;
 
 use guest_protocol::launcher::{
-    FromLauncher, LaunchRefusal, RefusalCode, Root, Spec, ToLauncher, Workspace,
+    FromLauncher, InstanceBytes, LaunchRefusal, RefusalCode, Root, Spec, ToLauncher, Workspace,
 };
+use guest_protocol::network::NetworkRequest;
 use jail::packet;
 use rustix::event::epoll;
 use rustix::io::Errno;
@@ -65,9 +67,15 @@ struct Launcher {
     preforks: PreforkPool,
     sandboxes: Sandboxes,
     launches: VecDeque<PendingLaunch>,
-    answers: VecDeque<Vec<u8>>,
+    answers: VecDeque<PendingAnswer>,
     buffer: Vec<u8>,
     host_gone: bool,
+}
+
+/// An answer that the host has not read yet, with the descriptors that it carries.
+struct PendingAnswer {
+    bytes: Vec<u8>,
+    descriptors: Vec<OwnedFd>,
 }
 
 /// A launch that waits for a prefork.
@@ -184,6 +192,9 @@ impl Launcher {
                     None => self.answer(&FromLauncher::Done { ticket }),
                 }
             }
+            ToLauncher::Network { ticket, instance, request } => {
+                self.handle_network(ticket, &instance, request);
+            }
             ToLauncher::List { ticket } => {
                 let all = self.sandboxes.instances();
                 // As many as surely fit into one packet.
@@ -198,6 +209,26 @@ impl Launcher {
                     self.answer(&FromLauncher::Listed { ticket, instances, more });
                 }
             }
+        }
+    }
+
+    fn handle_network(&mut self, ticket: u64, instance: &InstanceBytes, request: NetworkRequest) {
+        let Some(pid) = self.sandboxes.pid_of(instance) else {
+            return self.refuse(ticket, RefusalCode::Unknown, "find sandbox", 0);
+        };
+        let (step, done) = network::handle(&self.shared.host_access, pid, request);
+        match done {
+            Ok(network::Done::Armed(sockets)) => {
+                self.answer_with(&FromLauncher::Armed { ticket }, sockets);
+            }
+            Ok(network::Done::Refused(addresses)) => {
+                self.answer(&FromLauncher::RefusedAddresses { ticket, addresses });
+            }
+            Ok(network::Done::Nothing) => self.answer(&FromLauncher::Done { ticket }),
+            Err(error) if error.kind() == io::ErrorKind::Unsupported => {
+                self.refuse(ticket, RefusalCode::Unsupported, step, 0);
+            }
+            Err(error) => self.refuse_error(ticket, step, &error),
         }
     }
 
@@ -387,19 +418,24 @@ impl Launcher {
     }
 
     fn answer(&mut self, message: &FromLauncher) {
+        self.answer_with(message, Vec::new());
+    }
+
+    fn answer_with(&mut self, message: &FromLauncher, descriptors: Vec<OwnedFd>) {
         if self.host_gone {
             return;
         }
         // Our own messages are well formed and small.
         if let Ok(bytes) = postcard::to_allocvec(message) {
-            self.answers.push_back(bytes);
+            self.answers.push_back(PendingAnswer { bytes, descriptors });
         }
         self.flush();
     }
 
     fn flush(&mut self) {
-        while let Some(bytes) = self.answers.front() {
-            match packet::send(&self.host, bytes, &[]) {
+        while let Some(PendingAnswer { bytes, descriptors }) = self.answers.front() {
+            let descriptors: Vec<_> = descriptors.iter().map(OwnedFd::as_fd).collect();
+            match packet::send(&self.host, bytes, &descriptors) {
                 Ok(()) => drop(self.answers.pop_front()),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
                 Err(_) => return self.shut_down(),

@@ -128,6 +128,7 @@ mod tests {
             run_directory: String::new(),
             limits: true,
             subordinate_users: true,
+            tables: true,
             user: None,
         }
     }

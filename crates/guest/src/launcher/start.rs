@@ -226,6 +226,7 @@ fn start(host: &OwnedFd) -> Result<Started, isolation::Failed> {
         pids_limit: groups.serves(Use::Pids) || (config.limits && processes_by_rlimit),
         freeze: groups.serves(Use::Freezer),
         disk_workspaces: host_access.workspaces.is_some(),
+        network: host_access.network,
         users: match users {
             Users::Ranges => launcher::Users::Ranges,
             Users::Subordinate => launcher::Users::Subordinate,

@@ -8,7 +8,7 @@ shift 2
 ip link set lo up
 mount -t tmpfs -o mode=755,size=16m root "$root"
 cd "$root"
-mkdir -p usr etc dev/shm dev/mqueue dev/pts proc workspace tmp run/shoal .shoal old
+mkdir -p usr etc dev/shm dev/mqueue dev/pts proc workspace tmp run/shoal run/secrets .shoal old
 for name in bin sbin lib lib64; do
     if [ -L "/$name" ]; then ln -s "$(readlink "/$name")" "$name"; fi
 done
@@ -27,6 +27,7 @@ mount -t tmpfs -o nosuid,nodev,mode=755,uid=1000,gid=1000,size=600m workspace wo
 mount -t tmpfs -o nosuid,nodev,mode=1777,size=64m tmp tmp
 mount -t tmpfs -o nosuid,nodev,mode=1777,size=64m shm dev/shm
 mount -t tmpfs -o nosuid,nodev,noexec,mode=755,uid=1000,gid=1000,size=64k scale run/shoal
+mount -t tmpfs -o nosuid,nodev,noexec,mode=700,uid=1000,gid=1000,size=8m secrets run/secrets
 mount -o remount,bind,ro "$root"
 pivot_root . old
 cd /

@@ -95,13 +95,14 @@ fn places() -> Vec<WritableMountSpec> {
         bytes,
         mode,
         uid,
-        no_programs: path == "/run/shoal",
+        no_programs: matches!(path, "/run/shoal" | "/run/secrets"),
     };
     vec![
         place("/workspace", 600 * MIB, 0o755, 1000),
         place("/tmp", 64 * MIB, 0o1777, 0),
         place("/dev/shm", 64 * MIB, 0o1777, 0),
         place("/run/shoal", 64 * 1024, 0o755, 1000),
+        place("/run/secrets", 8 << 20, 0o700, 1000),
     ]
 }
 

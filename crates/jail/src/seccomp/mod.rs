@@ -16,6 +16,7 @@
 pub mod allowed;
 pub mod arguments;
 pub mod compile;
+pub mod egress;
 pub mod host_directories;
 pub mod refused;
 pub mod same_user;
@@ -142,6 +143,11 @@ impl Policy {
     /// The policy of sandboxes that have a directory of the host.
     pub fn lending() -> Self {
         Self::of(&[allowed::GROUPS, arguments::GROUPS, refused::GROUPS, host_directories::GROUPS])
+    }
+
+    /// The policy of the process of the way out.
+    pub fn egress() -> Self {
+        Self::of(&[egress::GROUPS])
     }
 
     /// The additional policy of programs that run as the same user as the guest.

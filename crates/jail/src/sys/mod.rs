@@ -23,3 +23,4 @@ pub mod project;
 pub mod reap;
 pub mod signals;
 pub mod spawn;
+pub mod transparent;

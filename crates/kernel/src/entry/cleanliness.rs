@@ -37,6 +37,12 @@ impl Cleanliness {
         self.bound = with_settings;
     }
 
+    /// Its user changed what is bound to it.
+    pub(crate) const fn rebound(&mut self, with_settings: bool) {
+        self.touched = true;
+        self.bound |= with_settings;
+    }
+
     /// A caller waits to run something in it.
     pub(crate) const fn wanted(&mut self) {
         self.used = true;

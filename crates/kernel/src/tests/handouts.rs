@@ -8,7 +8,7 @@ use model::lifecycle::ActiveCause;
 use model::record::Owner;
 use model::{
     ClaimSettings, EndCause, ErrorCode, InstanceId, LeaseId, LifecycleEvent, NetworkPolicy,
-    RequestId,
+    RequestId, SecretName, SecretUse,
 };
 
 use super::rig::{
@@ -147,6 +147,11 @@ fn being_handed_out_proves_nothing_and_a_claim_does() {
     at_once(&mut rig);
 }
 
+fn secret_use() -> SecretUse {
+    let secret = SecretName::new("s").unwrap();
+    SecretUse { secret, env: Some("S".to_owned()), file: None, boundary: None }
+}
+
 #[test]
 fn settings_of_any_kind_are_bound_and_nothing_is_not() {
     let one = || BTreeMap::from([("a".to_owned(), "b".to_owned())]);
@@ -155,8 +160,8 @@ fn settings_of_any_kind_are_bound_and_nothing_is_not() {
         (base(), false),
         (ClaimSettings { env: one(), ..base() }, true),
         (ClaimSettings { labels: one(), ..base() }, true),
-        (ClaimSettings { secrets: vec!["s".to_owned()], ..base() }, true),
-        (ClaimSettings { network: NetworkPolicy::Allow(Vec::new()), ..base() }, true),
+        (ClaimSettings { secrets: vec![secret_use()], ..base() }, true),
+        (ClaimSettings { network: Some(NetworkPolicy::None), ..base() }, true),
     ] {
         let mut rig = Rig::with_pool(template(1, 0), NATIVE);
         let settings = Arc::new(settings);

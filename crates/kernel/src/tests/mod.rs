@@ -23,6 +23,7 @@ mod handouts;
 mod harness_access;
 mod instance_end;
 mod keep_alive;
+mod network;
 mod open_uses;
 mod pool_closing;
 mod pool_health;

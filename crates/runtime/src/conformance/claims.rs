@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use model::{ClaimSettings, NetworkPolicy, WorkspaceId};
+use model::{ClaimSettings, NetworkPolicy, SecretName, SecretUse, WorkspaceId};
 
 use super::stage::{new_instance, run, said, shell};
 use super::{CaseResult, Stage, code_of};
@@ -41,10 +41,11 @@ pub(super) async fn environments_are_bound_at_launch(stage: &Stage) -> CaseResul
 
 pub(super) async fn unresolved_secrets_are_refused(stage: &Stage) -> CaseResult {
     let sandbox = stage.launch().await;
-    let secrets = ClaimSettings { secrets: vec!["DB".to_owned()], ..ClaimSettings::default() };
+    let secret = SecretName::new("DB").expect("it is a name");
+    let used = SecretUse { secret, env: Some("DB".to_owned()), file: None, boundary: None };
+    let secrets = ClaimSettings { secrets: vec![used], ..ClaimSettings::default() };
     assert_eq!(code_of(sandbox.claim(&secrets, None).await), RuntimeErrorCode::Unsupported);
-    let network = NetworkPolicy::Allow(vec!["example.com:443".to_owned()]);
-    let network = ClaimSettings { network, ..ClaimSettings::default() };
+    let network = ClaimSettings { network: Some(NetworkPolicy::Open), ..ClaimSettings::default() };
     assert_eq!(code_of(sandbox.claim(&network, None).await), RuntimeErrorCode::Unsupported);
     sandbox.inside().ping().await.expect("it is as it was");
     Ok(())

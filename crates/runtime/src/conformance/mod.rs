@@ -10,6 +10,7 @@ mod files;
 mod inspection;
 mod lifecycle;
 mod links;
+mod networks;
 mod ports;
 mod programs;
 mod scale;
@@ -108,6 +109,7 @@ cases! {
         sockets_are_reached_by_path;
     inspection: files_are_found_in_order search_finds_texts file_changes_are_reported
         sockets_of_programs_are_listed dropped_inspections_leave_nothing;
+    networks: networks_are_armed_changed_and_disarmed networks_of_dead_sandboxes_are_refused;
     scale: scale_file_is_counted_and_reported;
     channels: channels_go_both_ways channels_end_with_their_program
         channels_and_input_exclude_each_other;
@@ -179,6 +181,7 @@ macro_rules! conformance_tests {
             sockets_are_reached_by_path
             files_are_found_in_order search_finds_texts file_changes_are_reported
             sockets_of_programs_are_listed dropped_inspections_leave_nothing
+            networks_are_armed_changed_and_disarmed networks_of_dead_sandboxes_are_refused
             scale_file_is_counted_and_reported
             channels_go_both_ways channels_end_with_their_program
             channels_and_input_exclude_each_other

@@ -21,7 +21,7 @@ use super::maker::{ContainerExit, MadeContainer, Maker};
 use crate::conformance::cut;
 use crate::contract::Runtime as _;
 use crate::error::{RuntimeError, RuntimeErrorCode};
-use crate::spec::{Capabilities, LaunchSpec, Reaped};
+use crate::spec::{Capabilities, LaunchSpec, NetworkAbility, Reaped};
 
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -59,7 +59,12 @@ impl Toy {
 #[async_trait]
 impl Maker for Toy {
     fn capabilities(&self) -> Capabilities {
-        Capabilities { disk_workspaces: false, aliases: false, ..Capabilities::ALL }
+        Capabilities {
+            disk_workspaces: false,
+            aliases: false,
+            network: NetworkAbility::None,
+            ..Capabilities::ALL
+        }
     }
 
     fn check(&self, _: &LaunchSpec) -> Result<(), RuntimeError> {

@@ -1,7 +1,7 @@
 //! Where programs in a container can write: each mount is a tmpfs of its own, so that a wipe can
 //! replace it whole. Everything else is read-only. Makers and the keeper share this one list.
 
-use jail::plan::{USER, WORKSPACE};
+use jail::plan::{SECRETS, USER, WORKSPACE};
 
 use crate::spec::LaunchSpec;
 
@@ -12,6 +12,8 @@ const MIB: u64 = 1 << 20;
 /// The directory of the scale file.
 const SCALE: &str = "/run/shoal";
 const SCALE_BYTES: u64 = 64 * 1024;
+/// Values of secrets, and the certificates that clients trust.
+const SECRETS_BYTES: u64 = 8 * MIB;
 
 /// One mount.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,7 +40,7 @@ pub(crate) fn writable_mounts(spec: &LaunchSpec) -> Vec<WritableMount> {
         bytes,
         mode,
         uid,
-        no_programs: path == SCALE,
+        no_programs: path == SCALE || path == SECRETS,
     };
     vec![
         place(WORKSPACE, workspace_bytes, 0o755, USER),
@@ -47,5 +49,6 @@ pub(crate) fn writable_mounts(spec: &LaunchSpec) -> Vec<WritableMount> {
         // No programs: to start one, the guest would open its file, and the guest keeps the scale
         // file, so it would wait for itself.
         place(SCALE, SCALE_BYTES, 0o755, USER),
+        place(SECRETS, SECRETS_BYTES, 0o700, USER),
     ]
 }

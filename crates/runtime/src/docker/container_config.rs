@@ -391,6 +391,10 @@ mod tests {
             [
                 ("/dev/shm", format!("rw,exec,{memory}").as_str()),
                 (
+                    "/run/secrets",
+                    "rw,noexec,nosuid,nodev,size=8388608,nr_inodes=2048,mode=700,uid=1000,gid=1000"
+                ),
+                (
                     "/run/shoal",
                     "rw,noexec,nosuid,nodev,size=65536,nr_inodes=1024,mode=755,uid=1000,gid=1000"
                 ),

@@ -26,7 +26,7 @@ use super::instances::{Instance, Instances};
 use super::names::Names;
 use crate::container::{ContainerExit, MadeContainer, Maker, writable_mounts};
 use crate::error::{RuntimeError, RuntimeErrorCode};
-use crate::spec::{Capabilities, LaunchSpec, Reaped, Root, Users};
+use crate::spec::{Capabilities, LaunchSpec, NetworkAbility, Reaped, Root, Users};
 
 const STEP: &str = "launch";
 
@@ -256,6 +256,7 @@ impl Maker for DockerMaker {
             terminals: true,
             scale_file: true,
             users: Users::Alone,
+            network: NetworkAbility::None,
         }
     }
 

@@ -2,12 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::io::Cursor;
+use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use guest_protocol::message::{Command, Entry, ExitStatus, Port};
-use model::{ClaimSettings, InstanceId, WorkspaceId};
+use model::{ClaimSettings, InstanceId, NetworkPolicy, WorkspaceId};
 use tokio::io::DuplexStream;
 
 use super::faults::Operation;
@@ -18,7 +19,7 @@ use super::program::{Out, PROGRAMS, Program};
 use super::sandbox::{Address, FakeSandbox, NewFile, PIPE_BYTES};
 use super::scale::SCALE_FILE;
 use super::script::{self, Step};
-use crate::contract::{Inside, Sandbox};
+use crate::contract::{Inside, NetworkSockets, Sandbox};
 use crate::deaths::Died;
 use crate::error::{RuntimeError, RuntimeErrorCode};
 use crate::exec::{ExecSpec, Process, ProcessControl, Sink, Stdin};
@@ -158,6 +159,22 @@ impl Sandbox for Handle {
 
     async fn prove(&self) -> Result<(), RuntimeError> {
         self.prove_clean().await
+    }
+
+    async fn arm_network(&self, policy: &NetworkPolicy) -> Result<NetworkSockets, RuntimeError> {
+        self.arm(policy).await
+    }
+
+    async fn change_network(&self, policy: &NetworkPolicy) -> Result<(), RuntimeError> {
+        self.change(policy).await
+    }
+
+    async fn refused_addresses(&self) -> Result<Vec<(Ipv4Addr, u16)>, RuntimeError> {
+        self.refused().await
+    }
+
+    async fn disarm_network(&self) -> Result<(), RuntimeError> {
+        self.disarm().await
     }
 
     fn container_id(&self) -> Option<String> {

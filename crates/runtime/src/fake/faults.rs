@@ -35,6 +35,8 @@ pub enum Operation {
     Wipe,
     /// Proving that nothing of a use is left.
     Prove,
+    /// Arming, changing, reading or disarming a network.
+    Network,
     /// Removing a sandbox.
     Kill,
     /// Listing instances.
@@ -58,6 +60,7 @@ impl Operation {
             Self::Thaw => "thaw",
             Self::Sync => "sync",
             Self::Wipe => "wipe",
+            Self::Network => "use the network",
             Self::Prove => "prove",
             Self::Kill => "kill",
             Self::List => "list",

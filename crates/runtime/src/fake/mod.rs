@@ -6,6 +6,7 @@ mod calls;
 mod faults;
 mod handle;
 mod inspection;
+mod network;
 mod paths;
 mod process;
 mod program;
@@ -30,6 +31,7 @@ use tokio::time::timeout;
 use self::faults::Faults;
 pub use self::faults::{Fault, Operation};
 use self::handle::Handle;
+pub use self::network::FakeNetwork;
 use self::sandbox::FakeSandbox;
 pub use self::test_programs::{FakeProgram, FakeProgramContext, Listener};
 use self::tree::Tree;
@@ -37,7 +39,7 @@ use crate::contract::{Runtime, Sandbox};
 use crate::deaths::{DeathBoard, Deaths, Died};
 use crate::error::{RuntimeError, RuntimeErrorCode};
 use crate::scale::{ScaleBoard, ScaleNotes};
-use crate::spec::{Capabilities, LaunchSpec, Reaped, WorkspaceSource};
+use crate::spec::{Capabilities, LaunchSpec, NetworkAbility, Reaped, WorkspaceSource};
 
 /// What a fake runtime is.
 #[derive(Debug, Clone, Copy)]
@@ -89,6 +91,8 @@ pub(crate) struct World {
     scale: ScaleBoard,
     /// Used sandboxes are wiped, not recreated.
     wipes: bool,
+    /// How sandboxes reach the network, if they are armed.
+    network: NetworkAbility,
     tasks: Arc<AtomicUsize>,
     streams: Arc<AtomicUsize>,
 }
@@ -151,6 +155,7 @@ impl FakeRuntime {
             deaths: DeathBoard::default(),
             scale: ScaleBoard::default(),
             wipes: settings.recycle == Recycle::Wipe,
+            network: settings.capabilities.network,
             tasks: Arc::default(),
             streams: Arc::default(),
         };

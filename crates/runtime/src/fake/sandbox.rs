@@ -9,13 +9,14 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use guest_protocol::message::{Entry, ExitStatus};
-use model::{ClaimSettings, NetworkPolicy, WorkspaceId};
+use model::{ClaimSettings, WorkspaceId};
 use tokio::io::{AsyncRead, AsyncWrite, DuplexStream, ReadBuf};
 use tokio::sync::{mpsc, watch};
 use tokio::time::timeout;
 
 use super::World;
 use super::faults::{Fault, Operation};
+use super::network::FakeNetwork;
 use super::paths::{Last, resolve};
 use super::process::{Counted, FakeProcess};
 use super::scale::{SCALE_FILE, Scale};
@@ -72,6 +73,8 @@ pub(crate) struct State {
     pub generation: u64,
     /// Whether its last wipe, if any, was complete.
     pub wipe_complete: bool,
+    /// What it was armed with.
+    pub network: Option<FakeNetwork>,
 }
 
 impl FakeSandbox {
@@ -92,6 +95,7 @@ impl FakeSandbox {
             scale: Scale::default(),
             generation: 0,
             wipe_complete: true,
+            network: None,
         };
         let phase = watch::Sender::new(Phase::default());
         Self { spec, world, phase, state: Mutex::new(state) }
@@ -343,14 +347,7 @@ pub(crate) fn empty_workspace(spec: &LaunchSpec) -> Arc<Mutex<Tree>> {
 
 /// Refuses settings that would silently not be applied.
 pub(crate) fn check_settings(settings: &ClaimSettings) -> Result<(), RuntimeError> {
-    let refuse = |cause| Err(RuntimeError::new(RuntimeErrorCode::Unsupported, "claim", cause));
-    if !settings.secrets.is_empty() {
-        return refuse("secrets must be resolved to values before a claim");
-    }
-    match settings.network {
-        NetworkPolicy::None => Ok(()),
-        NetworkPolicy::Allow(_) => refuse("sandboxes have no network access"),
-    }
+    crate::claim::environment(settings).map(drop)
 }
 
 /// Where a program listens, for as long as this exists.

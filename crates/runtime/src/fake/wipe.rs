@@ -50,6 +50,9 @@ impl FakeSandbox {
         let step = Operation::Prove.step();
         let unclean = |cause| Err(RuntimeError::new(RuntimeErrorCode::Protocol, step, cause));
         let state = self.state();
+        if state.network.is_some() {
+            return unclean("the network of a policy is still there");
+        }
         if !state.wipe_complete {
             return unclean("the last wipe of the sandbox was not finished");
         }

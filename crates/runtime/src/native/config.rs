@@ -46,6 +46,9 @@ pub struct NativeConfig {
     pub user: Option<u32>,
     /// Whether a server that is not root uses its subordinate users (/etc/subuid).
     pub subordinate_users: bool,
+    /// Whether the kernel's tables are used, if it has them. Off only to test what sandboxes do
+    /// without.
+    pub network_tables: bool,
     /// Settings of the connections to guests.
     pub link: LinkSettings,
     /// Whether a launcher that died is replaced, under a new run name. Its sandboxes are lost in
@@ -72,6 +75,7 @@ impl NativeConfig {
             limits: true,
             user: None,
             subordinate_users: true,
+            network_tables: true,
             link: LinkSettings::default(),
             restart: false,
         }
@@ -98,6 +102,7 @@ impl NativeConfig {
             limits: self.limits,
             user: self.user,
             subordinate_users: self.subordinate_users,
+            tables: self.network_tables,
         }
     }
 }

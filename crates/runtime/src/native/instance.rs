@@ -52,6 +52,11 @@ impl Instance {
         }
     }
 
+    /// Its label.
+    pub(super) fn id(&self) -> InstanceId {
+        self.id
+    }
+
     /// The launcher has started its process.
     pub(super) fn launched(&self, launched: Launched) {
         let Launched { pid, cgroup: CgroupPaths { freezer, memory, out_of_memory_kills } } =

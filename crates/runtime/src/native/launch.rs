@@ -12,6 +12,7 @@ use tokio::time::timeout;
 use super::instance::Instance;
 use super::launcher_run::{LauncherRun, RegistryEntry};
 use super::mounts;
+use super::network::Network;
 use super::sandbox::NativeSandbox;
 use crate::claim::environment;
 use crate::error::{RuntimeError, RuntimeErrorCode};
@@ -66,7 +67,14 @@ pub(super) async fn launch(
         }
     }
     let (launcher, run_removal) = (Arc::clone(&run.launcher), Arc::clone(&run.run_removal));
-    launching.hand_out(Arc::new(NativeSandbox { spec, instance, link, launcher, run_removal }))
+    launching.hand_out(Arc::new(NativeSandbox {
+        spec,
+        instance,
+        link,
+        launcher,
+        run_removal,
+        network: Network::default(),
+    }))
 }
 
 fn for_launcher(run: &LauncherRun, spec: &LaunchSpec) -> Result<Spec, RuntimeError> {

@@ -13,9 +13,12 @@ use guest_protocol::launcher::{
     CgroupPaths, FromLauncher, InstanceBytes, LauncherFeatures, Spec, ToLauncher,
 };
 use guest_protocol::message::ExitStatus;
+use guest_protocol::network::{NetworkRequest, RefusedAddress};
 use model::{InstanceId, WorkspaceId};
 use tokio::sync::oneshot;
 use tokio::time::timeout;
+
+use jail::packet::Packet;
 
 use crate::deaths::Died;
 use crate::error::{RuntimeError, RuntimeErrorCode};
@@ -33,6 +36,16 @@ enum Answer {
     Launched(Launched),
     Done,
     Listed(Vec<InstanceId>),
+    Network(NetworkAnswer),
+}
+
+/// What came of a request about a network.
+#[derive(Debug)]
+pub(super) enum NetworkAnswer {
+    Done,
+    /// With the socket for connections and perhaps that for names.
+    Armed(Vec<OwnedFd>),
+    Refused(Vec<RefusedAddress>),
 }
 
 /// The launcher started the process of a sandbox.
@@ -145,7 +158,9 @@ impl LauncherClient {
         let reply = self.ask("launch", request, Some(connection))?;
         match self.answer("launch", reply).await? {
             Answer::Launched(launched) => Ok(launched),
-            Answer::Done | Answer::Listed(_) => Err(unexpected_answer("launch")),
+            Answer::Done | Answer::Listed(_) | Answer::Network(_) => {
+                Err(unexpected_answer("launch"))
+            }
         }
     }
 
@@ -158,6 +173,24 @@ impl LauncherClient {
         let (instance, workspace) = (bytes_of(instance), workspace.as_u128().to_be_bytes());
         let request = |ticket| ToLauncher::Attach { ticket, instance, workspace };
         self.done("attach a workspace", request).await
+    }
+
+    /// Does something with the network of a sandbox.
+    pub(super) async fn network(
+        &self,
+        step: &'static str,
+        instance: InstanceId,
+        request: NetworkRequest,
+    ) -> Result<NetworkAnswer, RuntimeError> {
+        let instance = bytes_of(instance);
+        let request = |ticket| ToLauncher::Network { ticket, instance, request };
+        let reply = self.ask(step, request, None)?;
+        let answer = timeout(PATIENCE, self.answer(step, reply)).await;
+        match answer.map_err(|_| RuntimeError::deadline(step))?? {
+            Answer::Network(answer) => Ok(answer),
+            Answer::Done => Ok(NetworkAnswer::Done),
+            Answer::Launched(_) | Answer::Listed(_) => Err(unexpected_answer(step)),
+        }
     }
 
     /// Removes a sandbox; done when nothing of it is left.
@@ -181,7 +214,9 @@ impl LauncherClient {
         let answer = timeout(PATIENCE, self.answer("list", reply)).await;
         match answer.map_err(|_| RuntimeError::deadline("list"))?? {
             Answer::Listed(instances) => Ok(instances),
-            Answer::Done | Answer::Launched(_) => Err(unexpected_answer("list")),
+            Answer::Done | Answer::Launched(_) | Answer::Network(_) => {
+                Err(unexpected_answer("list"))
+            }
         }
     }
 
@@ -194,7 +229,9 @@ impl LauncherClient {
         let answer = timeout(PATIENCE, self.answer(step, reply)).await;
         match answer.map_err(|_| RuntimeError::deadline(step))?? {
             Answer::Done => Ok(()),
-            Answer::Launched(_) | Answer::Listed(_) => Err(unexpected_answer(step)),
+            Answer::Launched(_) | Answer::Listed(_) | Answer::Network(_) => {
+                Err(unexpected_answer(step))
+            }
         }
     }
 
@@ -293,11 +330,11 @@ impl State {
     ) -> Poll<()> {
         for _ in 0..PACKETS_PER_TURN {
             let Some(socket) = &self.socket else { return Poll::Ready(()) };
-            match socket.poll_read(cx, buffer) {
+            match socket.poll_packet(cx, buffer) {
                 Poll::Pending => return self.poll_write(cx),
-                Poll::Ready(Ok(0) | Err(_)) => return Poll::Ready(()),
-                Poll::Ready(Ok(length)) => match postcard::from_bytes(&buffer[..length]) {
-                    Ok(message) => events.extend(self.on_message(message)),
+                Poll::Ready(Ok(Packet { bytes: 0, .. }) | Err(_)) => return Poll::Ready(()),
+                Poll::Ready(Ok(packet)) => match postcard::from_bytes(&buffer[..packet.bytes]) {
+                    Ok(message) => events.extend(self.on_message(message, packet.descriptors)),
                     Err(_) => return Poll::Ready(()),
                 },
             }
@@ -319,7 +356,11 @@ impl State {
         Poll::Pending
     }
 
-    fn on_message(&mut self, message: FromLauncher) -> Option<LauncherEvent> {
+    fn on_message(
+        &mut self,
+        message: FromLauncher,
+        descriptors: Vec<OwnedFd>,
+    ) -> Option<LauncherEvent> {
         match message {
             FromLauncher::Up { features } => Some(LauncherEvent::Up(features)),
             FromLauncher::Died { instance, status, out_of_memory } => {
@@ -328,6 +369,12 @@ impl State {
             FromLauncher::Launched { ticket, pid, cgroup } => {
                 let launched = Launched { pid, cgroup };
                 self.answered(ticket, Ok(Answer::Launched(launched)))
+            }
+            FromLauncher::Armed { ticket } => {
+                self.answered(ticket, Ok(Answer::Network(NetworkAnswer::Armed(descriptors))))
+            }
+            FromLauncher::RefusedAddresses { ticket, addresses } => {
+                self.answered(ticket, Ok(Answer::Network(NetworkAnswer::Refused(addresses))))
             }
             FromLauncher::Done { ticket } => self.answered(ticket, Ok(Answer::Done)),
             FromLauncher::Refused { ticket: 0, refusal } => {

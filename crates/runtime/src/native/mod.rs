@@ -10,6 +10,7 @@ mod launcher_process;
 mod launcher_restart;
 mod launcher_run;
 mod mounts;
+mod network;
 mod run_removal;
 mod sandbox;
 #[cfg(test)]
@@ -20,6 +21,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use guest_protocol::launcher::{self as launcher_protocol, MAX_PACKET_BYTES};
+use guest_protocol::network::NetworkFeature;
 use model::InstanceId;
 use model::template::{Recycle, RuntimeTraits};
 use tokio::time::timeout;
@@ -33,7 +35,7 @@ use crate::contract::{Runtime, Sandbox};
 use crate::deaths::Deaths;
 use crate::error::{RuntimeError, RuntimeErrorCode};
 use crate::scale::ScaleNotes;
-use crate::spec::{Capabilities, LaunchSpec, Reaped, Users};
+use crate::spec::{Capabilities, LaunchSpec, NetworkAbility, Reaped, Users};
 
 /// How long a shutdown may take.
 const END_PATIENCE: Duration = Duration::from_mins(1);
@@ -105,6 +107,11 @@ impl Runtime for Native {
                 launcher_protocol::Users::Ranges => Users::Ranges,
                 launcher_protocol::Users::Subordinate => Users::Subordinate,
                 launcher_protocol::Users::Alone => Users::Alone,
+            },
+            network: match features.network {
+                NetworkFeature::Transparent => NetworkAbility::Transparent,
+                NetworkFeature::ProxyOnly => NetworkAbility::ProxyOnly,
+                NetworkFeature::None => NetworkAbility::None,
             },
         }
     }

@@ -2,19 +2,21 @@
 //! and this server freezes it directly.
 
 use std::io;
+use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use jail::plan::WORKSPACE;
-use model::{ClaimSettings, InstanceId, WorkspaceId};
+use model::{ClaimSettings, InstanceId, NetworkPolicy, WorkspaceId};
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat, openat2, syncfs};
 
 use super::instance::Instance;
 use super::launcher_client::LauncherClient;
+use super::network::Network;
 use super::run_removal::{RunRemoval, is_launcher_gone};
 use crate::claim::environment;
-use crate::contract::{Inside, Sandbox};
+use crate::contract::{Inside, NetworkSockets, Sandbox};
 use crate::deaths::Died;
 use crate::error::{RuntimeError, RuntimeErrorCode};
 use crate::guest_link::GuestLink;
@@ -27,6 +29,7 @@ pub(super) struct NativeSandbox {
     pub link: GuestLink,
     pub launcher: Arc<LauncherClient>,
     pub run_removal: Arc<RunRemoval>,
+    pub network: Network,
 }
 
 #[async_trait]
@@ -116,6 +119,22 @@ impl Sandbox for NativeSandbox {
         flushed
             .map_err(|error| RuntimeError::new(RuntimeErrorCode::System, STEP, error.to_string()))?
             .map_err(|error| RuntimeError::system(STEP, &error))
+    }
+
+    async fn arm_network(&self, policy: &NetworkPolicy) -> Result<NetworkSockets, RuntimeError> {
+        self.network.arm(&self.launcher, &self.instance, policy).await
+    }
+
+    async fn change_network(&self, policy: &NetworkPolicy) -> Result<(), RuntimeError> {
+        self.network.change(&self.launcher, &self.instance, policy).await
+    }
+
+    async fn refused_addresses(&self) -> Result<Vec<(Ipv4Addr, u16)>, RuntimeError> {
+        self.network.refused(&self.launcher, &self.instance).await
+    }
+
+    async fn disarm_network(&self) -> Result<(), RuntimeError> {
+        self.network.disarm(&self.launcher, &self.instance).await
     }
 
     async fn kill(&self) -> Result<(), RuntimeError> {

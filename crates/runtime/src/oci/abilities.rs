@@ -12,7 +12,7 @@ use tokio::time::timeout;
 
 use super::{OciConfig, Program};
 use crate::error::{RuntimeError, RuntimeErrorCode};
-use crate::spec::{Capabilities, Users};
+use crate::spec::{Capabilities, NetworkAbility, Users};
 
 const STEP: &str = "find the OCI runtime";
 /// How long it may take to say its version.
@@ -77,6 +77,7 @@ fn judge(program: Program, groups: &CgroupLayout) -> Result<Capabilities, &'stat
         // file.
         scale_file: program.shares_our_kernel(),
         users: Users::Alone,
+        network: NetworkAbility::None,
     })
 }
 

@@ -3,6 +3,7 @@
 //! where to correct it.
 
 mod ash_variables;
+mod egress_settings;
 mod file;
 mod flags;
 mod host_context;

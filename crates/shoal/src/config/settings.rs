@@ -11,6 +11,7 @@ use runtime::docker::{Endpoint, LinkMode, PathMap};
 use runtime::oci::Program;
 use serde::{Deserialize, Serialize};
 
+use super::egress_settings::EgressSettings;
 use super::host_context::HostContext;
 use crate::failure::Failure;
 
@@ -25,7 +26,9 @@ pub(crate) struct Config {
     pub(crate) docker: DockerSettings,
     pub(crate) oci: OciSettings,
     pub(crate) mounts: MountSettings,
+    pub(crate) egress: EgressSettings,
     pub(crate) store: StoreSettings,
+    pub(crate) secrets: SecretSettings,
     pub(crate) limits: RoleLimits,
     pub(crate) ash: Ash,
     pub(crate) blaxel: Blaxel,
@@ -181,6 +184,15 @@ pub(crate) struct MountSettings {
     pub(crate) roots: Vec<PathBuf>,
     /// Directories of the Docker engine's machine, for templates that name paths there.
     pub(crate) docker_roots: Vec<PathBuf>,
+}
+
+/// Where the values of secrets come from besides the store.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct SecretSettings {
+    /// A claim gets the variable of the server with the name of a secret that is not stored. Every
+    /// key that may use sandboxes can then read every such variable, except `SHOAL_*` and `ASH_*`.
+    pub(crate) from_environment: bool,
 }
 
 /// What the store keeps, and for how long.
@@ -383,6 +395,9 @@ impl Config {
         config.ash.listen = Some(config.server.listen);
         config.ash.bridge_entry = Some(String::new());
         config.blaxel.listen = Some(config.server.listen);
+        config.egress.resolver = Some(config.server.listen);
+        config.egress.upstream_ca = Some(PathBuf::new());
+        config.egress.upstream_proxy = Some(config.server.listen);
         config.node.prune_after_ms = Some(1);
         config.docker.host = Some(String::new());
         let every = KeyLimits {
@@ -407,6 +422,7 @@ impl Config {
         self.oci.validate()?;
         self.validate_limits()?;
         self.validate_dialects()?;
+        self.validate_egress()?;
         self.validate_origins_and_hosts()?;
         self.node
             .validate()
@@ -488,6 +504,13 @@ impl Config {
             return Err(InvalidValue::new("blaxel.keyless", problem));
         }
         Ok(())
+    }
+
+    fn validate_egress(&self) -> Result<(), InvalidValue> {
+        match self.egress.invalid() {
+            Some((key, problem)) => Err(InvalidValue::new(key, problem)),
+            None => Ok(()),
+        }
     }
 
     fn validate_origins_and_hosts(&self) -> Result<(), InvalidValue> {

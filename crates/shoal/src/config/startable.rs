@@ -25,6 +25,10 @@ impl Config {
             if let Some(problem) = self.why_no_runtime(template.runtime) {
                 return Err(refused("runtime", problem));
             }
+            if !template.network.is_none() && !self.egress.enabled {
+                let problem = "egress.enabled is false, so sandboxes have loopback only";
+                return Err(refused("network", problem.to_owned()));
+            }
             let checked = check_settings_of_template(template, &mounts, &self.native.directories);
             checked.map_err(|refusal| refused("", refusal.cause.into_owned()))?;
         }

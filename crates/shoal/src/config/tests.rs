@@ -300,8 +300,11 @@ fn config_check_refuses_what_a_start_would_refuse() {
             "1:1: templates.0: root: no directory \"no-such\" exists",
         ),
         (
-            template("network = { allow = [\"example.org\"] }"),
-            "1:1: templates.0: network: sandboxes have loopback only",
+            format!(
+                "{}[egress]\nenabled = false\n",
+                template("network = { allow = [\"example.org\"] }")
+            ),
+            "3:1: templates.0.network: egress.enabled is false, so sandboxes have loopback only",
         ),
         (
             format!("{}[docker]\nenabled = \"no\"\n", template("runtime = \"docker\"")),

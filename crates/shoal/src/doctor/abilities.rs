@@ -1,7 +1,7 @@
 //! What works for which user: one table for the documentation, for `shoal doctor`, and for the
 //! tests that try each row as such a user. A weaker or missing ability is in it, too.
 
-use runtime::{Capabilities, Users};
+use runtime::{Capabilities, NetworkAbility, Users};
 use serde::Serialize;
 
 /// How well something works.
@@ -81,7 +81,20 @@ fn limits(can: Capabilities) -> Vec<Ability> {
             "hard limit of a workspace on disk",
             "only a soft limit works: Shoal measures the workspace",
         ),
+        network(can.network),
     ]
+}
+
+fn network(ability: NetworkAbility) -> Ability {
+    const NAME: &str = "network by policy";
+    match ability {
+        NetworkAbility::Transparent => works(NAME, "without settings inside, by nf_tables"),
+        NetworkAbility::ProxyOnly => weaker(
+            NAME,
+            "the kernel has no nf_tables with tproxy: only programs that use the proxy inside reach anything",
+        ),
+        NetworkAbility::None => unsupported(NAME, "templates with a network are refused"),
+    }
 }
 
 fn walls(users: Users) -> Vec<Ability> {

@@ -7,6 +7,7 @@ mod banner;
 mod blaxel;
 pub(crate) mod data_dir;
 mod disk_workspace_probe;
+pub(crate) mod egress;
 mod first_key;
 mod logs;
 mod runtimes;
@@ -20,8 +21,8 @@ use std::time::Duration;
 
 use api::{Api, ConnectionLimits, Settings, WebSettings};
 use engine::{
-    Archives, Engine, EngineConfig, LostFound, Mounts, ProcessLogs, Reaped, Recovery, Roots, Seeds,
-    StartError, Started, Strays, Workspaces,
+    Archives, Engine, EngineConfig, LostFound, Mounts, ProcessLogs, ReadVariable, Reaped, Recovery,
+    Roots, Seeds, StartError, Started, Strays, Workspaces,
 };
 use model::Template;
 use model::template::RuntimeKind;
@@ -219,7 +220,9 @@ async fn start(
     };
     let archives = Archives::open(place.archives()).map_err(|error| unusable("archives", error))?;
     let seeds = Seeds::open(place.seeds()).map_err(|error| unusable("seeds", error))?;
+    let egress = egress::start(config)?;
     let engine = EngineConfig {
+        egress,
         workspaces: Some(Arc::new(workspaces)),
         archives: Some(archives),
         seeds: Some(seeds),
@@ -241,12 +244,18 @@ async fn start(
         roots: Roots { images: Some(images), directories: config.native.directories.clone() },
         mounts: parts.mounts.clone(),
         role_limits: config.limits.clone(),
+        environment: config.secrets.from_environment.then_some(variable as ReadVariable),
         ..EngineConfig::default()
     };
     let started =
         Engine::start(engine, store, runtimes).await.map_err(|error| not_started(&error))?;
     log_recovery(&started.recovery, &started.reaped);
     put_template_of_ash(started, config, !unenforced.is_empty()).await
+}
+
+/// A variable of this server, which a claim may name as a secret.
+fn variable(name: &str) -> Option<String> {
+    std::env::var(name).ok()
 }
 
 /// Puts the template of Ash, now or as soon as the store can be written.

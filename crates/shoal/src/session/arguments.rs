@@ -12,6 +12,7 @@ use wire::SessionFile;
 
 use super::deadline::{self, DeadlineArgs};
 use crate::failure::Failure;
+use crate::network_request::NetworkRequest;
 use crate::sandbox_request::{DEFAULT_TEMPLATE, environment, pair};
 use crate::server::Server;
 use crate::{duration, events, exec};
@@ -100,6 +101,8 @@ pub(super) struct CreateArgs {
     #[arg(long, value_name = "TIME", value_parser = duration::parse)]
     idle_timeout: Option<Duration>,
     #[command(flatten)]
+    network: NetworkRequest,
+    #[command(flatten)]
     deadline: deadline::CreateFlags,
     /// How long to wait for a place if the server is full, like 5s [default: as the server says]
     #[arg(long, value_name = "TIME", value_parser = duration::parse)]
@@ -134,6 +137,8 @@ impl CreateArgs {
             deadline: self.deadline.request()?,
             on_disconnect: self.abort_on_disconnect.then_some(OnDisconnect::Abort),
             wait_ms: self.wait.map(|time| time.as_millis() as u64),
+            network: self.network.network(),
+            secrets: self.network.secrets(),
             ..SessionRequest::of(template)
         })
     }

@@ -77,6 +77,18 @@ fn plans(page: &str) -> Vec<Plan> {
             ends_with: &[("exit 3'", 3)],
             says: &["1\n", "HELLO", "built", "tested", r#""exit_code": 3"#],
         })],
+        "secrets.md" => vec![
+            Plan::Runs(Run {
+                before: "gh() { echo token; }; echo key > id_ed25519",
+                except: &[(
+                    "shoal secret put GITHUB_TOKEN                    # asks for the value, without showing it",
+                    "a person at a terminal types the value",
+                )],
+                says: &["deploy-key", "GITHUB_TOKEN"],
+                ..Run::default()
+            }),
+            says(&[r#""scope":"key""#, r#"{"secrets":[{"name":"GITHUB_TOKEN""#]),
+        ],
         "serve.md" => vec![
             Plan::Not("the server of this test takes its place"),
             says(&["1\n"]),
@@ -269,6 +281,11 @@ fn examples_of_the_guide_without_root_work_as_they_are_written() {
 #[test]
 fn examples_of_the_guide_to_run_work_as_they_are_written() {
     try_page("run.md");
+}
+
+#[test]
+fn examples_of_the_guide_to_secrets_work_as_they_are_written() {
+    try_page("secrets.md");
 }
 
 #[test]

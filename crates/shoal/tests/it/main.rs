@@ -25,6 +25,7 @@ mod process_retention;
 mod processes;
 mod rootless;
 mod run;
+mod secrets;
 mod server;
 mod session_files;
 mod sessions;

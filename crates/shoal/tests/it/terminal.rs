@@ -16,7 +16,7 @@ use crate::shell::{able, eventually, finish, shoal};
 const QUIET: Duration = Duration::from_secs(30);
 
 /// A terminal: our end as a person has it, and the end that programs have.
-struct Terminal {
+pub(crate) struct Terminal {
     person: File,
     program: OwnedFd,
     shown: Receiver<Vec<u8>>,
@@ -24,7 +24,7 @@ struct Terminal {
 }
 
 impl Terminal {
-    fn new(rows: u16, columns: u16) -> Self {
+    pub(crate) fn new(rows: u16, columns: u16) -> Self {
         let master =
             openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).unwrap();
         grantpt(&master).unwrap();
@@ -53,11 +53,11 @@ impl Terminal {
         tcsetwinsize(&self.person, size).unwrap();
     }
 
-    fn end(&self) -> Stdio {
+    pub(crate) fn end(&self) -> Stdio {
         Stdio::from(self.program.try_clone().unwrap())
     }
 
-    fn keys(&mut self, keys: &str) {
+    pub(crate) fn keys(&mut self, keys: &str) {
         self.person.write_all(keys.as_bytes()).unwrap();
     }
 
@@ -71,6 +71,23 @@ impl Terminal {
         }
         let end = self.seen.find(text).unwrap() + text.len();
         self.seen.drain(..end);
+    }
+
+    /// Everything that is on the screen by now.
+    pub(crate) fn screen(&mut self) -> String {
+        const LAST: &str = "that is all";
+        let mut program = File::from(self.program.try_clone().unwrap());
+        program.write_all(LAST.as_bytes()).unwrap();
+        while !self.seen.contains(LAST) {
+            let more = self.shown.recv_timeout(QUIET).expect("the end of the screen");
+            self.seen.push_str(&String::from_utf8_lossy(&more));
+        }
+        self.seen.clone()
+    }
+
+    /// Whether a person sees what they type.
+    pub(crate) fn shows_keys(&self) -> bool {
+        tcgetattr(&self.program).unwrap().local_modes.contains(LocalModes::ECHO)
     }
 
     fn is_raw(&self) -> bool {

@@ -59,6 +59,28 @@ pub(crate) fn judge(
     })?;
     holds(Promise::Clean, same(instance.bound.as_ref(), claim.as_ref()), || {
         format!("{id:?} of {owner:?} is bound to {:?}", instance.bound)
+    })?;
+    reaches(world, owner, id)
+}
+
+/// What an instance may reach is what its owner asked for, and never more than its template allows.
+fn reaches(world: &World, owner: Owner, id: InstanceId) -> Judged {
+    let Some(view) = world.kernel.network_of(id) else { return Ok(()) };
+    let asked = match owner {
+        Owner::Unowned => return Ok(()),
+        Owner::Lease(lease) => {
+            let claim = world.ledger.leases.get(&lease).and_then(|lease| lease.claim.as_ref());
+            vec![claim.and_then(|claim| claim.network.clone())]
+        }
+        Owner::Session(session) => match world.ledger.sessions.get(&session) {
+            Some(session) => session.networks.clone(),
+            None => return Ok(()),
+        },
+    };
+    let template = &view.template.network;
+    let fits = asked.iter().any(|asked| template.within(asked.as_ref()) == view.policy);
+    holds(Promise::Clean, fits, || {
+        format!("{id:?} of {owner:?} may reach {:?}, and {asked:?} was asked for", view.policy)
     })
 }
 
@@ -97,11 +119,12 @@ fn claim_of(world: &World, owner: Owner) -> Option<Arc<ClaimSettings>> {
     }
 }
 
-/// Whether they bind the same. Labels may change while a session has a sandbox.
+/// Whether they bind the same. Labels may change while a session has a sandbox, and what it may reach
+/// is judged by itself.
 fn same(one: Option<&Arc<ClaimSettings>>, other: Option<&Arc<ClaimSettings>>) -> bool {
     let bound = |settings: Option<&Arc<ClaimSettings>>| {
         let settings = settings.map_or_else(ClaimSettings::default, |all| all.as_ref().clone());
-        ClaimSettings { labels: BTreeMap::new(), config: None, ..settings }
+        ClaimSettings { labels: BTreeMap::new(), config: None, network: None, ..settings }
     };
     bound(one) == bound(other)
 }

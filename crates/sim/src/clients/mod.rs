@@ -13,10 +13,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use kernel::Event;
-use model::{ClaimSettings, KeyId, LeaseId, RequestId, SessionId, TemplateName};
+use model::{ClaimSettings, KeyId, LeaseId, NetworkPolicy, RequestId, SessionId, TemplateName};
 
 use crate::checks::Judged;
-use crate::scenario::{Act, GREEDY_KEY};
+use crate::scenario::{Act, GREEDY_KEY, rule};
 use crate::world::World;
 
 impl World {
@@ -100,9 +100,14 @@ impl World {
             0 | 1 => None,
             2 => Some(Arc::new(ClaimSettings::default())),
             _ => {
-                let owner = format!("{:x}", self.ledger.fresh() as u64);
-                let env = BTreeMap::from([("OWNER".to_owned(), owner)]);
-                Some(Arc::new(ClaimSettings { env, ..ClaimSettings::default() }))
+                let drawn = self.ledger.fresh() as u64;
+                let env = BTreeMap::from([("OWNER".to_owned(), format!("{drawn:x}"))]);
+                let network = match drawn % 3 {
+                    0 => None,
+                    1 => Some(NetworkPolicy::None),
+                    _ => Some(NetworkPolicy::Allow(vec![rule("b.test:443")])),
+                };
+                Some(Arc::new(ClaimSettings { env, network, ..ClaimSettings::default() }))
             }
         }
     }

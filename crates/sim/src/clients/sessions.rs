@@ -3,15 +3,16 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use kernel::{DeadlineChange, Event, SessionSettings, WhenBusy};
+use kernel::{DeadlineChange, Event, SessionSettings, UseTarget, WhenBusy};
 use model::record::OnDisconnect;
 use model::{
-    ClaimSettings, Deadline, DeadlineAction, KeyId, RequestId, SessionId, TemplateName, TurnId,
-    Wall,
+    ClaimSettings, Deadline, DeadlineAction, KeyId, NetworkPolicy, RequestId, SessionId,
+    TemplateName, TurnId, Wall,
 };
 
 use crate::checks::Judged;
 use crate::ledger::{Ask, Expect, Session};
+use crate::scenario::rule;
 use crate::world::World;
 
 impl World {
@@ -76,6 +77,7 @@ impl World {
         on_disconnect: OnDisconnect,
         expect: Expect,
     ) {
+        let network = claim.as_ref().and_then(|claim| claim.network.clone());
         let session = Session {
             tenant,
             template,
@@ -87,6 +89,7 @@ impl World {
             abort_asked: false,
             stop_asked: false,
             end_asked: false,
+            networks: vec![network],
             deadlines: Vec::new(),
             busy_at: self.now.wall,
         };
@@ -172,7 +175,30 @@ impl World {
         {
             one.deadlines.push(deadline);
         }
-        self.notify(Event::SessionChanged { session, labels, config, deadline })
+        let words = labels.as_ref().map(BTreeMap::len);
+        self.notify(Event::SessionChanged { session, labels, config, deadline })?;
+        match words {
+            None => Ok(()),
+            Some(0) => {
+                self.change_network(session, Some(NetworkPolicy::Allow(vec![rule("a.test:443")])))
+            }
+            Some(_) => self.change_network(session, None),
+        }
+    }
+
+    /// Changes what its sandboxes may reach.
+    fn change_network(&mut self, session: SessionId, network: Option<NetworkPolicy>) -> Judged {
+        let target = UseTarget::Session(session);
+        let event = Event::NetworkChanged { target, network: network.clone() };
+        let answer = self.submit(event, None)?;
+        let Some(one) = self.ledger.sessions.get_mut(&session) else { return Ok(()) };
+        match answer {
+            // The server crashed: it may be stored, or not.
+            None => one.networks.push(network),
+            Some(Ok(_)) => one.networks = vec![network],
+            Some(Err(_)) => {}
+        }
+        Ok(())
     }
 
     pub(super) fn act_resume(&mut self) -> Judged {
@@ -217,6 +243,7 @@ impl World {
         let Some(from) = self.ledger.sessions.get(&parent) else { return Ok(()) };
         let (tenant, template, claim) = (from.tenant, from.template.clone(), from.claim.clone());
         let (on_disconnect, deadlines) = (from.on_disconnect, from.deadlines.clone());
+        let networks = from.networks.clone();
         let own = self.store.of_session.get(&parent).and_then(|all| all.first());
         let sandbox = own.and_then(|id| self.store.sandboxes.get(id));
         let shelved = self.store.sessions.get(&parent).and_then(|record| record.files);
@@ -228,6 +255,7 @@ impl World {
         self.add_session(session, tenant, template, claim, on_disconnect, expect);
         if let Some(fork) = self.ledger.sessions.get_mut(&session) {
             fork.deadlines = deadlines;
+            fork.networks = networks;
         }
         let event = Event::ForkRequested { request, parent, session };
         self.control(parent, Ask::Fork { parent, session, held }, event, request)

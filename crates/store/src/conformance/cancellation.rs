@@ -10,7 +10,7 @@ use super::{RETENTION, Subject, loaded, page, reopened};
 use crate::contract::{DocumentQuery, EventQuery, Loaded, Store};
 
 /// Polls a future so many times, then drops it.
-async fn cut<T>(polls: u32, future: impl Future<Output = T>) -> Option<T> {
+pub(super) async fn cut<T>(polls: u32, future: impl Future<Output = T>) -> Option<T> {
     let mut future = pin!(future);
     for _ in 0..polls {
         let polled = poll_fn(|context| Poll::Ready(future.as_mut().poll(context))).await;

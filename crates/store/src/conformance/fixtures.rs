@@ -17,8 +17,8 @@ use model::why::{Candidate, Ended, Eviction, Shortage, Tier};
 use model::{
     ClaimSettings, Deadline, DeadlineAction, Document, DocumentChange, EndCause, Generation,
     InstanceId, KeyId, KeyLimits, KeyRecord, LeaseId, LifecycleEvent, NetworkPolicy, ProcessId,
-    Role, SandboxId, SandboxState, SessionId, SessionStatus, StoredEvent, Template, TemplateName,
-    TerminatedReason, TurnId, Wall, WorkspaceId,
+    Role, SandboxId, SandboxState, SecretName, SecretUse, SessionId, SessionStatus, StoredEvent,
+    Template, TemplateName, TerminatedReason, TurnId, Wall, WorkspaceId,
 };
 
 use crate::contract::Batch;
@@ -92,12 +92,18 @@ pub fn sandbox(id: u8, n: u32) -> SandboxRecord {
     }
 }
 
+fn secret_use() -> Option<SecretUse> {
+    let secret = SecretName::new("S").ok()?;
+    Some(SecretUse { secret, env: Some("S".to_owned()), file: None, boundary: None })
+}
+
 /// A session in one of its states. The larger its number, the longer its record.
 pub fn session(id: u8, n: u32) -> SessionRecord {
     let claim = ClaimSettings {
         env: [("A".to_owned(), AWKWARD.repeat(n as usize % 400))].into(),
-        secrets: vec!["S".to_owned()],
-        network: NetworkPolicy::Allow(vec![format!("h{n}:443")]),
+        secrets: secret_use().into_iter().collect(),
+        secret_values: SecretName::new("S").map(|name| (name, n.to_string())).into_iter().collect(),
+        network: Some(NetworkPolicy::Allow(format!("h{n}.test:443").parse().into_iter().collect())),
         labels: [(AWKWARD.to_owned(), n.to_string())].into(),
         config: Some(Arc::from(r#"{"model":"m"}"#)),
         seed: Some(model::SeedId::from_bytes([7; 32])),

@@ -9,6 +9,7 @@ mod lifecycle;
 mod processes;
 mod random;
 mod records;
+mod secrets;
 mod tombstones;
 mod turns;
 mod usage;
@@ -91,6 +92,9 @@ cases! {
         processes_above_the_count_limit_are_deleted processes_above_the_byte_limit_are_deleted
         processes_that_are_too_old_are_deleted processes_may_be_committed_again;
     usage: usage_is_put_replaced_and_kept usage_survives_a_crash;
+    secrets: secrets_are_put_replaced_found_and_removed secrets_of_a_revoked_key_are_gone_with_it
+        secrets_survive_a_crash_at_any_step dropped_writes_of_secrets_are_whole_or_absent
+        closed_store_refuses_secrets;
     cancellation: dropped_commits_are_whole_or_absent dropped_commits_never_come_later;
     [often] random_batches_agree_with_the_model;
 }
@@ -156,6 +160,9 @@ macro_rules! conformance_tests {
             processes_above_the_count_limit_are_deleted processes_above_the_byte_limit_are_deleted
         processes_that_are_too_old_are_deleted processes_may_be_committed_again
             usage_is_put_replaced_and_kept usage_survives_a_crash
+            secrets_are_put_replaced_found_and_removed secrets_of_a_revoked_key_are_gone_with_it
+            secrets_survive_a_crash_at_any_step dropped_writes_of_secrets_are_whole_or_absent
+            closed_store_refuses_secrets
             dropped_commits_are_whole_or_absent dropped_commits_never_come_later
             random_batches_agree_with_the_model
         }

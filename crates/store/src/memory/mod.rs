@@ -13,7 +13,10 @@ use async_trait::async_trait;
 use model::process::ProcessRecord;
 use model::turn::{TurnPiece, TurnRecord};
 use model::why::Ended;
-use model::{Document, DocumentChange, KeyId, KeyRecord, SandboxId, SeedId, TurnId, UsageRecord};
+use model::{
+    Document, DocumentChange, KeyId, KeyRecord, SandboxId, SecretCounts, SecretInfo, SecretName,
+    SecretOwner, SecretRecord, SeedId, TurnId, UsageRecord,
+};
 use tokio::sync::watch;
 
 use self::faults::{Faults, Gate};
@@ -54,7 +57,7 @@ impl MemoryStore {
         self.gate.send_if_modified(|gate| gate.shift(Gate::Open, Gate::Hanging));
     }
 
-    /// So many more writes (commits, and changes of documents) pass, and all later ones wait until
+    /// So many more writes (commits, and changes of documents and secrets) pass, and all later ones wait until
     /// they are released. It simulates a server that is killed between two steps.
     pub fn hang_after(&self, writes: u64) {
         self.faults().hang_after(writes);
@@ -143,7 +146,12 @@ impl Store for MemoryStore {
     }
 
     async fn put_key(&self, key: &KeyRecord) -> Result<(), StoreError> {
-        self.open()?.keys.insert(key.id, key.clone());
+        let mut state = self.open()?;
+        if key.revoked_at.is_some() {
+            let owner = SecretOwner::Key(key.id);
+            state.secrets.retain(|(other, _), _| *other != owner);
+        }
+        state.keys.insert(key.id, key.clone());
         Ok(())
     }
 
@@ -186,6 +194,43 @@ impl Store for MemoryStore {
         let before = state.documents.len();
         state.documents.retain(|_, document| !query.takes(document));
         Ok((before - state.documents.len()) as u64)
+    }
+
+    async fn secrets(&self, owner: SecretOwner) -> Result<Vec<SecretInfo>, StoreError> {
+        let state = self.open()?;
+        let all = state.secrets.values().map(|secret| &secret.info);
+        Ok(all.filter(|info| info.owner == owner).cloned().collect())
+    }
+
+    async fn secret(
+        &self,
+        owner: SecretOwner,
+        name: &SecretName,
+    ) -> Result<Option<SecretRecord>, StoreError> {
+        Ok(self.open()?.secrets.get(&(owner, name.clone())).cloned())
+    }
+
+    async fn put_secret(&self, secret: &SecretRecord) -> Result<(), StoreError> {
+        self.pass_gate().await;
+        let place = (secret.info.owner, secret.info.name.clone());
+        self.open()?.secrets.insert(place, secret.clone());
+        Ok(())
+    }
+
+    async fn remove_secret(
+        &self,
+        owner: SecretOwner,
+        name: &SecretName,
+    ) -> Result<bool, StoreError> {
+        self.pass_gate().await;
+        Ok(self.open()?.secrets.remove(&(owner, name.clone())).is_some())
+    }
+
+    async fn secret_counts(&self) -> Result<SecretCounts, StoreError> {
+        let state = self.open()?;
+        let of_node = |owner: &SecretOwner| *owner == SecretOwner::Node;
+        let node = state.secrets.keys().filter(|(owner, _)| of_node(owner)).count() as u64;
+        Ok(SecretCounts { node, keys: state.secrets.len() as u64 - node })
     }
 
     async fn ended(&self, sandbox: SandboxId) -> Result<Option<Ended>, StoreError> {

@@ -4,7 +4,10 @@ use std::collections::{BTreeMap, VecDeque};
 
 use model::record::JournalEntry;
 use model::why::Ended;
-use model::{Document, DocumentChange, KeyId, KeyRecord, Records, StoredEvent, UsageRecord};
+use model::{
+    Document, DocumentChange, KeyId, KeyRecord, Records, SecretName, SecretOwner, SecretRecord,
+    StoredEvent, UsageRecord,
+};
 
 use super::processes::Processes;
 use super::turns::Turns;
@@ -26,6 +29,7 @@ pub(super) struct StoredState {
     pub(super) usage: BTreeMap<KeyId, UsageRecord>,
     /// By kind, key and name.
     pub(super) documents: BTreeMap<(String, KeyId, String), Document>,
+    pub(super) secrets: BTreeMap<(SecretOwner, SecretName), SecretRecord>,
     pub(super) turns: Turns,
     pub(super) processes: Processes,
     pub(super) commits: u64,
@@ -43,6 +47,7 @@ impl StoredState {
             keys: BTreeMap::new(),
             usage: BTreeMap::new(),
             documents: BTreeMap::new(),
+            secrets: BTreeMap::new(),
             turns: Turns::new(retention),
             processes: Processes::new(retention),
             commits: 0,

@@ -27,6 +27,8 @@ mod reader;
 mod schema;
 mod sealed_fields;
 mod sealed_rows;
+mod secrets;
+mod shared;
 mod size_limit;
 mod slots;
 mod tables;
@@ -36,11 +38,9 @@ mod usage;
 mod writer;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
-use std::time::{Duration, Instant};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
 use model::process::ProcessRecord;
@@ -48,15 +48,16 @@ use model::record::Journal;
 use model::turn::{TurnPiece, TurnRecord};
 use model::why::Ended;
 use model::{
-    Document, KeyId, KeyRecord, SandboxId, SeedId, SessionId, TurnId, UsageRecord, WorkspaceId,
+    Document, KeyId, KeyRecord, SandboxId, SecretCounts, SecretInfo, SecretName, SecretOwner,
+    SecretRecord, SeedId, SessionId, TurnId, UsageRecord, WorkspaceId,
 };
 use tokio::sync::Semaphore;
 
 pub use self::backup::restart_idle_time;
 use self::blocking::{on_blocking_thread, turn};
-use self::checkpoints::{Bell, Checkpoints, Cut, DUE, Due};
+use self::checkpoints::{Bell, Checkpoints, DUE, Due};
 use self::commit_thread::DiskSpeed;
-use self::deferred_open::{DeferredOpen, Opened};
+use self::deferred_open::DeferredOpen;
 pub use self::inspect::{DatabaseLocation, Inspected, LossPolicy, LostCommits};
 pub use self::mark::MARK_FILE;
 use self::open::PATIENCE;
@@ -356,6 +357,50 @@ impl Store for SqliteStore {
         .await
     }
 
+    async fn secrets(&self, owner: SecretOwner) -> Result<Vec<SecretInfo>, StoreError> {
+        self.read(move |reader| secrets::all(reader.conn(), owner)).await
+    }
+
+    async fn secret(
+        &self,
+        owner: SecretOwner,
+        name: &SecretName,
+    ) -> Result<Option<SecretRecord>, StoreError> {
+        let name = name.clone();
+        self.read(move |reader| secrets::one(reader.conn(), reader.key(), owner, &name)).await
+    }
+
+    async fn put_secret(&self, secret: &SecretRecord) -> Result<(), StoreError> {
+        let sealed = secrets::sealed(&self.shared.key, secret)?;
+        let info = secret.info.clone();
+        self.write(move |shared, writer| {
+            let put = |writer: &Writer| secrets::put(writer.conn(), &info, &sealed);
+            writer.transact(PATIENCE, put)?;
+            shared.bell.ring(sealed.len());
+            Ok(())
+        })
+        .await
+    }
+
+    async fn remove_secret(
+        &self,
+        owner: SecretOwner,
+        name: &SecretName,
+    ) -> Result<bool, StoreError> {
+        let name = name.clone();
+        self.write(move |shared, writer| {
+            let remove = |writer: &Writer| secrets::remove(writer.conn(), owner, &name);
+            let removed = writer.transact(PATIENCE, remove)?;
+            shared.bell.ring(0);
+            Ok(removed)
+        })
+        .await
+    }
+
+    async fn secret_counts(&self) -> Result<SecretCounts, StoreError> {
+        self.read(|reader| secrets::counts(reader.conn())).await
+    }
+
     async fn ended(&self, sandbox: SandboxId) -> Result<Option<Ended>, StoreError> {
         self.read(move |reader| reader.ended(sandbox)).await
     }
@@ -447,129 +492,6 @@ impl Drop for SqliteStore {
         self.shared.bell.end();
         // A write in progress keeps the rest until it is done.
         drop(locked(&self.shared.checkpoints).take());
-    }
-}
-
-impl Shared {
-    /// Commits on this thread, if that can be done at once.
-    fn commit_here(&self, prepared: &Prepared) -> Option<Result<(), StoreError>> {
-        if !self.disk_speed.trusted() {
-            return None;
-        }
-        let mut writer = match self.writer.try_lock() {
-            Ok(writer) => writer,
-            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-            Err(TryLockError::WouldBlock) => return None,
-        };
-        let writer = match &mut *writer {
-            WriteState::Ready(writer) => writer,
-            // Opening takes a while.
-            WriteState::Waiting(_) => return None,
-            WriteState::Closed => return Some(Err(StoreError::closed())),
-        };
-        match self.commit(writer, prepared, Duration::ZERO) {
-            Err(error) if error.code == StoreErrorCode::Locked => None,
-            done => Some(done),
-        }
-    }
-
-    #[expect(clippy::disallowed_methods, reason = "how long the disk takes decides nothing else")]
-    fn commit(
-        &self,
-        writer: &mut Writer,
-        prepared: &Prepared,
-        patience: Duration,
-    ) -> Result<(), StoreError> {
-        let began = Instant::now();
-        let done = writer.commit(prepared, patience);
-        self.disk_speed.took(began.elapsed());
-        if done.is_ok() {
-            self.sizes.are(writer.pages());
-            self.bell.ring(prepared.bytes());
-        }
-        done
-    }
-
-    /// The writer, if there is one, or if there is space for one by now.
-    fn ready<'p>(
-        self: &Arc<Self>,
-        write_state: &'p mut WriteState,
-    ) -> Result<&'p mut Writer, StoreError> {
-        if let WriteState::Waiting(waiting) = write_state {
-            let waiting = waiting.clone();
-            *write_state = WriteState::Ready(Box::new(self.open_deferred(&waiting)?));
-            self.sizes.waits.store(false, Ordering::Relaxed);
-        }
-        match write_state {
-            WriteState::Ready(writer) => Ok(writer),
-            WriteState::Waiting(_) | WriteState::Closed => Err(StoreError::closed()),
-        }
-    }
-
-    /// Opens everything. The lone reader must close for that, and is reopened if it fails.
-    fn open_deferred(self: &Arc<Self>, waiting: &DeferredOpen) -> Result<Writer, StoreError> {
-        let mut reader = locked(&self.reader);
-        drop(reader.take());
-        match waiting.open().and_then(|opened| {
-            self.start_checkpoints(waiting)?;
-            Ok(opened)
-        }) {
-            Ok(Opened { writer, reader: with_it, .. }) => {
-                *reader = Some(with_it);
-                Ok(writer)
-            }
-            Err(error) => {
-                *reader = Some(waiting.read_alone()?.2);
-                Err(error)
-            }
-        }
-    }
-
-    /// Tries to open a database that waits for space. Returns whether to try again.
-    fn try_deferred_open(self: &Arc<Self>) -> bool {
-        let mut write_state = locked(&self.writer);
-        // The result shows in the state.
-        let _ = self.ready(&mut write_state);
-        matches!(&*write_state, WriteState::Waiting(_))
-    }
-
-    fn look_at_size(&self) {
-        if let WriteState::Ready(writer) = &*locked(&self.writer) {
-            self.sizes.are(writer.pages());
-        }
-    }
-
-    fn start_checkpoints(self: &Arc<Self>, waiting: &DeferredOpen) -> Result<(), StoreError> {
-        let started = Checkpoints::start(&waiting.path(), self, waiting.due)?;
-        *locked(&self.checkpoints) = Some(started);
-        if self.bell.must_end() {
-            // The store was dropped meanwhile.
-            drop(locked(&self.checkpoints).take());
-        }
-        Ok(())
-    }
-
-    fn restart_log(&self, cut: Cut) -> Result<(), StoreError> {
-        match &mut *locked(&self.writer) {
-            WriteState::Ready(writer) => writer.restart_log(cut),
-            WriteState::Waiting(_) | WriteState::Closed => Ok(()),
-        }
-    }
-
-    fn close(&self) -> Result<(), StoreError> {
-        // The thread first, since it may be about to use the writer.
-        drop(locked(&self.checkpoints).take());
-        drop(locked(&self.reader).take());
-        match std::mem::replace(&mut *locked(&self.writer), WriteState::Closed) {
-            WriteState::Ready(writer) => writer.close(),
-            WriteState::Waiting(_) | WriteState::Closed => Ok(()),
-        }
-    }
-}
-
-impl fmt::Debug for Shared {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Shared").field("disk_speed", &self.disk_speed).finish_non_exhaustive()
     }
 }
 

@@ -29,6 +29,7 @@ pub(super) const MIGRATIONS: &[Migration] = &[
     SEALED,
     PROGRESS,
     USAGE,
+    SECRETS,
 ];
 
 /// The version since which a database has an identity.
@@ -196,6 +197,24 @@ const USAGE: Migration = Migration {
     version: 9,
     sql: "
         CREATE TABLE usage (key BLOB PRIMARY KEY, record TEXT NOT NULL) STRICT, WITHOUT ROWID;
+    ",
+    then: Then::Nothing,
+};
+
+/// Secrets: the node's with an empty owner, those of keys with the id of the key. The value is only
+/// in the envelope.
+const SECRETS: Migration = Migration {
+    version: 10,
+    sql: "
+        CREATE TABLE secrets (
+            owner BLOB NOT NULL,
+            name TEXT NOT NULL,
+            created_at INTEGER NOT NULL,
+            updated_at INTEGER NOT NULL,
+            bytes INTEGER NOT NULL,
+            sealed BLOB NOT NULL,
+            PRIMARY KEY (owner, name)
+        ) STRICT;
     ",
     then: Then::Nothing,
 };

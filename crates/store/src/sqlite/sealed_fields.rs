@@ -1,17 +1,18 @@
 //! Which fields of a record are sealed, for which row, and how the record is joined again: the
 //! environment and the configuration of a session, the command line of a process, the message of a
-//! turn (for some harnesses a command line), and the whole body of a document. The rest of a record
-//! stays readable, so that a migration can work on it.
+//! turn (for some harnesses a command line), the whole body of a document, and the value of a secret.
+//! The rest of a record stays readable, so that a migration can work on it.
 
 use std::sync::Arc;
 
 use model::process::{ProcessEnd, ProcessRecord};
 use model::record::SessionRecord;
 use model::turn::TurnRecord;
-use model::{KeyId, SandboxId, SessionId, TurnId};
+use model::{KeyId, SandboxId, SecretName, SecretOwner, SessionId, TurnId};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+use super::secrets::owner_bytes;
 use super::tables::read;
 use crate::error::{StoreError, StoreErrorCode};
 use sealing::{NodeKey, OVERHEAD_BYTES, Place, SealError};
@@ -46,6 +47,10 @@ pub(super) fn of_process(sandbox: SandboxId, number: i64) -> Place {
 pub(super) fn of_document(kind: &str, tenant: KeyId, name: &str) -> Place {
     let tenant = tenant.as_u128().to_be_bytes();
     Place::new("documents").and(kind.as_bytes()).and(&tenant).and(name.as_bytes())
+}
+
+pub(super) fn of_secret(owner: SecretOwner, name: &SecretName) -> Place {
+    Place::new("secrets").and(&owner_bytes(owner)).and(name.as_str().as_bytes())
 }
 
 /// A session without its sealed field, which is its claim.

@@ -17,6 +17,7 @@ use super::history::History;
 use super::mark::MarkFile;
 use super::prepared_batch::{Prepared, PutSession, Span};
 use super::processes;
+use super::secrets;
 use super::size_limit::{self, Database, Pages};
 use super::slots::{Moves, Slots};
 use super::tables::{self, Table};
@@ -161,7 +162,12 @@ impl Writer {
         })?;
         let sql = "INSERT OR REPLACE INTO keys (id, record) VALUES (?1, ?2)";
         let id = key.id.as_u128().to_be_bytes();
-        self.transact(patience, |writer| writer.conn.execute(sql, params![id, text]))?;
+        self.transact(patience, |writer| {
+            if key.revoked_at.is_some() {
+                secrets::remove_all_of(&writer.conn, key.id)?;
+            }
+            writer.conn.execute(sql, params![id, text])
+        })?;
         Ok(())
     }
 

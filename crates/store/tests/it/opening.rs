@@ -88,9 +88,9 @@ async fn newer_database_version_is_refused() {
     drop(conn);
     let error = open(&place).expect_err("newer");
     assert_eq!(error.code, StoreErrorCode::NewerVersion);
-    assert!(error.cause.contains("77") && error.cause.contains("up to 9"), "{error}");
+    assert!(error.cause.contains("77") && error.cause.contains("up to 10"), "{error}");
     let conn = Connection::open(place.file(FILE)).expect("opened");
-    conn.pragma_update(None, "user_version", 9).expect("changed");
+    conn.pragma_update(None, "user_version", 10).expect("changed");
     drop(conn);
     let store = open(&place).expect("the database was not touched");
     assert_eq!(store.load().await.expect("loaded").last_event, 200);

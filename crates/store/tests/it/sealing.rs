@@ -10,7 +10,9 @@ use model::claim::ClaimSettings;
 use model::process::{ProcessChange, ProcessRecord};
 use model::record::{JournalEntry, SessionRecord};
 use model::turn::{TurnChange, TurnRecord};
-use model::{Document, KeyId};
+use model::{
+    Document, KeyId, SecretInfo, SecretName, SecretOwner, SecretRecord, SecretValue, Wall,
+};
 use rusqlite::Connection;
 use store::conformance::fixtures::{
     pool, process, sandbox_id, session, session_id, turn, turn_end, turn_id,
@@ -60,6 +62,19 @@ fn secret_document() -> Document {
     }
 }
 
+fn stored_secret(owner: SecretOwner, name: &str) -> SecretRecord {
+    let value = SecretValue::new(format!("{MARK}-value-of-{name}")).expect("a value");
+    let name = SecretName::new(name).expect("a name");
+    let (bytes, created_at, updated_at) = (value.len() as u64, Wall(1), Wall(2));
+    SecretRecord { info: SecretInfo { owner, name, bytes, created_at, updated_at }, value }
+}
+
+fn stored_secrets() -> [SecretRecord; 3] {
+    let key = SecretOwner::Key(KeyId::from_u128(7));
+    [(SecretOwner::Node, "a"), (key, "a"), (key, "b")]
+        .map(|(owner, name)| stored_secret(owner, name))
+}
+
 async fn fill(store: &SqliteStore) {
     let batch = Batch {
         entries: vec![
@@ -77,6 +92,9 @@ async fn fill(store: &SqliteStore) {
     };
     store.commit(&batch).await.expect("written");
     store.put_document(&secret_document()).await.expect("written");
+    for secret in stored_secrets() {
+        store.put_secret(&secret).await.expect("written");
+    }
 }
 
 async fn assert_all_there(store: &SqliteStore) {
@@ -94,6 +112,10 @@ async fn assert_all_there(store: &SqliteStore) {
     assert_eq!(documents, Ok(vec![secret_document()]));
     let size = store.documents_size(&DocumentQuery::default()).await.expect("counted");
     assert_eq!(size.bytes, secret_document().body.len() as u64);
+    for secret in stored_secrets() {
+        let SecretInfo { owner, name, .. } = &secret.info;
+        assert_eq!(store.secret(*owner, name).await, Ok(Some(secret.clone())));
+    }
 }
 
 /// The files of a directory that contain the mark.
@@ -186,4 +208,49 @@ async fn sealed_envelope_opens_in_its_own_row_only() {
     let error = open(&place).expect_err("an envelope of another row");
     assert_eq!(error.code, StoreErrorCode::Corrupt);
     assert!(error.cause.contains("of sessions") && !error.cause.contains(MARK), "{error}");
+}
+
+/// Without the key, a writer of the file cannot give one key the secret of another, nor give a
+/// secret another name.
+#[tokio::test]
+async fn sealed_secret_opens_for_its_own_key_and_name_only() {
+    let key = "unhex('00000000000000000000000000000007')";
+    for sql in [
+        format!("UPDATE secrets SET owner = x'' WHERE owner = {key} AND name = 'b'"),
+        format!(
+            "UPDATE secrets SET owner = unhex('00000000000000000000000000000008') WHERE owner = {key}"
+        ),
+        "UPDATE secrets SET name = name || 'x'".to_owned(),
+        "UPDATE secrets SET sealed = (SELECT max(sealed) FROM secrets WHERE name = 'b')".to_owned(),
+    ] {
+        let place = TempDir::new();
+        let store = open(&place).expect("opened");
+        fill(&store).await;
+        store.close().await.expect("closed");
+        let conn = Connection::open(place.file(FILE)).expect("opened");
+        assert!(conn.execute(&sql, []).expect("changed") > 0, "{sql}");
+        drop(conn);
+        let store = open(&place).expect("opened: secrets are read when they are needed");
+        let mut refused = 0;
+        for owner in [
+            SecretOwner::Node,
+            SecretOwner::Key(KeyId::from_u128(7)),
+            SecretOwner::Key(KeyId::from_u128(8)),
+        ] {
+            for info in store.secrets(owner).await.expect("names are not sealed") {
+                match store.secret(owner, &info.name).await {
+                    Ok(found) => {
+                        let found = found.expect("listed");
+                        assert_eq!(found.value, stored_secret(owner, info.name.as_str()).value);
+                    }
+                    Err(error) => {
+                        assert_eq!(error.code, StoreErrorCode::Corrupt);
+                        assert!(!error.cause.contains(MARK), "{error}");
+                        refused += 1;
+                    }
+                }
+            }
+        }
+        assert!(refused > 0, "{sql}");
+    }
 }

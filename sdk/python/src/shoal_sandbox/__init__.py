@@ -30,12 +30,14 @@ from ._files import Files
 from ._pipes import StdinPipe, StdoutPipe
 from ._pool import Checkout, Pool
 from ._processes import Processes
+from ._secrets import Secrets
 from ._sync_box import SyncBox
 from ._sync_files import SyncFiles
 from ._sync_pipes import SyncStdinPipe, SyncStdoutPipe
 from ._sync_pool import SyncCheckout, SyncPool
 from ._sync_processes import SyncProcesses
-from ._types import FileEntry, Lease, Log, Process, Result
+from ._sync_secrets import SyncSecrets
+from ._types import FileEntry, Lease, Log, Process, Result, Secret
 
 __all__ = [
     "Box",
@@ -63,6 +65,8 @@ __all__ = [
     "ReadyTimeout",
     "Result",
     "SandboxCrashed",
+    "Secret",
+    "Secrets",
     "ShoalError",
     "StdinPipe",
     "StdoutPipe",
@@ -71,6 +75,7 @@ __all__ = [
     "SyncFiles",
     "SyncPool",
     "SyncProcesses",
+    "SyncSecrets",
     "SyncStdinPipe",
     "SyncStdoutPipe",
     "Timeout",

@@ -19,7 +19,7 @@ from urllib.parse import quote
 import httpx
 
 from ._errors import ConnectionFailed, InvalidArgument, ShoalError, Timeout, is_not_done, of_problem
-from ._types import FileEntry, Lease, Log, Process, Result
+from ._types import FileEntry, Lease, Log, Process, Result, Secret
 
 # A program that does not say how long it may take has at most as long as any may.
 _PROGRAM_S_MAX = 86_400.0
@@ -149,6 +149,9 @@ class Wanted:
     ttl_s: int | None
     wait_s: float | None
     policy: str | None
+    network: str | Mapping[str, Any] | None = None
+    secrets: Sequence[Mapping[str, Any]] = ()
+    secret_values: Mapping[str, str] = field(default_factory=dict, repr=False)
     # What the server knows this checkout by.
     mark: str = field(default_factory=lambda: uuid.uuid4().hex)
 
@@ -164,6 +167,9 @@ class Wanted:
             "ttl_s": self.ttl_s,
             "wait_ms": None if wait_s is None else round(wait_s * 1000),
             "policy": self.policy,
+            "network": self.network,
+            "secrets": [dict(used) for used in self.secrets] or None,
+            "secret_values": dict(self.secret_values) or None,
         }
         extra_s = _WAIT_S_DEFAULT if wait_s is None else wait_s
         call = _json("POST", "/v1/checkouts", value, extra_s=extra_s, repeatable=True, waits=True)
@@ -317,6 +323,38 @@ def processes_of(response: httpx.Response) -> tuple[list[Process], int | None]:
 
 def log_of(response: httpx.Response) -> Log:
     return Log.read(_body(response))
+
+
+# Secrets
+
+
+def _scope(node: bool) -> dict[str, str]:
+    return {"scope": "node"} if node else {}
+
+
+def _secret(name: str) -> str:
+    return f"/v1/secrets/{quote(name, safe='')}"
+
+
+def put_secret(name: str, value: str, node: bool) -> Call:
+    return _json("PUT", _secret(name), {"value": value}, query=_scope(node), repeatable=True)
+
+
+def list_secrets(node: bool) -> Call:
+    return Call("GET", "/v1/secrets", query=_scope(node), repeatable=True)
+
+
+def remove_secret(name: str, node: bool) -> Call:
+    return Call("DELETE", _secret(name), query=_scope(node))
+
+
+def secret_of(response: httpx.Response) -> Secret:
+    return Secret.read(_body(response))
+
+
+def secrets_of(response: httpx.Response) -> list[Secret]:
+    listed: Iterable[Mapping[str, Any]] = _body(response)["secrets"]
+    return [Secret.read(one) for one in listed]
 
 
 # Files

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import os
 import weakref
-from collections.abc import Coroutine, Generator, Iterable, Mapping
+from collections.abc import Coroutine, Generator, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -22,6 +22,7 @@ from ._calls import Wanted
 from ._errors import ShoalError
 from ._http import Http
 from ._pipes import Harness
+from ._secrets import Secrets
 from ._types import Lease
 
 # How long closing waits for requests that must still be sent.
@@ -48,6 +49,7 @@ class Pool:
         retries: int = 3,
     ) -> None:
         self._http = Http(discover.find(url, key, data_dir), timeout, retries)
+        self.secrets = Secrets(self._http)
         self._held: set[Held] = set()
         # Checkouts in progress, and what they wait for.
         self._checkouts = 0
@@ -85,6 +87,9 @@ class Pool:
         ttl: int | None = None,
         wait: float | None = None,
         policy: str | None = None,
+        network: str | Mapping[str, Any] | None = None,
+        secrets: Sequence[Mapping[str, Any]] = (),
+        secret_values: Mapping[str, str] | None = None,
         renew: bool = True,
     ) -> Checkout:
         """A sandbox of a template, for ``async with``.
@@ -92,8 +97,13 @@ class Pool:
         ``wait`` is how many seconds to wait for one, ``policy`` how it may be obtained: ``wait``,
         ``fail_fast`` or ``idle_only``. The lease lasts ``ttl`` seconds and is renewed until it is returned,
         unless ``renew`` is false.
+
+        ``network`` narrows what the sandbox may reach: ``"none"`` or ``{"allow": ["api.example.com"]}``.
+        ``secrets`` are uses of stored secrets, such as ``{"secret": "model", "env": "API_KEY"}``;
+        ``secret_values`` has values that are not stored.
         """
-        wanted = Wanted(template, env or {}, labels or {}, ttl, wait, policy)
+        narrowed = (network, tuple(secrets), secret_values or {})
+        wanted = Wanted(template, env or {}, labels or {}, ttl, wait, policy, *narrowed)
         return Checkout(self, wanted, renew)
 
     async def aclose(self) -> None:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
+from typing import Any
 
 from ._box import Box
 from ._loop import Loop
 from ._pool import Checkout, Pool
 from ._sync_box import SyncBox
+from ._sync_secrets import SyncSecrets
 
 
 class SyncPool:
@@ -26,6 +28,7 @@ class SyncPool:
     ) -> None:
         self._pool = Pool(url, key, data_dir=data_dir, timeout=timeout, retries=retries)
         self._loop = Loop()
+        self.secrets = SyncSecrets(self._loop, self._pool.secrets)
 
     def __enter__(self) -> SyncPool:
         return self
@@ -53,11 +56,23 @@ class SyncPool:
         ttl: int | None = None,
         wait: float | None = None,
         policy: str | None = None,
+        network: str | Mapping[str, Any] | None = None,
+        secrets: Sequence[Mapping[str, Any]] = (),
+        secret_values: Mapping[str, str] | None = None,
         renew: bool = True,
     ) -> SyncCheckout:
         """A sandbox of a template, for ``with``. See ``Pool.checkout``."""
         checkout = self._pool.checkout(
-            template, env=env, labels=labels, ttl=ttl, wait=wait, policy=policy, renew=renew
+            template,
+            env=env,
+            labels=labels,
+            ttl=ttl,
+            wait=wait,
+            policy=policy,
+            network=network,
+            secrets=secrets,
+            secret_values=secret_values,
+            renew=renew,
         )
         return SyncCheckout(self._loop, self._pool, checkout)
 

@@ -171,6 +171,29 @@ class Process:
 
 
 @dataclass(frozen=True)
+class Secret:
+    """A stored secret, without its value."""
+
+    name: str
+    # "key", or "node" if all keys may use it.
+    scope: str
+    # The bytes of its value.
+    bytes: int
+    created_at: datetime
+    updated_at: datetime
+
+    @classmethod
+    def read(cls, value: Mapping[str, Any]) -> Secret:
+        return cls(
+            name=value["name"],
+            scope=value["scope"],
+            bytes=int(value["bytes"]),
+            created_at=_time(value["created_at"]),
+            updated_at=_time(value["updated_at"]),
+        )
+
+
+@dataclass(frozen=True)
 class Log:
     """A part of the output of a process. Outputs are text; the ``..._bytes`` are exact."""
 

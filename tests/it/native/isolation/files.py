@@ -217,7 +217,7 @@ for name in ("mountinfo", "mounts", "mountstats"):
 
 @attempt("absent")
 def other_mounts():
-    ours = {"/", "/usr", "/proc", "/run/shoal", "/tmp", "/dev", "/dev/shm", "/dev/pts", "/workspace"}
+    ours = {"/", "/usr", "/proc", "/run/shoal", "/run/secrets", "/tmp", "/dev", "/dev/shm", "/dev/pts", "/workspace"}
     points = [line.split()[4] for line in open("/proc/self/mountinfo")]
     strange = [point for point in points if point not in ours and not point.startswith(("/proc/", "/usr/", "/dev/"))]
     if strange:
@@ -227,7 +227,7 @@ def other_mounts():
 
 @attempt("absent")
 def writable_mounts():
-    ours = {"/run/shoal", "/tmp", "/dev/shm", "/dev/pts", "/workspace", "/proc"} | DEVICES
+    ours = {"/run/shoal", "/run/secrets", "/tmp", "/dev/shm", "/dev/pts", "/workspace", "/proc"} | DEVICES
     writable = {line.split()[4] for line in open("/proc/self/mountinfo") if "rw" in line.split()[5].split(",")}
     if writable - ours:
         return writable - ours

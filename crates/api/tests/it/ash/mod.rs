@@ -2,6 +2,7 @@
 //! message tells it to.
 
 mod agents;
+mod credentials;
 mod keys;
 mod malformed;
 mod rows;

@@ -1,7 +1,7 @@
 //! The sockets of a program and its descendants: rows of the kernel's socket tables, matched by the
 //! inodes that the processes hold.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::io::{BufRead as _, BufReader, Read as _};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -39,18 +39,21 @@ pub(super) fn list(
     }
     family.sort_unstable();
     let owners = owners(&family);
-    let (mut listed, mut truncated) = (0, false);
+    let (mut listed, mut truncated) = (BTreeSet::new(), false);
     for table in TABLES {
         // Without IPv6 there are no such tables.
         let Ok(file) = File::open(format!("/proc/net/{table}")) else { continue };
         let lines = BufReader::new(file.take(MAX_TABLE_BYTES)).lines().map_while(Result::ok);
         for row in lines.filter_map(|line| parse(&line)) {
             let Some(&pid) = owners.get(&row.inode) else { continue };
-            if listed == MAX_SOCKETS {
+            if listed.len() == MAX_SOCKETS {
                 truncated = true;
                 break;
             }
-            listed += 1;
+            // The kernel may write a row of its table twice when the table changes meanwhile.
+            if !listed.insert(row.inode) {
+                continue;
+            }
             records.write(&Sighting::Socket {
                 pid: pid.cast_unsigned(),
                 program: name_of(pid),

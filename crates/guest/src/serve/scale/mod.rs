@@ -35,9 +35,10 @@ const LATEST_MS: u64 = 128;
 /// The shortest pause between two reports to the host: each may be stored.
 const REPORT_INTERVAL_MS: u64 = 50;
 
-/// How long the guest tries to give a file to one of several waiting programs alone. After 45
-/// seconds the kernel would let all of them have it.
-const SINGLE_OUT_MS: u64 = 1000;
+/// How long the guest tries to give a file to one of several waiting programs alone. It is long
+/// because a write is lost if two of them get the same file, and a machine under load may let none
+/// of them run for seconds. After 45 seconds the kernel would let all of them have it.
+const SINGLE_OUT_MS: u64 = 10_000;
 
 /// The scale file of a sandbox.
 #[derive(Debug)]

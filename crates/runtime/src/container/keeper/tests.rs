@@ -114,13 +114,14 @@ fn mounts() -> Vec<WritableMount> {
         bytes,
         mode,
         uid,
-        no_programs: path == "/run/shoal",
+        no_programs: matches!(path, "/run/shoal" | "/run/secrets"),
     };
     vec![
         mount("/workspace", 600 * MIB, 0o755, 1000),
         mount("/tmp", 64 * MIB, 0o1777, 0),
         mount("/dev/shm", 64 * MIB, 0o1777, 0),
         mount("/run/shoal", 64 * 1024, 0o755, 1000),
+        mount("/run/secrets", 8 * MIB, 0o700, 1000),
     ]
 }
 

@@ -11,6 +11,7 @@ use guest_protocol::launcher::{
     ToLauncher, Users,
 };
 use guest_protocol::message::{ExitStatus, Reply, VERSION};
+use guest_protocol::network::NetworkFeature;
 use model::{InstanceId, Template, TemplateName, WorkspaceId};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use tokio::time::timeout;
@@ -32,6 +33,7 @@ const FEATURES: LauncherFeatures = LauncherFeatures {
     disk_workspaces: true,
     users: Users::Ranges,
     alone_because: None,
+    network: NetworkFeature::Transparent,
 };
 
 /// The launcher's end of the socket.

@@ -92,6 +92,7 @@ fn mount_points_lie_in_the_top_layer() {
         ("", 0o40_755),
         ("workspace", 0o40_755),
         ("tmp", 0o41_777),
+        ("run/secrets", 0o40_700),
         ("run/shoal", 0o40_755),
         ("data", 0o40_755),
         ("data/in", 0o40_755),

@@ -1,0 +1,91 @@
+//! Certificates: those of the boundary, and what is said of those of real hosts.
+
+use model::HostName;
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject as _;
+use time::{Duration, OffsetDateTime};
+
+use super::support::*;
+use crate::boundary::{Authority, BoundaryNote, UpstreamRoots};
+
+#[test]
+fn an_authority_survives_its_message_and_shows_no_key() {
+    let authority = Authority::new().unwrap();
+    let carried = postcard::to_allocvec(&authority).unwrap();
+    let read: Authority = postcard::from_bytes(&carried).unwrap();
+    assert_eq!(read.certificate_pem(), authority.certificate_pem());
+    assert!(read.leaf_for(&host()).is_ok());
+    assert_eq!(format!("{authority:?}"), "Authority { .. }");
+    let json = serde_json::to_string(&authority).unwrap();
+    let read: Authority = serde_json::from_str(&json).unwrap();
+    CertificateDer::from_pem_slice(read.certificate_pem().as_bytes()).unwrap();
+    assert!(serde_json::from_str::<Authority>(r#"{"certificate":[1],"key":[1]}"#).is_err());
+}
+
+#[test]
+fn authorities_of_an_operator_are_read_beside_those_of_the_system() {
+    let pem = Authority::new().unwrap().certificate_pem();
+    assert!(UpstreamRoots::load(None).is_ok());
+    assert!(UpstreamRoots::load(Some(&format!("{pem}{pem}"))).is_ok());
+    let broken = pem.replace("MII", "AAA");
+    assert!(UpstreamRoots::load(Some(&broken)).is_err());
+}
+
+#[test]
+fn a_leaf_is_kept_until_it_is_about_to_end() {
+    let authority = Authority::new().unwrap();
+    let now = OffsetDateTime::now_utc();
+    let first = authority.leaf_at(&host(), now).unwrap();
+    let later = authority.leaf_at(&host(), now + Duration::days(5)).unwrap();
+    assert_eq!(first.cert, later.cert);
+    let renewed = authority.leaf_at(&host(), now + Duration::days(6)).unwrap();
+    assert_ne!(first.cert, renewed.cert);
+}
+
+#[test]
+fn the_leaf_that_was_used_longest_ago_makes_room() {
+    let authority = Authority::new().unwrap();
+    let now = OffsetDateTime::now_utc();
+    let leaf = |name: &str| {
+        authority.leaf_at(&HostName::parse(name).unwrap(), now).unwrap().cert[0].clone()
+    };
+    let (kept, gone) = (leaf("kept.test"), leaf("gone.test"));
+    for number in 0..255 {
+        leaf(&format!("n{number}.test"));
+        assert_eq!(leaf("kept.test"), kept);
+    }
+    assert_ne!(leaf("gone.test"), gone);
+}
+
+#[tokio::test]
+async fn a_client_that_asks_for_another_name_gets_no_certificate() {
+    let real = real(&["http/1.1"], tell).await;
+    let between = Between::usual(&real);
+    assert!(between.client("other.shoal.test", &["http/1.1"]).await.is_err());
+    assert!(between.client("127.0.0.1", &["http/1.1"]).await.is_err());
+    assert!(between.client(HOST, &["http/1.1"]).await.is_ok());
+}
+
+#[tokio::test]
+async fn a_real_host_with_a_bad_certificate_is_refused_with_the_reason() {
+    let mut other = certified(HOST, false, &["http/1.1"]);
+    other.pem = String::new();
+    for (certified, reason) in [
+        (other, "no authority that this node trusts signed it"),
+        (certified("other.shoal.test", false, &["http/1.1"]), "it is for another name"),
+        (certified(HOST, true, &["http/1.1"]), "it has expired"),
+        (self_signed(&["http/1.1"]), "no authority that this node trusts signed it"),
+    ] {
+        let real = real_tls(certified, |_| async {}).await;
+        let between = Between::usual(&real);
+        let mut client = between.http1().await;
+        let request = get("/").header("authorization", PLACEHOLDER).body(full("")).unwrap();
+        let response = client.send_request(request).await.unwrap();
+        assert_eq!(response.status(), 502);
+        let said = text(response).await;
+        assert!(said.contains(HOST) && said.contains(reason), "{said}");
+        assert!(!said.contains(VALUE));
+        let failed = |note: &BoundaryNote| matches!(note, BoundaryNote::UpstreamFailed { .. });
+        assert!(between.notes().iter().any(failed));
+    }
+}

@@ -1,0 +1,7 @@
+//! Tests of the boundary, between clients in this process and real hosts on loopback.
+
+mod certificates;
+mod connections;
+mod replacing;
+mod support;
+mod versions;

@@ -1,0 +1,124 @@
+//! Tests of the supervisor with real processes: this program starts itself again, as the process.
+
+use std::net::{SocketAddr, TcpListener, UdpSocket};
+use std::time::Duration;
+
+use model::{NetworkPolicy, NetworkRule};
+use rustix::process::{Pid, Signal, kill_process};
+
+use super::*;
+
+const PATIENCE: Duration = Duration::from_secs(20);
+const ENTRY: &str = "supervisor::tests::the_process_itself";
+
+/// Not a test: what the others start.
+#[test]
+#[ignore = "it is the process that other tests start"]
+fn the_process_itself() {
+    let control = jail::sys::descriptors::take(3).unwrap();
+    crate::process::main(control);
+}
+
+fn egress() -> Egress {
+    let arguments = ["--exact", ENTRY, "--include-ignored", "--nocapture", "--test-threads=1"];
+    Egress::start(EgressConfig::new("/proc/self/exe", &arguments)).unwrap()
+}
+
+fn sockets() -> (Sockets, SocketAddr, SocketAddr) {
+    let connections = TcpListener::bind("127.0.0.1:0").unwrap();
+    let names = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let (one, two) = (connections.local_addr().unwrap(), names.local_addr().unwrap());
+    (Sockets { connections: connections.into(), names: Some(names.into()) }, one, two)
+}
+
+fn attachment(number: u128, sockets: Option<Sockets>, rule: &str) -> Attachment {
+    Attachment {
+        sandbox: InstanceId::from_u128(number),
+        key: None,
+        policy: NetworkPolicy::Allow(vec![rule.parse::<NetworkRule>().unwrap()]).into(),
+        sockets,
+        secrets: Vec::new(),
+        authority: None,
+    }
+}
+
+/// The code with which the name is answered: 0 is an address, 3 is that there is no such name.
+fn ask(names: SocketAddr) -> u8 {
+    let client = UdpSocket::bind("127.0.0.1:0").unwrap();
+    client.set_read_timeout(Some(PATIENCE)).unwrap();
+    client.send_to(b"\xab\xcd\x01\0\0\x01\0\0\0\0\0\0\x01a\x04test\0\0\x01\0\x01", names).unwrap();
+    let mut answer = [0; 512];
+    client.recv(&mut answer).unwrap();
+    answer[3] & 15
+}
+
+fn children() -> Vec<i32> {
+    let tasks = std::fs::read_dir("/proc/self/task").unwrap();
+    let lists = tasks.map(|task| std::fs::read_to_string(task.unwrap().path().join("children")));
+    let lists = lists.map(Result::unwrap_or_default).collect::<Vec<_>>().concat();
+    lists.split_whitespace().map(|pid| pid.parse().unwrap()).collect()
+}
+
+#[tokio::test]
+async fn a_sandbox_is_served_changed_and_released_by_a_real_process() {
+    let egress = egress();
+    let (own, connections, names) = sockets();
+    egress.attach(attachment(1, Some(own), "a.test")).await.unwrap();
+    assert_eq!(ask(names), 0);
+    // Tests run in a thread of their own, and powers are given up by thread.
+    let tasks = std::fs::read_dir(format!("/proc/{}/task", children()[0])).unwrap();
+    let statuses = tasks.map(|task| std::fs::read_to_string(task.unwrap().path().join("status")));
+    let statuses: Vec<String> = statuses.map(Result::unwrap).collect();
+    let confined = ["CapEff:\t0000000000000000", "NoNewPrivs:\t1", "Seccomp:\t2"];
+    let is_confined = |status: &String| confined.iter().all(|line| status.contains(line));
+    assert!(statuses.iter().any(is_confined), "{statuses:?}");
+    let sandbox = InstanceId::from_u128(1);
+    let other = NetworkPolicy::Allow(vec!["b.test".parse().unwrap()]);
+    egress.change(sandbox, other).await.unwrap();
+    assert_eq!(ask(names), 3);
+    egress.attach(attachment(1, None, "a.test")).await.unwrap();
+    assert_eq!(ask(names), 0);
+    let released = egress.release(sandbox).await.expect("the sockets");
+    let listener = TcpListener::from(released.connections);
+    assert_eq!(listener.local_addr().unwrap(), connections);
+    let gone = egress.change(sandbox, NetworkPolicy::None).await;
+    assert_eq!(gone, Err(EgressError::NotAttached));
+    let event = egress.events().recv().await.unwrap();
+    assert_eq!((event.sandbox, event.kind), (sandbox, crate::EventKind::Name));
+}
+
+#[tokio::test]
+async fn a_process_that_is_killed_is_reported_and_starts_again() {
+    let egress = egress();
+    let mut lost = egress.lost();
+    let (own, _, names) = sockets();
+    egress.attach(attachment(1, Some(own), "a.test")).await.unwrap();
+    assert_eq!(ask(names), 0);
+    let [process] = children()[..] else { panic!("{:?}", children()) };
+    kill_process(Pid::from_raw(process).unwrap(), Signal::KILL).unwrap();
+    let reported = timeout(PATIENCE, lost.recv()).await.unwrap().unwrap();
+    assert_eq!(reported, [InstanceId::from_u128(1)]);
+    let (own, _, names) = sockets();
+    egress.attach(attachment(1, Some(own), "a.test")).await.unwrap();
+    assert_eq!(ask(names), 0);
+    assert_eq!(egress.counts().deaths, 1);
+}
+
+#[tokio::test]
+async fn an_attachment_that_is_given_up_leaves_nothing() {
+    let egress = egress();
+    let (own, connections, _) = sockets();
+    {
+        let attaching = egress.attach(attachment(1, Some(own), "a.test"));
+        tokio::pin!(attaching);
+        // Polled once: the question is on its way.
+        let polled = timeout(Duration::ZERO, &mut attaching).await;
+        assert!(polled.is_err());
+    }
+    let (own, _, names) = sockets();
+    egress.attach(attachment(2, Some(own), "a.test")).await.unwrap();
+    assert_eq!(ask(names), 0);
+    assert_eq!(egress.counts().sandboxes, 1);
+    // The second was answered after the first, which is forgotten by now: its listener is closed.
+    assert!(std::net::TcpStream::connect(connections).is_err());
+}

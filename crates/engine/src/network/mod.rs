@@ -1,0 +1,285 @@
+//! What sandboxes may reach, carried out: the runtime prepares the network of a sandbox, the egress
+//! process serves it. Both follow what the kernel says at the moment of the call, so that calls may
+//! come in any order. A policy that cannot be attached fails its caller; it must never be taken for
+//! a wider one.
+
+mod binding;
+mod log;
+mod requests;
+mod trust;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use egress::{Attachment, Authority, Egress, EgressCounts, EgressEvent, Reach, Sockets};
+use kernel::NetworkView;
+use model::{InstanceId, KeyId, NetworkPolicy, NetworkRule, RuleTarget};
+use runtime::{RuntimeError, RuntimeErrorCode, Sandbox};
+use tokio::sync::mpsc;
+use tokio::time::timeout;
+
+pub(crate) use self::binding::{Binding, check_secrets};
+use self::log::NetworkLog;
+pub use self::log::{NetworkLogEntry, NetworkLogPage, NetworkLogQuery};
+pub use self::requests::NetworkReport;
+use crate::core::Core;
+
+/// How long one step of attaching a policy may take.
+const PATIENCE: Duration = Duration::from_secs(15);
+
+/// The networks of all sandboxes of a node.
+pub(crate) struct Networks {
+    /// The way out; none if the node has none.
+    egress: Option<Egress>,
+    sandboxes: Mutex<BTreeMap<InstanceId, Arc<tokio::sync::Mutex<Attached>>>>,
+    /// The certificate authority of each key that uses secrets at the boundary.
+    authorities: Mutex<BTreeMap<KeyId, Arc<Authority>>>,
+    log: NetworkLog,
+}
+
+/// What was attached to a sandbox.
+#[derive(Default)]
+struct Attached {
+    /// What the egress process has, if it has anything.
+    reach: Option<Reach>,
+    /// The key that it counts connections for.
+    counted_for: KeyId,
+    /// What is put into its requests at the boundary.
+    secrets: Vec<egress::BoundarySecret>,
+}
+
+/// What a call says of the secrets at the boundary.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Secrets {
+    /// Nothing: they stay.
+    Kept,
+    /// There were none, and there are none.
+    None,
+    /// They may be others.
+    New,
+}
+
+impl Networks {
+    pub(crate) fn new(egress: Option<Egress>) -> Self {
+        Self {
+            egress,
+            sandboxes: Mutex::default(),
+            authorities: Mutex::default(),
+            log: NetworkLog::default(),
+        }
+    }
+
+    pub(crate) fn is_available(&self) -> bool {
+        self.egress.is_some()
+    }
+
+    pub(crate) fn counts(&self) -> Option<EgressCounts> {
+        self.egress.as_ref().map(Egress::counts)
+    }
+
+    fn known(&self) -> MutexGuard<'_, BTreeMap<InstanceId, Arc<tokio::sync::Mutex<Attached>>>> {
+        self.sandboxes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn one(&self, instance: InstanceId) -> Arc<tokio::sync::Mutex<Attached>> {
+        Arc::clone(self.known().entry(instance).or_default())
+    }
+
+    /// Makes the network of a sandbox what the kernel says now. `binding` has what a claim puts into
+    /// requests at the boundary; without it, that stays as it is.
+    pub(crate) async fn apply(
+        &self,
+        core: &Core,
+        sandbox: &dyn Sandbox,
+        binding: Option<&Binding>,
+    ) -> Result<(), RuntimeError> {
+        let instance = sandbox.instance();
+        if self.known().get(&instance).is_none() {
+            let wanted = core.read(|kernel| kernel.network_of(instance));
+            if wanted.is_none_or(|view| view.policy.is_none()) {
+                return Ok(());
+            }
+        }
+        let one = self.one(instance);
+        let mut attached = one.lock().await;
+        // Read behind the lock: the last to write is the one that knows most.
+        let Some(view) = core.read(|kernel| kernel.network_of(instance)) else {
+            self.close(sandbox, &mut attached).await;
+            self.known().remove(&instance);
+            return Ok(());
+        };
+        // A claim may bring other values under the same names.
+        let secrets = match binding {
+            None => Secrets::Kept,
+            Some(binding) => {
+                let none = attached.secrets.is_empty() && binding.boundary.is_empty();
+                attached.secrets.clone_from(&binding.boundary);
+                if none { Secrets::None } else { Secrets::New }
+            }
+        };
+        let applied = timeout(PATIENCE, self.attach(sandbox, &mut attached, &view, secrets)).await;
+        let applied = applied.unwrap_or_else(|_| {
+            let cause = "the egress process did not answer in time";
+            Err(RuntimeError::new(RuntimeErrorCode::DeadlineExceeded, "attach a policy", cause))
+        });
+        if applied.is_err() {
+            // What it may reach is not known any more: nothing.
+            self.close(sandbox, &mut attached).await;
+            if sandbox.ended().is_some() {
+                // It is forgotten once, which may have been before.
+                self.known().remove(&instance);
+            }
+        }
+        applied
+    }
+
+    async fn attach(
+        &self,
+        sandbox: &dyn Sandbox,
+        attached: &mut Attached,
+        view: &NetworkView,
+        secrets: Secrets,
+    ) -> Result<(), RuntimeError> {
+        let instance = view.instance;
+        let Some(egress) = &self.egress else {
+            let cause = "this server has no egress process: `egress.enabled` is off";
+            return Err(failed(RuntimeErrorCode::Unsupported, cause));
+        };
+        let wanted_for = (!attached.secrets.is_empty()).then_some(view.tenant);
+        let reach = Reach { policy: view.policy.clone(), template: view.template.network.clone() };
+        // Attaching anew cuts connections: only a claim does that, when there are none.
+        let stays = match secrets {
+            Secrets::Kept => true,
+            Secrets::None => attached.counted_for == view.tenant,
+            Secrets::New => false,
+        };
+        if let Some(known) = &attached.reach {
+            if address_rules(&known.template) != address_rules(&reach.template) {
+                sandbox.change_network(&reach.template).await?;
+            }
+            if stays {
+                if *known != reach {
+                    let changed = egress.change(instance, reach.clone()).await;
+                    changed
+                        .map_err(|error| failed(RuntimeErrorCode::System, &error.to_string()))?;
+                    attached.reach = Some(reach);
+                }
+                return Ok(());
+            }
+        }
+        let sockets = match attached.reach.take() {
+            Some(_) => egress.release(instance).await,
+            None => None,
+        };
+        let sockets = if let Some(sockets) = sockets {
+            sockets
+        } else {
+            // The machine's kernel has the rules of the template: to change them takes milliseconds, and
+            // what a claim leaves out the egress process refuses.
+            let armed = sandbox.arm_network(&reach.template).await?;
+            Sockets { connections: armed.connections, names: armed.names }
+        };
+        let authority = wanted_for.map(|key| self.authority(key)).transpose()?;
+        let attachment = Attachment {
+            sandbox: instance,
+            key: (view.tenant != KeyId::NIL).then_some(view.tenant),
+            policy: reach.clone(),
+            sockets: Some(sockets),
+            secrets: attached.secrets.clone(),
+            authority,
+        };
+        let done = egress.attach(attachment).await;
+        done.map_err(|error| failed(RuntimeErrorCode::System, &error.to_string()))?;
+        attached.reach = Some(reach);
+        attached.counted_for = view.tenant;
+        Ok(())
+    }
+
+    /// Ends everything that a sandbox has outside.
+    async fn close(&self, sandbox: &dyn Sandbox, attached: &mut Attached) {
+        *attached = Attached::default();
+        if let Some(egress) = &self.egress {
+            egress.forget(sandbox.instance()).await;
+        }
+    }
+
+    /// Forgets a sandbox that is removed, or wiped for its next user.
+    pub(crate) async fn forget(&self, instance: InstanceId) {
+        let Some(one) = self.known().remove(&instance) else { return };
+        // A call in progress ends first.
+        let _attached = one.lock().await;
+        if let Some(egress) = &self.egress {
+            egress.forget(instance).await;
+        }
+    }
+
+    /// The certificate authority of a key, made when it is first needed.
+    pub(crate) fn authority(&self, key: KeyId) -> Result<Arc<Authority>, RuntimeError> {
+        let mut known = self.authorities.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(authority) = known.get(&key) {
+            return Ok(Arc::clone(authority));
+        }
+        let made = Authority::new().map_err(|error| {
+            failed(RuntimeErrorCode::System, &format!("make a certificate: {error}"))
+        })?;
+        Ok(Arc::clone(known.entry(key).or_insert(Arc::new(made))))
+    }
+
+    /// The egress process of these sandboxes has died: what they had is closed.
+    async fn lost(&self, core: &Core, instances: Vec<InstanceId>) {
+        for instance in instances {
+            let Some(one) = self.known().get(&instance).cloned() else { continue };
+            one.lock().await.reach = None;
+            let Some(sandbox) = core.runtimes.sandbox(instance) else { continue };
+            if let Err(error) = self.apply(core, &*sandbox, None).await {
+                tracing::warn!(%instance, %error, "a sandbox has no network: its policy was not attached again");
+            }
+        }
+    }
+}
+
+/// Forgets a sandbox that is gone. Nothing waits for it: nothing in there can connect any more.
+pub(crate) fn forget(core: &Arc<Core>, instance: InstanceId) {
+    if !core.networks.known().contains_key(&instance) {
+        return;
+    }
+    let core = Arc::clone(core);
+    tasks::spawn(async move { core.networks.forget(instance).await });
+}
+
+/// Follows the egress processes for as long as the node runs, if there is a way out.
+pub(crate) fn follow(core: &Arc<Core>, egress: Option<&Egress>) {
+    let Some(egress) = egress else { return };
+    core.keep_running(follow_losses(Arc::clone(core), egress.lost()));
+    core.keep_running(follow_events(Arc::clone(core), egress.events()));
+}
+
+/// Attaches policies again after an egress process died, for as long as the node runs.
+async fn follow_losses(core: Arc<Core>, mut lost: mpsc::UnboundedReceiver<Vec<InstanceId>>) {
+    while let Some(instances) = lost.recv().await {
+        let count = instances.len();
+        tracing::warn!(sandboxes = count, "an egress process died; its sandboxes get another");
+        let core = Arc::clone(&core);
+        tasks::spawn(async move { core.networks.lost(&core, instances).await });
+    }
+}
+
+/// Keeps what egress processes report, for as long as the node runs.
+async fn follow_events(core: Arc<Core>, mut events: mpsc::Receiver<EgressEvent>) {
+    while let Some(event) = events.recv().await {
+        let view = core.read(|kernel| kernel.network_of(event.sandbox));
+        core.networks.log.add(view.as_ref(), core.clock.now().wall, event);
+    }
+}
+
+/// The rules that the kernel of the machine enforces.
+fn address_rules(policy: &NetworkPolicy) -> (bool, BTreeSet<String>) {
+    let is_address = |rule: &&NetworkRule| matches!(rule.target, RuleTarget::Addresses(_));
+    let rules = policy.rules().iter().filter(is_address);
+    (*policy == NetworkPolicy::Open, rules.map(ToString::to_string).collect())
+}
+
+fn failed(code: RuntimeErrorCode, cause: &str) -> RuntimeError {
+    RuntimeError::new(code, "attach a policy", cause.to_owned())
+}

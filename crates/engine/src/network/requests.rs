@@ -1,0 +1,169 @@
+//! Requests about what a sandbox or session may reach: reading it, changing it, and the log of what
+//! was tried. A change has taken effect when its caller gets the answer.
+
+use std::net::Ipv4Addr;
+
+use egress::EgressCounts;
+use kernel::{Event, NetworkView, UseTarget};
+use model::{ErrorCode, InstanceId, NetworkPolicy, Refusal, SandboxId, SessionId, TemplateName};
+
+use super::{NetworkLogPage, NetworkLogQuery};
+use crate::keys::Caller;
+use crate::{Engine, boxed};
+
+/// The latest entries that a report has.
+const REPORTED: usize = 50;
+
+/// What a sandbox or session may reach, and what it tried.
+#[derive(Debug, Clone)]
+pub struct NetworkReport {
+    /// What it may reach now.
+    pub policy: NetworkPolicy,
+    /// What its template allows.
+    pub template: NetworkPolicy,
+    /// Its sandbox, if it has one.
+    pub sandbox: Option<SandboxId>,
+    /// The latest entries of its log, oldest first.
+    pub log: NetworkLogPage,
+    /// Addresses and ports that programs dialled by number and the machine's kernel refused.
+    pub refused_addresses: Vec<(Ipv4Addr, u16)>,
+}
+
+impl Engine {
+    /// What a sandbox may reach, and what it tried.
+    #[boxed]
+    pub async fn sandbox_network(
+        &self,
+        caller: Caller,
+        id: SandboxId,
+    ) -> Result<NetworkReport, Refusal> {
+        // Refuses one that has ended, with the reason.
+        self.sandbox(caller, id)?;
+        let query =
+            NetworkLogQuery { sandbox: Some(id), limit: REPORTED, ..NetworkLogQuery::default() };
+        let log = self.network_log(caller, &query);
+        if let Some(view) = self.core.read(|kernel| kernel.network_of_sandbox(id)) {
+            return self.network_report(view, log).await;
+        }
+        let none = NetworkPolicy::None;
+        let (template, refused_addresses) = (none.clone(), Vec::new());
+        Ok(NetworkReport { policy: none, template, sandbox: Some(id), log, refused_addresses })
+    }
+
+    /// What the sandboxes of a session may reach, and what they tried.
+    #[boxed]
+    pub async fn session_network(
+        &self,
+        caller: Caller,
+        id: SessionId,
+    ) -> Result<NetworkReport, Refusal> {
+        let session = self.session(caller, id)?;
+        let query =
+            NetworkLogQuery { session: Some(id), limit: REPORTED, ..NetworkLogQuery::default() };
+        let log = self.network_log(caller, &query);
+        let live = session.sandbox_id;
+        if let Some(view) =
+            live.and_then(|id| self.core.read(|kernel| kernel.network_of_sandbox(id)))
+        {
+            return self.network_report(view, log).await;
+        }
+        let template = self.known_template(&session.template)?.network.clone();
+        let claimed = session.claim.as_ref().and_then(|claim| claim.network.as_ref());
+        let policy = template.within(claimed);
+        let refused_addresses = Vec::new();
+        Ok(NetworkReport { policy, template, sandbox: session.sandbox_id, log, refused_addresses })
+    }
+
+    async fn network_report(
+        &self,
+        view: NetworkView,
+        log: NetworkLogPage,
+    ) -> Result<NetworkReport, Refusal> {
+        let refused_addresses = match self.core.runtimes.sandbox(view.instance) {
+            Some(sandbox) if !view.policy.is_none() => {
+                // Only what happened is missing if the sandbox ends meanwhile.
+                sandbox.refused_addresses().await.unwrap_or_default()
+            }
+            Some(_) | None => Vec::new(),
+        };
+        let (policy, template) = (view.policy, view.template.network.clone());
+        Ok(NetworkReport { policy, template, sandbox: Some(view.sandbox), log, refused_addresses })
+    }
+
+    /// Changes what a sandbox may reach, within the policy of its template; back to that policy if
+    /// none is given. If its session has it, later sandboxes of the session may reach the same.
+    #[boxed]
+    pub async fn change_sandbox_network(
+        &self,
+        caller: Caller,
+        id: SandboxId,
+        network: Option<NetworkPolicy>,
+    ) -> Result<NetworkReport, Refusal> {
+        self.check_sandbox(caller, id)?;
+        self.change_network(UseTarget::Sandbox(id), network).await?;
+        self.apply_network_of(Some(id)).await?;
+        self.sandbox_network(caller, id).await
+    }
+
+    /// Changes what the sandboxes of a session may reach.
+    #[boxed]
+    pub async fn change_session_network(
+        &self,
+        caller: Caller,
+        id: SessionId,
+        network: Option<NetworkPolicy>,
+    ) -> Result<NetworkReport, Refusal> {
+        let session = self.session(caller, id)?;
+        self.change_network(UseTarget::Session(id), network).await?;
+        self.apply_network_of(session.sandbox_id).await?;
+        self.session_network(caller, id).await
+    }
+
+    async fn change_network(
+        &self,
+        target: UseTarget,
+        network: Option<NetworkPolicy>,
+    ) -> Result<(), Refusal> {
+        let event = Event::NetworkChanged { target, network };
+        self.core.ask(self.core.request(), event).await.map(drop)
+    }
+
+    /// A change is carried out even if its caller goes away: what the kernel says and what is
+    /// attached never stay apart.
+    async fn apply_network_of(&self, sandbox: Option<SandboxId>) -> Result<(), Refusal> {
+        let find = |id| self.core.read(|kernel| kernel.network_of_sandbox(id));
+        let Some(view) = sandbox.and_then(find) else { return Ok(()) };
+        let engine = self.clone();
+        let applied = tasks::spawn(async move { engine.apply_now(view.instance).await });
+        match applied.await {
+            Ok(applied) => applied,
+            Err(error) => {
+                Err(Refusal::new(ErrorCode::Internal, format!("internal error: {error}")))
+            }
+        }
+    }
+
+    async fn apply_now(&self, instance: InstanceId) -> Result<(), Refusal> {
+        let Some(sandbox) = self.core.runtimes.sandbox(instance) else { return Ok(()) };
+        self.core.networks.apply(&self.core, &*sandbox, None).await.map_err(Refusal::from)
+    }
+
+    /// A template was replaced: its sandboxes may reach what the new one allows.
+    pub(crate) async fn apply_network_of_template(&self, name: &TemplateName) {
+        for instance in self.core.read(|kernel| kernel.instances_of_template(name)) {
+            if let Err(error) = self.apply_now(instance).await {
+                tracing::warn!(%instance, %error, "a sandbox has no network: its new policy was not attached");
+            }
+        }
+    }
+
+    /// Numbers of the way out since the start; none if there is no way out.
+    pub fn egress_counts(&self) -> Option<EgressCounts> {
+        self.core.networks.counts()
+    }
+
+    /// What the sandboxes of a caller tried, or of all keys for admins.
+    pub fn network_log(&self, caller: Caller, query: &NetworkLogQuery) -> NetworkLogPage {
+        self.core.networks.log.page(|key| caller.sees(key), query)
+    }
+}

@@ -1,0 +1,86 @@
+//! The settings of the way out of sandboxes.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+
+use model::HostName;
+use serde::{Deserialize, Serialize};
+
+/// The way out of sandboxes. What each may reach is set in its template.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct EgressSettings {
+    /// Whether there is one. Without it, templates that allow anything are refused.
+    pub(crate) enabled: bool,
+    /// The DNS server to ask; that of the machine if not set.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) resolver: Option<SocketAddr>,
+    /// Addresses of names, as NAME=ADDRESS. They come before those of the resolver. A private address
+    /// still needs an address rule.
+    pub(crate) hosts: Vec<String>,
+    /// A file with certificates (PEM) that servers outside may have, besides those of the machine.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) upstream_ca: Option<PathBuf>,
+    /// An HTTP proxy through which everything goes, as host:port.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) upstream_proxy: Option<SocketAddr>,
+    /// Connections of one sandbox at once.
+    pub(crate) max_connections: u32,
+    /// Connections of the sandboxes of one key at once.
+    pub(crate) max_connections_per_key: u32,
+    /// New connections of one sandbox per second.
+    pub(crate) connections_per_s: u32,
+    /// Bytes per second of one sandbox, both directions together; 0 means no limit.
+    pub(crate) bytes_per_s: u64,
+}
+
+impl Default for EgressSettings {
+    fn default() -> Self {
+        Self {
+            enabled: true,
+            resolver: None,
+            hosts: Vec::new(),
+            upstream_ca: None,
+            upstream_proxy: None,
+            max_connections: 256,
+            max_connections_per_key: 2048,
+            connections_per_s: 100,
+            bytes_per_s: 0,
+        }
+    }
+}
+
+impl EgressSettings {
+    /// The addresses of names.
+    pub(crate) fn known_hosts(&self) -> BTreeMap<HostName, Vec<IpAddr>> {
+        let mut known: BTreeMap<_, Vec<_>> = BTreeMap::new();
+        for (name, address) in self.hosts.iter().filter_map(|text| known_host(text)) {
+            known.entry(name).or_default().push(address);
+        }
+        known
+    }
+
+    /// The value that no server could use, if there is one.
+    pub(super) fn invalid(&self) -> Option<(&'static str, &'static str)> {
+        let numbers = [
+            ("egress.max_connections", self.max_connections),
+            ("egress.max_connections_per_key", self.max_connections_per_key),
+            ("egress.connections_per_s", self.connections_per_s),
+        ];
+        if let Some((key, _)) = numbers.into_iter().find(|(_, value)| *value == 0) {
+            return Some((key, "must be above 0"));
+        }
+        if self.hosts.iter().any(|text| known_host(text).is_none()) {
+            return Some(("egress.hosts", "each is NAME=ADDRESS, such as db.internal=10.0.0.5"));
+        }
+        let relative = self.upstream_ca.as_ref().is_some_and(|path| !path.is_absolute());
+        relative.then_some(("egress.upstream_ca", "must be an absolute path"))
+    }
+}
+
+/// A name and its address, from `NAME=ADDRESS`.
+fn known_host(text: &str) -> Option<(HostName, IpAddr)> {
+    let (name, address) = text.split_once('=')?;
+    Some((HostName::parse(name).ok()?, address.parse().ok()?))
+}
