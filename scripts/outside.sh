@@ -3,6 +3,7 @@
 # against a built server.
 #
 #   scripts/outside.sh [--seconds N] [--seed S] [NAME...]     N seconds of storm (10); only the named tests
+#   scripts/outside.sh --part K/N                             the K-th of N parts, which may run side by side
 #   scripts/outside.sh --long                                 those that take minutes; scripts/long.sh runs them
 #   SHOAL_BIN=target/release/shoal  which server; without it the release build is made first
 #
@@ -13,17 +14,24 @@ exec </dev/null
 
 readonly TESTS=(selfcheck answers explanations eviction deletion limits losses where at_rest damage fulldisk backup ends names polling deadlines fair_web fair_places stored_secrets network attacks usage storm)
 readonly LONG=(timeline restarts copies ash_warm)
+# These do more with `--long`.
+readonly LONGER=()
 # Longer than the deadline that each test has of its own.
 readonly PATIENCE_S=400
+readonly LONG_PATIENCE_S=1500
 
 seconds=10
 seed=1
+part=1
+parts=1
+long=
 named=()
 while [ "$#" -gt 0 ]; do
     case "$1" in
         --seconds) seconds="$2"; shift 2 ;;
         --seed) seed="$2"; shift 2 ;;
-        --long) named+=("${LONG[@]}"); shift ;;
+        --part) part="${2%/*}"; parts="${2#*/}"; shift 2 ;;
+        --long) named+=("${LONG[@]}" "${LONGER[@]}"); long=yes; shift ;;
         -*) printf 'outside.sh: unknown option %s\n' "$1" >&2; exit 2 ;;
         *) named+=("$1"); shift ;;
     esac
@@ -41,12 +49,19 @@ trap 'rm -rf "$work"' EXIT
 passed=0
 failed=()
 skipped=()
+turn=0
 for name in "${named[@]}"; do
+    turn=$((turn + 1))
+    if [ "$(((turn - 1) % parts + 1))" -ne "$part" ]; then continue; fi
     options=(--shoal "$SHOAL_BIN" --seed "$seed")
     patience_s="$PATIENCE_S"
     if [ "$name" = storm ]; then
         options+=(--seconds "$seconds")
         patience_s="$((PATIENCE_S + ${seconds%.*}))"
+    fi
+    if [ -n "$long" ] && [[ " ${LONGER[*]} " == *" $name "* ]]; then
+        options+=(--long)
+        patience_s="$LONG_PATIENCE_S"
     fi
     status=0
     timeout --kill-after=20 "$patience_s" python3 -B "scripts/outside/$name.py" "${options[@]}" >"$work/$name" 2>&1 || status=$?

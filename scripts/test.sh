@@ -247,7 +247,8 @@ SHOAL_BIN="$(realpath -m "${CARGO_TARGET_DIR:-target}")/debug/shoal"
 export SHOAL_BIN
 # scripts/long.sh makes up more requests.
 export EXAMPLES=7
-check_all 'outside tests=scripts/outside.sh' 'schemathesis, admin=env ROLES=admin scripts/schemathesis.sh' \
+check_all 'outside tests, first half=scripts/outside.sh --part 1/2' \
+    'outside tests, second half=scripts/outside.sh --part 2/2' 'schemathesis, admin=env ROLES=admin scripts/schemathesis.sh' \
     'schemathesis, use=env ROLES=use scripts/schemathesis.sh' 'schemathesis, read=env ROLES=read PHASES=fuzzing scripts/schemathesis.sh' \
     'package for Python=scripts/python-sdk.sh' 'clients of Blaxel=scripts/blaxel.sh' \
     'client of Ash=scripts/ash.sh' 'client of MCP=scripts/mcp.sh'
