@@ -11,19 +11,20 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 exec </dev/null
 
-readonly TESTS=(selfcheck answers explanations eviction deletion limits losses where at_rest damage fulldisk backup ends names polling deadlines fair_web fair_places stored_secrets network attacks usage storm)
-readonly LONG=(timeline restarts copies ash_warm)
+readonly TESTS=(selfcheck answers explanations eviction deletion limits losses where at_rest damage fulldisk backup ends names polling deadlines fair_web fair_places stored_secrets network contained attacks usage storm)
+readonly LONG=(timeline restarts copies ash_warm contained)
 # Longer than the deadline that each test has of its own.
 readonly PATIENCE_S=400
 
 seconds=10
 seed=1
+long=no
 named=()
 while [ "$#" -gt 0 ]; do
     case "$1" in
         --seconds) seconds="$2"; shift 2 ;;
         --seed) seed="$2"; shift 2 ;;
-        --long) named+=("${LONG[@]}"); shift ;;
+        --long) long=yes; named+=("${LONG[@]}"); shift ;;
         -*) printf 'outside.sh: unknown option %s\n' "$1" >&2; exit 2 ;;
         *) named+=("$1"); shift ;;
     esac
@@ -47,6 +48,10 @@ for name in "${named[@]}"; do
     if [ "$name" = storm ]; then
         options+=(--seconds "$seconds")
         patience_s="$((PATIENCE_S + ${seconds%.*}))"
+    fi
+    if [ "$name" = contained ] && [ "$long" = yes ]; then
+        options+=(--long)
+        patience_s="$((2 * PATIENCE_S))"
     fi
     status=0
     timeout --kill-after=20 "$patience_s" python3 -B "scripts/outside/$name.py" "${options[@]}" >"$work/$name" 2>&1 || status=$?
