@@ -55,6 +55,10 @@ took="$((SECONDS - began))"
 result='every promise held'
 if [ "$status" -ne 0 ]; then result="**failed** (exit code $status)"; fi
 
+scripts/containers.sh start "$work/containers" >"$work/env"
+# What it says is for this shell.
+# shellcheck source=/dev/null
+. "$work/env"
 outside=0
 SHOAL_BIN="$SHOAL_BIN" scripts/outside.sh --seed "$seed" --long >"$work/outside" 2>&1 || outside=$?
 cat "$work/outside"
@@ -83,10 +87,6 @@ tail -n 40 "$work/sim"
 if [ "$sim" -ne 0 ]; then status=1; fi
 
 scaled=0
-scripts/containers.sh start "$work/containers" >"$work/env"
-# What it says is for this shell.
-# shellcheck source=/dev/null
-. "$work/env"
 IDLE_SANDBOXES=5000 KILLS=200 SESSIONS=1000 LAUNCHES=1000 STORM_SECONDS=150 SHOAL_CHAOS_S=120 timeout --kill-after=30 3600 \
     cargo nextest run --locked --cargo-quiet --no-fail-fast --color never --status-level pass --test-threads 1 -E "$SCALED" \
     -p shoal -p integration-tests >"$work/scaled" 2>&1 || scaled=$?

@@ -153,11 +153,14 @@ fn refused_by(runtime: &dyn Runtime, template: &Template) -> Option<String> {
         let kind = template.runtime.as_str();
         return Some(format!("workspace.aliases: {kind} gives the workspace one name only"));
     }
+    if let Some(cause) = runtime.refuses(template) {
+        return Some(cause);
+    }
     if !template.network.is_none() && capabilities.network == NetworkAbility::None {
         let kind = template.runtime.as_str();
         return Some(format!("network: sandboxes of {kind} have loopback only on this machine"));
     }
-    capabilities.refuses(&template.limits).or_else(|| runtime.refuses(template))
+    capabilities.refuses(&template.limits)
 }
 
 /// Refuses what no node with these mounts and directories could serve, whatever its runtimes are:

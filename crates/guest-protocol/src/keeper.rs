@@ -4,6 +4,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::network::{NetworkFeature, NetworkRequest, RefusedAddress};
+
 /// The most bytes a packet may have.
 pub const MAX_PACKET_BYTES: usize = 64 * 1024;
 
@@ -22,16 +24,18 @@ pub struct ToKeeper {
 }
 
 /// What the keeper can do.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Ask {
     /// Report the state that must be the same after every use. Answered with `Seen`.
     Look,
-    /// Replace each writable mount by an empty one, and remove the objects that programs can leave
-    /// in shared memory. Answered with `Renewed`.
+    /// Replace each writable mount by an empty one, remove the objects that programs can leave in
+    /// shared memory, and take the network of a policy away. Answered with `Renewed`.
     Renew,
     /// Check that nothing of a use is left, and report the state that must be the same after it.
     /// Answered with `Seen`.
     Prove,
+    /// Do something with the network of the container. Answered with `Networked`.
+    Network(NetworkRequest),
 }
 
 /// A writable mount: a tmpfs of its own.
@@ -54,7 +58,10 @@ pub struct WritableMountSpec {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum FromKeeper {
     /// The keeper is ready.
-    Up,
+    Up {
+        /// How containers with a policy reach the network, as it was tried.
+        network: NetworkFeature,
+    },
     /// `Look` or `Prove` succeeded.
     Seen {
         /// That of the request.
@@ -66,6 +73,13 @@ pub enum FromKeeper {
     Renewed {
         /// That of the request.
         ticket: u64,
+    },
+    /// `Network` succeeded. After `Arm` the sockets come with this: that for connections first.
+    Networked {
+        /// That of the request.
+        ticket: u64,
+        /// The refused addresses, if they were asked for: at most 256.
+        refused: Vec<RefusedAddress>,
     },
     /// The request failed, or the proof did. With ticket 0: the keeper cannot work here at all.
     Refused {
@@ -106,7 +120,7 @@ pub enum KeeperRefusalCode {
     Foreign,
     /// Something of a use is left.
     Left,
-    /// The keeper lacks privileges.
+    /// The keeper lacks privileges, or the kernel lacks what is asked for.
     Powerless,
     /// The kernel refused a step.
     System,

@@ -9,12 +9,14 @@ mod bundle;
 mod contained;
 mod keeper;
 mod launcher;
+mod network;
 mod serve;
 
 use std::os::fd::AsFd as _;
 use std::process::ExitCode;
 
 use contained::StartKind;
+use keeper::Tables;
 use serve::{Identity, Link, ScaleSettings, Settings, serve};
 
 fn main() -> ExitCode {
@@ -22,7 +24,8 @@ fn main() -> ExitCode {
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     match arguments[..] {
         ["launcher", ..] => launcher::main(),
-        ["keeper"] => keeper::main(),
+        ["keeper"] => keeper::main(Tables::Tried),
+        ["keeper", "without-tables"] => keeper::main(Tables::Unused),
         ["contained", link] => contained::main(link, StartKind::First),
         ["contained", link, "again"] => contained::main(link, StartKind::Restart),
         ["serve", workspace] => serve_standard_input(workspace, None, None),

@@ -132,15 +132,17 @@ pub trait Sandbox: Send + Sync {
     /// works while the sandbox is frozen, too.
     async fn sync(&self) -> Result<(), RuntimeError>;
 
-    /// Ends every program of the last use, also detached ones, and replaces the writable mounts by
-    /// empty ones. Only where used sandboxes are wiped. If it fails, the sandbox must not be handed
+    /// Ends every program of the last use, also detached ones, replaces the writable mounts by empty
+    /// ones, and takes the network of a policy away, whose sockets must be closed before. Only where
+    /// used sandboxes are wiped. If it fails, the sandbox must not be handed
     /// out. Old handles reach nothing in it afterwards: [`Runtime::sandbox`] gives the handle for
     /// the next user.
     async fn wipe(&self) -> Result<(), RuntimeError> {
         Err(cannot("wipe"))
     }
 
-    /// Proves, from outside, that nothing of an earlier use is left, and that the guest answers.
+    /// Proves, from outside, that nothing of an earlier use is left, and that the guest answers. It
+    /// fails while the network of a policy is there, or its sockets are open.
     async fn prove(&self) -> Result<(), RuntimeError> {
         Err(cannot("prove"))
     }

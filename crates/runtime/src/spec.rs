@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use guest_protocol::network::NetworkFeature;
 use model::{ClaimSettings, ImageId, InstanceId, Limits, Mount, Template, WorkspaceId};
 
 /// A sandbox to launch.
@@ -108,6 +109,16 @@ pub enum NetworkAbility {
     ProxyOnly,
     /// Not at all.
     None,
+}
+
+impl From<NetworkFeature> for NetworkAbility {
+    fn from(feature: NetworkFeature) -> Self {
+        match feature {
+            NetworkFeature::Transparent => Self::Transparent,
+            NetworkFeature::ProxyOnly => Self::ProxyOnly,
+            NetworkFeature::None => Self::None,
+        }
+    }
 }
 
 /// Which host users sandboxes run as.

@@ -5,6 +5,7 @@
 mod between_users;
 mod escape_attempts;
 mod networks;
+mod policies;
 
 use std::path::PathBuf;
 use std::sync::Arc;

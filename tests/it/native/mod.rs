@@ -28,6 +28,7 @@ mod workspaces;
 pub(crate) use self::isolation::bait::{Bait, Seen};
 pub(crate) use self::isolation::{FILES, KERNEL, LISTENER, NETWORK, OWN_API, PROBE, PROCESSES};
 pub(crate) use self::limits::BUFFER_FLOOD;
+pub(crate) use self::network::{INSIDE, Served, allow};
 pub(crate) use self::node::skip;
 pub(crate) const BETWEEN_USERS: &str = include_str!("between_users.py");
 

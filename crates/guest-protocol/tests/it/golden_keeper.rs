@@ -4,6 +4,7 @@
 use guest_protocol::keeper::{
     Ask, Fact, FromKeeper, KeeperRefusal, KeeperRefusalCode, ToKeeper, WritableMountSpec,
 };
+use guest_protocol::network::{NetworkFeature, NetworkRequest, NetworkRules};
 
 use crate::golden_messages::pin;
 
@@ -22,14 +23,18 @@ fn requests() {
         "ac020101042f746d70ac02ff07e80701",
     );
     pin(&ToKeeper { ticket: 2, ask: Ask::Prove, places: vec![] }, "020200");
+    let ask = Ask::Network(NetworkRequest::Arm(NetworkRules::Open));
+    pin(&ToKeeper { ticket: 3, ask, places: vec![] }, "0303000000");
 }
 
 #[test]
 fn answers() {
-    pin(&FromKeeper::Up, "00");
+    pin(&FromKeeper::Up { network: NetworkFeature::ProxyOnly }, "0001");
     let facts = vec![Fact { name: "a".into(), value: "b".into() }];
     pin(&FromKeeper::Seen { ticket: 1, facts }, "01010101610162");
     pin(&FromKeeper::Renewed { ticket: 300 }, "02ac02");
+    let refused = vec![([10, 0, 0, 1], 300)];
+    pin(&FromKeeper::Networked { ticket: 1, refused }, "0301010a000001ac02");
     for (code, byte) in [
         (KeeperRefusalCode::Gone, "00"),
         (KeeperRefusalCode::Foreign, "01"),
@@ -38,6 +43,6 @@ fn answers() {
         (KeeperRefusalCode::System, "04"),
     ] {
         let refusal = KeeperRefusal { code, step: "x".into(), errno: 1 };
-        pin(&FromKeeper::Refused { ticket: 7, refusal }, &format!("0307{byte}017802"));
+        pin(&FromKeeper::Refused { ticket: 7, refusal }, &format!("0407{byte}017802"));
     }
 }

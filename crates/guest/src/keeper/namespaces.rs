@@ -6,6 +6,7 @@ use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 
 use guest_protocol::keeper::KeeperRefusalCode;
 use jail::sys::clone::exit_now;
+use jail::sys::namespaces::{Namespace, make};
 use rustix::fs::{CWD, Mode, OFlags, fstatfs, openat, readlinkat};
 use rustix::io::Errno;
 use rustix::process::getpid;
@@ -78,6 +79,15 @@ impl OwnNamespaces {
         }
         entered.named("enter the namespaces of a container")?;
         let away = Entered { namespaces: self, kinds };
+        let done = act();
+        drop(away);
+        Ok(done)
+    }
+
+    /// Calls `act` in a new network namespace, which is gone afterwards.
+    pub(super) fn within_new_network<T>(&self, act: impl FnOnce() -> T) -> Result<T, Refusal> {
+        make(&[Namespace::Network]).named("make a network namespace")?;
+        let away = Entered { namespaces: self, kinds: ThreadNameSpaceType::NETWORK };
         let done = act();
         drop(away);
         Ok(done)

@@ -1,11 +1,12 @@
 //! The state of a container that must be the same after every use as when it was new: what its
-//! first process is and may do, and what is mounted. It is text, to be compared and shown. This
+//! first process is and may do, what is mounted, and where its network leads. It is text, to be compared and shown. This
 //! module does not know how the state should be.
 
 use guest_protocol::keeper::{Fact, WritableMountSpec};
 use jail::sys::ipc::io_priority;
 use rustix::fs::{OFlags, fstatfs};
 
+use super::network;
 use super::process::{Process, field, foreign, open_beneath};
 use super::{Named as _, Refusal};
 
@@ -47,6 +48,7 @@ pub(super) fn facts(process: &Process, places: &[WritableMountSpec]) -> Result<V
         fact("control groups", process.read("cgroup")?),
         fact("mounts", mounts.iter().map(Mount::line).collect::<Vec<_>>().join("\n")),
         fact("memory in use", usage(process, &mounts)?),
+        fact("network", network::paths(process)?),
     ];
     let bytes: usize = facts.iter().map(|fact| fact.name.len() + fact.value.len()).sum();
     if bytes > MAX_BYTES {

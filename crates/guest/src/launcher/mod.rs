@@ -38,6 +38,8 @@ use prefork_pool::PreforkPool;
 use sandboxes::Sandboxes;
 use watch::Watch;
 
+use crate::network::Done;
+
 pub(super) use start::main;
 
 /// Tokens of the descriptors that the launcher waits for. A prefork has `PREFORKS` plus its slot.
@@ -193,7 +195,7 @@ impl Launcher {
                 }
             }
             ToLauncher::Network { ticket, instance, request } => {
-                self.handle_network(ticket, &instance, request);
+                self.handle_network(ticket, &instance, &request);
             }
             ToLauncher::List { ticket } => {
                 let all = self.sandboxes.instances();
@@ -212,19 +214,19 @@ impl Launcher {
         }
     }
 
-    fn handle_network(&mut self, ticket: u64, instance: &InstanceBytes, request: NetworkRequest) {
+    fn handle_network(&mut self, ticket: u64, instance: &InstanceBytes, request: &NetworkRequest) {
         let Some(pid) = self.sandboxes.pid_of(instance) else {
             return self.refuse(ticket, RefusalCode::Unknown, "find sandbox", 0);
         };
         let (step, done) = network::handle(&self.shared.host_access, pid, request);
         match done {
-            Ok(network::Done::Armed(sockets)) => {
+            Ok(Done::Armed(sockets)) => {
                 self.answer_with(&FromLauncher::Armed { ticket }, sockets);
             }
-            Ok(network::Done::Refused(addresses)) => {
+            Ok(Done::Refused(addresses)) => {
                 self.answer(&FromLauncher::RefusedAddresses { ticket, addresses });
             }
-            Ok(network::Done::Nothing) => self.answer(&FromLauncher::Done { ticket }),
+            Ok(Done::Nothing) => self.answer(&FromLauncher::Done { ticket }),
             Err(error) if error.kind() == io::ErrorKind::Unsupported => {
                 self.refuse(ticket, RefusalCode::Unsupported, step, 0);
             }

@@ -1,110 +1,47 @@
 //! The network of a sandbox with a policy: made from inside of its namespace, by visits that end
-//! before anything else is done. Programs have no part in it: the namespace belongs to the
-//! launcher.
+//! before anything else is done.
 
 use std::io;
-use std::net::Ipv4Addr;
-use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::fd::AsFd as _;
 
 use guest_protocol::launcher::{LauncherConfig, NetworkMode};
-use guest_protocol::network::{
-    AddressRule, NetworkFeature, NetworkRequest, NetworkRules, RefusedAddress,
-};
-use jail::network::{self, Namespace, Rules, Sockets};
+use guest_protocol::network::{NetworkFeature, NetworkRequest};
 use jail::sys::clone::exit_now;
-use jail::sys::loopback;
 use jail::sys::namespaces;
 use rustix::process::Pid;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use super::isolation::HostAccess;
 use super::workspace_mount::namespace_of;
-
-/// What came of a request.
-pub(super) enum Done {
-    Nothing,
-    /// The socket for connections and, where the kernel has tables, that for names.
-    Armed(Vec<OwnedFd>),
-    Refused(Vec<RefusedAddress>),
-}
+use crate::network::{self, Done, Needed};
 
 /// Does what is asked in the sandbox of this process; gives the name of the step, too.
 pub(super) fn handle(
     host_access: &HostAccess,
     pid: Pid,
-    request: NetworkRequest,
+    request: &NetworkRequest,
 ) -> (&'static str, io::Result<Done>) {
-    let inside = Inside { host_access, pid };
-    match (request, host_access.network) {
-        (_, NetworkFeature::None) => ("reach the network", Err(io::ErrorKind::Unsupported.into())),
-        (NetworkRequest::Arm(rules), NetworkFeature::Transparent) => {
-            ("arm the network", inside.arm(&rules).map(Done::Armed))
+    let needed = match host_access.network {
+        // No namespace is visited where nothing can be done.
+        NetworkFeature::None => Needed::open(NetworkFeature::None, request),
+        feature @ (NetworkFeature::Transparent | NetworkFeature::ProxyOnly) => {
+            visit(host_access, pid, || Needed::open(feature, request)).flatten()
         }
-        (NetworkRequest::Arm(_), NetworkFeature::ProxyOnly) => {
-            let made = inside.visit(network::proxy_listener).flatten();
-            ("listen for the proxy", made.map(|listener| Done::Armed(vec![listener])))
-        }
-        (NetworkRequest::Change(rules), NetworkFeature::Transparent) => {
-            let changed = inside.open().and_then(|namespace| namespace.change(&rules_of(&rules)));
-            ("change the network", changed.map(|()| Done::Nothing))
-        }
-        (NetworkRequest::Refused, NetworkFeature::Transparent) => {
-            let found = inside.open().and_then(|namespace| namespace.refused());
-            let plain = |(address, port): (Ipv4Addr, u16)| (address.octets(), port);
-            let found = found.map(|all| Done::Refused(all.into_iter().map(plain).collect()));
-            ("read refused addresses", found)
-        }
-        (NetworkRequest::Disarm, NetworkFeature::Transparent) => {
-            let gone = inside.open().and_then(|namespace| namespace.disarm());
-            ("disarm the network", gone.map(|()| Done::Nothing))
-        }
-        // The kernel knows nothing of policies.
-        (NetworkRequest::Change(_) | NetworkRequest::Disarm, NetworkFeature::ProxyOnly) => {
-            ("change the network", Ok(Done::Nothing))
-        }
-        (NetworkRequest::Refused, NetworkFeature::ProxyOnly) => {
-            ("read refused addresses", Ok(Done::Refused(Vec::new())))
-        }
-    }
+    };
+    (network::step(request), needed.and_then(|needed| needed.carry_out(request)))
 }
 
-/// Visits to the network namespace of a process.
-struct Inside<'a> {
-    host_access: &'a HostAccess,
-    pid: Pid,
-}
-
-impl Inside<'_> {
-    fn visit<T>(&self, act: impl FnOnce() -> T) -> io::Result<T> {
-        let there = namespace_of(self.pid, "net").map_err(|error| explained(self.pid, error))?;
-        move_into_link_name_space(there.as_fd(), Some(LinkNameSpaceType::Network))?;
-        let result = act();
-        let home = self.host_access.home_network.as_fd();
-        if move_into_link_name_space(home, Some(LinkNameSpaceType::Network)).is_err() {
-            // If we cannot come back, nothing is safe any more: end, which ends every sandbox.
-            exit_now(1);
-        }
-        Ok(result)
+/// Acts in the network namespace of a process.
+fn visit<T>(host_access: &HostAccess, pid: Pid, act: impl FnOnce() -> T) -> io::Result<T> {
+    let there = namespace_of(pid, "net").map_err(|error| explained(pid, error))?;
+    move_into_link_name_space(there.as_fd(), Some(LinkNameSpaceType::Network))?;
+    let result = act();
+    let home = host_access.home_network.as_fd();
+    if move_into_link_name_space(home, Some(LinkNameSpaceType::Network)).is_err() {
+        // If we cannot come back, nothing is safe any more: end, which ends every sandbox.
+        exit_now(1);
     }
-
-    fn open(&self) -> io::Result<Namespace> {
-        self.visit(Namespace::open).flatten()
-    }
-
-    fn arm(&self, rules: &NetworkRules) -> io::Result<Vec<OwnedFd>> {
-        let made = self.visit(|| Ok::<_, io::Error>((Sockets::make()?, Namespace::open()?)));
-        let (sockets, namespace) = made.flatten()?;
-        let Sockets { connections, names } = sockets;
-        match namespace.arm(&rules_of(rules)) {
-            Ok(()) => Ok(vec![connections, names]),
-            Err(error) => {
-                // Half of it must not stay. If this fails too, the sockets are closed all the same,
-                // and without them nothing gets out.
-                let _ = namespace.disarm();
-                Err(error)
-            }
-        }
-    }
+    Ok(result)
 }
 
 /// Why a namespace could not be opened: that of a process that is ending is gone, whatever the
@@ -118,38 +55,17 @@ fn explained(pid: Pid, error: io::Error) -> io::Error {
     io::ErrorKind::NotFound.into()
 }
 
-fn rules_of(rules: &NetworkRules) -> Rules {
-    match rules {
-        NetworkRules::Open => Rules::Open,
-        NetworkRules::Addresses(addresses) => {
-            Rules::Addresses(addresses.iter().map(rule_of).collect())
-        }
-    }
-}
-
-fn rule_of(rule: &AddressRule) -> network::AddressRule {
-    network::AddressRule {
-        first: Ipv4Addr::from(rule.first),
-        bits: rule.bits.min(32),
-        ports: (rule.from_port, rule.to_port),
-    }
-}
-
 /// Whether the kernel has all that a policy needs, tried in a network namespace that is thrown
 /// away: the caller makes another one afterwards.
 pub(super) fn try_out(config: &LauncherConfig) -> NetworkFeature {
-    let works = || {
-        namespaces::make(&[namespaces::Namespace::Network])?;
-        loopback::bring_up()?;
-        let _sockets = Sockets::make()?;
-        Namespace::open()?.arm(&Rules::Open)
+    let tried = || match namespaces::make(&[namespaces::Namespace::Network]) {
+        Ok(()) => network::try_out_here(),
+        Err(_) => NetworkFeature::ProxyOnly,
     };
     match config.network {
         // All sandboxes have the same one.
         NetworkMode::Shared => NetworkFeature::None,
-        NetworkMode::Spare | NetworkMode::Fresh if config.tables && works().is_ok() => {
-            NetworkFeature::Transparent
-        }
+        NetworkMode::Spare | NetworkMode::Fresh if config.tables => tried(),
         NetworkMode::Spare | NetworkMode::Fresh => NetworkFeature::ProxyOnly,
     }
 }

@@ -35,7 +35,7 @@ impl Keeper {
         let arguments = [c"shoal-keeper", c"keeper"];
         let pid = jail::sys::exec::start(image.as_fd(), &arguments, &[theirs.as_fd()]).unwrap();
         let mut keeper = Self { pid, socket, last_ticket: 0 };
-        assert_eq!(keeper.heard(), FromKeeper::Up);
+        assert!(matches!(keeper.heard(), FromKeeper::Up { .. }));
         keeper
     }
 
@@ -57,11 +57,11 @@ impl Keeper {
     /// Asks for what must be refused.
     fn refusal(
         &mut self,
-        ask: Ask,
+        ask: &Ask,
         process: &OwnedFd,
         places: &[WritableMountSpec],
     ) -> KeeperRefusal {
-        match self.ask(ask, process, places) {
+        match self.ask(ask.clone(), process, places) {
             FromKeeper::Refused { refusal, .. } => refusal,
             other => panic!("{ask:?} should be refused and gives {other:?}"),
         }
@@ -332,6 +332,16 @@ fn facts_show_changes_of_the_first_process() {
             "nsenter -m -t PID umount /usr/share",
             "mounts",
         ),
+        (
+            "nsenter -n -t PID ip address add 198.18.0.1/32 dev lo",
+            "nsenter -n -t PID ip address del 198.18.0.1/32 dev lo",
+            "network",
+        ),
+        (
+            "nsenter -n -t PID ip -6 route add unreachable default dev lo",
+            "nsenter -n -t PID ip -6 route del unreachable default dev lo",
+            "network",
+        ),
     ] {
         let outside = |line: &str| {
             let line = line.replace("PID", &pid).replace("NICE", &nice);
@@ -355,12 +365,12 @@ fn the_keeper_refuses_processes_that_are_no_container() {
     let Some(mut stage) = Stage::new() else { return };
     let me = pidfd_open(rustix::process::getpid(), PidfdFlags::empty()).unwrap();
     for ask in [Ask::Look, Ask::Renew, Ask::Prove] {
-        let refusal = stage.keeper.refusal(ask, &me, &places());
+        let refusal = stage.keeper.refusal(&ask, &me, &places());
         assert_eq!(refusal.code, KeeperRefusalCode::Foreign, "{refusal:?}");
     }
     // Something else than a handle.
     let null = OwnedFd::from(File::open("/dev/null").unwrap());
-    assert_eq!(stage.keeper.refusal(Ask::Renew, &null, &[]).code, KeeperRefusalCode::Foreign);
+    assert_eq!(stage.keeper.refusal(&Ask::Renew, &null, &[]).code, KeeperRefusalCode::Foreign);
     // A program of the container that is not its first process.
     let channel = stage.host.ask(&shell("echo up; exec sleep 1000"));
     stage.host.until("it is up", |host| !host.data(channel, lane::STDOUT).is_empty());
@@ -369,12 +379,12 @@ fn the_keeper_refuses_processes_that_are_no_container() {
     let program =
         Pid::from_raw(program.split_whitespace().next().unwrap().parse().unwrap()).unwrap();
     let program = pidfd_open(program, PidfdFlags::empty()).unwrap();
-    let refusal = stage.keeper.refusal(Ask::Renew, &program, &places());
+    let refusal = stage.keeper.refusal(&Ask::Renew, &program, &places());
     assert_eq!(refusal.code, KeeperRefusalCode::Foreign, "{refusal:?}");
     // Paths that are no writable mounts: nothing of the container is removed.
     for path in ["/usr", "/", "/proc", "/workspace/../usr", "/nowhere", "/bin", "/dev"] {
         let place = WritableMountSpec { path: path.to_owned(), ..places().remove(0) };
-        stage.keeper.refusal(Ask::Renew, &stage.process, &[place]);
+        stage.keeper.refusal(&Ask::Renew, &stage.process, &[place]);
     }
     stage.run("ls /usr/bin/env /proc/1 /dev/null");
     stage.wipe();
@@ -388,7 +398,7 @@ fn the_keeper_follows_no_link_inside() {
     // name.
     stage.run("rm -rf /tmp/a && ln -s /usr /tmp/a");
     let place = WritableMountSpec { path: "/tmp/a".to_owned(), ..places().remove(0) };
-    let refusal = stage.keeper.refusal(Ask::Renew, &stage.process, &[place]);
+    let refusal = stage.keeper.refusal(&Ask::Renew, &stage.process, &[place]);
     assert_eq!(refusal.code, KeeperRefusalCode::System, "{refusal:?}");
     stage.run("ls /usr/bin/env");
 }
@@ -401,7 +411,7 @@ fn the_keeper_reports_a_container_that_has_ended() {
     let patience = Timespec { tv_sec: 20, tv_nsec: 0 };
     assert_eq!(poll(&mut ended, Some(&patience)), Ok(1));
     for ask in [Ask::Look, Ask::Renew, Ask::Prove] {
-        let refusal = stage.keeper.refusal(ask, &stage.process, &places());
+        let refusal = stage.keeper.refusal(&ask, &stage.process, &places());
         assert_eq!(refusal.code, KeeperRefusalCode::Gone, "{refusal:?}");
     }
 }

@@ -12,6 +12,7 @@ mod message;
 mod namespace;
 mod refused;
 mod routes;
+mod settings;
 mod table;
 #[cfg(test)]
 mod tests;
@@ -19,6 +20,7 @@ mod tests;
 use std::net::Ipv4Addr;
 
 pub use namespace::{Namespace, Sockets, proxy_listener};
+pub use settings::prepare_for_reuse;
 
 /// The addresses that stand for names: `198.18.0.0/15`. The kernel lets connections to them reach
 /// the listener, whatever the policy is.

@@ -6,7 +6,6 @@ use std::io;
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::os::fd::OwnedFd;
 
-use rustix::fs::{CWD, Mode, OFlags, openat};
 use rustix::io::Errno;
 use rustix::net::netlink::{self, SocketAddrNetlink};
 use rustix::net::{
@@ -14,9 +13,10 @@ use rustix::net::{
     sendto, socket_with, sockopt,
 };
 
-use super::message::{error_in, received};
+use super::message::{DONE, error_in, received};
 use super::refused::{self, Answer};
 use super::routes::{self, Wanted};
+use super::settings::without_cookies;
 use super::{LISTENER, NAMES, PROXY, REFUSED_AT_MOST, Rules, table};
 use crate::sys::transparent;
 
@@ -101,6 +101,24 @@ impl Namespace {
         addresses.truncate(REFUSED_AT_MOST as usize);
         Ok(addresses)
     }
+
+    /// Whether there is any table, ours or another.
+    pub fn has_tables(&self) -> io::Result<bool> {
+        send(&self.tables, &table::all_asked())?;
+        let mut buffer = vec![0; ANSWER_BYTES];
+        let mut found = false;
+        while let Some(length) = receive(&self.tables, &mut buffer)? {
+            for message in received(&buffer[..length]) {
+                match error_in(&message) {
+                    Some(0) | None if message.kind == DONE => return Ok(found),
+                    Some(0) | None => found |= message.kind == table::TABLE_FOUND,
+                    Some(errno) => return Err(io::Error::from_raw_os_error(errno)),
+                }
+            }
+        }
+        // The list has no end: nothing is known.
+        Err(io::ErrorKind::UnexpectedEof.into())
+    }
 }
 
 impl Sockets {
@@ -136,13 +154,6 @@ fn names() -> io::Result<OwnedFd> {
     let socket = socket_with(AddressFamily::INET, SocketType::DGRAM, flags, None)?;
     bind(&socket, &SocketAddrV4::new(NAMES.0, NAMES.1))?;
     Ok(socket)
-}
-
-/// By the `/proc` of this process, which shows the settings of the namespace that it is in.
-fn without_cookies() -> Result<(), Errno> {
-    let path = "/proc/sys/net/ipv4/tcp_syncookies";
-    let file = openat(CWD, path, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())?;
-    rustix::io::write(file, b"0").map(drop)
 }
 
 fn netlink_socket(protocol: Option<Protocol>) -> io::Result<OwnedFd> {

@@ -29,6 +29,7 @@ mod kind {
     pub(super) const BEGIN: u16 = 0x10;
     pub(super) const END: u16 = 0x11;
     pub(super) const NEW_TABLE: u16 = 0xa00;
+    pub(super) const GET_TABLES: u16 = 0xa01;
     pub(super) const DELETE_TABLE: u16 = 0xa02;
     pub(super) const NEW_CHAIN: u16 = 0xa03;
     pub(super) const NEW_RULE: u16 = 0xa06;
@@ -40,6 +41,11 @@ mod kind {
 /// Carries refused addresses.
 pub(super) const ELEMENTS: u16 = 0xa0c;
 
+/// Describes a table.
+pub(super) const TABLE_FOUND: u16 = kind::NEW_TABLE;
+
+/// The header of a message about tables of every family.
+const EVERY_FAMILY: [u8; 4] = [0; 4];
 /// The header of messages about tables: for IPv4 alone. Sandboxes have no other way out.
 const HEADER: [u8; 4] = [2, 0, 0, 0];
 /// The header of the first and the last message of a batch.
@@ -85,6 +91,13 @@ pub(super) fn refused_asked() -> Vec<u8> {
         elements.text(2, TRIED);
         elements.text(1, TABLE);
     });
+    all.into_bytes()
+}
+
+/// Asks which tables there are.
+pub(super) fn all_asked() -> Vec<u8> {
+    let mut all = Messages::default();
+    all.add(kind::GET_TABLES, REQUEST | DUMP, &EVERY_FAMILY, |_| {});
     all.into_bytes()
 }
 

@@ -116,7 +116,7 @@ cases! {
     deaths: every_death_is_reported_once failed_launches_are_not_deaths;
     wipes: wiped_sandbox_is_like_a_new_one wipe_ends_every_program_of_the_use
         wipe_cuts_old_handles_off_from_the_next_use a_proof_fails_if_anything_is_left
-        a_wipe_that_is_given_up_is_not_proven;
+        a_wipe_that_is_given_up_is_not_proven a_wipe_takes_the_network_away;
     cancellation: dropped_launches_leave_nothing dropped_execs_leave_nothing
         dropped_runs_leave_nothing
         dropped_claims_break_nothing dropped_file_calls_break_nothing dropped_kills_go_on
@@ -188,7 +188,7 @@ macro_rules! conformance_tests {
             every_death_is_reported_once failed_launches_are_not_deaths
             wiped_sandbox_is_like_a_new_one wipe_ends_every_program_of_the_use
             wipe_cuts_old_handles_off_from_the_next_use a_proof_fails_if_anything_is_left
-            a_wipe_that_is_given_up_is_not_proven
+            a_wipe_that_is_given_up_is_not_proven a_wipe_takes_the_network_away
             dropped_launches_leave_nothing dropped_execs_leave_nothing dropped_runs_leave_nothing
             dropped_claims_break_nothing dropped_file_calls_break_nothing dropped_kills_go_on
             dropped_freezes_break_nothing

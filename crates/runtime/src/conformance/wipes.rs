@@ -4,8 +4,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use model::ClaimSettings;
 use model::template::Recycle;
+use model::{ClaimSettings, NetworkPolicy};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::time::timeout;
 
@@ -15,6 +15,7 @@ use crate::contract::Sandbox;
 use crate::error::RuntimeErrorCode;
 use crate::exec::ExecSpec;
 use crate::inside::WatchQuery;
+use crate::spec::NetworkAbility;
 
 /// A sandbox to be wiped; none where nothing is, which is asserted.
 async fn wipeable(stage: &Stage) -> Option<Arc<dyn Sandbox>> {
@@ -105,6 +106,8 @@ async fn refuses_everything(last: &dyn Sandbox) {
     assert_eq!(code_of(last.inside().stat("/workspace").await), gone);
     assert_eq!(code_of(last.inside().make_directory("/workspace/late", false).await), gone);
     assert_eq!(code_of(last.inside().write_all("/workspace/late", b"x", None).await), gone);
+    // Where there are no networks, it is refused for that.
+    assert!(last.arm_network(&NetworkPolicy::Open).await.is_err());
     let started = last.inside().exec(ExecSpec::shell("echo late > late")).await;
     if let Ok(mut process) = started {
         assert_eq!(code_of(process.wait().await), gone);
@@ -176,4 +179,24 @@ pub(super) async fn a_wipe_that_is_given_up_is_not_proven(stage: &Stage) -> Case
         timeout(PATIENCE, sandbox.kill()).await.expect("in time").expect("killed");
     }
     panic!("a wipe never comes to its end");
+}
+
+pub(super) async fn a_wipe_takes_the_network_away(stage: &Stage) -> CaseResult {
+    let Some(mut sandbox) = wipeable(stage).await else { return Ok(()) };
+    if stage.runtime.capabilities().network == NetworkAbility::None {
+        return Ok(());
+    }
+    let armed = |sandbox: Arc<dyn Sandbox>| async move {
+        sandbox.arm_network(&NetworkPolicy::Open).await.expect("armed")
+    };
+    for _ in 0..3 {
+        drop(armed(Arc::clone(&sandbox)).await);
+        sandbox = wiped(stage, &sandbox).await;
+        sandbox.prove().await.expect("nothing of it is left");
+        assert_eq!(sandbox.refused_addresses().await.unwrap_or_default(), []);
+    }
+    let last = armed(Arc::clone(&sandbox)).await;
+    assert!(sandbox.prove().await.is_err(), "it is armed");
+    drop(last);
+    Ok(())
 }

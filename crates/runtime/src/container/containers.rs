@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use guest_protocol::message::ExitStatus;
-use model::InstanceId;
 use model::template::{Recycle, RuntimeTraits};
+use model::{InstanceId, Template};
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
@@ -26,7 +26,7 @@ use crate::error::{RuntimeError, RuntimeErrorCode};
 use crate::guest_link::{GuestLink, LinkSettings, Surroundings};
 use crate::lost_guests::{LostGuestBoard, LostGuests};
 use crate::scale::{ScaleBoard, ScaleNotes};
-use crate::spec::{Capabilities, LaunchSpec, Reaped};
+use crate::spec::{Capabilities, LaunchSpec, NetworkAbility, Reaped};
 
 /// How long a shutdown may take.
 const END_PATIENCE: Duration = Duration::from_mins(1);
@@ -116,6 +116,16 @@ impl<M: Maker> Containers<M> {
 impl<M: Maker> Shared<M> {
     fn registry(&self) -> MutexGuard<'_, BTreeMap<InstanceId, RegistryEntry<M>>> {
         self.registry.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The keeper, if it sees the containers, as far as is known.
+    fn keeper(&self) -> Option<&Arc<Keeper>> {
+        self.keeper.as_ref().filter(|_| self.maker.renewable())
+    }
+
+    /// How containers with a policy reach the network.
+    fn network(&self) -> NetworkAbility {
+        self.keeper().map_or(NetworkAbility::None, |keeper| keeper.network())
     }
 
     /// Registers an instance whose launch begins.
@@ -330,11 +340,17 @@ fn start_keeper() -> Option<Arc<Keeper>> {
 #[async_trait]
 impl<M: Maker> Runtime for Containers<M> {
     fn capabilities(&self) -> Capabilities {
-        self.shared.maker.capabilities()
+        Capabilities { network: self.shared.network(), ..self.shared.maker.capabilities() }
+    }
+
+    fn refuses(&self, template: &Template) -> Option<String> {
+        let has_none = self.shared.network() == NetworkAbility::None;
+        let refused = has_none && !template.network.is_none();
+        refused.then(|| format!("network: {}", self.shared.maker.why_no_network()))
     }
 
     fn traits(&self) -> RuntimeTraits {
-        let wipes = self.shared.keeper.is_some() && self.shared.maker.renewable();
+        let wipes = self.shared.keeper().is_some();
         RuntimeTraits {
             recycle: if wipes { Recycle::Wipe } else { Recycle::Recreate },
             can_freeze: self.capabilities().freeze,

@@ -127,6 +127,11 @@ impl<M: Maker> ConnectionWatch<M> {
         self.change_state(State::Replaced);
     }
 
+    /// Whether a newer connection replaced it.
+    pub(super) fn is_replaced(&self) -> bool {
+        *self.state.borrow() == State::Replaced
+    }
+
     /// The first change counts.
     fn change_state(&self, to: State) {
         self.state.send_if_modified(|state| {

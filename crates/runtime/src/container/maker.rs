@@ -15,13 +15,20 @@ use crate::spec::{Capabilities, LaunchSpec, Reaped};
 /// Makes and removes containers of one kind.
 #[async_trait]
 pub(crate) trait Maker: Send + Sync + 'static {
-    /// What it can do on this machine, as far as is known now.
+    /// What it can do on this machine, as far as is known now; what networks its containers can have
+    /// the keeper knows.
     fn capabilities(&self) -> Capabilities;
 
     /// Whether its containers can be wiped from outside: this host sees their first processes, and
     /// their connections pass descriptors.
     fn renewable(&self) -> bool {
         false
+    }
+
+    /// Why its containers can have no network, where they can have none.
+    fn why_no_network(&self) -> &'static str {
+        "the server cannot enter the networks of these containers: it must be root on the machine \
+         that runs them, and see their processes"
     }
 
     /// Why it cannot work at all, if that is known. It must not wait.

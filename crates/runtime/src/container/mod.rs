@@ -7,6 +7,7 @@ mod instance;
 mod keeper;
 mod launch;
 mod maker;
+mod network;
 mod sandbox;
 #[cfg(test)]
 mod tests;
@@ -15,5 +16,6 @@ mod writable_mounts;
 
 pub(crate) use self::containers::Containers;
 use self::containers::Shared;
+pub(crate) use self::keeper::tried_network;
 pub(crate) use self::maker::{ContainerExit, MadeContainer, Maker};
 pub(crate) use self::writable_mounts::{GUEST_PATH, WritableMount, writable_mounts};

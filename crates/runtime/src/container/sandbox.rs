@@ -2,19 +2,21 @@
 //! removes it. A wipe makes a new handle with a connection of its own. An old handle keeps the old
 //! connection, and never reaches the next user's sandbox.
 
+use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use model::{ClaimSettings, InstanceId, WorkspaceId};
+use model::{ClaimSettings, InstanceId, NetworkPolicy, WorkspaceId};
+use tokio::sync::Mutex;
 
 use super::Shared;
 use super::instance::{ConnectionWatch, Instance};
 use super::keeper::Baseline;
 use super::maker::Maker;
 use crate::claim::environment;
-use crate::contract::{Inside, Sandbox};
+use crate::contract::{Inside, NetworkSockets, Sandbox};
 use crate::deaths::Died;
 use crate::error::{RuntimeError, RuntimeErrorCode};
 use crate::guest_link::GuestLink;
@@ -30,6 +32,8 @@ pub(crate) struct ContainerSandbox<M: Maker> {
     pub(super) baseline: Option<Arc<Baseline>>,
     /// Whether its last wipe, if any, was complete.
     pub(super) wipe_complete: AtomicBool,
+    /// Calls about its network take turns, also those of different uses.
+    pub(super) network_turn: Arc<Mutex<()>>,
     pub(super) connected: Connected<M>,
 }
 
@@ -55,7 +59,17 @@ impl<M: Maker> ContainerSandbox<M> {
         connected: Connected<M>,
     ) -> Self {
         let (baseline, wipe_complete) = (baseline.map(Arc::new), AtomicBool::new(true));
-        Self { spec, instance, shared, container_id, baseline, wipe_complete, connected }
+        let network_turn = Arc::default();
+        Self {
+            spec,
+            instance,
+            shared,
+            container_id,
+            baseline,
+            wipe_complete,
+            network_turn,
+            connected,
+        }
     }
 
     /// The same sandbox for the next use. The wipe is not complete yet.
@@ -67,6 +81,7 @@ impl<M: Maker> ContainerSandbox<M> {
             container_id: self.container_id.clone(),
             baseline: self.baseline.clone(),
             wipe_complete: AtomicBool::new(false),
+            network_turn: Arc::clone(&self.network_turn),
             connected,
         }
     }
@@ -148,6 +163,22 @@ impl<M: Maker> Sandbox for ContainerSandbox<M> {
     async fn sync(&self) -> Result<(), RuntimeError> {
         // The workspace is in memory: there is no disk to flush to.
         self.alive("flush the workspace")
+    }
+
+    async fn arm_network(&self, policy: &NetworkPolicy) -> Result<NetworkSockets, RuntimeError> {
+        self.arm(policy).await
+    }
+
+    async fn change_network(&self, policy: &NetworkPolicy) -> Result<(), RuntimeError> {
+        self.change_rules(policy).await
+    }
+
+    async fn refused_addresses(&self) -> Result<Vec<(Ipv4Addr, u16)>, RuntimeError> {
+        self.refused().await
+    }
+
+    async fn disarm_network(&self) -> Result<(), RuntimeError> {
+        self.disarm().await
     }
 
     async fn wipe(&self) -> Result<(), RuntimeError> {

@@ -1,5 +1,6 @@
 //! Wiping: every program of the use ends, the keeper replaces all writable mounts, and the guest
-//! starts again on a new connection, so that nothing of the use survives in the guest either. Then
+//! starts again on a new connection, so that nothing of the use survives in the guest either. The
+//! network of a policy is taken away; who has its sockets must have closed them before. Then
 //! the keeper proves it from outside. A sandbox whose wipe was not finished must never be handed
 //! out: its proof fails.
 
@@ -21,7 +22,7 @@ const BEGIN_PATIENCE: Duration = Duration::from_secs(5);
 
 impl<M: Maker> ContainerSandbox<M> {
     /// The keeper, and the state of the sandbox at its launch.
-    fn outside(&self, step: &'static str) -> Result<(&Arc<Keeper>, &Baseline), RuntimeError> {
+    fn outside(&self, step: &'static str) -> Result<(&Arc<Keeper>, &Arc<Baseline>), RuntimeError> {
         self.alive(step)?;
         if let (Some(keeper), Some(baseline)) = (&self.shared.keeper, &self.baseline) {
             return Ok((keeper, baseline));
@@ -37,6 +38,8 @@ impl<M: Maker> ContainerSandbox<M> {
         self.wipe_complete.store(false, Ordering::Relaxed);
         let old = &self.connected;
         let fresh = async {
+            // A call about the network ends first, and none of this use begins afterwards.
+            let _turn = self.network_turn.lock().await;
             old.link.end_all().await?;
             keeper.renew(baseline).await?;
             let (ours, theirs) =

@@ -1,5 +1,5 @@
 //! What an engine reports about itself, for callers that ask before there is a runtime (`shoal
-//! doctor`). It must create nothing.
+//! doctor`). It must create nothing in the engine.
 
 use std::time::Duration;
 
@@ -8,6 +8,8 @@ use tokio::time::timeout;
 use super::config::{Endpoint, LinkMode};
 use super::engine::{Engine, EngineFailure};
 use super::engine_setup::may_be_wiped;
+use crate::container::tried_network;
+use crate::spec::NetworkAbility;
 
 /// How long an engine has to answer.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -24,6 +26,8 @@ pub struct EngineAbilities {
     /// Whether used sandboxes can be wiped, as far as is known: the engine is on this host, maps no
     /// users, and the server is root.
     pub wipes: bool,
+    /// How its sandboxes reach the network, as far as is known.
+    pub network: NetworkAbility,
     /// What it cannot limit, in words.
     pub lacks: Vec<&'static str>,
 }
@@ -62,6 +66,7 @@ pub async fn probe(endpoint: &Endpoint, link: LinkMode) -> Result<EngineAbilitie
     ];
     let lacks = limits.into_iter().filter(|(can, _)| *can == Some(false)).map(|(_, of)| of);
     let lacks = lacks.collect();
+    let wipes = may_be_wiped(endpoint, link, &facts);
     Ok(EngineAbilities {
         version: said(facts.info.server_version.as_deref()),
         api: format!("{}.{}", facts.api.0, facts.api.1),
@@ -70,7 +75,9 @@ pub async fn probe(endpoint: &Endpoint, link: LinkMode) -> Result<EngineAbilitie
             said(driver.as_deref()),
             said(generation.as_deref())
         ),
-        wipes: may_be_wiped(endpoint, link, &facts),
+        wipes,
+        // The keeper tries it by itself, without a container.
+        network: if wipes { tried_network().await } else { NetworkAbility::None },
         lacks,
     })
 }

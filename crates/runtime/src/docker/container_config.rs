@@ -22,8 +22,11 @@ const LINK_PATH: &str = "/.shoal/link";
 pub(super) const LINK_DIRECTORY: &str = "link";
 /// The name of our socket in it.
 pub(super) const LINK_NAME: &str = "link";
-/// The file with the names of loopback.
-pub(super) const HOSTS_PATH: &str = "/etc/hosts";
+/// The file with the names of loopback, and the file that says where names are looked up: their
+/// paths inside, and their names in our directory. Without a network the engine makes neither, and
+/// those of an image would name other resolvers.
+pub(super) const OWN_FILES: [(&str, &str); 2] =
+    [("/etc/hosts", "hosts"), ("/etc/resolv.conf", "resolv.conf")];
 const MIB: i64 = 1 << 20;
 /// Billionths of a processor in a thousandth.
 const NANO_PER_MILLI: i64 = 1_000_000;
@@ -69,7 +72,7 @@ pub(super) struct ContainerConfig<'a> {
     pub transport: &'a Transport,
     pub shown: &'a [BindMount],
     /// The engine makes a namespace with nothing but loopback in it and leaves it alone: twice as
-    /// fast, but it writes no `/etc/hosts` either.
+    /// fast, but it writes no `/etc/hosts` and no `/etc/resolv.conf` either.
     pub bare_network: bool,
     /// The version of the engine's interface.
     pub api: (usize, usize),
@@ -133,6 +136,9 @@ impl ContainerConfig<'_> {
             }),
             log_config: Some(HostConfigLogConfig { typ: Some("none".to_owned()), config: None }),
             network_mode: Some("none".to_owned()),
+            // Else the engine copies the resolvers of its machine.
+            dns: (!self.bare_network).then(|| vec!["127.0.0.1".to_owned()]),
+            dns_search: (!self.bare_network).then(|| vec![".".to_owned()]),
             ipc_mode: Some("private".to_owned()),
             cgroupns_mode: Some(HostConfigCgroupnsModeEnum::PRIVATE),
             privileged: Some(false),

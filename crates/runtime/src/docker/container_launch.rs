@@ -13,9 +13,9 @@ use tokio::sync::oneshot;
 use tokio::time::timeout;
 
 use super::attach::{AttachedSocket, StderrTail, as_socket, attach, collect_stderr};
-use super::container_config::{BindMount, ContainerConfig, HOSTS_PATH, Transport};
+use super::container_config::{BindMount, ContainerConfig, OWN_FILES, Transport};
 use super::engine::{EngineFailure, QUICK, WORK};
-use super::engine_setup::{EngineSetup, Preparation};
+use super::engine_setup::EngineSetup;
 use super::first_process::FirstProcess;
 use super::images::Image;
 use super::instances::Instance;
@@ -99,13 +99,13 @@ impl ContainerLaunch<'_> {
         };
         let mut shown = self.shown()?;
         shown.extend(self.image.shown.iter().cloned());
-        // Without a network the engine makes no hosts file either, and `localhost` would not
-        // resolve.
-        if let Some(links) = links
-            && !shown.iter().any(|shown| shown.target == HOSTS_PATH)
-        {
-            let (source, target) = (Preparation::hosts(links), HOSTS_PATH.to_owned());
-            shown.push(BindMount { source, target, read_only: true });
+        for (path, name) in OWN_FILES {
+            if let Some(links) = links
+                && !shown.iter().any(|shown| shown.target == path)
+            {
+                let (source, target) = (format!("{links}/{name}"), path.to_owned());
+                shown.push(BindMount { source, target, read_only: true });
+            }
         }
         let wanted = ContainerConfig {
             spec: self.spec,

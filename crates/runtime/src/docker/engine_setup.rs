@@ -22,7 +22,7 @@ use tokio::time::timeout;
 
 use super::config::{DockerConfig, Endpoint, LinkMode};
 use super::container_config::{
-    BindMount, GUEST_DIRECTORY, LINK_DIRECTORY, bind, empty_mount, guest_mount,
+    BindMount, GUEST_DIRECTORY, LINK_DIRECTORY, OWN_FILES, bind, empty_mount, guest_mount,
 };
 use super::engine::{Engine, EngineFailure, Facts, QUICK, WORK};
 use super::host_root::{archive_of_program, hash_of};
@@ -38,9 +38,6 @@ const STEP: &str = "prepare the engine";
 
 /// The prefix of our directories, before the name of the run.
 const LINKS: &str = "links-";
-/// The hosts file for containers. The carrier also looks for it, to see whether the engine sees our
-/// files.
-const HOSTS: &str = "hosts";
 /// How long a failed setup is not retried.
 const FAILURE_COUNTS: Duration = Duration::from_secs(2);
 /// Where the carrier mounts our directory, as the engine sees it.
@@ -349,7 +346,9 @@ impl Preparation {
         if !look {
             return Ok(false);
         }
-        let path = format!("{LOOKED_AT}/{HOSTS}");
+        // Any of our files will do, to see whether the engine sees them.
+        let [(_, name), ..] = OWN_FILES;
+        let path = format!("{LOOKED_AT}/{name}");
         let options = ContainerArchiveInfoOptionsBuilder::new().path(&path).build();
         let seen = self
             .engine
@@ -394,11 +393,6 @@ impl Preparation {
     fn make_links(&self) -> Result<(), RuntimeError> {
         make_directory(&self.run_directory, &self.links)
             .map_err(|error| RuntimeError::system("make the run directory", &error))
-    }
-
-    /// The hosts file, as the engine sees it.
-    pub(super) fn hosts(links: &str) -> String {
-        format!("{links}/{HOSTS}")
     }
 
     /// Removes directories that earlier runs left.
@@ -456,10 +450,13 @@ fn make_directory(above: &Path, links: &Path) -> io::Result<()> {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
         made => made?,
     }
-    let hosts = jail::etc::written().into_iter().find(|(name, _)| *name == "etc/hosts");
-    let contents = hosts.map(|(_, contents)| contents).unwrap_or_default();
-    let hosts = links.join(HOSTS);
-    fs::write(&hosts, contents)?;
-    // Whatever the umask: programs inside must be able to read it.
-    fs::set_permissions(&hosts, fs::Permissions::from_mode(0o644))
+    for (path, contents) in jail::etc::written() {
+        let ours = OWN_FILES.iter().find(|(inside, _)| inside.strip_prefix('/') == Some(path));
+        let Some((_, name)) = ours else { continue };
+        let file = links.join(name);
+        fs::write(&file, contents)?;
+        // Whatever the umask: programs inside must be able to read it.
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o644))?;
+    }
+    Ok(())
 }

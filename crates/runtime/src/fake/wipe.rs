@@ -39,6 +39,7 @@ impl FakeSandbox {
         state.processes.clear();
         state.listeners.clear();
         state.scale = Scale::default();
+        state.network = None;
         state.generation += 1;
         state.wipe_complete = true;
         Ok(())

@@ -21,7 +21,6 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use guest_protocol::launcher::{self as launcher_protocol, MAX_PACKET_BYTES};
-use guest_protocol::network::NetworkFeature;
 use model::InstanceId;
 use model::template::{Recycle, RuntimeTraits};
 use tokio::time::timeout;
@@ -35,7 +34,7 @@ use crate::contract::{Runtime, Sandbox};
 use crate::deaths::Deaths;
 use crate::error::{RuntimeError, RuntimeErrorCode};
 use crate::scale::ScaleNotes;
-use crate::spec::{Capabilities, LaunchSpec, NetworkAbility, Reaped, Users};
+use crate::spec::{Capabilities, LaunchSpec, Reaped, Users};
 
 /// How long a shutdown may take.
 const END_PATIENCE: Duration = Duration::from_mins(1);
@@ -108,11 +107,7 @@ impl Runtime for Native {
                 launcher_protocol::Users::Subordinate => Users::Subordinate,
                 launcher_protocol::Users::Alone => Users::Alone,
             },
-            network: match features.network {
-                NetworkFeature::Transparent => NetworkAbility::Transparent,
-                NetworkFeature::ProxyOnly => NetworkAbility::ProxyOnly,
-                NetworkFeature::None => NetworkAbility::None,
-            },
+            network: features.network.into(),
         }
     }
 

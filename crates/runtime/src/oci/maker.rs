@@ -227,6 +227,16 @@ impl Maker for OciMaker {
         self.program.shares_our_kernel()
     }
 
+    fn why_no_network(&self) -> &'static str {
+        if self.program.shares_our_kernel() {
+            "the keeper did not start: the server needs CAP_SYS_ADMIN, CAP_SYS_PTRACE and \
+             CAP_NET_ADMIN on this machine"
+        } else {
+            "gVisor has a network of its own inside, which no policy of ours reaches: use another \
+             runtime"
+        }
+    }
+
     fn check(&self, spec: &LaunchSpec) -> Result<(), RuntimeError> {
         roots::check(&spec.root)
     }

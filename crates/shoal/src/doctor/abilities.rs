@@ -200,8 +200,20 @@ mod tests {
         for (number, note) in notes.iter().enumerate() {
             let _ = writeln!(page, "{}. {note}", number + 1);
         }
+        page.push_str(CONTAINERS);
         page
     }
+
+    /// What the keeper finds out about containers, at the start of a server.
+    const CONTAINERS: &str = "\n## Networks in containers\n\n\
+         The server tries them when it starts; `shoal doctor` says what came of it.\n\n\
+         | runtime | network by policy |\n|---|---|\n\
+         | docker | works, where used containers are wiped: the server is root on the machine of the engine, and \
+         reaches guests by sockets; else unsupported |\n\
+         | runc, crun, youki | works |\n\
+         | runsc | unsupported: gVisor has a network of its own inside, which no policy of ours reaches |\n\n\
+         Where the kernel has no nf_tables with tproxy, *works* means: only for programs that use the proxy \
+         inside.\n";
 
     #[test]
     fn abilities_page_is_current() {

@@ -8,7 +8,7 @@ use std::time::Duration;
 use model::template::{Recycle, RuntimeKind};
 use runtime::docker::{self, Endpoint};
 use runtime::oci::{self, OciConfig, Program};
-use runtime::{Runtime, RuntimeError, RuntimeErrorCode};
+use runtime::{NetworkAbility, Runtime, RuntimeError, RuntimeErrorCode};
 use serde::Serialize;
 use tokio::time::timeout;
 
@@ -97,8 +97,11 @@ async fn docker(config: &Config) -> Report {
             };
             let why = format!(
                 "Docker {} at {endpoint}, interface {}, control groups by {}; used sandboxes are \
-                 {uses}",
-                found.version, found.api, found.control_groups
+                 {uses}; {}",
+                found.version,
+                found.api,
+                found.control_groups,
+                network_words(found.network)
             );
             if found.lacks.is_empty() {
                 return Report::yes(kind, why, Some(recycle));
@@ -153,13 +156,14 @@ async fn oci(config: &Config, program: Program, trial: bool) -> Report {
         );
     }
     match timeout(TRIAL_TIMEOUT, try_container(wanted)).await {
-        Ok(Ok((took, recycle))) => {
+        Ok(Ok((took, recycle, network))) => {
             let uses = match recycle {
                 Recycle::Wipe => "wiped from outside",
                 Recycle::Recreate => "replaced by new ones",
             };
             let took = duration::words(took);
-            let why = format!("{version}; ready in {took}; used sandboxes are {uses}");
+            let network = network_words(network);
+            let why = format!("{version}; ready in {took}; used sandboxes are {uses}; {network}");
             Report::yes(kind, why, Some(recycle))
         }
         Ok(Err(error)) => Report::no(kind, format!("{version}: {error}"), SEE_CAUSE),
@@ -174,10 +178,24 @@ async fn oci(config: &Config, program: Program, trial: bool) -> Report {
     }
 }
 
+/// How containers reach the network, if a policy lets them.
+const fn network_words(ability: NetworkAbility) -> &'static str {
+    match ability {
+        NetworkAbility::Transparent => "networks by policy work",
+        NetworkAbility::ProxyOnly => {
+            "networks by policy only for programs that use the proxy inside (the kernel has no \
+             nf_tables with tproxy)"
+        }
+        NetworkAbility::None => "no networks by policy",
+    }
+}
+
 /// Makes one container and runs a program in it.
-async fn try_container(config: OciConfig) -> Result<(Duration, Recycle), RuntimeError> {
+async fn try_container(
+    config: OciConfig,
+) -> Result<(Duration, Recycle, NetworkAbility), RuntimeError> {
     let runtime: Arc<dyn Runtime> = oci::start(config).await?;
-    let recycle = runtime.traits().recycle;
+    let (recycle, network) = (runtime.traits().recycle, runtime.capabilities().network);
     let tried = try_one(&*runtime).await;
     let closed = runtime.shutdown().await;
     let (ran, took) = tried?;
@@ -186,7 +204,7 @@ async fn try_container(config: OciConfig) -> Result<(Duration, Recycle), Runtime
         let cause = format!("a shell in the container ended with {:?}", ran.exit.status);
         return Err(RuntimeError::new(RuntimeErrorCode::LaunchFailed, "try a sandbox", cause));
     }
-    Ok((took, recycle))
+    Ok((took, recycle, network))
 }
 
 #[cfg(test)]

@@ -54,6 +54,15 @@ def served(bind_to, port, address):
             os.kill(child, 9)
             os.wait()
 
+def ping(address):
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM, socket.IPPROTO_ICMP) as it:
+        it.settimeout(1)
+        it.sendto(struct.pack("!BBHHH", 8, 0, 0, 0, 1), (address, 0))
+        try:
+            return "answered" if it.recv(100) else "nothing"
+        except TimeoutError:
+            return "nothing"
+
 def option(level, number, value=1):
     with socket.socket() as it:
         it.setsockopt(level, number, value)
@@ -85,6 +94,8 @@ for word in sys.argv[1:]:
         attempt(word, lambda: listen(rest[0], int(rest[1])))
     elif what == "served":
         attempt(word, lambda: served(rest[0], int(rest[1]), rest[2]))
+    elif what == "ping":
+        attempt(word, lambda: ping(rest[0]))
     elif what == "option":
         attempt(word, lambda: option(int(rest[0]), int(rest[1])))
     elif what == "family":

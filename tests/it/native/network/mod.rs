@@ -14,10 +14,11 @@ use tokio::task::JoinHandle;
 
 use super::node::{Node, on_node, on_node_within, skip, slowed};
 
-const INSIDE: &str = include_str!("inside.py");
+/// Tries what its arguments say, and says what happened.
+pub(crate) const INSIDE: &str = include_str!("inside.py");
 
 /// A policy with these rules.
-fn allow(rules: &[&str]) -> Result<NetworkPolicy> {
+pub(crate) fn allow(rules: &[&str]) -> Result<NetworkPolicy> {
     let rules: Result<Vec<_>, _> = rules.iter().map(|rule| rule.parse()).collect();
     Ok(NetworkPolicy::Allow(rules?))
 }
@@ -33,10 +34,10 @@ fn is_transparent(node: &Node) -> Result<bool> {
 }
 
 /// Serves sockets: tells each connection where it was going, and each question that it was heard.
-struct Served(Vec<JoinHandle<()>>);
+pub(crate) struct Served(Vec<JoinHandle<()>>);
 
 impl Served {
-    fn new(sockets: NetworkSockets) -> Result<Self> {
+    pub(crate) fn new(sockets: NetworkSockets) -> Result<Self> {
         let listener = std::net::TcpListener::from(sockets.connections);
         let listener = TcpListener::from_std(listener)?;
         let mut tasks = vec![tokio::spawn(async move {
@@ -58,7 +59,7 @@ impl Served {
     }
 
     /// Closes them; done when they are closed.
-    async fn close(mut self) {
+    pub(crate) async fn close(mut self) {
         for task in std::mem::take(&mut self.0) {
             task.abort();
             let _ = task.await;

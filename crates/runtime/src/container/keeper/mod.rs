@@ -1,5 +1,5 @@
 //! The host's side of the keeper: a privileged process that records, wipes and proves containers
-//! from outside. One task sends it one request after the other; callers wait in a queue. The keeper
+//! from outside, and makes the networks of policies in them. One task sends it one request after the other; callers wait in a queue. The keeper
 //! knows containers by handles (pidfds) of their first processes, never by numbers alone.
 //!
 //! A keeper that dies is reaped at once, and logged. A keeper that died or does not answer in time
@@ -16,6 +16,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use guest_protocol::keeper::{self as protocol, Ask, Fact, KeeperRefusal, KeeperRefusalCode};
+use guest_protocol::network::{NetworkRequest, RefusedAddress};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use tokio::sync::{mpsc, oneshot};
@@ -25,6 +26,7 @@ use self::process::KeeperProcess;
 use self::request_queue::{Answer, Request};
 use super::writable_mounts::WritableMount;
 use crate::error::{RuntimeError, RuntimeErrorCode};
+use crate::spec::NetworkAbility;
 
 /// How long a caller waits, with the requests before its own.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -35,6 +37,26 @@ const MAX_WAITING: usize = 4096;
 /// The keeper of containers. Dropped, it ends.
 pub(crate) struct Keeper {
     requests: mpsc::Sender<Request>,
+    network: NetworkAbility,
+}
+
+/// What came of a request about a network.
+#[derive(Debug)]
+pub(crate) struct Networked {
+    /// The socket for connections and, where the kernel has tables, that for names.
+    pub sockets: Vec<OwnedFd>,
+    /// Refused addresses, if they were asked for.
+    pub refused: Vec<RefusedAddress>,
+}
+
+/// How containers with a policy reach the network on this machine: a keeper is started, and ended.
+pub(crate) async fn tried_network() -> NetworkAbility {
+    let tried = tasks::spawn_blocking(|| KeeperProcess::start(true)).await;
+    match tried {
+        Ok(Ok(process)) => process.network,
+        // Without a keeper there are no networks.
+        Ok(Err(_)) | Err(_) => NetworkAbility::None,
+    }
 }
 
 /// The state of a container at its launch, and which container it is.
@@ -49,10 +71,21 @@ impl Keeper {
     /// Starts a keeper, or says why this host cannot have one. Must be called inside a tokio
     /// runtime. Blocks for a moment.
     pub(crate) fn start() -> Result<Arc<Self>, RuntimeError> {
-        let process = KeeperProcess::start()?;
+        Self::start_with(true)
+    }
+
+    /// The same, with or without the kernel's tables.
+    fn start_with(tables: bool) -> Result<Arc<Self>, RuntimeError> {
+        let process = KeeperProcess::start(tables)?;
+        let network = process.network;
         let (requests, queue) = mpsc::channel(MAX_WAITING);
-        tokio::spawn(request_queue::serve(process, queue));
-        Ok(Arc::new(Self { requests }))
+        tokio::spawn(request_queue::serve(process, tables, queue));
+        Ok(Arc::new(Self { requests, network }))
+    }
+
+    /// How containers with a policy reach the network on this machine.
+    pub(crate) const fn network(&self) -> NetworkAbility {
+        self.network
     }
 
     /// Records the state of a container that was just made, by the pid of its first process. The
@@ -78,17 +111,18 @@ impl Keeper {
         let places: Vec<_> = mounts.iter().map(as_message).collect();
         match self.ask(STEP, Ask::Look, &process, &places).await? {
             Answer::Seen(facts) => Ok(Baseline { process, places, facts }),
-            Answer::Renewed => Err(unexpected_answer(STEP)),
+            Answer::Renewed | Answer::Networked(..) => Err(unexpected_answer(STEP)),
         }
     }
 
-    /// Replaces the writable mounts of a container, and removes what programs left in memory. All
+    /// Replaces the writable mounts of a container, removes what programs left in memory, and takes
+    /// the network of a policy away. All
     /// its programs must have ended; only the guest runs.
     pub(crate) async fn renew(&self, baseline: &Baseline) -> Result<(), RuntimeError> {
         const STEP: &str = "replace the writable mounts of a container";
         match self.ask(STEP, Ask::Renew, &baseline.process, &baseline.places).await? {
             Answer::Renewed => Ok(()),
-            Answer::Seen(_) => Err(unexpected_answer(STEP)),
+            Answer::Seen(_) | Answer::Networked(..) => Err(unexpected_answer(STEP)),
         }
     }
 
@@ -100,7 +134,21 @@ impl Keeper {
                 None => Ok(()),
                 Some(cause) => Err(RuntimeError::new(RuntimeErrorCode::System, STEP, cause)),
             },
-            Answer::Renewed => Err(unexpected_answer(STEP)),
+            Answer::Renewed | Answer::Networked(..) => Err(unexpected_answer(STEP)),
+        }
+    }
+
+    /// Does something with the network of a container. If the call is dropped, it may be done all
+    /// the same, and its sockets are closed then.
+    pub(crate) async fn network_request(
+        &self,
+        step: &'static str,
+        baseline: &Baseline,
+        request: NetworkRequest,
+    ) -> Result<Networked, RuntimeError> {
+        match self.ask(step, Ask::Network(request), &baseline.process, &[]).await? {
+            Answer::Networked(sockets, refused) => Ok(Networked { sockets, refused }),
+            Answer::Seen(_) | Answer::Renewed => Err(unexpected_answer(step)),
         }
     }
 

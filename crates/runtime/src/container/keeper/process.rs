@@ -13,8 +13,11 @@ use rustix::process::{Pid, Signal, kill_process};
 use super::refused;
 use crate::child_exit::ChildExit;
 use crate::error::{RuntimeError, RuntimeErrorCode};
+use crate::spec::NetworkAbility;
 
 const ARGUMENTS: [&CStr; 2] = [c"shoal-keeper", c"keeper"];
+/// For a keeper that does without the kernel's tables.
+const WITHOUT_TABLES: &CStr = c"without-tables";
 
 /// How long the keeper may take to report that it is up.
 const START_PATIENCE: Duration = Duration::from_secs(10);
@@ -26,40 +29,48 @@ const STEP: &str = "start the keeper";
 pub(super) struct KeeperProcess {
     pub(super) socket: OwnedFd,
     pub(super) child: KeeperChild,
+    /// How containers with a policy reach the network, as the keeper tried it.
+    pub(super) network: NetworkAbility,
 }
 
 impl KeeperProcess {
     /// Starts a keeper, and waits until it is up.
-    pub(super) fn start() -> Result<Self, RuntimeError> {
+    pub(super) fn start(tables: bool) -> Result<Self, RuntimeError> {
         let failed = |error: io::Error| RuntimeError::system(STEP, &error);
         let image = guest_image::memfd().map_err(failed)?;
         let (socket, theirs) =
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
                 .map_err(|errno| failed(errno.into()))?;
+        let mut arguments = ARGUMENTS.to_vec();
+        if !tables {
+            arguments.push(WITHOUT_TABLES);
+        }
         let pid =
-            jail::sys::exec::start(image.as_fd(), &ARGUMENTS, &[theirs.as_fd()]).map_err(failed)?;
-        let process = Self { socket, child: KeeperChild { pid, death: None } };
+            jail::sys::exec::start(image.as_fd(), &arguments, &[theirs.as_fd()]).map_err(failed)?;
+        let child = KeeperChild { pid, death: None };
         drop(theirs);
-        process.wait_until_up()?;
-        Ok(process)
+        let network = wait_until_up(&socket)?;
+        Ok(Self { socket, child, network })
     }
+}
 
-    fn wait_until_up(&self) -> Result<(), RuntimeError> {
-        let failed = |error: io::Error| RuntimeError::system(STEP, &error);
-        let patience = sockopt::Timeout::Recv;
-        sockopt::set_socket_timeout(&self.socket, patience, Some(START_PATIENCE))
-            .map_err(|errno| failed(errno.into()))?;
-        let mut buffer = vec![0; MAX_PACKET_BYTES];
-        let packet = jail::packet::receive(&self.socket, &mut buffer).map_err(failed)?;
-        match postcard::from_bytes(&buffer[..packet.bytes]) {
-            Ok(FromKeeper::Up) => Ok(()),
-            Ok(FromKeeper::Refused { refusal, .. }) => {
-                Err(RuntimeError { step: STEP.into(), ..refused(refusal) })
-            }
-            Ok(FromKeeper::Seen { .. } | FromKeeper::Renewed { .. }) | Err(_) => {
-                let cause = "the keeper ended before it was up";
-                Err(RuntimeError::new(RuntimeErrorCode::System, STEP, cause))
-            }
+/// Waits for the first message of a keeper; gives what it says of the network.
+fn wait_until_up(socket: &OwnedFd) -> Result<NetworkAbility, RuntimeError> {
+    let failed = |error: io::Error| RuntimeError::system(STEP, &error);
+    let patience = sockopt::Timeout::Recv;
+    sockopt::set_socket_timeout(socket, patience, Some(START_PATIENCE))
+        .map_err(|errno| failed(errno.into()))?;
+    let mut buffer = vec![0; MAX_PACKET_BYTES];
+    let packet = jail::packet::receive(socket, &mut buffer).map_err(failed)?;
+    match postcard::from_bytes(&buffer[..packet.bytes]) {
+        Ok(FromKeeper::Up { network }) => Ok(network.into()),
+        Ok(FromKeeper::Refused { refusal, .. }) => {
+            Err(RuntimeError { step: STEP.into(), ..refused(refusal) })
+        }
+        Ok(FromKeeper::Seen { .. } | FromKeeper::Renewed { .. } | FromKeeper::Networked { .. })
+        | Err(_) => {
+            let cause = "the keeper ended before it was up";
+            Err(RuntimeError::new(RuntimeErrorCode::System, STEP, cause))
         }
     }
 }

@@ -10,6 +10,7 @@ use std::time::Duration;
 use guest_protocol::keeper::{
     Ask, Fact, FromKeeper, MAX_PACKET_BYTES, ToKeeper, WritableMountSpec,
 };
+use guest_protocol::network::RefusedAddress;
 use tasks::spawn_blocking;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
@@ -40,10 +41,16 @@ pub(super) enum Answer {
     Seen(Vec<Fact>),
     /// The writable mounts are replaced.
     Renewed,
+    /// The sockets that came along, and the refused addresses.
+    Networked(Vec<OwnedFd>, Vec<RefusedAddress>),
 }
 
 /// Serves requests until all senders are gone.
-pub(super) async fn serve(process: KeeperProcess, mut requests: mpsc::Receiver<Request>) {
+pub(super) async fn serve(
+    process: KeeperProcess,
+    tables: bool,
+    mut requests: mpsc::Receiver<Request>,
+) {
     let mut keeper = KeeperConnection::new(process).ok();
     loop {
         let request = tokio::select! {
@@ -65,7 +72,7 @@ pub(super) async fn serve(process: KeeperProcess, mut requests: mpsc::Receiver<R
         let Request { ask, process, places, reply } = request;
         let connected = match keeper.take() {
             Some(connection) => Ok(connection),
-            None => restart_keeper().await.inspect_err(|error| {
+            None => restart_keeper(tables).await.inspect_err(|error| {
                 tracing::error!(%error, "the keeper restart failed, and the request with it");
             }),
         };
@@ -90,8 +97,8 @@ pub(super) async fn serve(process: KeeperProcess, mut requests: mpsc::Receiver<R
     }
 }
 
-async fn restart_keeper() -> Result<KeeperConnection, RuntimeError> {
-    let started = spawn_blocking(KeeperProcess::start).await;
+async fn restart_keeper(tables: bool) -> Result<KeeperConnection, RuntimeError> {
+    let started = spawn_blocking(move || KeeperProcess::start(tables)).await;
     let lost =
         |_| RuntimeError::new(RuntimeErrorCode::ShuttingDown, STEP, "the server is shutting down");
     let connection = KeeperConnection::new(started.map_err(lost)??)?;
@@ -121,7 +128,7 @@ struct KeeperConnection {
 
 impl KeeperConnection {
     fn new(process: KeeperProcess) -> Result<Self, RuntimeError> {
-        let KeeperProcess { socket, child } = process;
+        let KeeperProcess { socket, child, network: _ } = process;
         let socket = Socket::new(socket, Carries::Packets)
             .map_err(|error| RuntimeError::system(STEP, &error))?;
         let buffer = vec![0; MAX_PACKET_BYTES];
@@ -156,23 +163,27 @@ impl KeeperConnection {
         jail::packet::send(self.socket.as_fd(), &bytes, &[process.as_fd()])
             .map_err(|error| KeeperLost(RuntimeError::system(STEP, &error)))?;
         let Self { socket, buffer, .. } = self;
-        let length = poll_fn(|cx| socket.poll_read(cx, buffer)).await;
-        let length = length.map_err(|error| KeeperLost(RuntimeError::system(STEP, &error)))?;
-        if length == 0 {
+        let packet = poll_fn(|cx| socket.poll_packet(cx, buffer)).await;
+        let packet = packet.map_err(|error| KeeperLost(RuntimeError::system(STEP, &error)))?;
+        if packet.bytes == 0 {
             return Err(lost("the keeper has ended"));
         }
         let unexpected = || KeeperLost(unexpected_answer(STEP));
-        match postcard::from_bytes(&self.buffer[..length]).map_err(|_| unexpected())? {
+        match postcard::from_bytes(&self.buffer[..packet.bytes]).map_err(|_| unexpected())? {
             FromKeeper::Seen { ticket, facts } if ticket == self.last_ticket => {
                 Ok(Ok(Answer::Seen(facts)))
             }
             FromKeeper::Renewed { ticket } if ticket == self.last_ticket => Ok(Ok(Answer::Renewed)),
+            FromKeeper::Networked { ticket, refused } if ticket == self.last_ticket => {
+                Ok(Ok(Answer::Networked(packet.descriptors, refused)))
+            }
             FromKeeper::Refused { ticket, refusal } if ticket == self.last_ticket => {
                 Ok(Err(refused(refusal)))
             }
-            FromKeeper::Up
+            FromKeeper::Up { .. }
             | FromKeeper::Seen { .. }
             | FromKeeper::Renewed { .. }
+            | FromKeeper::Networked { .. }
             | FromKeeper::Refused { .. } => Err(unexpected()),
         }
     }

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use async_trait::async_trait;
+use guest_protocol::network::NetworkRules;
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::*;
@@ -329,6 +330,46 @@ async fn keeper_requests_that_are_dropped_disturb_no_others() {
         // The mounts of the launch have another number of files than fresh ones.
         assert!(other.await.unwrap().is_err());
     }
+    container.wipe(&keeper, &baseline).await.unwrap();
+    keeper.prove(&baseline).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_keeper_without_tables_makes_a_listener_for_the_proxy() {
+    if !is_possible() {
+        return;
+    }
+    let keeper = Keeper::start_with(false).unwrap();
+    assert_eq!(keeper.network(), NetworkAbility::ProxyOnly);
+    let mut container = Container::start().await;
+    let baseline = keeper.record_baseline(container.pid, &mounts()).await.unwrap();
+    let ask = |request| keeper.network_request("ask", &baseline, request);
+    let armed = ask(NetworkRequest::Arm(NetworkRules::Open)).await.unwrap();
+    assert_eq!(armed.sockets.len(), 1);
+    let listening = container.run("grep -c ' 0A ' /proc/net/tcp").await;
+    assert_eq!(listening, "1\n");
+    ask(NetworkRequest::Change(NetworkRules::Open)).await.unwrap();
+    assert_eq!(ask(NetworkRequest::Refused).await.unwrap().refused, []);
+    drop(armed);
+    container.wipe(&keeper, &baseline).await.unwrap();
+    keeper.prove(&baseline).await.unwrap();
+    ask(NetworkRequest::Disarm).await.unwrap();
+}
+
+#[tokio::test]
+async fn networks_of_containers_are_proven_gone() {
+    if !is_possible() {
+        return;
+    }
+    let keeper = Keeper::start().unwrap();
+    let mut container = Container::start().await;
+    let baseline = keeper.record_baseline(container.pid, &mounts()).await.unwrap();
+    container.wipe(&keeper, &baseline).await.unwrap();
+    keeper.prove(&baseline).await.unwrap();
+    let ask = |request| keeper.network_request("ask", &baseline, request);
+    drop(ask(NetworkRequest::Arm(NetworkRules::Open)).await.unwrap());
+    let error = keeper.prove(&baseline).await.unwrap_err();
+    assert!(error.cause.contains("rules of a network policy"), "{error}");
     container.wipe(&keeper, &baseline).await.unwrap();
     keeper.prove(&baseline).await.unwrap();
 }
