@@ -60,6 +60,12 @@ SHOAL_BIN="$SHOAL_BIN" scripts/outside.sh --seed "$seed" --long >"$work/outside"
 cat "$work/outside"
 if [ "$outside" -ne 0 ]; then status=1; fi
 
+# What CI tries too, and the clients that take long to make: Go and Java.
+clients=0
+timeout --kill-after=30 1200 python3 -B scripts/outside/clients.py --shoal "$SHOAL_BIN" --long >"$work/clients" 2>&1 || clients=$?
+cat "$work/clients"
+if [ "$clients" -ne 0 ]; then status=1; fi
+
 # How much longer a checkout takes while another key attacks. CI has no such limits on time.
 attacks=0
 timeout --kill-after=30 1200 python3 -B scripts/outside/attacks.py --shoal "$SHOAL_BIN" --seed "$seed" --long \
@@ -110,6 +116,8 @@ if [ "$scaled" -ne 0 ]; then status=1; fi
     printf '```\n\n## From outside\n\n'
     printf 'The timeline of states, restarts of processes, copies and backups, exit code %s:\n\n```text\n' "$outside"
     tail -n 20 "$work/outside" | sed -e "s#${TMPDIR:-/tmp}/[^ ]*#WORK#g" -e 's/[[:space:]]*$//' | cut -c 1-400
+    printf '```\n\nReal programs and the network, Go and Java among them, exit code %s:\n\n```text\n' "$clients"
+    tail -n 3 "$work/clients" | sed -e "s#${TMPDIR:-/tmp}/[^ ]*#WORK#g" -e 's/[[:space:]]*$//' | cut -c 1-400
     printf '```\n\n## One key attacks, another checks out\n\n'
     printf 'Rounds with and without an attack take turns; a ratio above 2 fails. Exit code %s:\n\n' "$attacks"
     grep '^|' "$work/attacks" || true
@@ -129,7 +137,7 @@ if [ "$scaled" -ne 0 ]; then status=1; fi
     grep -E '^ *(PASS|FAIL|SIGNAL|TIMEOUT|Summary)' "$work/scaled" | sed -e 's/^ *//' -e 's/[[:space:]]*$//' || true
     printf '```\n'
 } >"$report"
-if [ "$((outside + attacks + made_up + documented + sim + scaled))" -ne 0 ]; then result="$result; a longer test failed"; fi
+if [ "$((outside + clients + attacks + made_up + documented + sim + scaled))" -ne 0 ]; then result="$result; a longer test failed"; fi
 echo "long.sh: $result; the report is $report"
 if [ -n "$mutants" ]; then scripts/mutants.py || status=$?; fi
 exit "$status"

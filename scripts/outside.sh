@@ -11,7 +11,7 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 exec </dev/null
 
-readonly TESTS=(selfcheck answers explanations eviction deletion limits losses where at_rest damage fulldisk backup ends names polling deadlines fair_web fair_places stored_secrets network attacks usage storm)
+readonly TESTS=(selfcheck answers explanations eviction deletion limits losses where at_rest damage fulldisk backup ends names polling deadlines fair_web fair_places stored_secrets network clients attacks usage storm)
 readonly LONG=(timeline restarts copies ash_warm)
 # Longer than the deadline that each test has of its own.
 readonly PATIENCE_S=400
