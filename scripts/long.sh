@@ -108,7 +108,7 @@ if [ "$scaled" -ne 0 ]; then status=1; fi
     sed -e '/^       /d' -e "s#${TMPDIR:-/tmp}/shoal-outside-[^ /]*#WORK#g" "$work/storm" | cut -c 1-1200 |
         sed -e 's/[[:space:]]*$//' -e 200q
     printf '```\n\n## From outside\n\n'
-    printf 'The timeline of states, restarts of processes, copies and backups, exit code %s:\n\n```text\n' "$outside"
+    printf 'The timeline of states, restarts of processes, copies and backups, ways out of containers, and real programs on the network (Go and Java among them), exit code %s:\n\n```text\n' "$outside"
     tail -n 20 "$work/outside" | sed -e "s#${TMPDIR:-/tmp}/[^ ]*#WORK#g" -e 's/[[:space:]]*$//' | cut -c 1-400
     printf '```\n\n## One key attacks, another checks out\n\n'
     printf 'Rounds with and without an attack take turns; a ratio above 2 fails. Exit code %s:\n\n' "$attacks"

@@ -179,7 +179,7 @@ command -v cargo >/dev/null || fail 'cargo is missing: install Rust with rustup'
 need_command cc 'gcc libc6-dev'
 need_command git 'git ca-certificates'
 for program in python3:python3 pip3:python3-pip node:nodejs npm:npm git:git cc:gcc make:make bash:bash perl:perl \
-    curl:curl openssl:openssl sqlite3:sqlite3 newuidmap:uidmap newgidmap:uidmap busybox:busybox-static \
+    curl:curl wget:wget openssl:openssl sqlite3:sqlite3 newuidmap:uidmap newgidmap:uidmap busybox:busybox-static \
     mkfs.ext4:e2fsprogs zstd:zstd mkfs.btrfs:btrfs-progs mkfs.xfs:xfsprogs ip:iproute2; do
     need_program "${program%%:*}" "${program##*:}"
 done

@@ -10,6 +10,7 @@ mod event;
 pub mod fuzzing;
 mod greeting;
 mod http_head;
+mod java_store;
 mod limits;
 #[cfg_attr(not(test), expect(dead_code, reason = "tests make some of their own"))]
 mod node_addresses;
@@ -26,6 +27,7 @@ mod target;
 pub use boundary::{Authority, AuthorityError};
 pub use control::{BoundarySecret, Sockets, UpstreamProxy};
 pub use event::{EgressEvent, EventKind, Verdict};
+pub use java_store::java_store;
 pub use limits::EgressLimits;
 pub use policy::Reach;
 pub use supervisor::{Attachment, Egress, EgressConfig, EgressCounts, EgressError};

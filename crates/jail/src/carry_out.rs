@@ -2,12 +2,12 @@
 //! step either succeeds or ends the attempt with its name; nothing here decides what to do.
 
 use std::collections::VecDeque;
-use std::io;
+use std::io::{self, Write as _};
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 
 use rustix::fs::{
-    AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags, chmodat, chownat, mkdirat, openat, openat2,
-    statat,
+    AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags, chmodat, chownat, fchmod, mkdirat, openat,
+    openat2, statat, symlinkat,
 };
 use rustix::mount::{
     FsMountFlags, FsOpenFlags, MountAttrFlags, MoveMountFlags, fsconfig_create,
@@ -178,7 +178,10 @@ impl Executor<'_> {
             }
             Step::MountTerminals { own_group } => mount_terminals(self.root()?, *own_group),
             Step::EnterRoot => self.enter_root(),
-            Step::Hostname(name) => Ok(rustix::system::sethostname(name.as_bytes())?),
+            Step::Hostname(name) => {
+                rustix::system::sethostname(name.as_bytes())?;
+                write_hosts(name)
+            }
             Step::KeepFewCapabilities => keep_capabilities(
                 CapabilitySet::SETUID | CapabilitySet::SETGID | CapabilitySet::KILL,
             ),
@@ -309,8 +312,9 @@ fn show(mount: OwnedFd, root: BorrowedFd<'_>, at: &str) -> io::Result<()> {
     Ok(move_mount(mount, "", point, "", flags)?)
 }
 
-/// The directory of the scale file in the scratch memory, and where it is mounted.
-const SCALE: (&str, &str) = ("tmp/scale", "run/shoal");
+/// The directory of the scale file, and of other files of its own, in the scratch memory, and where it
+/// is mounted.
+const SCALE: (&str, &str) = ("tmp/scale", etc::OWN);
 
 /// The same for files of secrets. Only the user of programs reads them.
 const SECRETS: (&str, &str) = ("tmp/secrets", "run/secrets");
@@ -334,15 +338,32 @@ fn mount_scratch(root: BorrowedFd<'_>, bytes: u64) -> io::Result<()> {
 }
 
 /// It belongs to the user of programs, as whom the guest uses files. Programs cannot be run from
-/// it: starting one opens its file, and the guest would wait for itself.
+/// it: starting one opens its file, and the guest would wait for itself. Links of the root lead to
+/// certificates in it; until there are others, they lead back to those of the root.
 fn mount_scale(root: BorrowedFd<'_>) -> io::Result<()> {
     let (name, path) = SCALE;
     mkdirat(root, name, Mode::from_raw_mode(0o755))?;
     chownat(root, name, Some(Uid::from_raw(USER)), Some(Gid::from_raw(USER)), AtFlags::empty())?;
+    for trusted in etc::TRUSTED {
+        let kept = format!("{}/{}", etc::KEPT, trusted.name);
+        if statat(root, kept.as_str(), AtFlags::SYMLINK_NOFOLLOW).is_ok() {
+            symlinkat(format!("/{kept}"), root, format!("{name}/{}", trusted.name))?;
+        }
+    }
     let copy = copy_of(root, name, false)?;
     let no_programs = Properties { no_programs: true, ..Properties::default() };
     set_properties(copy.as_fd(), no_programs)?;
     mount_on(copy, root, path)
+}
+
+/// The name of a sandbox is found inside like any other. The root is entered, and its own.
+fn write_hosts(name: &str) -> io::Result<()> {
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+    let mode = Mode::from_raw_mode(0o444);
+    let file = openat(CWD, etc::OWN_HOSTS, flags, mode)?;
+    // The umask reduces the mode, so it is set again.
+    fchmod(&file, mode)?;
+    std::fs::File::from(file).write_all(etc::hosts(Some(name)).as_bytes())
 }
 
 fn mount_secrets(root: BorrowedFd<'_>) -> io::Result<()> {

@@ -21,10 +21,7 @@ pub fn written() -> Vec<(&'static str, String)> {
             ),
         ),
         ("etc/group", format!("root:x:0:\ntty:x:5:\nagent:x:{USER}:\nnogroup:x:65534:\n")),
-        (
-            "etc/hosts",
-            "127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n".to_owned(),
-        ),
+        (HOSTS, hosts(None)),
         (
             "etc/nsswitch.conf",
             "passwd: files\ngroup: files\nshadow: files\nhosts: files dns\nservices: files\nprotocols: files\n"
@@ -35,6 +32,60 @@ pub fn written() -> Vec<(&'static str, String)> {
         ("etc/shells", "/bin/sh\n/bin/bash\n".to_owned()),
         ("etc/profile", "umask 022\n".to_owned()),
     ]
+}
+
+/// The file of host names, and the one that a sandbox has of its own: its name is in it.
+pub const HOSTS: &str = "etc/hosts";
+
+/// See [`HOSTS`].
+pub const OWN_HOSTS: &str = "run/shoal/hosts";
+
+/// The directory in the memory of a sandbox that has what it has of its own.
+pub const OWN: &str = "run/shoal";
+
+/// The directory of the root with what links to [`OWN`] hide.
+pub const KEPT: &str = "run/trusted";
+
+/// Certificates that programs trust.
+pub struct Trusted {
+    /// The name of the file in [`OWN`] and in [`KEPT`].
+    pub name: &'static str,
+    /// Where programs look for it. Systems differ; where a root has no file, it gets none.
+    pub places: &'static [&'static str],
+}
+
+/// What a sandbox may get anew while it runs: the boundary of its secrets has an authority of its own.
+pub const TRUSTED: &[Trusted] = &[
+    Trusted {
+        name: "trusted.pem",
+        places: &[
+            "etc/ssl/certs/ca-certificates.crt",
+            "etc/pki/tls/certs/ca-bundle.crt",
+            "etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem",
+            "etc/ssl/ca-bundle.pem",
+            "etc/ssl/cert.pem",
+        ],
+    },
+    // Java reads no other.
+    Trusted {
+        name: "trusted.jks",
+        places: &[
+            "etc/ssl/certs/java/cacerts",
+            "etc/pki/java/cacerts",
+            "etc/pki/ca-trust/extracted/java/cacerts",
+        ],
+    },
+];
+
+/// Whether a file of a root may be a link of ours.
+pub fn is_trusted(path: &str) -> bool {
+    TRUSTED.iter().any(|trusted| trusted.places.contains(&path))
+}
+
+/// The file of host names.
+pub fn hosts(own_name: Option<&str>) -> String {
+    let own = own_name.map(|name| format!(" {name}")).unwrap_or_default();
+    format!("127.0.0.1\tlocalhost{own}\n::1\tlocalhost ip6-localhost ip6-loopback\n")
 }
 
 /// Files and directories of the host's `/etc` that are copied, if they exist. Links are copied as

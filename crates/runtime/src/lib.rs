@@ -46,4 +46,6 @@ pub use inside::{
 };
 pub use lost_guests::LostGuests;
 pub use scale::ScaleNotes;
-pub use spec::{Capabilities, LaunchSpec, NetworkAbility, Reaped, Root, Users, WorkspaceSource};
+pub use spec::{
+    Capabilities, LaunchSpec, NetworkAbility, Reaped, Root, Users, WorkspaceSource, host_name,
+};

@@ -9,6 +9,12 @@ use std::time::Duration;
 use guest_protocol::network::NetworkFeature;
 use model::{ClaimSettings, ImageId, InstanceId, Limits, Mount, Template, WorkspaceId};
 
+/// The host name of a sandbox.
+pub fn host_name(instance: InstanceId) -> String {
+    // The first bytes of an id are its time, which neighbours share.
+    format!("shoal-{:08x}", instance.as_u128() as u32)
+}
+
 /// A sandbox to launch.
 #[derive(Debug, Clone)]
 pub struct LaunchSpec {

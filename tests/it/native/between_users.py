@@ -172,7 +172,7 @@ def look():
 
 
 # Those are the user's own in every sandbox.
-PLACES = {*WRITABLE, "/dev/pts/ptmx", "/run/shoal", "/run/shoal/scale"}
+PLACES = {*WRITABLE, "/dev/pts/ptmx", *("/run/shoal" + name for name in ("", "/scale", "/hosts", "/trusted.pem", "/trusted.jks"))}
 
 if __name__ == "__main__":
     {"plant": plant, "look": look}[sys.argv[1]]()

@@ -6,6 +6,7 @@ use api::ConnectionLimits;
 use serde_json::json;
 use tower_service::Service as _;
 
+use crate::raw_client::Answer;
 use crate::stage::{Plan, Stage, request};
 
 fn short() -> Plan {
@@ -48,6 +49,28 @@ async fn body_that_does_not_arrive_is_refused() {
     connection.send(bytes).await;
     connection.answer().await.problem("request_timeout");
     assert!(connection.is_closed().await);
+}
+
+/// A client keeps its connection unless the answer says that it ends.
+#[tokio::test]
+async fn connection_that_ends_after_a_refusal_says_so() {
+    let stage = Stage::start().await;
+    let key = "not a key";
+    let said = |answer: &Answer| answer.headers.get("connection").cloned();
+    // The body comes later, or never.
+    let whole = request(key, "POST", "/v1/checkouts", "", b"{}");
+    let mut connection = stage.connect().await;
+    connection.send(&whole[..whole.len() - 2]).await;
+    let refused = connection.answer().await;
+    assert_eq!((refused.status, said(&refused)), (401, Some("close".to_owned())));
+    assert!(connection.is_closed().await);
+    // It came with the head, and the connection goes on.
+    let mut connection = stage.connect().await;
+    for _ in 0..3 {
+        connection.send(&whole).await;
+        let refused = connection.answer().await;
+        assert_eq!((refused.status, said(&refused)), (401, None));
+    }
 }
 
 #[tokio::test]

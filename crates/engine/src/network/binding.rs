@@ -7,7 +7,9 @@ use std::sync::Arc;
 
 use egress::BoundarySecret;
 use kernel::NetworkView;
-use model::{ClaimSettings, ErrorCode, KeyId, NetworkPolicy, Refusal, SecretUse, Template};
+use model::{
+    ClaimSettings, ErrorCode, InstanceId, KeyId, NetworkPolicy, Refusal, SecretUse, Template,
+};
 use runtime::{RuntimeError, Sandbox};
 
 use super::trust;
@@ -37,7 +39,8 @@ impl Binding {
         let empty = ClaimSettings::default();
         let settings = settings.unwrap_or(&empty);
         let mut binding = Self::default();
-        let mut ours = if view.policy.is_none() { BTreeMap::new() } else { proxy_variables() };
+        let mut ours =
+            if view.policy.is_none() { BTreeMap::new() } else { proxy_variables(view.instance) };
         // A sandbox that waits in its pool has no owner, and no secrets: its claim binds them.
         let owned = view.tenant != KeyId::NIL;
         for used in uses(&view.template, settings).filter(|_| owned) {
@@ -184,20 +187,20 @@ pub(crate) async fn check_secrets(
 }
 
 /// Tools that know a proxy report refusals better through it. Everything else needs no settings.
-fn proxy_variables() -> BTreeMap<String, String> {
+fn proxy_variables(instance: InstanceId) -> BTreeMap<String, String> {
     const PROXY: &str = "http://127.0.0.1:3128";
-    const DIRECT: &str = "localhost,127.0.0.1,::1";
+    let direct = format!("localhost,127.0.0.1,::1,{}", runtime::host_name(instance));
     let mut variables = BTreeMap::new();
     for name in ["HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"] {
         variables.insert(name.to_owned(), PROXY.to_owned());
         variables.insert(name.to_ascii_lowercase(), PROXY.to_owned());
     }
     for name in ["NO_PROXY", "no_proxy"] {
-        variables.insert(name.to_owned(), DIRECT.to_owned());
+        variables.insert(name.to_owned(), direct.clone());
     }
-    // They try refused names again for up to a minute.
+    // They try refused names again for up to a minute. A pip that never does says no reason.
     for (name, value) in [
-        ("PIP_RETRIES", "0"),
+        ("PIP_RETRIES", "1"),
         ("NPM_CONFIG_FETCH_RETRY_MINTIMEOUT", "200"),
         ("NPM_CONFIG_FETCH_RETRY_MAXTIMEOUT", "500"),
     ] {

@@ -1,18 +1,26 @@
-//! The certificates that programs inside trust: those of the image and that of the boundary. Every
-//! client has a variable of its own for them; a caller's own setting comes first.
+//! The certificates that programs inside trust: those of the image and that of the boundary. Most
+//! clients have a variable of their own for them, and a caller's own setting comes first. The others
+//! read the files of the system: in native sandboxes these are links to the files here.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use runtime::{RuntimeError, RuntimeErrorCode, Sandbox};
 
-use super::binding::SECRETS;
+/// What a sandbox has of its own, readable for all its programs.
+const OWN: &str = "/run/shoal";
 
 /// Our certificate alone, for clients that add to what they trust.
-const OURS: &str = "shoal-boundary.pem";
+const OURS: &str = "boundary.pem";
 
 /// The roots of the image, and ours.
-const BUNDLE: &str = "shoal-trusted.pem";
+const BUNDLE: &str = "trusted.pem";
+
+/// The same for Java.
+const JAVA: &str = "trusted.jks";
+
+/// The store of Java that the image has. Without one, no program needs ours.
+const JAVA_OF_IMAGE: &str = "/run/trusted/trusted.jks";
 
 /// Where images keep their roots; the first that exists counts.
 const ROOTS: [&str; 3] =
@@ -39,19 +47,36 @@ const REPLACE: [&str; 12] = [
 
 /// The variables of all clients.
 pub(super) fn variables() -> BTreeMap<String, String> {
-    let bundle = REPLACE.iter().map(|name| ((*name).to_owned(), format!("{SECRETS}/{BUNDLE}")));
-    bundle.chain([("NODE_EXTRA_CA_CERTS".to_owned(), format!("{SECRETS}/{OURS}"))]).collect()
+    let bundle = REPLACE.iter().map(|name| ((*name).to_owned(), format!("{OWN}/{BUNDLE}")));
+    bundle.chain([("NODE_EXTRA_CA_CERTS".to_owned(), format!("{OWN}/{OURS}"))]).collect()
 }
 
-/// Writes the files that the variables name.
+/// Writes the files that the variables name, and to which the files of the system lead.
 pub(super) async fn write(sandbox: &Arc<dyn Sandbox>, ours: &str) -> Result<(), RuntimeError> {
     let mut bundle = roots_of(sandbox).await?;
     bundle.push(b'\n');
     bundle.extend_from_slice(ours.as_bytes());
-    let inside = sandbox.inside();
-    inside.write_all(&format!("{SECRETS}/{BUNDLE}"), &bundle, Some(0o444)).await?;
-    inside.write_all(&format!("{SECRETS}/{OURS}"), ours.as_bytes(), Some(0o444)).await?;
-    Ok(())
+    let java = async {
+        match sandbox.inside().stat(JAVA_OF_IMAGE).await {
+            Ok(_) => replace(sandbox, JAVA, &egress::java_store(&bundle)).await,
+            Err(error) if error.code == RuntimeErrorCode::NotFound => Ok(()),
+            Err(error) => Err(error),
+        }
+    };
+    let bundle = replace(sandbox, BUNDLE, &bundle);
+    let ours = replace(sandbox, OURS, ours.as_bytes());
+    tokio::try_join!(bundle, ours, java).map(drop)
+}
+
+/// Gives a file its name. There may be a link of that name, and a write would follow it.
+async fn replace(
+    sandbox: &Arc<dyn Sandbox>,
+    name: &str,
+    contents: &[u8],
+) -> Result<(), RuntimeError> {
+    let (new, path) = (format!("{OWN}/.{name}"), format!("{OWN}/{name}"));
+    sandbox.inside().write_all(&new, contents, Some(0o444)).await?;
+    sandbox.inside().move_file(&new, &path, true).await
 }
 
 async fn roots_of(sandbox: &Arc<dyn Sandbox>) -> Result<Vec<u8>, RuntimeError> {

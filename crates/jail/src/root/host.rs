@@ -12,6 +12,7 @@ use rustix::mount::MountAttrFlags;
 
 use super::copy::{copy_beneath, write_file};
 use super::layers::{devices, whole_where_mounted};
+use super::own_files::link_own_files;
 use super::{Builder, Built, Part, copy_of, memory, mount_on};
 use crate::etc;
 use crate::sys::mount::{Properties, set_properties};
@@ -34,6 +35,7 @@ pub fn build_from_host(
     for name in fill_from_host(host, root)? {
         bind_read_only(host, root, name)?;
     }
+    link_own_files(root, root)?;
     set_properties(root, Properties { read_only: true, ..Properties::default() })?;
     let mounts = std::fs::read_to_string("/proc/self/mountinfo")?;
     let mut parts = Part::beneath(&at, &mounts);

@@ -10,10 +10,12 @@ use rustix::fs::{
     CWD, FileType, Mode, OFlags, ResolveFlags, fstat, mkdirat, openat, openat2, statat,
 };
 use rustix::mount::MountAttrFlags;
+use rustix::process::chdir;
 
 use super::copy::write_file;
 use super::host::skeleton;
-use super::layers::devices;
+use super::layers::{devices, layer};
+use super::own_files::link_own_files;
 use super::{Builder, Built, copy_of, memory, mount_on};
 use crate::etc;
 use crate::plan::USER;
@@ -65,10 +67,27 @@ pub fn build_from_layers(
         })
         .collect::<io::Result<Vec<_>>>()?;
     fill_over_layers(ours.as_fd(), &safe)?;
+    link_own_files(ours.as_fd(), merged(directory, &names, &safe)?.as_fd())?;
     set_properties(ours.as_fd(), Properties { read_only: true, ..Properties::default() })?;
     names.push(OURS.to_owned());
     names.reverse();
     Ok(Built { directory: directory.to_owned(), layers: names, parts: vec![devices(builder)] })
+}
+
+/// The layers as programs would see them without ours.
+fn merged(directory: &str, names: &[String], layers: &[OwnedFd]) -> io::Result<OwnedFd> {
+    if let [only] = layers {
+        return only.try_clone();
+    }
+    let lower: Vec<&str> = names.iter().rev().map(String::as_str).collect();
+    let read_only = MountAttrFlags::MOUNT_ATTR_RDONLY
+        | MountAttrFlags::MOUNT_ATTR_NOSUID
+        | MountAttrFlags::MOUNT_ATTR_NODEV;
+    // Layer paths are relative, because they must be short.
+    chdir(directory)?;
+    let merged = layer(&lower.join(":"), read_only);
+    chdir("/")?;
+    merged
 }
 
 /// Fills an empty directory with our own layer over these layers, lowest first.

@@ -11,6 +11,7 @@ mod host;
 mod layered;
 mod layers;
 mod mount_points;
+mod own_files;
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};

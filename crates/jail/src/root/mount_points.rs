@@ -16,6 +16,7 @@ use rustix::process::{Gid, Uid};
 use super::copy::write_file;
 use super::layers::Source;
 use super::{Built, Layers, Part, memory, mount_on};
+use crate::etc::is_trusted;
 use crate::sys::mount::{Properties, set_properties};
 
 /// The prefix of the names of these layers.
@@ -127,6 +128,10 @@ fn look(view: BorrowedFd<'_>, path: &str, is_directory: bool) -> io::Result<Miss
             FileType::Directory => {}
             FileType::RegularFile if names.peek().is_none() && !is_directory => {
                 return Ok(Missing::Nothing);
+            }
+            // A link of ours, in place of a file: the new layer has the file again.
+            FileType::Symlink if names.peek().is_none() && !is_directory && is_trusted(path) => {
+                return Ok(Missing::From(known));
             }
             FileType::Symlink => return Err(Errno::LOOP.into()),
             FileType::RegularFile

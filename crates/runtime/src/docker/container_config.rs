@@ -8,12 +8,11 @@ use bollard::models::{
     MountVolumeOptions, ResourcesUlimits, RestartPolicy, RestartPolicyNameEnum,
 };
 use jail::plan::{DESCRIPTORS, MASKED, OOM_SCORE, USER};
-use model::InstanceId;
 use model::mount::is_beneath;
 
 use super::names::Names;
 use crate::container::{GUEST_PATH, WritableMount, writable_mounts};
-use crate::spec::LaunchSpec;
+use crate::spec::{LaunchSpec, host_name};
 
 /// Where the directory with our socket is mounted inside, until the guest has connected: a
 /// directory of the guest's volume, which no image can replace.
@@ -88,7 +87,7 @@ impl ContainerConfig<'_> {
         };
         ContainerCreateBody {
             image: Some(self.image.clone()),
-            hostname: Some(hostname(self.spec.instance)),
+            hostname: Some(host_name(self.spec.instance)),
             user: Some(format!("{USER}:{USER}")),
             entrypoint: Some(vec![GUEST_PATH.to_owned()]),
             cmd: Some(vec!["contained".to_owned(), link]),
@@ -295,16 +294,11 @@ fn ulimits() -> Vec<ResourcesUlimits> {
     ]
 }
 
-fn hostname(instance: InstanceId) -> String {
-    // The first bytes of an id are its time, which neighbours share.
-    format!("shoal-{:08x}", instance.as_u128() as u32)
-}
-
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
 
-    use model::{Template, TemplateName};
+    use model::{InstanceId, Template, TemplateName};
 
     use super::*;
 

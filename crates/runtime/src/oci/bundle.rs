@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use super::Program;
 use crate::container::{GUEST_PATH, WritableMount, writable_mounts};
-use crate::spec::LaunchSpec;
+use crate::spec::{LaunchSpec, host_name};
 
 /// The version of the OCI specification, which all programs know.
 const VERSION: &str = "1.0.2";
@@ -52,16 +52,11 @@ pub(super) fn describe(spec: &LaunchSpec, around: &BundleContext<'_>) -> Value {
     json!({
         "ociVersion": VERSION,
         "root": {"path": around.root, "readonly": read_only},
-        "hostname": hostname(spec.instance),
+        "hostname": host_name(spec.instance),
         "process": process(spec, around),
         "mounts": mounts(spec, around.program),
         "linux": linux(spec, around),
     })
-}
-
-fn hostname(instance: InstanceId) -> String {
-    // The first bytes of an id are its time, which neighbours share.
-    format!("shoal-{:08x}", instance.as_u128() as u32)
 }
 
 fn process(spec: &LaunchSpec, around: &BundleContext<'_>) -> Value {

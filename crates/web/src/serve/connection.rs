@@ -5,7 +5,8 @@
 use std::convert::Infallible;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use axum::Router;
@@ -13,13 +14,14 @@ use axum::body::Body;
 use axum::response::Response;
 use bytes::Bytes;
 use http::StatusCode;
-use http_body::{Frame, SizeHint};
+use http_body::{Body as _, Frame, SizeHint};
 use hyper::body::Incoming;
 use hyper::server::conn::http1::{self, UpgradeableConnection};
 use hyper::service::{HttpService, service_fn};
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::{oneshot, watch};
+use tokio::task::yield_now;
 use tokio::time::timeout;
 use tower_service::Service as _;
 
@@ -47,9 +49,15 @@ pub(super) async fn connection<S>(
         let activity = Arc::clone(&activity);
         activity.serve();
         request.extensions_mut().insert(of_requests.clone());
-        let answering = router.clone().call(request.map(Body::new));
+        let unread = Unread::default();
+        let answering = router.clone().call(request.map(|body| Asked::body(body, &unread)));
         async move {
             let response: Response = answering.await?;
+            if unread.is_set() {
+                // The connection takes what is here of the rest. If that is not all, it has to end,
+                // and only an answer that comes after that says so.
+                yield_now().await;
+            }
             if response.status() == StatusCode::SWITCHING_PROTOCOLS {
                 activity.hand_over();
             }
@@ -91,6 +99,71 @@ async fn serve<S, H>(
     if let Err(error) = ended {
         // Clients come and go as they like.
         tracing::debug!(%error, "connection closed before its answer was complete");
+    }
+}
+
+/// Whether the body of a request was dropped before its end.
+#[derive(Clone, Default)]
+struct Unread(Arc<AtomicBool>);
+
+impl Unread {
+    fn set(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+
+    fn is_set(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// The body of a request.
+struct Asked {
+    body: Incoming,
+    /// None once it has come to its end.
+    unread: Option<Unread>,
+}
+
+impl Asked {
+    /// Most requests have none.
+    fn body(body: Incoming, unread: &Unread) -> Body {
+        if body.is_end_stream() {
+            return Body::empty();
+        }
+        Body::new(Self { body, unread: Some(unread.clone()) })
+    }
+}
+
+impl Drop for Asked {
+    fn drop(&mut self) {
+        if let Some(unread) = self.unread.take()
+            && !self.body.is_end_stream()
+        {
+            unread.set();
+        }
+    }
+}
+
+impl http_body::Body for Asked {
+    type Data = Bytes;
+    type Error = hyper::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+        let frame = ready!(Pin::new(&mut self.body).poll_frame(cx));
+        if frame.is_none() {
+            self.unread = None;
+        }
+        Poll::Ready(frame)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
     }
 }
 
