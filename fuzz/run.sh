@@ -14,7 +14,7 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
 exec </dev/null
 
-readonly ALL=(endpoint messages harness plan archive unpack paths dns greeting http_head socks)
+readonly ALL=(endpoint messages harness plan archive unpack paths dns greeting http_head socks control headers)
 read -ra targets <<<"${TARGETS:-${ALL[*]}}"
 readonly SECONDS_EACH="${SECONDS_EACH:-600}"
 readonly AT_ONCE="${AT_ONCE:-1}"
@@ -99,6 +99,8 @@ describe() {
         greeting) echo 'TLS greetings, in any pieces' ;;
         http_head) echo 'HTTP requests, in any pieces' ;;
         socks) echo 'what programs ask a proxy for, in HTTP and SOCKS' ;;
+        control) echo 'messages between server and egress process' ;;
+        headers) echo 'headers, through the boundary and back' ;;
     esac
 }
 

@@ -1,6 +1,7 @@
 //! Tests of Shoal as a whole, in one binary.
 
 mod architecture;
+mod bypass;
 mod contained;
 mod docs;
 mod function_length;

@@ -303,6 +303,17 @@ fn open<M: DeserializeOwned>(
     }
 }
 
+/// Opens a packet as it arrived, without descriptors, and writes what it says anew: it must be the same.
+#[cfg(feature = "fuzzing")]
+pub(crate) fn reopen<M: Serialize + DeserializeOwned>(packet: &[u8]) {
+    let Ok((message, _)) = open::<M>(packet, Vec::new()) else { return };
+    let Ok(letter) = Letter::new(&message) else { return };
+    let descriptors = letter.file.into_iter().collect();
+    let (again, _) = open::<M>(&letter.bytes, descriptors).expect("it was written a moment ago");
+    let written = |message: &M| postcard::to_allocvec(message).expect("it was written before");
+    assert_eq!(written(&again), written(&message));
+}
+
 #[cfg(test)]
 mod tests {
     use model::{NetworkPolicy, NetworkRule};

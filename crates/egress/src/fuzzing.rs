@@ -5,6 +5,8 @@ use std::net::Ipv4Addr;
 
 use model::HostName;
 
+use crate::boundary;
+use crate::control::{self, FromEgress, ToEgress};
 use crate::dns::{self, Framed, Outcome};
 use crate::greeting::{GREETING_BYTES_MAX, GreetingReader, Progress};
 use crate::http_head::{HEAD_BYTES_MAX, ProxyRequest, ProxyStep, Requests, Step, UpgradeAnswer};
@@ -153,6 +155,25 @@ pub fn ask_proxy(bytes: &[u8], piece_bytes: usize) {
         assert!(consumed <= rest.len() && matches!(target.host, Host::Name(_)));
         check_target(&target);
     }
+}
+
+/// Opens a packet of the socket between the server and the process, at both of its ends.
+///
+/// # Panics
+///
+/// If a message is another one after it was written anew.
+pub fn read_control(packet: &[u8]) {
+    control::reopen::<ToEgress>(packet);
+    control::reopen::<FromEgress>(packet);
+}
+
+/// Sends made-up headers through the boundary, to a host and back.
+///
+/// # Panics
+///
+/// If a value is where it must not be.
+pub fn pass_headers(lines: &[u8]) {
+    boundary::fuzzing::headers(lines);
 }
 
 fn check_target(target: &Target) {

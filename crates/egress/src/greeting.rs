@@ -78,6 +78,11 @@ impl GreetingReader {
         }
     }
 
+    /// How many bytes of the stream the greeting was.
+    pub(crate) const fn consumed(&self) -> usize {
+        self.next_record
+    }
+
     /// The length of the message with its head, once that is there.
     fn message_length(&self) -> Option<usize> {
         let length = Reader(self.message.get(1..MESSAGE_HEAD)?).length(3)?;

@@ -18,6 +18,7 @@ mod policy;
 pub mod process;
 mod relay;
 mod resolver;
+mod second_greeting;
 #[expect(dead_code, reason = "the protocol has more answers than we need")]
 mod socks;
 pub mod supervisor;

@@ -3,6 +3,7 @@
 //! attacks again as an ordinary user.
 
 mod between_users;
+mod bypass;
 mod cgroup_v2;
 mod concurrent_launches;
 mod crash;

@@ -171,6 +171,21 @@ fn as_a_user_alone_programs_and_limits_are_as_they_should_be() -> Result<()> {
     as_an_ordinary_user(3, Users::Alone, REST, 20)
 }
 
+const WAYS_AROUND: &[&str] = &["native::bypass::"];
+
+#[test]
+fn as_a_user_with_subordinate_users_no_way_around_a_policy_is_found() -> Result<()> {
+    if !can_map()? {
+        return Ok(());
+    }
+    as_an_ordinary_user(4, Users::Subordinate, WAYS_AROUND, 6)
+}
+
+#[test]
+fn as_a_user_alone_no_way_around_a_policy_is_found() -> Result<()> {
+    as_an_ordinary_user(5, Users::Alone, WAYS_AROUND, 6)
+}
+
 /// Nothing is silently weaker.
 #[test]
 fn a_limit_that_cannot_be_enforced_is_refused_by_name_unless_that_is_wanted() -> Result<()> {

@@ -7,6 +7,8 @@ mod authority;
 mod bodies;
 mod counted;
 mod exchange;
+#[cfg(feature = "fuzzing")]
+pub(crate) mod fuzzing;
 mod headers;
 mod placeholders;
 mod redaction;

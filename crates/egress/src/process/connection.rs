@@ -228,24 +228,38 @@ async fn go_on(
     };
     let checked = match (granted.check, &target.host) {
         (Some(ConnectionCheck::Tls), Host::Name(name)) => {
-            greeted::check(client, &mut buffer, name).await
+            greeted::check(client, &mut buffer, name).await.map(|bytes| Some((name, bytes)))
         }
         (Some(ConnectionCheck::Http), Host::Name(name)) => {
             let requests = Requests::new(name.clone(), target.port);
             return requests::serve(connection, client, host, buffer, requests, target, granted)
                 .await;
         }
-        (Some(_), Host::Address(_)) | (None, _) => Ok(()),
+        (Some(_), Host::Address(_)) | (None, _) => Ok(None),
     };
     // A tunnel was answered: what it refuses now, it closes.
-    if let Err(denied) = checked {
-        connection.denied(target, Some(granted), &denied);
-        return Ok(());
-    }
+    let greeting = match checked {
+        Ok(greeting) => greeting,
+        Err(denied) => {
+            connection.denied(target, Some(granted), &denied);
+            return Ok(());
+        }
+    };
     let host = match host.take() {
         Some(host) => host,
         None => dial::reach(connection, target, granted).await?,
     };
+    if let Some((name, bytes)) = greeting {
+        let ends = (client, &host);
+        match greeted::introduce(connection, ends, &mut buffer, bytes, name).await {
+            Ok(true) => {}
+            Ok(false) => return Ok(()),
+            Err(denied) => {
+                connection.denied(target, Some(granted), &denied);
+                return Ok(());
+            }
+        }
+    }
     if write_all(&host, &buffer).await.is_err() {
         return Ok(());
     }

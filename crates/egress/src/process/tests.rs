@@ -3,6 +3,7 @@
 
 mod bed;
 mod names;
+mod secrets;
 mod ways;
 
 use std::time::Duration;

@@ -1,8 +1,14 @@
 //! Certificates: those of the boundary, and what is said of those of real hosts.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+
 use model::HostName;
+use rustls::SignatureScheme;
+use rustls::client::ResolvesClientCert;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject as _;
+use rustls::sign::CertifiedKey;
 use time::{Duration, OffsetDateTime};
 
 use super::support::*;
@@ -64,6 +70,33 @@ async fn a_client_that_asks_for_another_name_gets_no_certificate() {
     assert!(between.client("other.shoal.test", &["http/1.1"]).await.is_err());
     assert!(between.client("127.0.0.1", &["http/1.1"]).await.is_err());
     assert!(between.client(HOST, &["http/1.1"]).await.is_ok());
+}
+
+/// A client that would show a certificate.
+#[derive(Debug, Default)]
+struct Shows(AtomicBool);
+
+impl ResolvesClientCert for Shows {
+    fn resolve(&self, _: &[&[u8]], _: &[SignatureScheme]) -> Option<Arc<CertifiedKey>> {
+        self.0.store(true, SeqCst);
+        None
+    }
+
+    fn has_certs(&self) -> bool {
+        true
+    }
+}
+
+/// A certificate of the client would end here and not at the real host.
+#[tokio::test]
+async fn a_client_is_not_asked_for_a_certificate() {
+    let real = real(&["http/1.1"], tell).await;
+    let between = Between::usual(&real);
+    let shows = Arc::new(Shows::default());
+    let resolver = Arc::clone(&shows);
+    let change = |config: &mut rustls::ClientConfig| config.client_auth_cert_resolver = resolver;
+    assert!(between.client_with(HOST, &["http/1.1"], change).await.is_ok());
+    assert!(!shows.0.load(SeqCst));
 }
 
 #[tokio::test]

@@ -217,6 +217,16 @@ impl Between {
 
     /// A client's TLS connection to the host's name, through the boundary.
     pub(super) async fn client(&self, name: &str, alpn: &[&str]) -> io::Result<Client> {
+        self.client_with(name, alpn, |_| {}).await
+    }
+
+    /// The same, of a client that is unusual.
+    pub(super) async fn client_with(
+        &self,
+        name: &str,
+        alpn: &[&str],
+        change: impl FnOnce(&mut ClientConfig),
+    ) -> io::Result<Client> {
         let (near, far) = tokio::io::duplex(64 * 1024);
         let serving = self.serve(far);
         let mut roots = RootCertStore::empty();
@@ -228,6 +238,7 @@ impl Between {
             .with_root_certificates(roots)
             .with_no_client_auth();
         config.alpn_protocols = alpn.iter().map(|one| one.as_bytes().to_vec()).collect();
+        change(&mut config);
         let name = ServerName::try_from(name.to_owned()).unwrap();
         let stream = TlsConnector::from(Arc::new(config)).connect(name, near).await?;
         Ok(Client { stream, serving })

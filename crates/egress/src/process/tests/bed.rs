@@ -15,7 +15,7 @@ use tokio::time::timeout;
 
 use super::super::Shared;
 use super::super::sandbox::Sandbox;
-use crate::control::{AttachMessage, Beginning, Sockets};
+use crate::control::{AttachMessage, Beginning, BoundarySecret, Sockets};
 use crate::event::{EgressEvent, EventKind};
 use crate::limits::EgressLimits;
 use crate::node_addresses::NodeAddresses;
@@ -57,6 +57,16 @@ impl Bed {
         limits: EgressLimits,
         beside: Option<&Self>,
     ) -> Self {
+        Self::with_secrets(rules, resolver, limits, beside, Vec::new())
+    }
+
+    pub(super) fn with_secrets(
+        rules: &[&str],
+        resolver: Option<SocketAddr>,
+        limits: EgressLimits,
+        beside: Option<&Self>,
+        secrets: Vec<BoundarySecret>,
+    ) -> Self {
         let local: Vec<IpAddr> = vec![Ipv4Addr::LOCALHOST.into()];
         let hosts = ["one.test", "two.test", "up.test"].map(|name| (host(name), local.clone()));
         let beginning = Beginning {
@@ -81,7 +91,7 @@ impl Bed {
             names_key: [7; 16],
             policy: allow(rules).into(),
             limits,
-            secrets: Vec::new(),
+            secrets,
         };
         let sandbox = Sandbox::start(&shared, attach, sockets, None).unwrap();
         Self { shared, sandbox, connections, names }
