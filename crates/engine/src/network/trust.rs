@@ -2,8 +2,9 @@
 //! client has a variable of its own for them; a caller's own setting comes first.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use model::InstanceId;
 use runtime::{RuntimeError, RuntimeErrorCode, Sandbox};
 
 use super::binding::SECRETS;
@@ -43,14 +44,54 @@ pub(super) fn variables() -> BTreeMap<String, String> {
     bundle.chain([("NODE_EXTRA_CA_CERTS".to_owned(), format!("{SECRETS}/{OURS}"))]).collect()
 }
 
+/// The roots of the images of sandboxes that no user has had, read when they became warm. Sandboxes
+/// of one image share them.
+#[derive(Default)]
+pub(super) struct Roots {
+    by_instance: Mutex<BTreeMap<InstanceId, Arc<Vec<u8>>>>,
+}
+
+impl Roots {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<InstanceId, Arc<Vec<u8>>>> {
+        self.by_instance.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Reads those of a sandbox. If that fails, its claim reads them.
+    pub(super) async fn learn(&self, sandbox: &Arc<dyn Sandbox>) {
+        let Ok(read) = roots_of(sandbox).await else { return };
+        let mut known = self.lock();
+        let same = known.values().find(|other| ***other == read).cloned();
+        known.insert(sandbox.instance(), same.unwrap_or_else(|| Arc::new(read)));
+    }
+
+    pub(super) fn forget(&self, instance: InstanceId) {
+        self.lock().remove(&instance);
+    }
+
+    /// Those of a sandbox, for its first user: later ones may have written others.
+    async fn take(&self, sandbox: &Arc<dyn Sandbox>) -> Result<Arc<Vec<u8>>, RuntimeError> {
+        let known = self.lock().remove(&sandbox.instance());
+        match known {
+            Some(known) => Ok(known),
+            None => roots_of(sandbox).await.map(Arc::new),
+        }
+    }
+}
+
 /// Writes the files that the variables name.
-pub(super) async fn write(sandbox: &Arc<dyn Sandbox>, ours: &str) -> Result<(), RuntimeError> {
-    let mut bundle = roots_of(sandbox).await?;
-    bundle.push(b'\n');
-    bundle.extend_from_slice(ours.as_bytes());
+pub(super) async fn write(
+    sandbox: &Arc<dyn Sandbox>,
+    roots: &Roots,
+    ours: &str,
+) -> Result<(), RuntimeError> {
+    let roots = roots.take(sandbox).await?;
+    let bundle = [roots.as_slice(), b"\n", ours.as_bytes()].concat();
     let inside = sandbox.inside();
-    inside.write_all(&format!("{SECRETS}/{BUNDLE}"), &bundle, Some(0o444)).await?;
-    inside.write_all(&format!("{SECRETS}/{OURS}"), ours.as_bytes(), Some(0o444)).await?;
+    let (all, own) = (format!("{SECRETS}/{BUNDLE}"), format!("{SECRETS}/{OURS}"));
+    tokio::try_join!(
+        inside.write_all(&all, &bundle, Some(0o444)),
+        inside.write_all(&own, ours.as_bytes(), Some(0o444)),
+    )?;
     Ok(())
 }
 

@@ -2,15 +2,17 @@
 //! before anything else is done. Programs have no part in it: the namespace belongs to the
 //! launcher.
 
+use std::collections::VecDeque;
 use std::io;
 use std::net::Ipv4Addr;
 use std::os::fd::{AsFd as _, OwnedFd};
+use std::time::{Duration, Instant};
 
 use guest_protocol::launcher::{LauncherConfig, NetworkMode};
 use guest_protocol::network::{
     AddressRule, NetworkFeature, NetworkRequest, NetworkRules, RefusedAddress,
 };
-use jail::network::{self, Namespace, Rules, Sockets};
+use jail::network::{self, Armed, Namespace, Rules, Sockets};
 use jail::sys::clone::exit_now;
 use jail::sys::loopback;
 use jail::sys::namespaces;
@@ -28,13 +30,49 @@ pub(super) enum Done {
     Refused(Vec<RefusedAddress>),
 }
 
+/// How long a namespace whose rules changed stays open. The kernel has removed what was replaced by
+/// then, except on a very busy machine.
+const REMOVAL: Duration = Duration::from_millis(50);
+
+/// The most namespaces that stay open.
+const RETIRED_AT_MOST: usize = 256;
+
+/// Namespaces whose rules have just changed. To close them at once takes milliseconds, and there is
+/// a host that waits for its answer, and launches that wait for this thread.
+#[derive(Default)]
+pub(super) struct Retired {
+    since: VecDeque<(Instant, Namespace)>,
+}
+
+impl Retired {
+    fn keep(&mut self, namespace: Namespace) {
+        if self.since.len() >= RETIRED_AT_MOST {
+            self.since.pop_front();
+        }
+        self.since.push_back((Instant::now(), namespace));
+    }
+
+    /// How long until there is something to close.
+    pub(super) fn pause(&self) -> Option<Duration> {
+        self.since.front().map(|(since, _)| REMOVAL.saturating_sub(since.elapsed()))
+    }
+
+    /// Closes those that are old enough.
+    pub(super) fn close_old(&mut self) {
+        while self.pause().is_some_and(|pause| pause.is_zero()) {
+            self.since.pop_front();
+        }
+    }
+}
+
 /// Does what is asked in the sandbox of this process; gives the name of the step, too.
 pub(super) fn handle(
     host_access: &HostAccess,
+    retired: &mut Retired,
     pid: Pid,
     request: NetworkRequest,
 ) -> (&'static str, io::Result<Done>) {
-    let inside = Inside { host_access, pid };
+    let mut inside = Inside { host_access, retired, pid };
     match (request, host_access.network) {
         (_, NetworkFeature::None) => ("reach the network", Err(io::ErrorKind::Unsupported.into())),
         (NetworkRequest::Arm(rules), NetworkFeature::Transparent) => {
@@ -45,7 +83,7 @@ pub(super) fn handle(
             ("listen for the proxy", made.map(|listener| Done::Armed(vec![listener])))
         }
         (NetworkRequest::Change(rules), NetworkFeature::Transparent) => {
-            let changed = inside.open().and_then(|namespace| namespace.change(&rules_of(&rules)));
+            let changed = inside.with(|namespace| namespace.change(&rules_of(&rules)));
             ("change the network", changed.map(|()| Done::Nothing))
         }
         (NetworkRequest::Refused, NetworkFeature::Transparent) => {
@@ -55,7 +93,7 @@ pub(super) fn handle(
             ("read refused addresses", found)
         }
         (NetworkRequest::Disarm, NetworkFeature::Transparent) => {
-            let gone = inside.open().and_then(|namespace| namespace.disarm());
+            let gone = inside.with(Namespace::disarm);
             ("disarm the network", gone.map(|()| Done::Nothing))
         }
         // The kernel knows nothing of policies.
@@ -71,6 +109,7 @@ pub(super) fn handle(
 /// Visits to the network namespace of a process.
 struct Inside<'a> {
     host_access: &'a HostAccess,
+    retired: &'a mut Retired,
     pid: Pid,
 }
 
@@ -91,19 +130,31 @@ impl Inside<'_> {
         self.visit(Namespace::open).flatten()
     }
 
-    fn arm(&self, rules: &NetworkRules) -> io::Result<Vec<OwnedFd>> {
+    /// Changes something, and leaves the namespace open for a while.
+    fn with<T>(&mut self, change: impl FnOnce(&Namespace) -> io::Result<T>) -> io::Result<T> {
+        let namespace = self.open()?;
+        let changed = change(&namespace);
+        self.retired.keep(namespace);
+        changed
+    }
+
+    fn arm(&mut self, rules: &NetworkRules) -> io::Result<Vec<OwnedFd>> {
         let made = self.visit(|| Ok::<_, io::Error>((Sockets::make()?, Namespace::open()?)));
         let (sockets, namespace) = made.flatten()?;
         let Sockets { connections, names } = sockets;
-        match namespace.arm(&rules_of(rules)) {
-            Ok(()) => Ok(vec![connections, names]),
+        let (armed, is_first) = match namespace.arm(&rules_of(rules)) {
+            Ok(was) => (Ok(vec![connections, names]), was == Armed::First),
             Err(error) => {
                 // Half of it must not stay. If this fails too, the sockets are closed all the same,
                 // and without them nothing gets out.
                 let _ = namespace.disarm();
-                Err(error)
+                (Err(error), false)
             }
+        };
+        if !is_first {
+            self.retired.keep(namespace);
         }
+        armed
     }
 }
 
@@ -142,7 +193,7 @@ pub(super) fn try_out(config: &LauncherConfig) -> NetworkFeature {
         namespaces::make(&[namespaces::Namespace::Network])?;
         loopback::bring_up()?;
         let _sockets = Sockets::make()?;
-        Namespace::open()?.arm(&Rules::Open)
+        Namespace::open()?.arm(&Rules::Open).map(drop)
     };
     match config.network {
         // All sandboxes have the same one.
