@@ -56,6 +56,7 @@ const SLOTS_EXTRA: u32 = 64;
     sudo target/release/bench --server              a server of its own: acquire, exec, rates, memory\n  \
     sudo target/release/bench --processes           commands, logs, lists and waking, in the dialect of Blaxel\n  \
     sudo target/release/bench --containers          a Docker pool beside a native one and beside the engine\n  \
+    sudo target/release/bench --network             the way out: connections, bytes, policies, memory\n  \
     sudo target/release/bench --json > bench.json   for scripts\n\n\
     Names for --only: times, rates, memory, stdout, or part of a name in the table of times.\n\
     The exit code is 0 whatever the numbers are; `gates` in the JSON says which promises are kept."
@@ -80,6 +81,9 @@ struct Arguments {
     /// engine
     #[arg(long, conflicts_with_all = ["only", "server", "sessions", "processes"])]
     containers: bool,
+    /// Measure the way out instead: connections, requests and bytes beside direct ones, policies
+    #[arg(long, conflicts_with_all = ["server", "sessions", "processes", "containers"])]
+    network: bool,
     /// Measure only this
     #[arg(long, value_name = "NAME")]
     only: Option<String>,
@@ -151,6 +155,9 @@ fn beside_us() -> PathBuf {
 }
 
 fn main() -> ExitCode {
+    if let Some(code) = server::network::client::main_of_client() {
+        return code;
+    }
     let (typed, output) = (Arguments::parse(), Output::new(Color::Auto));
     match measure(&typed, &output) {
         Ok(()) => ExitCode::SUCCESS,
@@ -181,6 +188,10 @@ fn measure(typed: &Arguments, output: &Output) -> Result<(), Failure> {
     } else if typed.containers {
         let tokio = native::tokio_of_one_thread()?;
         native::block_on(&tokio, server::measure_containers(&plan, &scratch, &mut report, output))?;
+    } else if typed.network {
+        let tokio = native::tokio_of_one_thread()?;
+        let measured = server::network::measure(&plan, &scratch, &mut report, output);
+        native::block_on(&tokio, measured)?;
     } else {
         sandboxes_alone(&plan, &scratch, &mut report, output)?;
     }

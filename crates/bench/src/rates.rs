@@ -98,22 +98,13 @@ pub(crate) async fn footprint(
     let launch_s = started_at.elapsed().as_secs_f64();
     let after = Memory::at_rest().await?;
     kill_all(launched).await?;
-    let each = |before: u64, after: u64| {
-        let grown = number(after) - number(before);
-        grown / 1e6 / f64::from(sandboxes)
-    };
-    Ok(Footprint {
-        limits,
-        sandboxes,
-        mb_each_available: each(before.unavailable, after.unavailable),
-        mb_each_used: each(before.used, after.used),
-        launch_s,
-    })
+    let (mb_each_available, mb_each_used) = after.more_than(&before, sandboxes);
+    Ok(Footprint { limits, sandboxes, mb_each_available, mb_each_used, launch_s })
 }
 
 /// Memory of the whole machine that is in use, counted in two ways.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Memory {
+pub(crate) struct Memory {
     unavailable: u64,
     used: u64,
 }
@@ -127,7 +118,7 @@ impl Memory {
     }
 
     /// Waits until memory is stable: the kernel frees namespaces long after their last process.
-    async fn at_rest() -> Result<Self, Failure> {
+    pub(crate) async fn at_rest() -> Result<Self, Failure> {
         let mut last = Self::now()?;
         for _ in 0..SETTLE_LOOKS {
             sleep(STILL_FOR).await;
@@ -138,6 +129,16 @@ impl Memory {
             last = now;
         }
         Ok(last)
+    }
+
+    /// How much more than before, for each of so many, in megabytes: by what is not available, and by
+    /// what is used.
+    pub(crate) fn more_than(&self, before: &Self, many: u32) -> (f64, f64) {
+        let each = |before: u64, after: u64| {
+            let grown = number(after) - number(before);
+            grown / 1e6 / f64::from(many)
+        };
+        (each(before.unavailable, self.unavailable), each(before.used, self.used))
     }
 
     fn of(meminfo: &str) -> Option<Self> {

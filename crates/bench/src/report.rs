@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 use super::contender::Skipped;
 use super::rates::{Footprint, LaunchRate, Throughput};
 use super::samples::{Pace, Samples};
+use super::server::network::{self, memory::PolicyMemory};
 use super::server::{self, Load, containers, other_binary, processes, sessions};
 use command::duration;
 use command::output::{Output, Paint};
@@ -24,6 +25,7 @@ pub(crate) struct Report {
     pub(crate) throughput: Option<Throughput>,
     pub(crate) load: Option<Load>,
     pub(crate) processes: Option<processes::Rates>,
+    pub(crate) policy_memory: Option<PolicyMemory>,
     pub(crate) skipped: Vec<Skipped>,
     /// The machine.
     pub(crate) machine: Value,
@@ -43,11 +45,11 @@ pub(crate) struct Gate {
 }
 
 impl Gate {
-    fn at_most(name: impl Into<String>, value: f64, limit: f64) -> Self {
+    pub(super) fn at_most(name: impl Into<String>, value: f64, limit: f64) -> Self {
         Self { name: name.into(), value, limit, at_least: false, met: value <= limit }
     }
 
-    fn at_least(name: impl Into<String>, value: f64, limit: f64) -> Self {
+    pub(super) fn at_least(name: impl Into<String>, value: f64, limit: f64) -> Self {
         Self { name: name.into(), value, limit, at_least: true, met: value >= limit }
     }
 }
@@ -111,6 +113,11 @@ impl Report {
                 Gate::at_least("log followed, MB/s (Blaxel 0.08)", rates.stream_mb_per_s, 200.0),
             ]);
         }
+        gates.extend(self.policy_memory.map(|found| {
+            let most = found.added_mb_available.max(found.added_mb_used);
+            let name = format!("MB that a policy adds to each of {} sandboxes", found.sandboxes);
+            Gate::at_most(name, most, network::MEMORY_LIMIT_MB)
+        }));
         gates
     }
 
@@ -157,6 +164,7 @@ impl Report {
         }));
         gates.extend(self.gates_of_processes(pace));
         gates.extend(self.gates_of_containers(pace));
+        gates.extend(network::gates(&self.samples, pace));
         let ratio = self.samples.ratio("bwrap", "launch, spare network", pace);
         gates.extend(ratio.map(|ratio| {
             Gate::at_least(format!("bwrap / launch, spare network ({word})"), ratio, 3.5)
@@ -268,6 +276,7 @@ impl Report {
             })),
             "server": self.load,
             "processes": self.processes,
+            "policy_memory": self.policy_memory,
             "gates": self.gates(),
             "skipped": skipped.collect::<Vec<_>>(),
         })

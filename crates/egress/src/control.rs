@@ -148,6 +148,8 @@ pub(crate) enum ToEgress {
         ticket: u64,
         /// Which.
         sandbox: InstanceId,
+        /// Whose, for the limit of a key: of connections that come from now on.
+        key: Option<KeyId>,
         /// What it may reach.
         policy: Reach,
     },

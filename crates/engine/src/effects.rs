@@ -178,7 +178,9 @@ async fn act(core: &Arc<Core>, effect: &Effect, give_up: &Notify) -> Result<(), 
         Action::Prove { instance } => {
             let sandbox = find(core, *instance)?;
             sandbox.prove().await?;
-            Ok(core.networks.apply(core, &*sandbox, Some(&Binding::default())).await?)
+            core.networks.apply(core, &*sandbox, Some(&Binding::default())).await?;
+            core.networks.prepare_trust(core, &sandbox).await;
+            Ok(())
         }
         Action::KillProcess { process, .. } => {
             Ok(processes::kill_program(core, effect.id.sandbox, *process).await?)
@@ -248,7 +250,8 @@ async fn launch(core: &Core, launch: &Launch) -> Result<(), EffectError> {
         core.disk.unpack_seed(seed, Arc::clone(&sandbox)).await?;
     }
     core.networks.apply(core, &*sandbox, Some(&binding)).await?;
-    binding.write_files(&sandbox).await?;
+    binding.write_files(core, &sandbox).await?;
+    core.networks.prepare_trust(core, &sandbox).await;
     if template.harness.program().is_some_and(|program| program.prewarm) {
         let ready = core.harnesses.prewarm(core, sandbox, template).await;
         ready.map_err(HarnessError::into_runtime_error)?;
@@ -284,7 +287,7 @@ async fn claim(
         } else {
             sandbox.inside().ping().await?;
         }
-        binding.write_files(&sandbox).await?;
+        binding.write_files(core, &sandbox).await?;
         Ok(())
     };
     // Neither waits for the other: the first program starts after both.

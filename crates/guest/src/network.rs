@@ -9,7 +9,7 @@ use std::os::fd::OwnedFd;
 use guest_protocol::network::{
     AddressRule, NetworkFeature, NetworkRequest, NetworkRules, RefusedAddress,
 };
-use jail::network::{self, Namespace, Rules, Sockets};
+use jail::network::{self, Armed, Namespace, Rules, Sockets};
 use jail::sys::loopback;
 
 /// What a request needs of a namespace.
@@ -64,27 +64,36 @@ impl Needed {
         }
     }
 
-    /// Does what is asked, wherever the calling thread is.
-    pub(crate) fn carry_out(self, request: &NetworkRequest) -> io::Result<Done> {
+    /// Does what is asked, wherever the calling thread is. Gives back the namespace if its rules
+    /// changed: closing it at once may take milliseconds.
+    pub(crate) fn carry_out(
+        self,
+        request: &NetworkRequest,
+    ) -> (io::Result<Done>, Option<Namespace>) {
         match (self, request) {
             (Self::Sockets(sockets, namespace), NetworkRequest::Arm(rules)) => {
-                arm(sockets, &namespace, rules).map(Done::Armed)
+                arm(sockets, namespace, rules)
             }
-            (Self::Listener(listener), NetworkRequest::Arm(_)) => Ok(Done::Armed(vec![listener])),
+            (Self::Listener(listener), NetworkRequest::Arm(_)) => {
+                (Ok(Done::Armed(vec![listener])), None)
+            }
             (Self::Namespace(namespace), NetworkRequest::Change(rules)) => {
-                namespace.change(&rules_of(rules)).map(|()| Done::Nothing)
+                let changed = namespace.change(&rules_of(rules));
+                (changed.map(|()| Done::Nothing), Some(namespace))
             }
             (Self::Namespace(namespace), NetworkRequest::Refused) => {
                 let plain = |(address, port): (Ipv4Addr, u16)| (address.octets(), port);
-                let found = namespace.refused()?;
-                Ok(Done::Refused(found.into_iter().map(plain).collect()))
+                let found = namespace.refused();
+                let found = found.map(|all| Done::Refused(all.into_iter().map(plain).collect()));
+                (found, None)
             }
             (Self::Namespace(namespace), NetworkRequest::Disarm) => {
-                namespace.disarm().map(|()| Done::Nothing)
+                let gone = namespace.disarm();
+                (gone.map(|()| Done::Nothing), Some(namespace))
             }
-            (Self::Nothing, NetworkRequest::Refused) => Ok(Done::Refused(Vec::new())),
+            (Self::Nothing, NetworkRequest::Refused) => (Ok(Done::Refused(Vec::new())), None),
             (Self::Nothing, NetworkRequest::Change(_) | NetworkRequest::Disarm) => {
-                Ok(Done::Nothing)
+                (Ok(Done::Nothing), None)
             }
             // Something else was opened than the request needs.
             (
@@ -93,20 +102,30 @@ impl Needed {
                 | NetworkRequest::Change(_)
                 | NetworkRequest::Refused
                 | NetworkRequest::Disarm,
-            ) => Err(io::ErrorKind::InvalidInput.into()),
+            ) => (Err(io::ErrorKind::InvalidInput.into()), None),
         }
     }
 }
 
-fn arm(sockets: Sockets, namespace: &Namespace, rules: &NetworkRules) -> io::Result<Vec<OwnedFd>> {
+fn arm(
+    sockets: Sockets,
+    namespace: Namespace,
+    rules: &NetworkRules,
+) -> (io::Result<Done>, Option<Namespace>) {
     let Sockets { connections, names } = sockets;
     match namespace.arm(&rules_of(rules)) {
-        Ok(()) => Ok(vec![connections, names]),
+        Ok(was) => {
+            let changed = match was {
+                Armed::First => None,
+                Armed::Again => Some(namespace),
+            };
+            (Ok(Done::Armed(vec![connections, names])), changed)
+        }
         Err(error) => {
             // Half of it must not stay. If this fails too, the sockets are closed all the same, and
             // without them nothing gets out.
             let _ = namespace.disarm();
-            Err(error)
+            (Err(error), Some(namespace))
         }
     }
 }
@@ -134,7 +153,7 @@ pub(crate) fn try_out_here() -> NetworkFeature {
     let works = || {
         loopback::bring_up()?;
         let _sockets = Sockets::make()?;
-        Namespace::open()?.arm(&Rules::Open)
+        Namespace::open()?.arm(&Rules::Open).map(drop)
     };
     if works().is_ok() { NetworkFeature::Transparent } else { NetworkFeature::ProxyOnly }
 }

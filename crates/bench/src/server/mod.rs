@@ -4,6 +4,7 @@ pub(super) mod containers;
 mod engine;
 mod http;
 mod load;
+pub(super) mod network;
 pub(crate) mod other_binary;
 pub(super) mod processes;
 pub(super) mod sessions;

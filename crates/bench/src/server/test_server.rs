@@ -37,6 +37,16 @@ impl TestServer {
         kept: Journal,
         above: &Path,
     ) -> Result<Self, Failure> {
+        Self::start_with(program, kept, above, None).await
+    }
+
+    /// The same, with a configuration file.
+    pub(super) async fn start_with(
+        program: &Path,
+        kept: Journal,
+        above: &Path,
+        config: Option<&Path>,
+    ) -> Result<Self, Failure> {
         let failed = |error: std::io::Error| Failure::new("cannot start a server", error);
         let name = match kept {
             Journal::Durable => "durable",
@@ -48,6 +58,7 @@ impl TestServer {
         let mut command = Command::new(program);
         command.arg("serve").arg("--listen").arg(address.to_string());
         command.arg("--data-dir").arg(&directory);
+        command.args(config.iter().flat_map(|path| [Path::new("--config"), path]));
         if kept == Journal::Memory {
             command.args(["--store", "memory"]);
         }

@@ -12,6 +12,7 @@ use tokio::sync::Semaphore;
 use super::Shared;
 use super::sandbox::Sandbox;
 use crate::control::{AttachMessage, Channel, FromEgress, Letter, Sockets, ToEgress};
+use crate::limits::EgressLimits;
 
 struct Sandboxes {
     shared: Arc<Shared>,
@@ -57,13 +58,17 @@ impl Sandboxes {
             ToEgress::Attach { ticket, attach } => {
                 (ticket, self.attach(*attach, descriptors).await.map_err(|error| error.to_string()))
             }
-            ToEgress::Change { ticket, sandbox, policy } => match self.by_id.get(&sandbox) {
-                Some(sandbox) => {
-                    sandbox.change(&policy).await;
-                    (ticket, Ok(()))
+            ToEgress::Change { ticket, sandbox, key, policy } => {
+                match self.by_id.get(&sandbox).cloned() {
+                    Some(sandbox) => {
+                        let gate = key.map(|key| self.gate(key, &sandbox.limits));
+                        sandbox.change(&policy, gate).await;
+                        self.tidy_gates();
+                        (ticket, Ok(()))
+                    }
+                    None => (ticket, Err("the sandbox is not attached".to_owned())),
                 }
-                None => (ticket, Err("the sandbox is not attached".to_owned())),
-            },
+            }
             ToEgress::Forget { ticket, sandbox, return_sockets } => {
                 let sockets = self.forget(sandbox).await.filter(|_| return_sockets);
                 return (Some(FromEgress::Done { ticket }), sockets);
@@ -93,17 +98,20 @@ impl Sandboxes {
         let connections = descriptors.next().ok_or(io::ErrorKind::InvalidInput)?;
         let sockets = Sockets { connections, names: descriptors.next() };
         drop(self.forget(id).await);
-        let of_key = message.limits.connections_of_key as usize;
-        let gate = match message.key {
-            Some(key) => {
-                let gate = self.keys.entry(key).or_insert_with(|| Arc::new(Semaphore::new(of_key)));
-                Some(gate.clone())
-            }
-            None => None,
-        };
+        let gate = message.key.map(|key| self.gate(key, &message.limits));
         let sandbox = Sandbox::start(&self.shared, message, sockets, gate)?;
         self.by_id.insert(id, sandbox);
         Ok(())
+    }
+
+    /// The places that all sandboxes of a key share.
+    fn gate(&mut self, key: KeyId, limits: &EgressLimits) -> Arc<Semaphore> {
+        let places = limits.connections_of_key as usize;
+        self.keys.entry(key).or_insert_with(|| Arc::new(Semaphore::new(places))).clone()
+    }
+
+    fn tidy_gates(&mut self) {
+        self.keys.retain(|_, gate| Arc::strong_count(gate) > 1);
     }
 
     /// When it returns, everything of the sandbox but these sockets is closed.
@@ -111,7 +119,7 @@ impl Sandboxes {
         let sandbox = self.by_id.remove(&id)?;
         let sockets = sandbox.stop().await;
         drop(sandbox);
-        self.keys.retain(|_, gate| Arc::strong_count(gate) > 1);
+        self.tidy_gates();
         sockets
     }
 

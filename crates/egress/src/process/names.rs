@@ -13,7 +13,7 @@ use tokio::time::timeout;
 use super::sandbox::Sandbox;
 use crate::dns::{self, Framed, Outcome};
 use crate::event::{EgressEvent, EventKind, Verdict};
-use crate::relay::{Piece, read_more, write_all};
+use crate::relay::{Piece, pause, read_more, write_all};
 
 /// How long a connection for questions may be silent.
 const SILENCE: Duration = Duration::from_secs(10);
@@ -22,25 +22,33 @@ const IN_A_ROW: u32 = 16;
 
 /// Questions over UDP. Those beyond the limit are dropped: programs ask again.
 pub(super) async fn answer_all(sandbox: Arc<Sandbox>, socket: Arc<UdpSocket>) {
-    let mut buffer = [0; dns::TCP_MESSAGE_MAX];
     let mut row = 0;
     loop {
         if socket.readable().await.is_err() {
             return;
         }
-        // An error is about an answer of before that did not arrive.
-        let Ok((count, from)) = socket.try_recv_from(&mut buffer) else { continue };
-        row += 1;
-        if row % IN_A_ROW == 0 {
-            tokio::task::yield_now().await;
-        }
-        if sandbox.questions.try_take()
-            && let Some(answer) = answer(&sandbox, &buffer[..count])
-        {
-            // One that does not fit into the socket is lost, as on any network.
-            let _ = socket.try_send_to(&answer, from);
+        if answer_next(&sandbox, &socket) {
+            row += 1;
+            if row % IN_A_ROW == 0 {
+                tokio::task::yield_now().await;
+            }
         }
     }
+}
+
+/// Whether there was a question. Its buffer is gone when it is answered: most sandboxes ask nothing
+/// most of the time.
+fn answer_next(sandbox: &Sandbox, socket: &UdpSocket) -> bool {
+    let mut buffer = [0; dns::TCP_MESSAGE_MAX];
+    // An error is about an answer of before that did not arrive.
+    let Ok((count, from)) = socket.try_recv_from(&mut buffer) else { return false };
+    if sandbox.questions.try_take()
+        && let Some(answer) = answer(sandbox, &buffer[..count])
+    {
+        // One that does not fit into the socket is lost, as on any network.
+        let _ = socket.try_send_to(&answer, from);
+    }
+    true
 }
 
 /// Questions over TCP, one after the other.
@@ -57,7 +65,7 @@ pub(super) async fn answer_stream(sandbox: &Sandbox, client: &TcpStream) {
                 let wait = sandbox.questions.owe(1.0);
                 let Some(answer) = answer(sandbox, message) else { return };
                 buffer.drain(..consumed);
-                tokio::time::sleep(wait).await;
+                pause(wait).await;
                 let written = timeout(SILENCE, write_all(client, &dns::for_stream(&answer))).await;
                 if !matches!(written, Ok(Ok(()))) {
                     return;

@@ -29,7 +29,7 @@ pub(super) struct Sandbox {
     pub names: Mutex<Synthetic>,
     /// One place per connection.
     pub places: Arc<Semaphore>,
-    pub places_of_key: Option<Arc<Semaphore>>,
+    places_of_key: Mutex<Option<Arc<Semaphore>>>,
     pub new_connections: Bucket,
     pub questions: Bucket,
     pub bandwidth: Option<Bucket>,
@@ -97,7 +97,7 @@ impl Sandbox {
             secrets: message.secrets.into_iter().map(bound::prepared).collect(),
             names: Mutex::new(Synthetic::new(message.names_key)),
             places: Arc::new(Semaphore::new(limits.connections as usize)),
-            places_of_key,
+            places_of_key: Mutex::new(places_of_key),
             new_connections: bucket(
                 limits.new_connections_per_second,
                 limits.new_connections_burst,
@@ -139,9 +139,16 @@ impl Sandbox {
         lock(&self.policy).clone()
     }
 
-    /// Replaces the policy. When it returns, what it refuses is closed.
-    pub(super) async fn change(&self, policy: &Reach) {
+    /// The places that sandboxes of its key share now.
+    pub(super) fn places_of_key(&self) -> Option<Arc<Semaphore>> {
+        lock(&self.places_of_key).clone()
+    }
+
+    /// Replaces the policy, and whose connections these are. When it returns, what the policy refuses
+    /// is closed.
+    pub(super) async fn change(&self, policy: &Reach, places_of_key: Option<Arc<Semaphore>>) {
         *lock(&self.policy) = Arc::new(Policy::new(policy));
+        *lock(&self.places_of_key) = places_of_key;
         self.cut_what_is_refused().await;
     }
 

@@ -6,7 +6,10 @@ mod names;
 mod secrets;
 mod ways;
 
+use std::sync::Arc;
 use std::time::Duration;
+
+use tokio::sync::Semaphore;
 
 use bed::{Bed, echo, hello, read_all, served};
 
@@ -131,15 +134,33 @@ async fn a_change_cuts_what_it_refuses_and_nothing_else() {
         bed::write(client, b"x").await;
         assert_eq!(bed::read_some(client).await, b"x");
     }
-    bed.sandbox.change(&bed::allow(&[&one, node]).into()).await;
+    bed.sandbox.change(&bed::allow(&[&one, node]).into(), None).await;
     assert_eq!(bed::read_some(&mut cut).await, b"", "it is cut");
     let mut again = bed.dial_name("two.test", port).await;
     assert!(read_all(&mut again).await.is_empty());
     bed::write(&mut kept, b"y").await;
     assert_eq!(bed::read_some(&mut kept).await, b"y");
     // A rule that was there for the address alone is missing now.
-    bed.sandbox.change(&bed::allow(&[&one]).into()).await;
+    bed.sandbox.change(&bed::allow(&[&one]).into(), None).await;
     assert_eq!(bed::read_some(&mut kept).await, b"");
+}
+
+#[tokio::test]
+async fn connections_count_for_the_key_of_the_latest_change() {
+    let host = echo().await;
+    let rules = [format!("up.test:{}", host.port()), "127.0.0.1".to_owned()];
+    let policy = bed::allow(&rules.each_ref().map(String::as_str));
+    let bed = Bed::new(&rules.each_ref().map(String::as_str), None);
+    let places = Arc::new(Semaphore::new(3));
+    let mut clients = Vec::new();
+    for (key, free) in [(None, 3), (Some(places.clone()), 2), (None, 2)] {
+        bed.sandbox.change(&policy.clone().into(), key).await;
+        let mut client = bed.dial_name("up.test", host.port()).await;
+        bed::write(&mut client, b"x").await;
+        assert_eq!(bed::read_some(&mut client).await, b"x");
+        assert_eq!(places.available_permits(), free);
+        clients.push(client);
+    }
 }
 
 #[tokio::test]

@@ -8,7 +8,7 @@ use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use model::InstanceId;
+use model::{InstanceId, KeyId};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, sleep, timeout};
 
@@ -34,6 +34,7 @@ pub(super) enum Command {
     },
     Change {
         sandbox: InstanceId,
+        key: Option<KeyId>,
         policy: Reach,
         reply: oneshot::Sender<Result<(), EgressError>>,
     },
@@ -156,9 +157,9 @@ async fn send_all(
                 let both: Vec<_> = both.into_iter().flatten().map(OwnedFd::as_fd).collect();
                 channel.send(&letter, &both).await?;
             }
-            Command::Change { sandbox, policy, reply } => {
+            Command::Change { sandbox, key, policy, reply } => {
                 wait(Waiting::Change(reply));
-                let letter = Letter::new(&ToEgress::Change { ticket, sandbox, policy })?;
+                let letter = Letter::new(&ToEgress::Change { ticket, sandbox, key, policy })?;
                 channel.send(&letter, &[]).await?;
             }
             Command::Forget { sandbox, return_sockets, reply } => {

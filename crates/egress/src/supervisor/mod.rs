@@ -184,17 +184,38 @@ impl Egress {
         Ok(())
     }
 
-    /// Applies a policy: when it returns, it holds, and connections that it refuses are cut.
+    /// Applies a policy: when it returns, it holds, and connections that it refuses are cut. Those that
+    /// come from now on count for this key.
     pub async fn change(
         &self,
         sandbox: InstanceId,
+        key: Option<KeyId>,
         policy: impl Into<Reach>,
     ) -> Result<(), EgressError> {
-        let policy = policy.into();
+        answered(self.ask_change(sandbox, key, policy.into())?).await?
+    }
+
+    /// Counts connections for this key from now on, and waits for nothing. `policy` must be the one
+    /// that holds: a change of it is not known to have happened.
+    pub fn count_for(
+        &self,
+        sandbox: InstanceId,
+        key: Option<KeyId>,
+        policy: impl Into<Reach>,
+    ) -> Result<(), EgressError> {
+        self.ask_change(sandbox, key, policy.into()).map(drop)
+    }
+
+    fn ask_change(
+        &self,
+        sandbox: InstanceId,
+        key: Option<KeyId>,
+        policy: Reach,
+    ) -> Result<oneshot::Receiver<Result<(), EgressError>>, EgressError> {
         let link = self.placement.link_of(sandbox).ok_or(EgressError::NotAttached)?;
         let (reply, answer) = oneshot::channel();
-        link.ask(Command::Change { sandbox, policy, reply })?;
-        answered(answer).await?
+        link.ask(Command::Change { sandbox, key, policy, reply })?;
+        Ok(answer)
     }
 
     /// Closes everything of a sandbox. One that is not attached is fine.

@@ -74,14 +74,14 @@ async fn a_sandbox_is_served_changed_and_released_by_a_real_process() {
     assert!(statuses.iter().any(is_confined), "{statuses:?}");
     let sandbox = InstanceId::from_u128(1);
     let other = NetworkPolicy::Allow(vec!["b.test".parse().unwrap()]);
-    egress.change(sandbox, other).await.unwrap();
+    egress.change(sandbox, None, other).await.unwrap();
     assert_eq!(ask(names), 3);
     egress.attach(attachment(1, None, "a.test")).await.unwrap();
     assert_eq!(ask(names), 0);
     let released = egress.release(sandbox).await.expect("the sockets");
     let listener = TcpListener::from(released.connections);
     assert_eq!(listener.local_addr().unwrap(), connections);
-    let gone = egress.change(sandbox, NetworkPolicy::None).await;
+    let gone = egress.change(sandbox, None, NetworkPolicy::None).await;
     assert_eq!(gone, Err(EgressError::NotAttached));
     let event = egress.events().recv().await.unwrap();
     assert_eq!((event.sandbox, event.kind), (sandbox, crate::EventKind::Name));

@@ -131,13 +131,17 @@ impl Binding {
     }
 
     /// Writes the files into the memory of the sandbox.
-    pub(crate) async fn write_files(&self, sandbox: &Arc<dyn Sandbox>) -> Result<(), RuntimeError> {
+    pub(crate) async fn write_files(
+        &self,
+        core: &Core,
+        sandbox: &Arc<dyn Sandbox>,
+    ) -> Result<(), RuntimeError> {
         for (name, value) in &self.files {
             let path = format!("{SECRETS}/{name}");
             sandbox.inside().write_all(&path, value.as_bytes(), Some(0o400)).await?;
         }
         if let Some(certificate) = &self.trusted {
-            trust::write(sandbox, certificate).await?;
+            trust::write(sandbox, &core.networks.roots, certificate).await?;
         }
         Ok(())
     }

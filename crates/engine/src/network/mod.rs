@@ -35,6 +35,8 @@ pub(crate) struct Networks {
     sandboxes: Mutex<BTreeMap<InstanceId, Arc<tokio::sync::Mutex<Attached>>>>,
     /// The certificate authority of each key that uses secrets at the boundary.
     authorities: Mutex<BTreeMap<KeyId, Arc<Authority>>>,
+    /// What programs in warm sandboxes trust already.
+    roots: trust::Roots,
     log: NetworkLog,
 }
 
@@ -66,6 +68,7 @@ impl Networks {
             egress,
             sandboxes: Mutex::default(),
             authorities: Mutex::default(),
+            roots: trust::Roots::default(),
             log: NetworkLog::default(),
         }
     }
@@ -146,12 +149,12 @@ impl Networks {
             let cause = "this server has no egress process: `egress.enabled` is off";
             return Err(failed(RuntimeErrorCode::Unsupported, cause));
         };
+        let key = (view.tenant != KeyId::NIL).then_some(view.tenant);
         let wanted_for = (!attached.secrets.is_empty()).then_some(view.tenant);
         let reach = Reach { policy: view.policy.clone(), template: view.template.network.clone() };
         // Attaching anew cuts connections: only a claim does that, when there are none.
         let stays = match secrets {
-            Secrets::Kept => true,
-            Secrets::None => attached.counted_for == view.tenant,
+            Secrets::Kept | Secrets::None => true,
             Secrets::New => false,
         };
         if let Some(known) = &attached.reach {
@@ -159,12 +162,17 @@ impl Networks {
                 sandbox.change_network(&reach.template).await?;
             }
             if stays {
-                if *known != reach {
-                    let changed = egress.change(instance, reach.clone()).await;
-                    changed
-                        .map_err(|error| failed(RuntimeErrorCode::System, &error.to_string()))?;
-                    attached.reach = Some(reach);
-                }
+                let outside = if *known != reach {
+                    egress.change(instance, key, reach.clone()).await
+                } else if attached.counted_for != view.tenant {
+                    // A claim of what its template allows waits for nothing.
+                    egress.count_for(instance, key, reach.clone())
+                } else {
+                    Ok(())
+                };
+                outside.map_err(|error| failed(RuntimeErrorCode::System, &error.to_string()))?;
+                attached.reach = Some(reach);
+                attached.counted_for = view.tenant;
                 return Ok(());
             }
         }
@@ -183,7 +191,7 @@ impl Networks {
         let authority = wanted_for.map(|key| self.authority(key)).transpose()?;
         let attachment = Attachment {
             sandbox: instance,
-            key: (view.tenant != KeyId::NIL).then_some(view.tenant),
+            key,
             policy: reach.clone(),
             sockets: Some(sockets),
             secrets: attached.secrets.clone(),
@@ -196,6 +204,19 @@ impl Networks {
         Ok(())
     }
 
+    /// Reads what the image of a sandbox trusts if its claim will need it, so that the claim does not
+    /// have to.
+    pub(crate) async fn prepare_trust(&self, core: &Core, sandbox: &Arc<dyn Sandbox>) {
+        let view = core.read(|kernel| kernel.network_of(sandbox.instance()));
+        let waits_for_a_boundary = view.is_some_and(|view| {
+            let secrets = &view.template.secrets;
+            view.tenant == KeyId::NIL && secrets.iter().any(|used| used.boundary.is_some())
+        });
+        if waits_for_a_boundary {
+            self.roots.learn(sandbox).await;
+        }
+    }
+
     /// Ends everything that a sandbox has outside.
     async fn close(&self, sandbox: &dyn Sandbox, attached: &mut Attached) {
         *attached = Attached::default();
@@ -206,6 +227,7 @@ impl Networks {
 
     /// Forgets a sandbox that is removed, or wiped for its next user.
     pub(crate) async fn forget(&self, instance: InstanceId) {
+        self.roots.forget(instance);
         let Some(one) = self.known().remove(&instance) else { return };
         // A call in progress ends first.
         let _attached = one.lock().await;
@@ -241,6 +263,7 @@ impl Networks {
 
 /// Forgets a sandbox that is gone. Nothing waits for it: nothing in there can connect any more.
 pub(crate) fn forget(core: &Arc<Core>, instance: InstanceId) {
+    core.networks.roots.forget(instance);
     if !core.networks.known().contains_key(&instance) {
         return;
     }

@@ -3,8 +3,9 @@
 //! read the files of the system: in native sandboxes these are links to the files here.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use model::InstanceId;
 use runtime::{RuntimeError, RuntimeErrorCode, Sandbox};
 
 /// What a sandbox has of its own, readable for all its programs.
@@ -51,11 +52,48 @@ pub(super) fn variables() -> BTreeMap<String, String> {
     bundle.chain([("NODE_EXTRA_CA_CERTS".to_owned(), format!("{OWN}/{OURS}"))]).collect()
 }
 
+/// The roots of the images of sandboxes that no user has had, read when they became warm. Sandboxes
+/// of one image share them.
+#[derive(Default)]
+pub(super) struct Roots {
+    by_instance: Mutex<BTreeMap<InstanceId, Arc<Vec<u8>>>>,
+}
+
+impl Roots {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<InstanceId, Arc<Vec<u8>>>> {
+        self.by_instance.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Reads those of a sandbox. If that fails, its claim reads them.
+    pub(super) async fn learn(&self, sandbox: &Arc<dyn Sandbox>) {
+        let Ok(read) = roots_of(sandbox).await else { return };
+        let mut known = self.lock();
+        let same = known.values().find(|other| ***other == read).cloned();
+        known.insert(sandbox.instance(), same.unwrap_or_else(|| Arc::new(read)));
+    }
+
+    pub(super) fn forget(&self, instance: InstanceId) {
+        self.lock().remove(&instance);
+    }
+
+    /// Those of a sandbox, for its first user: later ones may have written others.
+    async fn take(&self, sandbox: &Arc<dyn Sandbox>) -> Result<Arc<Vec<u8>>, RuntimeError> {
+        let known = self.lock().remove(&sandbox.instance());
+        match known {
+            Some(known) => Ok(known),
+            None => roots_of(sandbox).await.map(Arc::new),
+        }
+    }
+}
+
 /// Writes the files that the variables name, and to which the files of the system lead.
-pub(super) async fn write(sandbox: &Arc<dyn Sandbox>, ours: &str) -> Result<(), RuntimeError> {
-    let mut bundle = roots_of(sandbox).await?;
-    bundle.push(b'\n');
-    bundle.extend_from_slice(ours.as_bytes());
+pub(super) async fn write(
+    sandbox: &Arc<dyn Sandbox>,
+    roots: &Roots,
+    ours: &str,
+) -> Result<(), RuntimeError> {
+    let roots = roots.take(sandbox).await?;
+    let bundle = [roots.as_slice(), b"\n", ours.as_bytes()].concat();
     let java = async {
         match sandbox.inside().stat(JAVA_OF_IMAGE).await {
             Ok(_) => replace(sandbox, JAVA, &egress::java_store(&bundle)).await,

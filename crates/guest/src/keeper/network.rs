@@ -48,7 +48,7 @@ pub(super) fn carry_out(
         }
         Needed::open(feature, request)
     })?;
-    match needed.and_then(|needed| needed.carry_out(request)).named(step)? {
+    match needed.and_then(|needed| needed.carry_out(request).0).named(step)? {
         Done::Nothing => Ok((Vec::new(), Vec::new())),
         Done::Armed(sockets) => Ok((sockets, Vec::new())),
         Done::Refused(addresses) => Ok((Vec::new(), addresses)),

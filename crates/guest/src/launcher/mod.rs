@@ -70,6 +70,7 @@ struct Launcher {
     sandboxes: Sandboxes,
     launches: VecDeque<PendingLaunch>,
     answers: VecDeque<PendingAnswer>,
+    retired: network::Retired,
     buffer: Vec<u8>,
     host_gone: bool,
 }
@@ -95,6 +96,7 @@ impl Launcher {
         // Checked before each wait: the host may have gone before the first.
         while !(self.host_gone && self.sandboxes.is_empty() && self.preforks.is_empty()) {
             let timeout = self.next_wake();
+            let timeout = self.retired.pause().map_or(timeout, |pause| timeout.min(pause));
             let wait = rustix::event::Timespec {
                 tv_sec: timeout.as_secs().cast_signed(),
                 tv_nsec: timeout.subsec_nanos().into(),
@@ -118,6 +120,7 @@ impl Launcher {
             self.refill();
             self.tidy_roots();
             self.flush();
+            self.retired.close_old();
         }
         ExitCode::SUCCESS
     }
@@ -218,7 +221,8 @@ impl Launcher {
         let Some(pid) = self.sandboxes.pid_of(instance) else {
             return self.refuse(ticket, RefusalCode::Unknown, "find sandbox", 0);
         };
-        let (step, done) = network::handle(&self.shared.host_access, pid, request);
+        let (step, done) =
+            network::handle(&self.shared.host_access, &mut self.retired, pid, &request);
         match done {
             Ok(Done::Armed(sockets)) => {
                 self.answer_with(&FromLauncher::Armed { ticket }, sockets);

@@ -1,11 +1,14 @@
 //! The network of a sandbox with a policy: made from inside of its namespace, by visits that end
 //! before anything else is done.
 
+use std::collections::VecDeque;
 use std::io;
 use std::os::fd::AsFd as _;
+use std::time::{Duration, Instant};
 
 use guest_protocol::launcher::{LauncherConfig, NetworkMode};
 use guest_protocol::network::{NetworkFeature, NetworkRequest};
+use jail::network::Namespace;
 use jail::sys::clone::exit_now;
 use jail::sys::namespaces;
 use rustix::process::Pid;
@@ -15,9 +18,45 @@ use super::isolation::HostAccess;
 use super::workspace_mount::namespace_of;
 use crate::network::{self, Done, Needed};
 
+/// How long a namespace whose rules changed stays open. The kernel has removed what was replaced by
+/// then, except on a very busy machine.
+const REMOVAL: Duration = Duration::from_millis(50);
+
+/// The most namespaces that stay open.
+const RETIRED_AT_MOST: usize = 256;
+
+/// Namespaces whose rules have just changed. To close them at once takes milliseconds, and there is
+/// a host that waits for its answer, and launches that wait for this thread.
+#[derive(Default)]
+pub(super) struct Retired {
+    since: VecDeque<(Instant, Namespace)>,
+}
+
+impl Retired {
+    fn keep(&mut self, namespace: Namespace) {
+        if self.since.len() >= RETIRED_AT_MOST {
+            self.since.pop_front();
+        }
+        self.since.push_back((Instant::now(), namespace));
+    }
+
+    /// How long until there is something to close.
+    pub(super) fn pause(&self) -> Option<Duration> {
+        self.since.front().map(|(since, _)| REMOVAL.saturating_sub(since.elapsed()))
+    }
+
+    /// Closes those that are old enough.
+    pub(super) fn close_old(&mut self) {
+        while self.pause().is_some_and(|pause| pause.is_zero()) {
+            self.since.pop_front();
+        }
+    }
+}
+
 /// Does what is asked in the sandbox of this process; gives the name of the step, too.
 pub(super) fn handle(
     host_access: &HostAccess,
+    retired: &mut Retired,
     pid: Pid,
     request: &NetworkRequest,
 ) -> (&'static str, io::Result<Done>) {
@@ -28,7 +67,12 @@ pub(super) fn handle(
             visit(host_access, pid, || Needed::open(feature, request)).flatten()
         }
     };
-    (network::step(request), needed.and_then(|needed| needed.carry_out(request)))
+    let done = needed.and_then(|needed| {
+        let (done, changed) = needed.carry_out(request);
+        changed.into_iter().for_each(|namespace| retired.keep(namespace));
+        done
+    });
+    (network::step(request), done)
 }
 
 /// Acts in the network namespace of a process.

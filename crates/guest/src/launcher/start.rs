@@ -148,6 +148,7 @@ pub(crate) fn main() -> ExitCode {
                 sandboxes: Sandboxes::default(),
                 launches: VecDeque::new(),
                 answers: VecDeque::new(),
+                retired: super::network::Retired::default(),
                 buffer: vec![0; MAX_PACKET_BYTES],
                 host_gone: false,
             };

@@ -12,6 +12,8 @@ pub(super) const ACKNOWLEDGE: u16 = 4;
 pub(super) const DUMP: u16 = 0x300;
 /// What is there already is replaced.
 pub(super) const REPLACE: u16 = 0x100;
+/// What is there already is an error.
+pub(super) const EXCLUSIVE: u16 = 0x200;
 /// What is not there is made.
 pub(super) const CREATE: u16 = 0x400;
 /// It comes after what is there.

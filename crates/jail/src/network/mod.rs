@@ -19,7 +19,7 @@ mod tests;
 
 use std::net::Ipv4Addr;
 
-pub use namespace::{Namespace, Sockets, proxy_listener};
+pub use namespace::{Armed, Namespace, Sockets, proxy_listener};
 pub use settings::prepare_for_reuse;
 
 /// The addresses that stand for names: `198.18.0.0/15`. The kernel lets connections to them reach
@@ -43,8 +43,9 @@ pub const PROXY: (Ipv4Addr, u16) = (Ipv4Addr::LOCALHOST, 3128);
 /// Every port.
 pub const ALL_PORTS: (u16, u16) = (1, u16::MAX);
 
-/// The most refused addresses that are kept.
-pub const REFUSED_AT_MOST: u32 = 256;
+/// The most refused addresses that are kept. The kernel makes room for all of them at once, in each
+/// namespace: 2 KiB for these, and 8 KiB for 256.
+pub const REFUSED_AT_MOST: u32 = 96;
 
 /// What the kernel lets reach the listener, beside names, the resolver and the proxy.
 #[derive(Debug, Clone, PartialEq, Eq)]

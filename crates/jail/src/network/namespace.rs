@@ -27,9 +27,23 @@ const BACKLOG: i32 = 1024;
 const ANSWER_BYTES: usize = 32 * 1024;
 
 /// A network namespace. Whoever opened it may leave the namespace: the sockets stay in it.
+///
+/// The kernel removes rules later than it stops to use them, and until it has, closing a socket of
+/// this kind waits: for milliseconds, and for long on a busy machine. So whoever waits for
+/// [`Self::change`], [`Self::disarm`] or a second [`Self::arm`] is answered first, and this is
+/// dropped a while later.
 pub struct Namespace {
     routes: OwnedFd,
     tables: OwnedFd,
+}
+
+/// What was there before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Armed {
+    /// Nothing.
+    First,
+    /// A table, which the kernel may still be removing.
+    Again,
 }
 
 /// The sockets of a sandbox with a policy.
@@ -53,15 +67,28 @@ impl Namespace {
 
     /// Lets exactly what the rules say reach the sockets that [`Sockets::make`] made, and refuses
     /// everything else. What an earlier call made is replaced.
-    pub fn arm(&self, rules: &Rules) -> io::Result<()> {
+    pub fn arm(&self, rules: &Rules) -> io::Result<Armed> {
+        let (armed, rules) = if self.has_table()? {
+            (Armed::Again, table::replaced(rules))
+        } else {
+            (Armed::First, table::first(rules))
+        };
         // The rules come first: with the routes alone, programs would reach themselves.
-        tell(&self.tables, &table::replaced(rules))?;
+        tell(&self.tables, &rules)?;
         tell(&self.routes, &routes::own_address(Wanted::Yes))?;
         tell(&self.routes, &routes::all_local(Wanted::Yes))?;
         match tell(&self.routes, &routes::no_ipv6(Wanted::Yes)) {
             // A kernel without IPv6 has no way out over it.
-            Err(error) if is_without_ipv6(&error) => Ok(()),
-            other => other,
+            Err(error) if is_without_ipv6(&error) => Ok(armed),
+            other => other.map(|()| armed),
+        }
+    }
+
+    fn has_table(&self) -> io::Result<bool> {
+        match tell(&self.tables, &table::asked()) {
+            Ok(()) => Ok(true),
+            Err(error) if is(&error, Errno::NOENT) => Ok(false),
+            Err(error) => Err(error),
         }
     }
 

@@ -7,7 +7,7 @@
 use std::net::Ipv4Addr;
 
 use super::expressions::{ICMP, Refusal, Rule, TCP, UDP};
-use super::message::{APPEND, CREATE, DUMP, Messages, REQUEST};
+use super::message::{APPEND, CREATE, DUMP, EXCLUSIVE, Messages, REQUEST};
 use super::{
     ALL_PORTS, AddressRule, LISTENER, NAMES, OWN_ADDRESS, PROXY, REFUSED_AT_MOST, Rules, SYNTHETIC,
 };
@@ -29,7 +29,8 @@ mod kind {
     pub(super) const BEGIN: u16 = 0x10;
     pub(super) const END: u16 = 0x11;
     pub(super) const NEW_TABLE: u16 = 0xa00;
-    pub(super) const GET_TABLES: u16 = 0xa01;
+    /// One table by its name, or all of them.
+    pub(super) const GET_TABLE: u16 = 0xa01;
     pub(super) const DELETE_TABLE: u16 = 0xa02;
     pub(super) const NEW_CHAIN: u16 = 0xa03;
     pub(super) const NEW_RULE: u16 = 0xa06;
@@ -51,18 +52,38 @@ const HEADER: [u8; 4] = [2, 0, 0, 0];
 /// The header of the first and the last message of a batch.
 const BATCH: [u8; 4] = [0, 0, 0, 10];
 
+/// Asks whether there is a table.
+pub(super) fn asked() -> Vec<u8> {
+    let mut all = Messages::default();
+    all.add(kind::GET_TABLE, REQUEST, &HEADER, |table| table.text(1, TABLE));
+    all.into_bytes()
+}
+
+/// A table with these rules where there is none, and an error where there is one. Unlike
+/// [`replaced`], it removes nothing that the kernel would have to wait for.
+pub(super) fn first(rules: &Rules) -> Vec<u8> {
+    batch(|all| {
+        new_table(all, CREATE | EXCLUSIVE);
+        contents(all, rules);
+    })
+}
+
 /// A table with these rules, in the place of the one that may be there.
 pub(super) fn replaced(rules: &Rules) -> Vec<u8> {
     batch(|all| {
-        new_table(all);
+        new_table(all, 0);
         delete_table(all);
-        new_table(all);
-        chain(all, OUT, hook::OUTPUT);
-        chain(all, INTO, hook::ARRIVAL);
-        set(all);
-        out_rules(all, rules);
-        in_rules(all);
+        new_table(all, 0);
+        contents(all, rules);
     })
+}
+
+fn contents(all: &mut Messages, rules: &Rules) {
+    chain(all, OUT, hook::OUTPUT);
+    chain(all, INTO, hook::ARRIVAL);
+    set(all);
+    out_rules(all, rules);
+    in_rules(all);
 }
 
 /// Other rules in the table that is there. What was refused stays known.
@@ -79,7 +100,7 @@ pub(super) fn changed(rules: &Rules) -> Vec<u8> {
 /// No table. It may be missing already.
 pub(super) fn removed() -> Vec<u8> {
     batch(|all| {
-        new_table(all);
+        new_table(all, 0);
         delete_table(all);
     })
 }
@@ -97,7 +118,7 @@ pub(super) fn refused_asked() -> Vec<u8> {
 /// Asks which tables there are.
 pub(super) fn all_asked() -> Vec<u8> {
     let mut all = Messages::default();
-    all.add(kind::GET_TABLES, REQUEST | DUMP, &EVERY_FAMILY, |_| {});
+    all.add(kind::GET_TABLE, REQUEST | DUMP, &EVERY_FAMILY, |_| {});
     all.into_bytes()
 }
 
@@ -109,8 +130,8 @@ fn batch(messages: impl FnOnce(&mut Messages)) -> Vec<u8> {
     all.into_bytes()
 }
 
-fn new_table(all: &mut Messages) {
-    all.add(kind::NEW_TABLE, REQUEST, &HEADER, |table| {
+fn new_table(all: &mut Messages, flags: u16) {
+    all.add(kind::NEW_TABLE, REQUEST | flags, &HEADER, |table| {
         table.text(1, TABLE);
         table.number(2, 0);
     });

@@ -55,6 +55,17 @@ fn the_table_is_sent_as_nft_sends_it() {
 }
 
 #[test]
+fn a_first_table_is_the_same_and_removes_nothing() {
+    let all = |bytes: &[u8]| -> Vec<(u16, Vec<u8>)> {
+        message::received(bytes).map(|one| (one.kind, one.body.to_vec())).collect()
+    };
+    let (first, again) = (all(&table::first(&rules())), all(&table::replaced(&rules())));
+    // Only that a table is made and deleted before its contents is left out.
+    assert_eq!(first[..2], again[..2]);
+    assert_eq!(first[2..], again[4..]);
+}
+
+#[test]
 fn a_change_is_one_batch_as_nft_sends_it() {
     let (ours, theirs) = (table::changed(&Rules::Open), bytes(CHANGED));
     assert_eq!(shown(&ours), shown(&theirs));
