@@ -13,6 +13,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::connection;
 use super::sandbox::Sandbox;
+use crate::relay::pause;
 
 /// How long to wait when the kernel has no descriptors or memory.
 const SHORT_OF: Duration = Duration::from_millis(100);
@@ -47,8 +48,8 @@ pub(super) async fn accept_all(sandbox: Arc<Sandbox>, listener: Arc<TcpStream>) 
             None => None,
         };
         let Some(of_process) = place(&sandbox.shared.places).await else { return };
-        let wait = sandbox.new_connections.owe(1.0);
-        tokio::time::sleep(wait).await;
+        // Even a sleep of no time lasts until the next tick of the clock.
+        pause(sandbox.new_connections.owe(1.0)).await;
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
         let accepted = listener.try_io(Interest::READABLE, || Ok(accept_with(&listener, flags)?));
         let socket = match accepted {

@@ -13,7 +13,7 @@ use tokio::time::timeout;
 use super::sandbox::Sandbox;
 use crate::dns::{self, Framed, Outcome};
 use crate::event::{EgressEvent, EventKind, Verdict};
-use crate::relay::{Piece, read_more, write_all};
+use crate::relay::{Piece, pause, read_more, write_all};
 
 /// How long a connection for questions may be silent.
 const SILENCE: Duration = Duration::from_secs(10);
@@ -28,12 +28,12 @@ pub(super) async fn answer_all(sandbox: Arc<Sandbox>, socket: Arc<UdpSocket>) {
         if socket.readable().await.is_err() {
             return;
         }
-        // An error is about an answer of before that did not arrive.
-        let Ok((count, from)) = socket.try_recv_from(&mut buffer) else { continue };
-        row += 1;
-        if row % IN_A_ROW == 0 {
+        row = (row + 1) % IN_A_ROW;
+        if row == 0 {
             tokio::task::yield_now().await;
         }
+        // An error is about an answer of before that did not arrive.
+        let Ok((count, from)) = socket.try_recv_from(&mut buffer) else { continue };
         if sandbox.questions.try_take()
             && let Some(answer) = answer(&sandbox, &buffer[..count])
         {
@@ -57,7 +57,7 @@ pub(super) async fn answer_stream(sandbox: &Sandbox, client: &TcpStream) {
                 let wait = sandbox.questions.owe(1.0);
                 let Some(answer) = answer(sandbox, message) else { return };
                 buffer.drain(..consumed);
-                tokio::time::sleep(wait).await;
+                pause(wait).await;
                 let written = timeout(SILENCE, write_all(client, &dns::for_stream(&answer))).await;
                 if !matches!(written, Ok(Ok(()))) {
                     return;
