@@ -146,7 +146,7 @@ pub(crate) async fn pump(
     Ok(())
 }
 
-async fn rest_after(row: &mut u32) {
+pub(crate) async fn rest_after(row: &mut u32) {
     *row += 1;
     if *row >= PIECES_IN_A_ROW {
         *row = 0;

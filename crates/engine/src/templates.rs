@@ -10,6 +10,7 @@ use runtime::{NetworkAbility, Runtime};
 
 use crate::boxed;
 use crate::mounts::Mounts;
+use crate::network::finished;
 use crate::roots::check_directory;
 use crate::{Engine, image_pins};
 
@@ -83,9 +84,15 @@ impl Engine {
         }
         let name = template.name.clone();
         let event = Event::TemplatePut { template: Arc::new(template), traits };
-        self.core.ask(self.core.request(), event).await?;
-        // Sandboxes in use may reach what the new template allows, from now on.
-        self.apply_network_of_template(&name).await;
+        let engine = self.clone();
+        let putting = tasks::spawn(async move {
+            engine.core.ask(engine.core.request(), event).await?;
+            // Sandboxes in use may reach what the new template allows, from now on, also if the caller
+            // goes away.
+            engine.apply_network_of_template(&name).await;
+            Ok(())
+        });
+        finished(putting).await?;
         image_pins::pin_now(&self.core).await;
         Ok(if known { Put::Replaced } else { Put::Created })
     }

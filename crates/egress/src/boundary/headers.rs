@@ -43,8 +43,9 @@ pub(super) fn strip(headers: &mut HeaderMap) {
         .flat_map(|value| value.split(','))
         .filter_map(|name| name.trim().parse().ok())
         .collect();
-    if headers.contains_key(TRANSFER_ENCODING) {
-        // Both would be an argument about where the message ends.
+    let lengths = headers.get_all(CONTENT_LENGTH).iter().count();
+    if headers.contains_key(TRANSFER_ENCODING) || lengths > 1 {
+        // Both, or two, would be an argument about where the message ends.
         headers.remove(CONTENT_LENGTH);
     }
     for name in [CONNECTION, KEEP_ALIVE, PROXY_CONNECTION, TE, TRANSFER_ENCODING, UPGRADE, EXPECT] {
@@ -110,4 +111,21 @@ fn join_cookies(headers: &mut HeaderMap) -> Result<(), http::Error> {
     joined.set_sensitive(sensitive);
     headers.insert(COOKIE, joined);
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn two_lengths_are_no_length() {
+        for (lengths, kept) in [(&["5"][..], 1), (&["5", "0"], 0), (&["5", "5"], 0)] {
+            let mut headers = HeaderMap::new();
+            for length in lengths {
+                headers.append(CONTENT_LENGTH, HeaderValue::from_static(length));
+            }
+            strip(&mut headers);
+            assert_eq!(headers.len(), kept, "{lengths:?}");
+        }
+    }
 }

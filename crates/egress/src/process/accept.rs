@@ -48,7 +48,7 @@ pub(super) async fn accept_all(sandbox: Arc<Sandbox>, listener: Arc<TcpStream>) 
             None => None,
         };
         let Some(of_process) = place(&sandbox.shared.places).await else { return };
-        // Even the shortest sleep takes a millisecond.
+        // Even a sleep of no time lasts until the next tick of the clock.
         pause(sandbox.new_connections.owe(1.0)).await;
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
         let accepted = listener.try_io(Interest::READABLE, || Ok(accept_with(&listener, flags)?));

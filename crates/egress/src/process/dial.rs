@@ -3,9 +3,11 @@
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::net::TcpStream;
+use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
@@ -80,8 +82,9 @@ async fn connect(
     }
     let addresses = admitted(connection, target).await?;
     let Some(proxy) = &shared.proxy else {
-        let (host, address) =
-            first_of(&addresses, port).await.map_err(|error| unreached(target, &error))?;
+        let (host, address) = first_of(&addresses, port, &shared.attempts)
+            .await
+            .map_err(|error| unreached(target, &error))?;
         return Ok((host, Some(address)));
     };
     let address = addresses.first().copied().ok_or_else(|| no_address(target))?;
@@ -127,14 +130,24 @@ fn in_turn(addresses: Vec<IpAddr>) -> Vec<IpAddr> {
     (0..longest).flat_map(|at| [v6.get(at), v4.get(at)]).flatten().copied().collect()
 }
 
-/// The first that answers. Each has a head start before the next; a failure ends it.
-async fn first_of(addresses: &[IpAddr], port: u16) -> io::Result<(TcpStream, IpAddr)> {
+/// The first that answers. Each has a head start before the next; a failure ends it. A name may have
+/// many addresses that never answer: those at the same time as another need a place among `besides`,
+/// or one sandbox could use up the descriptors of all.
+async fn first_of(
+    addresses: &[IpAddr],
+    port: u16,
+    besides: &Arc<Semaphore>,
+) -> io::Result<(TcpStream, IpAddr)> {
     let mut attempts = JoinSet::new();
     let mut waiting = addresses.iter().copied();
     let mut last = io::Error::from(io::ErrorKind::AddrNotAvailable);
     loop {
-        if let Some(address) = waiting.next() {
+        let place =
+            if attempts.is_empty() { None } else { besides.clone().try_acquire_owned().ok() };
+        let may_begin = attempts.is_empty() || place.is_some();
+        if may_begin && let Some(address) = waiting.next() {
             attempts.spawn(async move {
+                let _place = place;
                 let host = TcpStream::connect(SocketAddr::new(address, port)).await;
                 host.map(|host| (host, address))
             });

@@ -44,9 +44,14 @@ struct Shared {
     pipes: Arc<Pipes>,
     /// One place per connection that the limit of descriptors allows.
     places: Arc<Semaphore>,
+    /// Places for attempts to connect that are made beside another one of the same connection.
+    attempts: Arc<Semaphore>,
     dialled: Dialled,
     boundary: Option<Terminator>,
 }
+
+/// How many such places there are.
+const ATTEMPTS_BESIDES: usize = 256;
 
 /// Serves until the server closes the socket. The process must have no other thread: powers are given
 /// up by thread.
@@ -102,6 +107,7 @@ impl Shared {
             proxy: beginning.proxy,
             pipes: Arc::default(),
             places: Arc::new(Semaphore::new(places)),
+            attempts: Arc::new(Semaphore::new(ATTEMPTS_BESIDES)),
             dialled,
             boundary,
         })

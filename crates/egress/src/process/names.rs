@@ -28,8 +28,8 @@ pub(super) async fn answer_all(sandbox: Arc<Sandbox>, socket: Arc<UdpSocket>) {
             return;
         }
         if answer_next(&sandbox, &socket) {
-            row += 1;
-            if row % IN_A_ROW == 0 {
+            row = (row + 1) % IN_A_ROW;
+            if row == 0 {
                 tokio::task::yield_now().await;
             }
         }

@@ -10,7 +10,7 @@ use super::connection::{Connection, last_words};
 use super::dial::{self, Denied};
 use crate::http_head::{Answered, Head, Requests, Step, UpgradeAnswer};
 use crate::policy::Granted;
-use crate::relay::{Direction, Meter as _, Piece, pause, pump, read_more, relay, write_all};
+use crate::relay::{Direction, Meter, Piece, pause, pump, read_more, relay, rest_after, write_all};
 use crate::target::Target;
 
 /// How long the first request may take to come whole.
@@ -115,7 +115,7 @@ pub(super) async fn serve_from(
     Ok(())
 }
 
-async fn send(connection: &Connection, host: &TcpStream, bytes: &[u8]) -> std::io::Result<()> {
+async fn send(connection: &impl Meter, host: &TcpStream, bytes: &[u8]) -> std::io::Result<()> {
     write_all(host, bytes).await?;
     pause(connection.moved(Direction::Out, bytes.len())?).await;
     Ok(())
@@ -157,7 +157,9 @@ async fn outward(
     requests: &mut Requests,
     buffer: &mut Vec<u8>,
 ) -> Result<(), Option<Denied>> {
+    let mut row = 0;
     loop {
+        rest_after(&mut row).await;
         match requests.step(buffer) {
             Step::Head(head) => {
                 send(connection, host, &head.bytes).await.map_err(|_| None)?;
@@ -205,15 +207,18 @@ async fn last(
     }
 }
 
-/// Passes so many bytes, which are in the buffer or come after it.
+/// Passes so many bytes, which are in the buffer or come after it. Sockets that are ready let a task run
+/// on and on: one sandbox must not keep the only thread.
 async fn body(
-    connection: &Connection,
+    connection: &impl Meter,
     client: &TcpStream,
     host: &TcpStream,
     buffer: &mut Vec<u8>,
     mut left: u64,
 ) -> Result<(), Option<Denied>> {
+    let mut row = 0;
     while left > 0 {
+        rest_after(&mut row).await;
         if buffer.is_empty() {
             match read_more(client, buffer).await {
                 Ok(Piece::Bytes(_) | Piece::Nothing) => {}
@@ -226,4 +231,48 @@ async fn body(
         left -= count as u64;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+    use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+    use tokio::net::TcpListener;
+
+    use super::*;
+    use crate::relay::BUFFER_BYTES;
+
+    #[derive(Default)]
+    struct Moved(AtomicUsize);
+
+    impl Meter for Moved {
+        fn moved(&self, _: Direction, bytes: usize) -> io::Result<Duration> {
+            self.0.fetch_add(bytes, Relaxed);
+            Ok(Duration::ZERO)
+        }
+    }
+
+    async fn pair() -> (TcpStream, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let near = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        (near, listener.accept().await.unwrap().0)
+    }
+
+    #[tokio::test]
+    async fn a_body_that_is_there_at_once_does_not_keep_the_thread() {
+        let (program, client) = pair().await;
+        let (host, _server) = pair().await;
+        program.writable().await.unwrap();
+        let (piece, mut written) = (vec![b'x'; BUFFER_BYTES], 0);
+        while let Ok(count) = program.try_write(&piece) {
+            written += count;
+        }
+        let moved = Moved::default();
+        let mut buffer = Vec::new();
+        let mut passing = std::pin::pin!(body(&moved, &client, &host, &mut buffer, u64::MAX));
+        assert!(futures_util::poll!(&mut passing).is_pending());
+        let at_once = moved.0.load(Relaxed);
+        assert!(at_once <= 8 * BUFFER_BYTES, "{at_once} of {written} bytes in one turn");
+    }
 }

@@ -25,6 +25,10 @@ const BACKOFF_MAX: Duration = Duration::from_secs(5);
 /// A process that lived so long starts at once when it dies.
 const LIVED_WELL: Duration = Duration::from_secs(30);
 
+/// A process that owes an answer for so long is stuck, and is replaced. Callers wait for less.
+const STUCK_AFTER: Duration = Duration::from_mins(1);
+const LOOKED_AT_EVERY: Duration = Duration::from_secs(5);
+
 /// What is asked of a process.
 pub(super) enum Command {
     Attach {
@@ -56,7 +60,8 @@ enum Waiting {
 #[derive(Default)]
 struct Tickets {
     next: u64,
-    waiting: BTreeMap<u64, Waiting>,
+    /// With when it was asked. Answers come in the order of the questions.
+    waiting: BTreeMap<u64, (Instant, Waiting)>,
     /// Sandboxes that the process has acknowledged.
     attached: BTreeSet<InstanceId>,
 }
@@ -79,6 +84,7 @@ pub(super) async fn serve(
                 tokio::select! {
                     ended = send_all(&channel, &tickets, &mut commands) => ended,
                     ended = receive_all(number, &channel, &tickets, &hub) => ended,
+                    stuck = watch(&tickets) => Err(stuck),
                 }
             }
             Err(error) => Err(error),
@@ -139,7 +145,7 @@ async fn send_all(
             tickets.next += 1;
             tickets.next
         };
-        let wait = |waiting| lock(tickets).waiting.insert(ticket, waiting);
+        let wait = |waiting| lock(tickets).waiting.insert(ticket, (Instant::now(), waiting));
         match command {
             // Its caller has left: what would be made would have no owner.
             Command::Attach { reply, .. } if reply.is_closed() => {}
@@ -173,6 +179,17 @@ async fn send_all(
     Ok(())
 }
 
+/// Ends when an answer is overdue.
+async fn watch(tickets: &Mutex<Tickets>) -> io::Error {
+    loop {
+        sleep(LOOKED_AT_EVERY).await;
+        let oldest = lock(tickets).waiting.first_key_value().map(|(_, (asked, _))| *asked);
+        if oldest.is_some_and(|asked| asked.elapsed() >= STUCK_AFTER) {
+            return io::Error::other("it does not answer");
+        }
+    }
+}
+
 /// Never ends without an error.
 async fn receive_all(
     number: u64,
@@ -189,11 +206,11 @@ async fn receive_all(
             FromEgress::Done { ticket } => {
                 let mut tickets = lock(tickets);
                 let waiting = tickets.waiting.remove(&ticket);
-                done(waiting, descriptors, &mut tickets.attached);
+                done(waiting.map(|(_, waiting)| waiting), descriptors, &mut tickets.attached);
             }
             FromEgress::Refused { ticket, reason } => {
                 let mut tickets = lock(tickets);
-                match tickets.waiting.remove(&ticket) {
+                match tickets.waiting.remove(&ticket).map(|(_, waiting)| waiting) {
                     Some(Waiting::Attach(_, reply) | Waiting::Change(reply)) => {
                         let _ = reply.send(Err(EgressError::Refused(reason)));
                     }

@@ -129,12 +129,12 @@ pub struct Egress {
 
 impl Egress {
     /// Starts the first process. In a runtime. That the process cannot begin is seen by the first
-    /// [`Self::attach`]; that its program cannot be read is an error here.
+    /// [`Self::attach`]; that its program or the addresses of the node cannot be read is an error here.
     pub fn start(config: EgressConfig) -> io::Result<Self> {
         let mut names_key = [0; 32];
         getrandom::fill(&mut names_key).map_err(io::Error::other)?;
         let starter = starter::Starter::new(&config.program, &config.arguments)?;
-        let hub = Arc::new(Hub::new(node::read(&config.node_addresses)));
+        let hub = Arc::new(Hub::new(node::read(&config.node_addresses)?));
         let beginning = Beginning {
             user: config.user.unwrap_or(65534),
             resolver: config.resolver,
@@ -234,6 +234,11 @@ impl Egress {
         // A process that has ended has closed everything.
         link.ask(Command::Forget { sandbox, return_sockets, reply }).ok()?;
         answered(answer).await.ok()?
+    }
+
+    /// Whether a process serves a sandbox, or is asked to.
+    pub fn serves(&self, sandbox: InstanceId) -> bool {
+        self.placement.link_of(sandbox).is_some()
     }
 
     /// What happens on the way out. To be taken once: a second receiver gets nothing.

@@ -5,9 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use tokio::time::Instant;
+
 use model::{InstanceId, KeyId};
 use sha2::{Digest as _, Sha256};
-use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 use zeroize::Zeroizing;
 
@@ -21,7 +22,7 @@ use crate::limits::EgressLimits;
 use crate::node_addresses::NodeAddresses;
 
 /// How long a process without sandboxes stays.
-const LINGER: Duration = Duration::from_mins(1);
+pub(super) const LINGER: Duration = Duration::from_mins(1);
 
 /// Where to ask one process.
 #[derive(Debug, Clone)]
@@ -41,8 +42,18 @@ struct Place {
     link: Link,
     key: Option<KeyId>,
     members: BTreeSet<InstanceId>,
-    /// Counts how often it became empty, so that an old timer does not end it.
-    emptied: u64,
+    /// Since when it has none.
+    empty_since: Option<Instant>,
+}
+
+impl Place {
+    /// A sandbox is gone, by itself or with the process.
+    fn leave(&mut self, sandbox: InstanceId) {
+        self.members.remove(&sandbox);
+        if self.members.is_empty() {
+            self.empty_since = Some(Instant::now());
+        }
+    }
 }
 
 #[derive(Debug, Default)]
@@ -81,7 +92,7 @@ impl Placement {
                 if state.placed.get(&sandbox) == Some(&number) {
                     state.placed.remove(&sandbox);
                     if let Some(place) = state.places.get_mut(&number) {
-                        place.members.remove(&sandbox);
+                        place.leave(sandbox);
                     }
                 }
             }
@@ -114,7 +125,7 @@ impl Placement {
 
     /// Chooses a process for a sandbox that has none.
     pub(super) fn place(
-        self: &Arc<Self>,
+        &self,
         sandbox: InstanceId,
         own: Option<(KeyId, &Authority)>,
     ) -> Result<Link, EgressError> {
@@ -141,6 +152,7 @@ impl Placement {
         };
         if let Some(place) = state.places.get_mut(&link.number) {
             place.members.insert(sandbox);
+            place.empty_since = None;
         }
         state.placed.insert(sandbox, link.number);
         Ok(link)
@@ -155,7 +167,7 @@ impl Placement {
         let (starter, hub) = (self.starter.clone(), self.hub.clone());
         tokio::spawn(link::serve(number, beginning, starter, hub, received));
         let link = Link { number, commands };
-        let place = Place { link: link.clone(), key, members: BTreeSet::new(), emptied: 0 };
+        let place = Place { link: link.clone(), key, members: BTreeSet::new(), empty_since: None };
         state.places.insert(number, place);
         link
     }
@@ -167,43 +179,28 @@ impl Placement {
     }
 
     /// Takes a sandbox out; where it was.
-    pub(super) fn remove(self: &Arc<Self>, sandbox: InstanceId) -> Option<Link> {
+    pub(super) fn remove(&self, sandbox: InstanceId) -> Option<Link> {
         let mut state = self.lock();
         let number = state.placed.remove(&sandbox)?;
         let place = state.places.get_mut(&number)?;
-        place.members.remove(&sandbox);
-        let link = place.link.clone();
-        if place.members.is_empty() && number != 1 {
-            place.emptied += 1;
-            let emptied = place.emptied;
-            let this = Arc::downgrade(self);
-            // A future that is dropped after its runtime gets here too.
-            if let Ok(runtime) = Handle::try_current() {
-                runtime.spawn(async move {
-                    tokio::time::sleep(LINGER).await;
-                    if let Some(this) = this.upgrade() {
-                        this.close_if_empty(number, emptied);
-                    }
-                });
-            }
-        }
-        Some(link)
+        place.leave(sandbox);
+        Some(place.link.clone())
     }
 
     /// Takes a sandbox out if it is still there.
-    pub(super) fn remove_from(self: &Arc<Self>, sandbox: InstanceId, link: &Link) {
+    pub(super) fn remove_from(&self, sandbox: InstanceId, link: &Link) {
         let there = self.lock().placed.get(&sandbox) == Some(&link.number);
         if there {
             drop(self.remove(sandbox));
         }
     }
 
-    fn close_if_empty(&self, number: u64, emptied: u64) {
-        let mut state = self.lock();
-        let idle = |place: &Place| place.members.is_empty() && place.emptied == emptied;
-        if state.places.get(&number).is_some_and(idle) {
-            state.places.remove(&number);
-        }
+    /// Ends the processes that had no sandbox for a while, except the first.
+    pub(super) fn close_idle(&self, now: Instant) {
+        self.lock().places.retain(|number, place| {
+            let idle = place.empty_since.is_some_and(|since| now >= since + LINGER);
+            *number == 1 || !idle
+        });
     }
 
     pub(super) fn node_is(&self, node: &NodeAddresses) {

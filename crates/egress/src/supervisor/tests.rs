@@ -122,3 +122,60 @@ async fn an_attachment_that_is_given_up_leaves_nothing() {
     // The second was answered after the first, which is forgotten by now: its listener is closed.
     assert!(std::net::TcpStream::connect(connections).is_err());
 }
+
+fn kill(process: i32, signal: Signal) {
+    kill_process(Pid::from_raw(process).unwrap(), signal).unwrap();
+}
+
+#[tokio::test]
+async fn a_process_of_a_key_whose_sandboxes_ended_with_it_does_not_stay() {
+    let egress = egress();
+    let mut lost = egress.lost();
+    let (own, _, _) = sockets();
+    let secret = BoundarySecret {
+        placeholder: "placeholder".into(),
+        value: "value".to_owned().into(),
+        header: "authorization".into(),
+        hosts: vec![HostName::parse("a.test").unwrap()],
+        secret: "s".into(),
+    };
+    let attachment = Attachment {
+        key: Some(KeyId::from_u128(7)),
+        secrets: vec![secret],
+        authority: Some(Arc::new(Authority::new().unwrap())),
+        ..attachment(1, Some(own), "a.test:443")
+    };
+    egress.attach(attachment).await.unwrap();
+    assert_eq!(egress.counts().processes, 2);
+    for process in children() {
+        kill(process, Signal::KILL);
+    }
+    let reported = timeout(PATIENCE, lost.recv()).await.unwrap().unwrap();
+    assert_eq!(reported, [InstanceId::from_u128(1)]);
+    egress.forget(InstanceId::from_u128(1)).await;
+    let now = tokio::time::Instant::now();
+    egress.placement.close_idle(now);
+    assert_eq!(egress.counts().processes, 2, "it lingers");
+    egress.placement.close_idle(now + placement::LINGER);
+    assert_eq!(egress.counts().processes, 1);
+}
+
+#[tokio::test]
+async fn a_process_that_does_not_answer_is_replaced() {
+    let egress = egress();
+    let mut lost = egress.lost();
+    let (own, _, _) = sockets();
+    egress.attach(attachment(1, Some(own), "a.test")).await.unwrap();
+    let [process] = children()[..] else { panic!("{:?}", children()) };
+    kill(process, Signal::STOP);
+    let sandbox = InstanceId::from_u128(1);
+    // Time that nothing else is waited for passes at once.
+    tokio::time::pause();
+    assert!(egress.change(sandbox, NetworkPolicy::None).await.is_err());
+    let reported = lost.recv().await.unwrap();
+    tokio::time::resume();
+    assert_eq!(reported, [sandbox]);
+    let (own, _, names) = sockets();
+    egress.attach(attachment(1, Some(own), "a.test")).await.unwrap();
+    assert_eq!(ask(names), 0);
+}

@@ -14,9 +14,10 @@ use std::time::Duration;
 
 use egress::{Attachment, Authority, Egress, EgressCounts, EgressEvent, Reach, Sockets};
 use kernel::NetworkView;
-use model::{InstanceId, KeyId, NetworkPolicy, NetworkRule, RuleTarget};
+use model::{ErrorCode, InstanceId, KeyId, NetworkPolicy, NetworkRule, Refusal, RuleTarget};
 use runtime::{RuntimeError, RuntimeErrorCode, Sandbox};
-use tokio::sync::mpsc;
+use tokio::sync::{OwnedMutexGuard, mpsc};
+use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
 pub(crate) use self::binding::{Binding, check_secrets};
@@ -49,6 +50,16 @@ struct Attached {
     counted_for: KeyId,
     /// What is put into its requests at the boundary.
     secrets: Vec<egress::BoundarySecret>,
+    /// A change has begun and has not ended: it may hold or not, also if its caller went away.
+    unsure: bool,
+}
+
+impl Attached {
+    /// What is attached is not known any more. What a claim bound stays bound.
+    fn lose(&mut self) {
+        let secrets = std::mem::take(&mut self.secrets);
+        *self = Self { secrets, ..Self::default() };
+    }
 }
 
 /// What a call says of the secrets at the boundary.
@@ -85,8 +96,16 @@ impl Networks {
         self.sandboxes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn one(&self, instance: InstanceId) -> Arc<tokio::sync::Mutex<Attached>> {
-        Arc::clone(self.known().entry(instance).or_default())
+    /// What is attached to a sandbox, for one call at a time. A call that waited while the sandbox was
+    /// forgotten begins anew: else nothing would know what it attaches.
+    async fn one(&self, instance: InstanceId) -> OwnedMutexGuard<Attached> {
+        loop {
+            let one = Arc::clone(self.known().entry(instance).or_default());
+            let attached = Arc::clone(&one).lock_owned().await;
+            if self.known().get(&instance).is_some_and(|known| Arc::ptr_eq(known, &one)) {
+                return attached;
+            }
+        }
     }
 
     /// Makes the network of a sandbox what the kernel says now. `binding` has what a claim puts into
@@ -104,8 +123,7 @@ impl Networks {
                 return Ok(());
             }
         }
-        let one = self.one(instance);
-        let mut attached = one.lock().await;
+        let mut attached = self.one(instance).await;
         // Read behind the lock: the last to write is the one that knows most.
         let Some(view) = core.read(|kernel| kernel.network_of(instance)) else {
             self.close(sandbox, &mut attached).await;
@@ -158,11 +176,12 @@ impl Networks {
             Secrets::New => false,
         };
         if let Some(known) = &attached.reach {
-            if address_rules(&known.template) != address_rules(&reach.template) {
+            let unsure = std::mem::replace(&mut attached.unsure, true);
+            if unsure || address_rules(&known.template) != address_rules(&reach.template) {
                 sandbox.change_network(&reach.template).await?;
             }
             if stays {
-                let outside = if *known != reach {
+                let outside = if unsure || *known != reach {
                     egress.change(instance, key, reach.clone()).await
                 } else if attached.counted_for != view.tenant {
                     // A claim of what its template allows waits for nothing.
@@ -173,6 +192,7 @@ impl Networks {
                 outside.map_err(|error| failed(RuntimeErrorCode::System, &error.to_string()))?;
                 attached.reach = Some(reach);
                 attached.counted_for = view.tenant;
+                attached.unsure = false;
                 return Ok(());
             }
         }
@@ -201,6 +221,7 @@ impl Networks {
         done.map_err(|error| failed(RuntimeErrorCode::System, &error.to_string()))?;
         attached.reach = Some(reach);
         attached.counted_for = view.tenant;
+        attached.unsure = false;
         Ok(())
     }
 
@@ -219,7 +240,7 @@ impl Networks {
 
     /// Ends everything that a sandbox has outside.
     async fn close(&self, sandbox: &dyn Sandbox, attached: &mut Attached) {
-        *attached = Attached::default();
+        attached.lose();
         if let Some(egress) = &self.egress {
             egress.forget(sandbox.instance()).await;
         }
@@ -228,12 +249,17 @@ impl Networks {
     /// Forgets a sandbox that is removed, or wiped for its next user.
     pub(crate) async fn forget(&self, instance: InstanceId) {
         self.roots.forget(instance);
-        let Some(one) = self.known().remove(&instance) else { return };
-        // A call in progress ends first.
-        let _attached = one.lock().await;
+        let Some(one) = self.known().get(&instance).cloned() else { return };
+        // A call in progress ends first, and one that waits finds that this was forgotten.
+        let mut attached = one.lock().await;
+        if !self.known().get(&instance).is_some_and(|known| Arc::ptr_eq(known, &one)) {
+            return;
+        }
+        *attached = Attached::default();
         if let Some(egress) = &self.egress {
             egress.forget(instance).await;
         }
+        self.known().remove(&instance);
     }
 
     /// The certificate authority of a key, made when it is first needed.
@@ -252,7 +278,13 @@ impl Networks {
     async fn lost(&self, core: &Core, instances: Vec<InstanceId>) {
         for instance in instances {
             let Some(one) = self.known().get(&instance).cloned() else { continue };
-            one.lock().await.reach = None;
+            let mut attached = one.lock().await;
+            if self.egress.as_ref().is_some_and(|egress| egress.serves(instance)) {
+                // Another call has attached it again since: its sockets must not be made twice.
+                continue;
+            }
+            attached.lose();
+            drop(attached);
             let Some(sandbox) = core.runtimes.sandbox(instance) else { continue };
             if let Err(error) = self.apply(core, &*sandbox, None).await {
                 tracing::warn!(%instance, %error, "a sandbox has no network: its policy was not attached again");
@@ -301,6 +333,13 @@ fn address_rules(policy: &NetworkPolicy) -> (bool, BTreeSet<String>) {
     let is_address = |rule: &&NetworkRule| matches!(rule.target, RuleTarget::Addresses(_));
     let rules = policy.rules().iter().filter(is_address);
     (*policy == NetworkPolicy::Open, rules.map(ToString::to_string).collect())
+}
+
+/// What came of a task that runs to its end even if its caller goes away.
+pub(crate) async fn finished<T>(task: JoinHandle<Result<T, Refusal>>) -> Result<T, Refusal> {
+    task.await.unwrap_or_else(|error| {
+        Err(Refusal::new(ErrorCode::Internal, format!("internal error: {error}")))
+    })
 }
 
 fn failed(code: RuntimeErrorCode, cause: &str) -> RuntimeError {

@@ -5,9 +5,9 @@ use std::net::Ipv4Addr;
 
 use egress::EgressCounts;
 use kernel::{Event, NetworkView, UseTarget};
-use model::{ErrorCode, InstanceId, NetworkPolicy, Refusal, SandboxId, SessionId, TemplateName};
+use model::{InstanceId, NetworkPolicy, Refusal, SandboxId, SessionId, TemplateName};
 
-use super::{NetworkLogPage, NetworkLogQuery};
+use super::{NetworkLogPage, NetworkLogQuery, finished};
 use crate::keys::Caller;
 use crate::{Engine, boxed};
 
@@ -100,8 +100,7 @@ impl Engine {
         network: Option<NetworkPolicy>,
     ) -> Result<NetworkReport, Refusal> {
         self.check_sandbox(caller, id)?;
-        self.change_network(UseTarget::Sandbox(id), network).await?;
-        self.apply_network_of(Some(id)).await?;
+        self.change_network(UseTarget::Sandbox(id), network, Some(id)).await?;
         self.sandbox_network(caller, id).await
     }
 
@@ -114,33 +113,29 @@ impl Engine {
         network: Option<NetworkPolicy>,
     ) -> Result<NetworkReport, Refusal> {
         let session = self.session(caller, id)?;
-        self.change_network(UseTarget::Session(id), network).await?;
-        self.apply_network_of(session.sandbox_id).await?;
+        self.change_network(UseTarget::Session(id), network, session.sandbox_id).await?;
         self.session_network(caller, id).await
-    }
-
-    async fn change_network(
-        &self,
-        target: UseTarget,
-        network: Option<NetworkPolicy>,
-    ) -> Result<(), Refusal> {
-        let event = Event::NetworkChanged { target, network };
-        self.core.ask(self.core.request(), event).await.map(drop)
     }
 
     /// A change is carried out even if its caller goes away: what the kernel says and what is
     /// attached never stay apart.
-    async fn apply_network_of(&self, sandbox: Option<SandboxId>) -> Result<(), Refusal> {
-        let find = |id| self.core.read(|kernel| kernel.network_of_sandbox(id));
-        let Some(view) = sandbox.and_then(find) else { return Ok(()) };
+    async fn change_network(
+        &self,
+        target: UseTarget,
+        network: Option<NetworkPolicy>,
+        sandbox: Option<SandboxId>,
+    ) -> Result<(), Refusal> {
         let engine = self.clone();
-        let applied = tasks::spawn(async move { engine.apply_now(view.instance).await });
-        match applied.await {
-            Ok(applied) => applied,
-            Err(error) => {
-                Err(Refusal::new(ErrorCode::Internal, format!("internal error: {error}")))
+        let changing = tasks::spawn(async move {
+            let event = Event::NetworkChanged { target, network };
+            engine.core.ask(engine.core.request(), event).await?;
+            let find = |id| engine.core.read(|kernel| kernel.network_of_sandbox(id));
+            match sandbox.and_then(find) {
+                Some(view) => engine.apply_now(view.instance).await,
+                None => Ok(()),
             }
-        }
+        });
+        finished(changing).await
     }
 
     async fn apply_now(&self, instance: InstanceId) -> Result<(), Refusal> {

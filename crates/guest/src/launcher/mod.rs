@@ -222,7 +222,7 @@ impl Launcher {
             return self.refuse(ticket, RefusalCode::Unknown, "find sandbox", 0);
         };
         let (step, done) =
-            network::handle(&self.shared.host_access, &mut self.retired, pid, &request);
+            network::handle(&self.shared.host_access, &mut self.retired, pid, request);
         match done {
             Ok(Done::Armed(sockets)) => {
                 self.answer_with(&FromLauncher::Armed { ticket }, sockets);
