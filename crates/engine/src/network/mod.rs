@@ -12,7 +12,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use egress::{Attachment, Authority, Egress, EgressCounts, EgressEvent, Reach, Sockets};
+use egress::{
+    Attachment, Authority, Egress, EgressCounts, EgressError, EgressEvent, Reach, Sockets,
+};
 use kernel::NetworkView;
 use model::{ErrorCode, InstanceId, KeyId, NetworkPolicy, NetworkRule, Refusal, RuleTarget};
 use runtime::{RuntimeError, RuntimeErrorCode, Sandbox};
@@ -189,11 +191,15 @@ impl Networks {
                 } else {
                     Ok(())
                 };
-                outside.map_err(|error| failed(RuntimeErrorCode::System, &error.to_string()))?;
-                attached.reach = Some(reach);
-                attached.counted_for = view.tenant;
-                attached.unsure = false;
-                return Ok(());
+                // A process that has died closed everything: then it is attached anew.
+                if !matches!(outside, Err(EgressError::NotAttached | EgressError::Lost)) {
+                    outside
+                        .map_err(|error| failed(RuntimeErrorCode::System, &error.to_string()))?;
+                    attached.reach = Some(reach);
+                    attached.counted_for = view.tenant;
+                    attached.unsure = false;
+                    return Ok(());
+                }
             }
         }
         let sockets = match attached.reach.take() {
@@ -203,8 +209,8 @@ impl Networks {
         let sockets = if let Some(sockets) = sockets {
             sockets
         } else {
-            // The machine's kernel has the rules of the template: to change them takes milliseconds, and
-            // what a claim leaves out the egress process refuses.
+            // The machine's kernel has the rules of the template: a claim does not wait for the launcher,
+            // and what it leaves out the egress process refuses.
             let armed = sandbox.arm_network(&reach.template).await?;
             Sockets { connections: armed.connections, names: armed.names }
         };

@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::AsFd as _;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use guest_protocol::launcher::{LauncherConfig, NetworkMode};
 use guest_protocol::network::{NetworkFeature, NetworkRequest};
@@ -15,6 +15,7 @@ use rustix::process::Pid;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use super::isolation::HostAccess;
+use super::prefork_pool::now;
 use super::workspace_mount::namespace_of;
 use crate::network::{self, Done, Needed};
 
@@ -29,7 +30,7 @@ const RETIRED_AT_MOST: usize = 256;
 /// a host that waits for its answer, and launches that wait for this thread.
 #[derive(Default)]
 pub(super) struct Retired {
-    since: VecDeque<(Instant, Namespace)>,
+    since: VecDeque<(Duration, Namespace)>,
 }
 
 impl Retired {
@@ -37,12 +38,12 @@ impl Retired {
         if self.since.len() >= RETIRED_AT_MOST {
             self.since.pop_front();
         }
-        self.since.push_back((Instant::now(), namespace));
+        self.since.push_back((now(), namespace));
     }
 
     /// How long until there is something to close.
     pub(super) fn pause(&self) -> Option<Duration> {
-        self.since.front().map(|(since, _)| REMOVAL.saturating_sub(since.elapsed()))
+        self.since.front().map(|(since, _)| REMOVAL.saturating_sub(now().saturating_sub(*since)))
     }
 
     /// Closes those that are old enough.

@@ -1,16 +1,17 @@
 //! The program whose connections are timed, in a sandbox and on the host: this benchmark again, in
 //! another role. It does the same in both places, and prints one time for each thing that it did.
 
-use std::io::{self, Read, Write as _};
+use std::io::{self, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs as _};
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
+use tokio::time::Instant;
 
 /// The word that makes the benchmark this program.
 pub(super) const ROLE: &str = "network-client";
@@ -48,8 +49,8 @@ impl Kind {
     }
 }
 
-trait Stream: io::Read + io::Write {}
-impl<S: io::Read + io::Write> Stream for S {}
+trait Stream: Read + Write {}
+impl<S: Read + Write> Stream for S {}
 
 /// Runs as the client if this program was started as one: `network-client KIND HOST PORT COUNT
 /// BYTES [AUTHORITY]`.
@@ -61,8 +62,8 @@ pub(in super::super::super) fn main_of_client() -> Option<ExitCode> {
     let words: Vec<String> = words.collect();
     Some(match run(&words) {
         Ok(times) => {
-            let text: String = times.iter().map(|time| format!("{}\n", time.as_nanos())).collect();
-            match io::stdout().write_all(text.as_bytes()) {
+            let lines: Vec<String> = times.iter().map(|time| time.as_nanos().to_string()).collect();
+            match io::stdout().write_all(lines.join("\n").as_bytes()) {
                 Ok(()) => ExitCode::SUCCESS,
                 Err(_) => ExitCode::FAILURE,
             }
