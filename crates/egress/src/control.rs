@@ -306,7 +306,7 @@ fn open<M: DeserializeOwned>(
 }
 
 /// Opens a packet as it arrived, without descriptors, and writes what it says anew: it must be the same.
-#[cfg(feature = "fuzzing")]
+#[cfg(any(test, feature = "fuzzing"))]
 pub(crate) fn reopen<M: Serialize + DeserializeOwned>(packet: &[u8]) {
     let Ok((message, _)) = open::<M>(packet, Vec::new()) else { return };
     let Ok(letter) = Letter::new(&message) else { return };

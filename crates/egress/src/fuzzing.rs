@@ -182,3 +182,42 @@ fn check_target(target: &Target) {
         assert!(HostName::parse(name.as_str()).is_ok_and(|again| again == *name));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Bytes that look random and are the same each time, of a small alphabet or of all.
+    fn made_up(seed: u64) -> Vec<u8> {
+        let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+        let mut roll = move || {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            (state >> 11) as u8
+        };
+        let (length, few) = (usize::from(roll()), roll() % 2 == 0);
+        let alphabet = b"\0\x01\x02\x03\x04\x05\x06\x07\x16\n\r :/.-,;=aA5Z\xff";
+        let byte = |roll: u8| {
+            if few { alphabet[usize::from(roll) % alphabet.len()] } else { roll }
+        };
+        (0..length).map(|_| byte(roll())).collect()
+    }
+
+    /// A little of what `fuzz/run.sh` does for long, so that it works when it is run.
+    #[test]
+    fn made_up_bytes_are_survived_by_every_reader() {
+        for seed in 0..4000 {
+            let bytes = made_up(seed);
+            let piece_bytes = 1 + usize::from(made_up(seed + 1).len() as u8 % 9);
+            answer_names(&bytes);
+            read_greeting(&bytes, piece_bytes);
+            read_requests(&bytes, piece_bytes);
+            ask_proxy(&bytes, piece_bytes);
+            for kind in 0..6 {
+                read_control(&[&[0, kind][..], &bytes].concat());
+            }
+            pass_headers(&bytes);
+        }
+    }
+}

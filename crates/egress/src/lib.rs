@@ -6,7 +6,7 @@ mod boundary;
 mod control;
 mod dns;
 mod event;
-#[cfg(feature = "fuzzing")]
+#[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing;
 mod greeting;
 mod http_head;

@@ -7,7 +7,7 @@ mod authority;
 mod bodies;
 mod counted;
 mod exchange;
-#[cfg(feature = "fuzzing")]
+#[cfg(any(test, feature = "fuzzing"))]
 pub(crate) mod fuzzing;
 mod headers;
 mod placeholders;
