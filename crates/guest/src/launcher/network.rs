@@ -70,7 +70,9 @@ pub(super) fn handle(
     };
     let done = needed.and_then(|needed| {
         let (done, changed) = needed.carry_out(request);
-        changed.into_iter().for_each(|namespace| retired.keep(namespace));
+        if let Some(namespace) = changed {
+            retired.keep(namespace);
+        }
         done
     });
     (network::step(request), done)
