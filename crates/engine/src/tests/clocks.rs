@@ -41,6 +41,9 @@ async fn lease_neither_ends_nor_lasts_longer_when_the_machine_time_is_set() {
         let machine = Machine::default();
         let node = Node::start(machine.config()).await;
         let lease = node.checkout(ALICE).await.unwrap().keep();
+        node.run(ALICE, lease.sandbox, "echo hi").await.unwrap();
+        // The pool has been refilled.
+        tokio::time::sleep(Duration::from_secs(1)).await;
         let idle = node.engine.stats().warm;
         machine.set_by_ms.store(set_by_ms, Ordering::Relaxed);
         // Long enough that the clocks are compared and everything due happens.

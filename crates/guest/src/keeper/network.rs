@@ -102,10 +102,11 @@ fn leaves(tree: &str) -> Vec<String> {
     lines.filter(|line| !line.starts_with("+--")).map(str::to_owned).collect()
 }
 
-/// A route without the counters of its use: destination, source, next hop, and interface.
+/// A route without the counters of its use: destination, source, next hop, metric, flags and interface.
+/// The metric tells a route that refuses everything from the entry for no route, which it replaces.
 fn route_6(line: &str) -> String {
     let words: Vec<_> = line.split_whitespace().collect();
-    let kept = words.iter().take(5).chain(words.last());
+    let kept = words.iter().take(6).chain(words.iter().skip(8));
     kept.copied().collect::<Vec<_>>().join(" ")
 }
 
@@ -119,7 +120,7 @@ mod tests {
         assert_eq!(leaves(tree), ["Main:", "|-- 127.0.0.1", "/32 host LOCAL"]);
         let [to, from, by] = ["01", "00", "02"];
         let line = |uses| format!("{to} 80 {from} 00 {by} 00000000 0000000{uses} 3 80200001   lo");
-        assert_eq!(route_6(&line(2)), "01 80 00 00 02 lo");
+        assert_eq!(route_6(&line(2)), "01 80 00 00 02 00000000 80200001 lo");
         assert_eq!(route_6(&line(2)), route_6(&line(7)));
         assert_eq!(route_6(""), "");
     }
