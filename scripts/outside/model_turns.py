@@ -16,13 +16,14 @@ import http.server
 import json
 import os
 import pathlib
-import re
 import shutil
 import ssl
+import subprocess
 import threading
+import time
 import uuid
 
-from outside import CannotTry, Server, Test, request, run, search_disk, wait_until
+from outside import CannotTry, Server, Test, request, run, texts_of
 
 # Of loopback; nothing else uses it.
 ADDRESS = "127.79.0.1"
@@ -70,35 +71,43 @@ HARNESSES = {
 FORMS = '''
 import base64, re
 
-def forms(kind):
-    """A pattern for sk-KIND-..., plain and as base64 at each of its three positions."""
-    begin, found = b"sk-" + kind + b"-", [b"sk-" + kind + b"-[0-9a-f]{32}"]
-    for before in range(3):
-        text = base64.b64encode(bytes(before) + begin)
-        known = text[-(-8 * before // 6):8 * (before + len(begin)) // 6]
-        found.append(re.escape(known) + b"[A-Za-z0-9+/]{40}")
-    return re.compile(b"|".join(found))
+class Forms:
+    """What sk-KIND-... looks like: plain, and as base64 at each of its three positions."""
 
-KINDS = {"key": forms(b"model"), "decoy": forms(b"decoy")}
+    def __init__(self, kind):
+        begin = b"sk-" + kind + b"-"
+        self.begins, patterns = [begin], [begin + b"[0-9a-f]{32}"]
+        for before in range(3):
+            text = base64.b64encode(bytes(before) + begin)
+            self.begins.append(text[-(-8 * before // 6):8 * (before + len(begin)) // 6])
+            patterns.append(re.escape(self.begins[-1]) + b"[A-Za-z0-9+/]{40}")
+        self.pattern = re.compile(b"|".join(patterns))
+
+    def hits(self, data):
+        # A pattern is slow, and seldom needed.
+        return len(self.pattern.findall(data)) if any(begin in data for begin in self.begins) else 0
+
+KINDS = {"key": Forms(b"model"), "decoy": Forms(b"decoy")}
 
 def count(into, where, data, name):
-    for kind, pattern in KINDS.items():
-        hits = len(pattern.findall(data))
+    for kind, forms in KINDS.items():
+        hits = forms.hits(data)
         if hits:
             into.setdefault(where, {}).setdefault(kind, []).append(f"{name}: {hits}")
 
-def memory(into, where, pid):
+def memory(pid):
     """The memory of a process, as far as it can be read."""
     with open(f"/proc/{pid}/maps") as maps, open(f"/proc/{pid}/mem", "rb", 0) as mem:
         for line in maps:
             span, mode = line.split()[:2]
             begin, end = (int(at, 16) for at in span.split("-"))
-            if "r" not in mode or "[v" in line:
+            # Neither the kernel's own pages nor what is mapped from programs and libraries.
+            if "r" not in mode or "[v" in line or ("w" not in mode and "/usr/" in line):
                 continue
             try:
                 mem.seek(begin)
-                while begin < end and (data := mem.read(min(end - begin, 1 << 24))):
-                    count(into, where, data, pid)
+                while begin < end and (data := mem.read(min(end - begin, 1 << 22))):
+                    yield data
                     begin += len(data)
             except OSError:
                 pass
@@ -106,52 +115,61 @@ def memory(into, where, pid):
 INSIDE = '''
 import json, os, resource, signal, subprocess, sys, time
 sys.path.insert(0, "/opt/inside")
-from forms import KINDS, count, memory
+from forms import count, memory
 
-decoy, found = os.environ["DECOY"], {}
-open("/workspace/decoy.txt", "w").write(decoy)
-argument = subprocess.Popen(["sleep", "infinity"], env={})
-named = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)", decoy], env={})
-time.sleep(0.3)
-readable = 0
-harness = None
-for pid in [name for name in os.listdir("/proc") if name.isdigit()]:
-    for part in ("environ", "cmdline"):
+def search_processes(found):
+    """Environments, arguments and memory of all processes; the number of the agent's."""
+    agent = None
+    for pid in [name for name in os.listdir("/proc") if name.isdigit()]:
+        for part in ("environ", "cmdline"):
+            try:
+                data = open(f"/proc/{pid}/{part}", "rb").read()
+            except OSError:
+                continue
+            count(found, part, data, pid)
+            if part == "cmdline" and any(name in data for name in (b"harness.py", b"harness.mjs", b"bridge.mjs")):
+                agent = int(pid)
         try:
-            data = open(f"/proc/{pid}/{part}", "rb").read()
-        except OSError:
-            continue
-        count(found, part, data, pid)
-        if part == "cmdline" and any(name in data for name in (b"harness.py", b"harness.mjs", b"bridge.mjs")):
-            harness = int(pid)
-    try:
-        memory(found, "memory", pid)
-        readable += 1
-    except OSError:
-        pass
-named.kill(), argument.kill()
-
-# A core of the agent itself.
-core = None
-if harness:
-    hard = resource.prlimit(harness, resource.RLIMIT_CORE)[1]
-    resource.prlimit(harness, resource.RLIMIT_CORE, (hard, hard))
-    os.kill(harness, signal.SIGABRT)
-    while os.path.exists(f"/proc/{harness}") and open(f"/proc/{harness}/stat").read().split(") ")[1][0] != "Z":
-        time.sleep(0.05)
-    core = [name for name in os.listdir("/workspace") if name.startswith("core")]
-for top, directories, names in os.walk("/"):
-    if top == "/":
-        left_out = ("proc", "sys", "dev", "usr", "lib", "lib64", "bin", "sbin")
-        directories[:] = [name for name in directories if name not in left_out]
-    for name in names:
-        path = os.path.join(top, name)
-        try:
-            if os.path.isfile(path):
-                count(found, "core" if name.startswith("core") else "files", open(path, "rb").read(), path)
+            for data in memory(pid):
+                count(found, "memory", data, pid)
         except OSError:
             pass
-print(json.dumps({"found": found, "readable": readable, "harness": harness, "core": core, "hard": hard if harness else None}))
+    return agent
+
+def dump(agent):
+    """Ends the agent so that the kernel makes a core, if it may. A program can make one itself."""
+    if b"harness.py" in open(f"/proc/{agent}/cmdline", "rb").read():
+        with open("/workspace/core.own", "wb") as core:
+            core.writelines(memory(agent))
+    hard = resource.prlimit(agent, resource.RLIMIT_CORE)[1]
+    resource.prlimit(agent, resource.RLIMIT_CORE, (hard, hard))
+    os.kill(agent, signal.SIGABRT)
+    while os.path.exists(f"/proc/{agent}"):
+        time.sleep(0.02)
+    return hard
+
+def search_files(found):
+    left_out = ("proc", "sys", "dev", "usr", "lib", "lib64", "bin", "sbin")
+    for top, directories, names in os.walk("/"):
+        if top == "/":
+            directories[:] = [name for name in directories if name not in left_out]
+        for path in (os.path.join(top, name) for name in names):
+            try:
+                # What did not change since the key was made does not have it.
+                if os.path.isfile(path) and os.stat(path).st_ctime > float(os.environ["BORN"]):
+                    count(found, "core" if "/core" in path else "files", open(path, "rb").read(), path)
+            except OSError:
+                pass
+
+found, decoy = {}, os.environ["DECOY"]
+open("/workspace/decoy.txt", "w").write(decoy)
+named = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)", decoy], env={})
+agent = search_processes(found)
+named.kill()
+hard = dump(agent)
+search_files(found)
+cores = [name for name in os.listdir("/workspace") if name.startswith("core")]
+print(json.dumps({"found": found, "cores": cores, "hard": hard}))
 '''
 
 
@@ -214,6 +232,7 @@ def model_server(test):
     except OSError as error:
         raise CannotTry(f"no server on {ADDRESS}:443: {error}") from error
     server.daemon_threads, server.gates, server.asked, server.streamed = True, {}, [], {}
+    server.born = time.time() - 1
     server.key = f"sk-model-{uuid.uuid4().hex}"
     server.socket = tls.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
     threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -266,7 +285,7 @@ class Agent:
         return seen[0][3]["messages"] if seen else []
 
     def exec(self, command, patience_s=60):
-        body = {"command": command, "timeout_ms": patience_s * 1000, "env": {"DECOY": self.decoy}}
+        body = {"command": command, "timeout_ms": patience_s * 1000, "env": {"DECOY": self.decoy, "BORN": str(self.model.born)}}
         return self.server.call("POST", f"/v1/sessions/{self.id}/exec", body, patience_s=patience_s + 10)
 
     def look_inside(self):
@@ -279,14 +298,13 @@ class Agent:
         if not test.check(answer.ok and answer.json["exit_code"] == 0, f"{name}: the search ran inside", f"{name}: {answer}"):
             return
         seen = json.loads(answer.json["stdout"])
-        found = seen["found"]
-        places = ["files", "environ", "cmdline", "memory"]
-        if seen["core"]:
+        found, places = seen["found"], ["files", "environ", "cmdline", "memory"]
+        made = [core for core in seen["cores"] if core != "core.own"]
+        test.check(made or seen["hard"] in (0, 1), f"{name}: the kernel makes {made or 'no core'} inside (hard limit {seen['hard']})", f"{name}: {seen}")
+        if seen["cores"]:
             places.append("core")
-        else:
-            test.check(seen["hard"] == 0, f"{name}: no core can be made inside", f"{name}: no core was made: {seen}")
         missed = [place for place in places if "decoy" not in found.get(place, {})]
-        test.check(not missed, f"{name}: inside, the decoy is found in {', '.join(places)} ({seen['readable']} processes)", f"{name}: the search misses the decoy in {missed}: {seen}")
+        test.check(not missed, f"{name}: inside, the decoy is found in {', '.join(places)}", f"{name}: the search misses the decoy in {missed}: {seen}")
         keys = {place: kinds["key"] for place, kinds in found.items() if "key" in kinds}
         test.check(not keys, f"{name}: the key is in none of them", f"{name}: inside is the key: {keys}")
 
@@ -303,7 +321,8 @@ class Agent:
         for entry in pathlib.Path("/proc").iterdir():
             try:
                 if entry.name.isdigit() and os.readlink(entry / "ns/pid") in inside:
-                    FINDER["memory"](found, "memory", entry.name)
+                    for data in FINDER["memory"](entry.name):
+                        FINDER["count"](found, "memory", data, entry.name)
             except OSError:
                 continue
         return found.get("memory", {})
@@ -335,24 +354,37 @@ def search_views(test, server, agents):
         if answer.ok and path.endswith("/workspace"):
             bundle = test.work / "bundle"
             bundle.write_bytes(base64.b64decode(answer.json.get("bundle", "")) if answer.json else answer.body)
-            plain = run_unpack(bundle)
-            FINDER["count"](found, "bundle", plain, path)
+            FINDER["count"](found, "bundle", unpacked(bundle), path)
     test.check("decoy" in found.get("view", {}), f"{answered} views of the API are searched, and show the decoy", f"{found}")
     keys = {where: kinds["key"] for where, kinds in found.items() if "key" in kinds}
     test.check(answered > 12 and not keys, "none has the key", f"{answered}: {keys}")
 
 
-def run_unpack(file):
-    import subprocess
-    done = subprocess.run(["tar", "-xOf", str(file)], stdin=subprocess.DEVNULL, capture_output=True, timeout=60)
-    return done.stdout
+def unpacked(file):
+    """The files of an archive, one after the other."""
+    return subprocess.run(["tar", "-xOf", str(file)], stdin=subprocess.DEVNULL, capture_output=True, timeout=60).stdout
+
+
+def search(directory):
+    """Which files have what: {path: {kind: ...}}."""
+    found = {}
+    for parent, _, names in os.walk(directory):
+        for path in (pathlib.Path(parent, name) for name in names):
+            try:
+                if path.is_file() and not path.is_symlink():
+                    for text in texts_of(path):
+                        FINDER["count"](found, str(path.relative_to(directory)), text, "hits")
+            except (FileNotFoundError, ValueError):
+                continue
+    return found
 
 
 def search_files(test, directory, what, decoys=True):
-    found = {kind: set(search_disk(directory, pattern.pattern)) for kind, pattern in FINDER["KINDS"].items()}
+    found = search(directory)
     if decoys:
-        test.check(found["decoy"], f"{what}: the decoy is found")
-    test.check(not found["key"], f"{what}: the key is nowhere", f"{what}: the key is in {found['key']}")
+        test.check(any("decoy" in kinds for kinds in found.values()), f"{what}: the decoy is found")
+    keys = {path for path, kinds in found.items() if "key" in kinds}
+    test.check(not keys, f"{what}: the key is nowhere", f"{what}: the key is in {keys}")
 
 
 def body(test):
@@ -385,7 +417,8 @@ def body(test):
     downloads = test.work / "downloads"
     downloads.mkdir()
     for agent in agents:
-        done = server.cli("cp", f"{agent.id}:/workspace", downloads / agent.name, patience_s=60)
+        sandbox = server.call("GET", f"/v1/sessions/{agent.id}").json["sandbox_id"]
+        done = server.cli("cp", f"{sandbox}:/workspace", downloads / agent.name, patience_s=60)
         test.check(done.returncode == 0, f"{agent.name}: the workspace is downloaded", f"{done}")
         server.call("POST", f"/v1/sessions/{agent.id}/pause", {})
     search_files(test, downloads, "downloads")
@@ -406,8 +439,8 @@ def body(test):
     search_files(test, logs, "the logs of the server", decoys=False)
     planted = logs / "planted"
     planted.write_text(f"Authorization: Basic {base64.b64encode(f'x:{model.key}'.encode()).decode()}")
-    seen = search_disk(logs, FINDER["KINDS"]["key"].pattern)
-    test.check(list(seen) == ["planted"], "the same search finds the key in a Basic header that is planted", f"{seen}")
+    seen = search(logs)
+    test.check("key" in seen.get("planted", {}), "the same search finds the key in a Basic header that is planted", f"{seen}")
     if skipped and not test.lies:
         raise CannotTry(skipped)
 

@@ -162,7 +162,7 @@ mod tests {
     use super::*;
     use sealing::Place;
 
-    struct Directory(std::path::PathBuf);
+    struct Directory(PathBuf);
 
     impl Directory {
         fn new(name: &str) -> Self {
