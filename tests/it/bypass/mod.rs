@@ -192,7 +192,7 @@ impl Outside {
     async fn change(&self, sandbox: &Arc<dyn Sandbox>, rules: &[&str]) -> Result<()> {
         let policy = allow(rules)?;
         sandbox.change_network(&policy).await?;
-        Ok(self.egress.change(sandbox.instance(), policy).await?)
+        Ok(self.egress.change(sandbox.instance(), None, policy).await?)
     }
 
     /// While one sandbox holds all connections that it may have, another reaches its host.
