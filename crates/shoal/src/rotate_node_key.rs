@@ -19,10 +19,10 @@ use crate::serve::data_dir::DataDir;
     sudo systemctl stop shoal && sudo shoal rotate-node-key && sudo systemctl start shoal\n  \
     sudo shoal rotate-node-key --data-dir /srv/shoal --json\n\n\
     Stop the server first. The command makes another node.key, and encrypts with it all that the old\n\
-    one encrypts in shoal.db. It may be killed at any moment: the next start of the server, or of this\n\
-    command, finds either the old key or the new one complete. Copy the new node.key to the place\n\
-    where you keep it. The old one opens nothing in the data directory afterwards; keep it only for\n\
-    older backups that were made with --without-node-key.")]
+    one encrypts in shoal.db. If it is interrupted, start the server or this command again: either\n\
+    the old key or the new one opens everything. Copy the new node.key to the place where you keep\n\
+    the key. The old one opens nothing in the data directory afterwards; keep it only for older\n\
+    backups that were made with --without-node-key.")]
 pub(crate) struct Arguments {
     /// Data directory of the stopped server
     #[arg(long, value_name = "DIR")]

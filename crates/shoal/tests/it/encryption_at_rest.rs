@@ -107,7 +107,7 @@ fn node_key_is_replaced_while_no_server_runs_and_nothing_is_lost() {
     let words = ["rotate-node-key", "--data-dir", data.to_str().unwrap(), "--json"];
     let said = output_of(finish(isolated_command(&words).spawn().unwrap(), &[]));
     assert_eq!(said.code, Some(0), "{said:?}");
-    let said: serde_json::Value = serde_json::from_str(&said.text()).unwrap();
+    let said: serde_json::Value = serde_json::from_str(said.text()).unwrap();
     assert!(said["values"].as_u64() > Some(0) && said["left"].is_null(), "{said}");
     assert_ne!(key(), before);
     let served = TestServer::start_on(scratch, &[]);
