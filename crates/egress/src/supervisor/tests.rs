@@ -171,7 +171,7 @@ async fn a_process_that_does_not_answer_is_replaced() {
     let sandbox = InstanceId::from_u128(1);
     // Time that nothing else is waited for passes at once.
     tokio::time::pause();
-    assert!(egress.change(sandbox, NetworkPolicy::None).await.is_err());
+    assert!(egress.change(sandbox, None, NetworkPolicy::None).await.is_err());
     let reported = lost.recv().await.unwrap();
     tokio::time::resume();
     assert_eq!(reported, [sandbox]);
