@@ -72,12 +72,12 @@ FORMS = '''
 import base64, re
 
 class Forms:
-    """What sk-KIND-... looks like: plain, and as base64 at each of its three positions."""
+    """What sk-KIND-... looks like: plain, and as base64 at each of so many positions (there are three)."""
 
-    def __init__(self, kind):
+    def __init__(self, kind, positions):
         begin = b"sk-" + kind + b"-"
         self.begins, patterns = [begin], [begin + b"[0-9a-f]{32}"]
-        for before in range(3):
+        for before in range(positions):
             text = base64.b64encode(bytes(before) + begin)
             self.begins.append(text[-(-8 * before // 6):8 * (before + len(begin)) // 6])
             patterns.append(re.escape(self.begins[-1]) + b"[A-Za-z0-9+/]{40}")
@@ -87,7 +87,7 @@ class Forms:
         # A pattern is slow, and seldom needed.
         return len(self.pattern.findall(data)) if any(begin in data for begin in self.begins) else 0
 
-KINDS = {"key": Forms(b"model"), "decoy": Forms(b"decoy")}
+KINDS = {"key": Forms(b"model", 3), "decoy": Forms(b"decoy", 0)}
 
 def count(into, where, data, name):
     for kind, forms in KINDS.items():
