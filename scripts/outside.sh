@@ -12,7 +12,7 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 exec </dev/null
 
-readonly TESTS=(selfcheck answers explanations eviction deletion limits losses where at_rest damage fulldisk backup ends names polling deadlines fair_web fair_places stored_secrets network contained clients attacks usage storm)
+readonly TESTS=(selfcheck answers explanations eviction deletion limits losses where at_rest damage fulldisk backup ends names polling deadlines fair_web fair_places stored_secrets node_key network model_turns contained clients attacks usage storm)
 readonly LONG=(timeline restarts copies ash_warm)
 # These do more with `--long`.
 readonly LONGER=(contained clients)

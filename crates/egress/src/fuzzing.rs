@@ -10,6 +10,7 @@ use crate::control::{self, FromEgress, ToEgress};
 use crate::dns::{self, Framed, Outcome};
 use crate::greeting::{GREETING_BYTES_MAX, GreetingReader, Progress};
 use crate::http_head::{HEAD_BYTES_MAX, ProxyRequest, ProxyStep, Requests, Step, UpgradeAnswer};
+use crate::second_greeting::{Asks, asks_again, second_begins};
 use crate::socks::{Socks, SocksStep};
 use crate::target::{Host, Target};
 
@@ -68,6 +69,22 @@ pub fn read_greeting(bytes: &[u8], piece_bytes: usize) {
         _ => assert_eq!(read, whole),
     }
     assert!(whole != Progress::NeedMore || bytes.len() <= GREETING_BYTES_MAX);
+}
+
+/// Reads what may come between two TLS greetings, from a host and from a sandbox, in pieces of this
+/// size.
+///
+/// # Panics
+///
+/// If more bytes change what was decided, or a greeting would begin where there is nothing.
+pub fn read_second_greeting(bytes: &[u8], piece_bytes: usize) {
+    let (asks, begins) = (asks_again(bytes), second_begins(bytes));
+    for end in (0..bytes.len()).step_by(piece_bytes.max(1)) {
+        let (asked, begun) = (asks_again(&bytes[..end]), second_begins(&bytes[..end]));
+        assert!(asked == Asks::NeedMore || asked == asks, "{asked:?} became {asks:?}");
+        assert!(begun == Ok(None) || begun == begins, "{begun:?} became {begins:?}");
+    }
+    assert!(!matches!(begins, Ok(Some(at)) if at >= bytes.len()));
 }
 
 /// Reads the requests of a connection to one host, in pieces of this size.
@@ -212,6 +229,9 @@ mod tests {
             let piece_bytes = 1 + usize::from(made_up(seed + 1).len() as u8 % 9);
             answer_names(&bytes);
             read_greeting(&bytes, piece_bytes);
+            read_second_greeting(&bytes, piece_bytes);
+            read_second_greeting(&[&[22, 3, 3, 0, 200, 2][..], &bytes].concat(), piece_bytes);
+            read_second_greeting(&[&[23, 3, 3, 0, 4][..], &bytes].concat(), piece_bytes);
             read_requests(&bytes, piece_bytes);
             ask_proxy(&bytes, piece_bytes);
             for kind in 0..6 {

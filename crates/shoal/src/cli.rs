@@ -9,8 +9,8 @@ use crate::failure::OWN_FAILURE;
 use crate::output::Color;
 use crate::{
     attach, backup, clean, completions, config, cp, create, doctor, events, exec, file_search,
-    forward, image, key, mcp, network, pools, process, ps, restore, rm, run, secret, serve,
-    session, stats, status, templates, usage, why,
+    forward, image, key, mcp, network, pools, process, ps, restore, rm, rotate_node_key, run,
+    secret, serve, session, stats, status, templates, usage, why,
 };
 
 /// Sandboxes for programs you do not trust, in a millisecond.
@@ -103,6 +103,8 @@ pub(crate) enum Verb {
     Backup(backup::Arguments),
     /// Make a data directory from a backup
     Restore(restore::Arguments),
+    /// Replace the key that encrypts stored values, while the server is stopped
+    RotateNodeKey(rotate_node_key::Arguments),
     /// Remove processes and files that a killed `shoal` left behind
     Clean(clean::Arguments),
     /// Show the configuration, and where each value comes from

@@ -26,6 +26,7 @@ mod ps;
 mod relative_time;
 mod restore;
 mod rm;
+mod rotate_node_key;
 mod run;
 mod sandbox_request;
 mod secret;
@@ -95,6 +96,7 @@ fn dispatch(cli: Cli, output: &Output) -> Result<ExitCode, Failure> {
         Verb::Doctor(arguments) => doctor::main(&arguments, output),
         Verb::Backup(arguments) => backup::main(&arguments, output),
         Verb::Restore(arguments) => restore::main(&arguments, output),
+        Verb::RotateNodeKey(arguments) => rotate_node_key::main(&arguments, output),
         Verb::Clean(arguments) => clean::main(&arguments, output),
         Verb::Config(arguments) => config::main(&arguments, output),
         Verb::Completions(arguments) => Ok(completions::main(&arguments, output)),

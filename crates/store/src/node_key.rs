@@ -1,17 +1,20 @@
 //! The file with the key of a node: a line of text beside the database, readable by its owner only.
-//! It is made at the first start and never again: if a key is missing, a new one would make sealed
-//! data unreadable for good.
+//! A start makes it once and never again: if a key is missing, a new one would make sealed data
+//! unreadable for good. Only a rotation makes another one, in a second file, and seals everything
+//! anew before it puts that file in the place of the first.
 
 use std::fs::{self, File};
 use std::io::{self, Read as _, Write as _};
-use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
-use std::path::Path;
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _, fchown};
+use std::path::{Path, PathBuf};
 
 use crate::error::{StoreError, StoreErrorCode};
 use sealing::{NodeKey, SECRET_BYTES};
 
 /// The name of the file in the data directory.
 pub const NODE_KEY_FILE: &str = "node.key";
+/// The name of the file with the next key, while a rotation is in progress.
+pub(crate) const NEXT_KEY_FILE: &str = "node.key.next";
 
 /// The prefix of the line.
 const MARK: &str = "shoal-node-key-v1";
@@ -21,9 +24,17 @@ const BYTES_MAX: u64 = 256;
 /// The key in a directory, if there is a file with one. A file that is not a valid key is an error,
 /// never treated as absent.
 pub fn read_node_key(directory: &Path) -> Result<Option<NodeKey>, StoreError> {
-    let path = directory.join(NODE_KEY_FILE);
+    read_key(&directory.join(NODE_KEY_FILE))
+}
+
+/// The key for which a rotation seals everything anew, if there is a file with one.
+pub(crate) fn read_next_key(directory: &Path) -> Result<Option<NodeKey>, StoreError> {
+    read_key(&directory.join(NEXT_KEY_FILE))
+}
+
+fn read_key(path: &Path) -> Result<Option<NodeKey>, StoreError> {
     let mut text = String::new();
-    let read = File::open(&path).and_then(|file| {
+    let read = File::open(path).and_then(|file| {
         // A key that others can read is not accepted.
         if file.metadata()?.permissions().mode() & 0o077 != 0 {
             file.set_permissions(fs::Permissions::from_mode(0o600))?;
@@ -33,18 +44,39 @@ pub fn read_node_key(directory: &Path) -> Result<Option<NodeKey>, StoreError> {
     match read {
         Ok(_) => {}
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        Err(error) if error.kind() == io::ErrorKind::InvalidData => return Err(garbled(&path)),
+        Err(error) if error.kind() == io::ErrorKind::InvalidData => return Err(garbled(path)),
         Err(error) => {
             let cause = format!("read {}: {error}", path.display());
             return Err(StoreError::new(StoreErrorCode::Io, cause));
         }
     }
-    parsed(&text).map(Some).ok_or_else(|| garbled(&path))
+    parsed(&text).map(Some).ok_or_else(|| garbled(path))
 }
 
-/// Makes a key and its file: complete and on the disk when this returns, or absent.
+/// Makes the key of a new node and its file: complete and on the disk when this returns, or absent.
 pub(crate) fn make_node_key(directory: &Path) -> Result<NodeKey, StoreError> {
-    let (path, beside) = (directory.join(NODE_KEY_FILE), directory.join(".node.key.new"));
+    make_key(directory, NODE_KEY_FILE)
+}
+
+/// Makes the next key and its file, which belongs to the owner of the present one.
+pub(crate) fn make_next_key(directory: &Path) -> Result<NodeKey, StoreError> {
+    make_key(directory, NEXT_KEY_FILE)
+}
+
+/// Removes the file of a next key that was not used.
+pub(crate) fn remove_next_key(directory: &Path) -> io::Result<()> {
+    remove(&beside(directory, NEXT_KEY_FILE))?;
+    remove(&directory.join(NEXT_KEY_FILE))
+}
+
+/// Puts the next key in the place of the present one, for good.
+pub(crate) fn use_next_key(directory: &Path) -> io::Result<()> {
+    fs::rename(directory.join(NEXT_KEY_FILE), directory.join(NODE_KEY_FILE))?;
+    File::open(directory)?.sync_all()
+}
+
+fn make_key(directory: &Path, name: &str) -> Result<NodeKey, StoreError> {
+    let (path, beside) = (directory.join(name), beside(directory, name));
     let mut secret = [0; SECRET_BYTES];
     getrandom::fill(&mut secret).map_err(|error| {
         StoreError::new(StoreErrorCode::Io, format!("no random numbers for a key: {error}"))
@@ -52,11 +84,14 @@ pub(crate) fn make_node_key(directory: &Path) -> Result<NodeKey, StoreError> {
     let key = NodeKey::from_secret(&secret);
     let write = || -> io::Result<()> {
         // Left by a run that was killed here.
-        match fs::remove_file(&beside) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            Ok(()) | Err(_) => {}
-        }
+        remove(&beside)?;
         let mut file = File::options().write(true).create_new(true).mode(0o600).open(&beside)?;
+        if let Ok(present) = fs::metadata(directory.join(NODE_KEY_FILE))
+            && present.uid() != file.metadata()?.uid()
+        {
+            // The server runs as another user than this command.
+            fchown(&file, Some(present.uid()), Some(present.gid()))?;
+        }
         writeln!(file, "{MARK} {} {}", hex(&key.id()), hex(&secret))?;
         file.sync_all()?;
         fs::rename(&beside, &path)?;
@@ -69,6 +104,19 @@ pub(crate) fn make_node_key(directory: &Path) -> Result<NodeKey, StoreError> {
         StoreError::new(code, format!("write {}: {error}", path.display()))
     })?;
     Ok(key)
+}
+
+/// The name of a file that is not complete yet.
+fn beside(directory: &Path, name: &str) -> PathBuf {
+    directory.join(format!(".{name}.new"))
+}
+
+/// Removes a file. A missing one is no error.
+pub(crate) fn remove(file: &Path) -> io::Result<()> {
+    match fs::remove_file(file) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        Ok(()) | Err(_) => Ok(()),
+    }
 }
 
 /// The key in a line. The line has its id too, so that a changed line is detected.
@@ -114,7 +162,7 @@ mod tests {
     use super::*;
     use sealing::Place;
 
-    struct Directory(std::path::PathBuf);
+    struct Directory(PathBuf);
 
     impl Directory {
         fn new(name: &str) -> Self {

@@ -392,8 +392,8 @@ fn open_store(
     if let Some(error) = store.clear_text_left() {
         tracing::warn!(
             %error,
-            "cannot remove from shoal.db the environments and command lines that an older version \
-             stored in clear text; the next start tries again"
+            "cannot remove from shoal.db what an older version stored in clear text, or what was \
+             encrypted with an earlier node.key; the next start tries again"
         );
     }
     let ours = place.belongs_to(store.id())?;

@@ -88,6 +88,33 @@ fn no_environment_and_no_command_line_is_on_the_disk_in_clear_text() {
     assert_eq!(served.text(&is_set), format!("{MARK}-env"));
 }
 
+#[test]
+fn node_key_is_replaced_while_no_server_runs_and_nothing_is_lost() {
+    if !able() {
+        return;
+    }
+    let served = TestServer::start();
+    let data = served.data();
+    let key = || fs::read(data.join("node.key")).unwrap();
+    let session = served.text(&["session", "create", "--env", &format!("SECRET={MARK}-env")]);
+    let before = key();
+    let refused = served.run(&["rotate-node-key"]);
+    assert_eq!(refused.code, Some(2), "{refused:?}");
+    assert!(refused.stderr.contains("is a server that uses it"), "{refused:?}");
+    assert_eq!(key(), before, "while a server runs, nothing changes");
+
+    let (_, scratch) = served.stop(Signal::TERM);
+    let words = ["rotate-node-key", "--data-dir", data.to_str().unwrap(), "--json"];
+    let said = output_of(finish(isolated_command(&words).spawn().unwrap(), &[]));
+    assert_eq!(said.code, Some(0), "{said:?}");
+    let said: serde_json::Value = serde_json::from_str(said.text()).unwrap();
+    assert!(said["values"].as_u64() > Some(0) && said["left"].is_null(), "{said}");
+    assert_ne!(key(), before);
+    let served = TestServer::start_on(scratch, &[]);
+    let is_set = ["session", "exec", &session, "--", "sh", "-c", "echo $SECRET"];
+    assert_eq!(served.text(&is_set), format!("{MARK}-env"));
+}
+
 /// Puts an older copy of the database in place, like an operator without a better backup.
 #[test]
 fn an_older_database_in_place_deletes_no_newer_files() {

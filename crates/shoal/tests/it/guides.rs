@@ -97,6 +97,9 @@ fn plans(page: &str) -> Vec<Plan> {
             says(&["live_sandboxes 0/8"]),
             says(&[]),
             says(&[]),
+            Plan::Not(
+                "needs a service of systemd: a test of encryption_at_rest.rs runs the command",
+            ),
         ],
         "sessions.md" => {
             vec![OTHER_TEST, OTHER_TEST, says(&["pauses after 10 min without use", "none"])]

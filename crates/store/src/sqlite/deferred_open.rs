@@ -13,7 +13,7 @@ use super::mark::{self, Mark, MarkFile, Stop};
 use super::reader::Reader;
 use super::schema::MIGRATIONS;
 use super::writer::{Writer, checkpoint_and_restart};
-use super::{FILE, Shared, migrate, open, sealed_rows};
+use super::{FILE, Shared, migrate, open, rotation, sealed_rows};
 use crate::error::{StoreError, StoreErrorCode};
 use crate::retention::Retention;
 use sealing::NodeKey;
@@ -32,7 +32,7 @@ pub(super) struct Opened {
     pub(super) key: NodeKey,
     pub(super) writer: Writer,
     pub(super) reader: Reader,
-    /// Why clear text of an older version is still in the file.
+    /// Why clear text of an older version, or envelopes of an earlier key, are still in the file.
     pub(super) clear_text_left: Option<StoreError>,
 }
 
@@ -70,7 +70,8 @@ impl DeferredOpen {
         open::make_file(&path)?;
         let mut conn = open::to_write(&path)?;
         let found = migrate::check(&conn, &path, MIGRATIONS)?;
-        let key = sealed_rows::key_of(&conn, &self.directory)?;
+        let (key, key_file) = sealed_rows::found_key(&conn, &self.directory)?;
+        rotation::settle(&self.directory, key_file)?;
         migrate::migrate(&mut conn, &path, MIGRATIONS, &key)?;
         let scrubbed = match found {
             0 => sealed_rows::never_had_clear_text(&conn),
@@ -119,7 +120,11 @@ impl DeferredOpen {
     /// Opens it for reading alone.
     pub(super) fn read_alone(&self) -> Result<(u64, NodeKey, Reader), StoreError> {
         let conn = open::to_read_alone(&self.path())?;
-        let (id, key) = (open::identity(&conn)?, sealed_rows::key_of(&conn, &self.directory)?);
+        let id = open::identity(&conn)?;
+        let (key, key_file) = sealed_rows::found_key(&conn, &self.directory)?;
+        // A backup of the server must get the right file. If it cannot be put in place without
+        // space, the next open does that.
+        let _ = rotation::settle(&self.directory, key_file);
         let events = event_blocks::found(&conn).map_err(at("read the events"))?;
         let reader = Reader::new(conn, self.retention, key.clone(), events.deleted_events());
         Ok((id, key, reader))

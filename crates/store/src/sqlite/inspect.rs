@@ -269,7 +269,7 @@ fn set_aside_copy(log: &Path) -> Result<(), StoreError> {
     }
 }
 
-fn aside(log: &Path) -> PathBuf {
+pub(super) fn aside(log: &Path) -> PathBuf {
     let mut name = log.as_os_str().to_owned();
     name.push(".damaged");
     name.into()

@@ -150,7 +150,8 @@ fn begin_backup(conn: &Connection, to: &Path) -> Result<(), StoreError> {
     fs::rename(&partial, to).map_err(refused)
 }
 
-fn unfinished(to: &Path) -> PathBuf {
+/// The name of such a backup while it is made.
+pub(super) fn unfinished(to: &Path) -> PathBuf {
     let mut name = to.as_os_str().to_owned();
     name.push(".unfinished");
     name.into()

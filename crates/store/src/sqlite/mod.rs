@@ -24,6 +24,7 @@ mod open;
 mod prepared_batch;
 mod processes;
 mod reader;
+mod rotation;
 mod schema;
 mod sealed_fields;
 mod sealed_rows;
@@ -63,6 +64,7 @@ pub use self::mark::MARK_FILE;
 use self::open::PATIENCE;
 use self::prepared_batch::Prepared;
 use self::reader::Reader;
+pub use self::rotation::{Rotated, rotate_node_key};
 use self::size_limit::Pages;
 use self::writer::Writer;
 use crate::contract::{
@@ -211,8 +213,8 @@ impl SqliteStore {
         self.id
     }
 
-    /// Why clear text of an older version is still in the file, if it is: its removal failed, and
-    /// is tried again at the next start.
+    /// Why clear text of an older version, or what was sealed with an earlier key, is still in the
+    /// file, if it is: its removal failed, and is tried again at the next start.
     pub const fn clear_text_left(&self) -> Option<&StoreError> {
         self.clear_text_left.as_ref()
     }

@@ -50,7 +50,12 @@ pub(super) fn of_document(kind: &str, tenant: KeyId, name: &str) -> Place {
 }
 
 pub(super) fn of_secret(owner: SecretOwner, name: &SecretName) -> Place {
-    Place::new("secrets").and(&owner_bytes(owner)).and(name.as_str().as_bytes())
+    of_secret_row(&owner_bytes(owner), name.as_str())
+}
+
+/// The same for the columns of a secret.
+pub(super) fn of_secret_row(owner: &[u8], name: &str) -> Place {
+    Place::new("secrets").and(owner).and(name.as_bytes())
 }
 
 /// A session without its sealed field, which is its claim.

@@ -2,9 +2,8 @@
 //! sealed with it, and how their clear text is removed from the file.
 //!
 //! A key is made only where nothing can be sealed yet. If a database names its key and that key is
-//! missing, nothing starts.
+//! missing, nothing starts. How a key is replaced is in `rotation`.
 
-use std::fs;
 use std::path::Path;
 
 use model::KeyId;
@@ -19,7 +18,7 @@ use super::migrate::backup_path;
 use super::sealed_fields;
 use super::tables::read;
 use crate::error::{StoreError, StoreErrorCode};
-use crate::node_key::{NODE_KEY_FILE, make_node_key, read_node_key};
+use crate::node_key::{NODE_KEY_FILE, make_node_key, read_next_key, read_node_key, remove};
 use sealing::{NodeKey, Place, SealError};
 
 /// The version of the schema from which on rows are sealed.
@@ -32,20 +31,51 @@ fn check_place() -> Place {
     Place::new("node_key")
 }
 
-/// The key that belongs to a database, from the file beside it. It is made if neither has one.
+/// The file that has the key of a database.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum KeyFile {
+    Present,
+    /// A rotation was interrupted after everything was sealed with the next key.
+    Next,
+}
+
+/// The key that belongs to a database, from a file beside it. It is made if neither has one.
 pub(super) fn key_of(conn: &Connection, directory: &Path) -> Result<NodeKey, StoreError> {
-    let file = directory.join(NODE_KEY_FILE);
-    let found = read_node_key(directory)?;
+    found_key(conn, directory).map(|(key, _)| key)
+}
+
+/// The key that belongs to a database, and the file that has it.
+pub(super) fn found_key(
+    conn: &Connection,
+    directory: &Path,
+) -> Result<(NodeKey, KeyFile), StoreError> {
     let Some(check) = key_check(conn)? else {
         // Nothing is sealed yet. An existing key was made by a start that was killed, or belongs to
         // data beside the database.
-        return found.map_or_else(|| make_node_key(directory), Ok);
+        let key = read_node_key(directory)?.map_or_else(|| make_node_key(directory), Ok)?;
+        return Ok((key, KeyFile::Present));
     };
+    let present = read_node_key(directory).and_then(|found| recognised(found, &check, directory));
+    present.map(|key| (key, KeyFile::Present)).or_else(|error| {
+        // A garbled next key is as good as none: the error about the present one says more.
+        let next = read_next_key(directory).unwrap_or_default();
+        let next = next.filter(|key| key.open(&check_place(), &check).is_ok());
+        next.map(|key| (key, KeyFile::Next)).ok_or(error)
+    })
+}
+
+/// The key in the file, if the database was sealed with it.
+fn recognised(
+    found: Option<NodeKey>,
+    check: &[u8],
+    directory: &Path,
+) -> Result<NodeKey, StoreError> {
+    let file = directory.join(NODE_KEY_FILE);
     let Some(key) = found else {
         let cause = format!("{} is missing, and stored data was sealed with it", file.display());
         return Err(StoreError::new(StoreErrorCode::NodeKeyMissing, cause));
     };
-    match key.open(&check_place(), &check) {
+    match key.open(&check_place(), check) {
         Ok(_) => Ok(key),
         Err(SealError::AnotherKey) => {
             let cause = format!("{} is the key of another database", file.display());
@@ -56,6 +86,19 @@ pub(super) fn key_of(conn: &Connection, directory: &Path) -> Result<NodeKey, Sto
             Err(StoreError::new(StoreErrorCode::Corrupt, cause))
         }
     }
+}
+
+/// What is stored to recognise a key.
+fn new_check(key: &NodeKey) -> Result<Vec<u8>, StoreError> {
+    key.seal(&check_place(), CHECKED).map_err(sealed_fields::unsealed)
+}
+
+/// The database belongs to another key from now on. What was sealed with the earlier one may be
+/// left in free pages, until the file is scrubbed.
+pub(super) fn change_key(conn: &Connection, key: &NodeKey) -> Result<(), StoreError> {
+    let changed =
+        conn.execute("UPDATE node_key SET key_check = ?1, scrubbed = 0", [new_check(key)?]);
+    changed.map(drop).map_err(at("write the check of the node key"))
 }
 
 fn key_check(conn: &Connection) -> Result<Option<Vec<u8>>, StoreError> {
@@ -71,7 +114,7 @@ fn key_check(conn: &Connection) -> Result<Option<Vec<u8>>, StoreError> {
 
 /// Seals what older versions wrote in clear text, in the transaction of the migration.
 pub(super) fn seal_all(conn: &Connection, key: &NodeKey) -> Result<(), StoreError> {
-    let check = key.seal(&check_place(), CHECKED).map_err(sealed_fields::unsealed)?;
+    let check = new_check(key)?;
     conn.execute("INSERT INTO node_key (key_check, scrubbed) VALUES (?1, 0)", [check])
         .map_err(at("write the check of the node key"))?;
     seal_sessions(conn, key)?;
@@ -175,10 +218,10 @@ pub(super) fn never_had_clear_text(conn: &Connection) -> Result<(), StoreError> 
     done.map(drop).map_err(at("write the check of the node key"))
 }
 
-/// Removes what is left of clear text: in free pages of the file, in its log, and in earlier
-/// backups. Done once; if it fails, the next start tries again.
+/// Removes what is left of clear text, and of envelopes of an earlier key: in free pages of the file,
+/// in its log, and in earlier backups. Done once; if it fails, the next start tries again.
 pub(super) fn scrub(conn: &Connection, path: &Path) -> Result<(), StoreError> {
-    let step = at("remove clear text that is left in the database");
+    let step = at("remove what is left of earlier versions or keys in the database");
     let scrubbed: bool =
         conn.query_row("SELECT scrubbed FROM node_key", [], |row| row.get(0)).map_err(&step)?;
     if scrubbed {
@@ -193,13 +236,10 @@ pub(super) fn scrub(conn: &Connection, path: &Path) -> Result<(), StoreError> {
     }
     for version in 1..SEALED_SINCE {
         let backup = backup_path(path, version);
-        match fs::remove_file(&backup) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                let cause = format!("remove {}: {error}", backup.display());
-                return Err(StoreError::new(StoreErrorCode::Io, cause));
-            }
-            Ok(()) | Err(_) => {}
-        }
+        remove(&backup).map_err(|error| {
+            let cause = format!("remove {}: {error}", backup.display());
+            StoreError::new(StoreErrorCode::Io, cause)
+        })?;
     }
     never_had_clear_text(conn)
 }

@@ -30,7 +30,7 @@ impl Directory {
         Self(path)
     }
 
-    fn open(&self) -> SqliteStore {
+    pub(super) fn open(&self) -> SqliteStore {
         SqliteStore::open(&self.0, Retention::default()).expect("opened")
     }
 
