@@ -22,7 +22,7 @@ use tokio::sync::{OwnedMutexGuard, mpsc};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
-pub(crate) use self::binding::{Binding, check_secrets};
+pub(crate) use self::binding::{Binding, check_secrets, with_next_binding};
 use self::log::NetworkLog;
 pub use self::log::{NetworkLogEntry, NetworkLogPage, NetworkLogQuery};
 pub use self::requests::NetworkReport;
