@@ -33,9 +33,15 @@ const IDLE_MAX: usize = 4;
 pub(super) trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
 impl<S: AsyncRead + AsyncWrite + Unpin + Send> Stream for S {}
 
+/// A new connection, and what to do when its host is verified.
+pub(crate) struct Dialled<S> {
+    pub(crate) stream: S,
+    pub(crate) verified: Box<dyn FnOnce() + Send>,
+}
+
 /// Connects anew to an address that was checked.
 pub(super) type Dial =
-    Box<dyn Fn() -> BoxFuture<'static, io::Result<Box<dyn Stream>>> + Send + Sync>;
+    Box<dyn Fn() -> BoxFuture<'static, io::Result<Dialled<Box<dyn Stream>>>> + Send + Sync>;
 
 /// The connections to one host.
 pub(super) struct Upstream {
@@ -149,13 +155,17 @@ impl Upstream {
         &self,
         config: &Arc<ClientConfig>,
     ) -> Result<TlsStream<Box<dyn Stream>>, Unreached> {
-        let stream = (self.dial)().await;
-        let stream = stream.map_err(|error| Unreached(format!("no connection: {error}")))?;
+        let dialled = (self.dial)().await;
+        let Dialled { stream, verified } =
+            dialled.map_err(|error| Unreached(format!("no connection: {error}")))?;
         let name = ServerName::try_from(self.host.as_str().to_owned())
             .map_err(|_| Unreached("no certificate can be for this name".to_owned()))?;
         let handshake = TlsConnector::from(Arc::clone(config)).connect(name, stream);
         match timeout(HANDSHAKE, handshake).await {
-            Ok(Ok(stream)) => Ok(stream),
+            Ok(Ok(stream)) => {
+                verified();
+                Ok(stream)
+            }
             Ok(Err(error)) => Err(Unreached(roots::problem_of(&error))),
             Err(_) => Err(Unreached("the TLS handshake took longer than 10 seconds".to_owned())),
         }
