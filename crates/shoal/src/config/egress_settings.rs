@@ -4,8 +4,11 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
+use ::egress::check_authorities;
 use model::HostName;
 use serde::{Deserialize, Serialize};
+
+const CA_REMEDY: &str = "name a file with the certificates of authorities in PEM form";
 
 /// The way out of sandboxes. What each may reach is set in its template.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -59,6 +62,18 @@ impl EgressSettings {
             known.entry(name).or_default().push(address);
         }
         known
+    }
+
+    /// The certificates that servers outside may have, besides those of the machine.
+    pub(crate) fn upstream_ca_pem(&self) -> Result<Option<String>, String> {
+        let Some(path) = &self.upstream_ca else { return Ok(None) };
+        let shown = path.display();
+        let pem = std::fs::read_to_string(path)
+            .map_err(|error| format!("cannot read {shown}: {error}; {CA_REMEDY}"))?;
+        match check_authorities(&pem) {
+            Ok(()) => Ok(Some(pem)),
+            Err(problem) => Err(format!("cannot use {shown}: {problem}; {CA_REMEDY}")),
+        }
     }
 
     /// The value that no server could use, if there is one.

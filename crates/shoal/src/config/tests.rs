@@ -307,6 +307,21 @@ fn config_check_refuses_what_a_start_would_refuse() {
             "3:1: templates.0.network: egress.enabled is false, so sandboxes have loopback only",
         ),
         (
+            format!(
+                "{}[oci]\nprograms = [\"runsc\"]\n",
+                template("runtime = \"runsc\"\nnetwork = \"open\"")
+            ),
+            "4:1: templates.0.network: sandboxes of runsc have no network that a policy reaches",
+        ),
+        (
+            "[egress]\nupstream_ca = \"/no/such.pem\"\n".to_owned(),
+            "2:1: egress.upstream_ca: cannot read /no/such.pem: No such file",
+        ),
+        (
+            "[egress]\nupstream_ca = \"/etc/passwd\"\n".to_owned(),
+            "2:1: egress.upstream_ca: cannot use /etc/passwd: it has no certificate; name a file",
+        ),
+        (
             format!("{}[docker]\nenabled = \"no\"\n", template("runtime = \"docker\"")),
             "3:1: templates.0.runtime: docker.enabled is no",
         ),
