@@ -7,6 +7,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use egress::{EgressEvent, Reported, Verdict};
 use kernel::NetworkView;
 use model::{InstanceId, KeyId, SandboxId, SessionId, Wall};
+use uuid::Uuid;
 
 /// The most entries of one key, and how many keys have entries.
 const ENTRIES_MAX: usize = 4_096;
@@ -34,10 +35,12 @@ pub struct NetworkLogQuery {
     pub sandbox: Option<SandboxId>,
     /// Only of this session.
     pub session: Option<SessionId>,
+    /// Only of the sandbox or session of this id.
+    pub of: Option<Uuid>,
     /// Only refusals.
     pub refused: bool,
     /// Only entries after this one.
-    pub after: u64,
+    pub after: Option<u64>,
     /// The most entries: the latest ones, or the first after `after` if that is given.
     pub limit: usize,
 }
@@ -160,7 +163,7 @@ impl NetworkLog {
         }
         page.entries.sort_by_key(|entry| entry.seq);
         let beyond = page.entries.len().saturating_sub(query.limit);
-        if query.after == 0 {
+        if query.after.is_none() {
             page.entries.drain(..beyond);
         } else {
             page.entries.truncate(query.limit);
@@ -181,7 +184,12 @@ impl Keys {
 
 impl NetworkLogQuery {
     fn fits(&self, entry: &NetworkLogEntry) -> bool {
-        entry.seq > self.after
+        let is = |id: Uuid| {
+            let id = id.as_u128();
+            entry.sandbox.as_u128() == id || entry.session.is_some_and(|one| one.as_u128() == id)
+        };
+        entry.seq > self.after.unwrap_or(0)
+            && self.of.is_none_or(is)
             && self.sandbox.is_none_or(|sandbox| entry.sandbox == sandbox)
             && self.session.is_none_or(|session| entry.session == Some(session))
             && (!self.refused || entry.event.verdict == Verdict::Refused)
@@ -246,6 +254,26 @@ mod tests {
         assert!(log.keys().left.is_empty(), "what has passed is forgotten");
         log.left(INSTANCE, 9, whose(A));
         assert!(log.keys().left.is_empty(), "all its events have passed");
+    }
+
+    #[test]
+    fn pages_begin_at_the_oldest_entry_if_that_is_asked_for() {
+        let log = NetworkLog::default();
+        let session = SessionId::from_u128(0x5);
+        for number in 1..=5 {
+            let session = (number == 3).then_some(session);
+            log.add(Some(Whose { session, ..whose(A) }), Wall(1), reported(number));
+        }
+        let page = |after, of| {
+            let query = NetworkLogQuery { after, of, limit: 2, ..NetworkLogQuery::default() };
+            let page = log.page(|_| true, &query);
+            page.entries.iter().map(|entry| entry.seq).collect::<Vec<_>>()
+        };
+        assert_eq!(page(None, None), [4, 5], "the latest");
+        assert_eq!((page(Some(0), None), page(Some(4), None)), (vec![1, 2], vec![5]));
+        assert_eq!(page(None, Some(Uuid::from_u128(0xa))), [4, 5]);
+        assert_eq!(page(None, Some(Uuid::from_u128(0x5))), [3]);
+        assert_eq!(page(None, Some(Uuid::nil())), []);
     }
 
     #[test]
