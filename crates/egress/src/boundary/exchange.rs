@@ -143,7 +143,10 @@ impl Exchange {
                 Some(_) => self.upstream.upgradable().await,
                 None => self.upstream.sender().await,
             };
-            let mut sender = connected.map_err(|Unreached(problem)| self.failed(&problem))?;
+            let mut sender = connected.map_err(|unreached| match unreached {
+                Unreached::Undialled(problem) => self.not_reached(&problem),
+                Unreached::Unusable(problem) => self.failed(&problem),
+            })?;
             let shaped = match &sender {
                 Sender::Http1(_) => headers::shape_http1(&mut request, &self.host),
                 Sender::Http2(_) => {
@@ -167,7 +170,16 @@ impl Exchange {
 
     fn failed(&self, problem: &str) -> Box<Answer> {
         (self.log)(BoundaryNote::UpstreamFailed { reason: problem.to_owned() });
-        let text = format!("{} was not reached: {problem}", self.host);
+        self.not_reached(problem)
+    }
+
+    fn not_reached(&self, problem: &str) -> Box<Answer> {
+        let host = self.host.as_str();
+        let text = if problem.starts_with(host) {
+            problem.to_owned()
+        } else {
+            format!("{host} was not reached: {problem}")
+        };
         Box::new(plain(StatusCode::BAD_GATEWAY, &text))
     }
 

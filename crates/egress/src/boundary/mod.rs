@@ -76,7 +76,7 @@ pub(crate) enum BoundaryNote {
     WrongHost { named: String },
     /// A request with a method that returns or bypasses headers was refused.
     MethodRefused { method: String },
-    /// The host was not reached, or not verified.
+    /// The host was connected to, and could not be verified or used.
     UpstreamFailed { reason: String },
 }
 

@@ -103,7 +103,9 @@ fn resolver<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<SocketA
     let text = String::deserialize(deserializer)?;
     let alone = text.trim_start_matches('[').trim_end_matches(']');
     let address = text.parse().or_else(|_| alone.parse().map(|ip: IpAddr| (ip, DNS).into()));
-    address.map(Some).map_err(|_| D::Error::custom("is ADDRESS or ADDRESS:PORT: 10.0.0.2:53"))
+    address
+        .map(Some)
+        .map_err(|_| D::Error::custom("must be ADDRESS or ADDRESS:PORT, such as 10.0.0.2:53"))
 }
 
 /// A name and its address, from `NAME=ADDRESS`.

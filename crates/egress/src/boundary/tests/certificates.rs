@@ -158,3 +158,18 @@ async fn a_real_host_with_a_bad_certificate_is_refused_with_the_reason() {
         assert_eq!(between.verified.load(SeqCst), 0);
     }
 }
+
+/// Who dialled has reported that already, and knows more.
+#[tokio::test]
+async fn a_real_host_that_does_not_answer_is_not_noted_twice() {
+    let address = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let gone = Real { address, pem: String::new(), connections: Arc::default() };
+    let between = Between::usual(&gone);
+    let mut client = between.http1().await;
+    let request = get("/").header("authorization", PLACEHOLDER).body(full("")).unwrap();
+    let response = client.send_request(request).await.unwrap();
+    assert_eq!(response.status(), 502);
+    let said = text(response).await;
+    assert!(said.contains(&format!("{HOST} was not reached: Connection refused")), "{said}");
+    assert_eq!(between.notes(), []);
+}
