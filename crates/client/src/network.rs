@@ -1,6 +1,7 @@
 //! What sandboxes and sessions may reach, changing it, and the log of what they tried.
 
 use model::{NetworkPolicy, SandboxId, SessionId};
+use uuid::Uuid;
 use wire::{Network, NetworkChange, NetworkLog};
 
 use crate::boxed;
@@ -17,9 +18,11 @@ pub struct NetworkLogFilter {
     pub sandbox: Option<SandboxId>,
     /// Only of this session.
     pub session: Option<SessionId>,
+    /// Only of the sandbox or session of this id.
+    pub of: Option<Uuid>,
     /// Only refusals.
     pub refused: bool,
-    /// Only entries after this one.
+    /// Only entries after this one; 0 begins at the oldest.
     pub after: Option<u64>,
     /// At most this many.
     pub limit: Option<u32>,
@@ -50,6 +53,7 @@ impl Client {
         let target = Target::new("/v1/network/log")
             .maybe("sandbox", filter.sandbox)
             .maybe("session", filter.session)
+            .maybe("of", filter.of)
             .maybe("refused", filter.refused.then_some("true"))
             .maybe("after", filter.after)
             .maybe("limit", filter.limit);

@@ -25,10 +25,10 @@ pub mod supervisor;
 mod synthetic;
 mod target;
 
-pub use boundary::{Authority, AuthorityError};
+pub use boundary::{Authority, AuthorityError, check_authorities};
 pub use control::{BoundarySecret, Sockets, UpstreamProxy};
 pub use event::{EgressEvent, EventKind, Verdict};
 pub use java_store::java_store;
 pub use limits::EgressLimits;
 pub use policy::Reach;
-pub use supervisor::{Attachment, Egress, EgressConfig, EgressCounts, EgressError};
+pub use supervisor::{Attachment, Egress, EgressConfig, EgressCounts, EgressError, Reported};

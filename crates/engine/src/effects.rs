@@ -163,6 +163,7 @@ async fn act(core: &Arc<Core>, effect: &Effect, give_up: &Notify) -> Result<(), 
         }
         Action::Kill { instance, workspace } => {
             metering::use_ends(core, *instance);
+            network::ends(core, *instance);
             core.runtimes.kill(*instance).await?;
             network::forget(core, *instance);
             metering::end(core, *instance);
@@ -265,7 +266,7 @@ async fn wipe(core: &Core, instance: InstanceId) -> Result<(), RuntimeError> {
     // The next user must not read what this harness wrote.
     core.harnesses.forget(instance);
     metering::use_ends(core, instance);
-    core.networks.forget(instance).await;
+    core.networks.forget_user(core, instance).await;
     find(core, instance)?.wipe().await?;
     metering::begin(core, instance);
     Ok(())

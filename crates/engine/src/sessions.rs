@@ -4,7 +4,9 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use kernel::{DeadlineChange, Event, Reply, SessionFilter, SessionView, UseKind, WhenBusy};
+use kernel::{
+    DeadlineChange, Event, Reply, SessionFilter, SessionView, UseKind, UseTarget, WhenBusy,
+};
 use model::record::OnDisconnect;
 use model::{
     Deadline, ErrorCode, NetworkPolicy, Refusal, Role, SecretName, SecretUse, SeedId, SessionId,
@@ -16,6 +18,7 @@ use crate::boxed;
 use crate::core::{Attached, Core, unavailable};
 use crate::ids::fresh_uuid;
 use crate::keys::Caller;
+use crate::network::with_next_binding;
 use crate::sandboxes::unexpected;
 use crate::session_creation::UndeliveredSession;
 use crate::session_names::NameChange;
@@ -255,7 +258,8 @@ impl Engine {
         self.check_session(caller, id)?;
         let request = self.core.request();
         let event = Event::ResumeRequested { request, session: id, wait_ms };
-        let reply = self.core.ask(request, event).await?;
+        let asking = self.core.ask(request, event);
+        let reply = with_next_binding(&self.core, UseTarget::Session(id), true, asking).await?;
         let Reply::SessionReady(ready) = reply else { return Err(unexpected(&reply)) };
         state_loss::note(ready.lost());
         self.ready_harness(caller, id).await?;
@@ -364,6 +368,11 @@ impl Engine {
         asked: TurnRequest,
     ) -> Result<StartedTurn, Refusal> {
         self.check_session(caller, id)?;
+        let sending = self.send_turn(id, asked);
+        with_next_binding(&self.core, UseTarget::Session(id), false, sending).await
+    }
+
+    async fn send_turn(&self, id: SessionId, asked: TurnRequest) -> Result<StartedTurn, Refusal> {
         if asked.input.len() > INPUT_BYTES_MAX {
             let cause = format!("input: at most {INPUT_BYTES_MAX} bytes");
             return Err(Refusal::new(ErrorCode::TooLarge, cause));

@@ -22,6 +22,7 @@ use crate::boxed;
 use crate::core::Core;
 use crate::instance_ends::EndWatch;
 use crate::keys::Caller;
+use crate::network::with_next_binding;
 use crate::sandboxes::unexpected;
 use crate::state_loss;
 use crate::uploads;
@@ -83,6 +84,15 @@ impl Engine {
 
 /// Begins a use of a sandbox or session.
 pub(crate) async fn begin(
+    core: &Arc<Core>,
+    target: UseTarget,
+    kind: UseKind,
+    wait_ms: Option<u64>,
+) -> Result<Use, Refusal> {
+    with_next_binding(core, target, false, begin_now(core, target, kind, wait_ms)).await
+}
+
+async fn begin_now(
     core: &Arc<Core>,
     target: UseTarget,
     kind: UseKind,

@@ -140,7 +140,7 @@ use crate::tiers::Tiers;
 use crate::tombstones::Tombstones;
 use crate::transitions::ChangedStates;
 pub use crate::transitions::Transition;
-pub use crate::view::{KeepAliveCounts, NetworkView, SandboxView, SessionView};
+pub use crate::view::{KeepAliveCounts, NetworkView, NextBinding, SandboxView, SessionView};
 use crate::workspace_readers::WorkspaceReaders;
 
 /// What a kernel starts from.

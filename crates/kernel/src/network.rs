@@ -14,7 +14,7 @@ use crate::entry::EntryIx;
 use crate::event::UseTarget;
 use crate::pool::PoolIx;
 use crate::reply::Reply;
-use crate::view::NetworkView;
+use crate::view::{NetworkView, NextBinding};
 
 impl Kernel {
     /// The settings that a lease binds: those it asks for, or empty ones if only its template has
@@ -136,6 +136,31 @@ impl Kernel {
             policy: template.network.within(claimed),
             template,
             settings: sandbox.settings.clone(),
+        })
+    }
+
+    /// What the session of a target binds to the next sandbox that it gets; none while it has one. A
+    /// stopped session gets one only if it is resumed.
+    pub fn next_binding(&self, target: UseTarget, resumes: bool) -> Option<NextBinding> {
+        let session = match target {
+            UseTarget::Session(id) => self.sessions.by_id(id)?,
+            UseTarget::Sandbox(id) => self.entries[self.entries.by_id(id)?].session()?,
+        };
+        let known = &self.sessions[session];
+        let stays = match known.status {
+            SessionStatus::Ended => true,
+            SessionStatus::Stopped => !resumes,
+            SessionStatus::Starting | SessionStatus::Active | SessionStatus::Paused => false,
+        };
+        let has_one = known.entry.is_some_and(|entry| self.entries[entry].is_live());
+        if stays || has_one {
+            return None;
+        }
+        let pool = self.pools.named(&known.template)?;
+        Some(NextBinding {
+            tenant: known.settings.tenant,
+            template: Arc::clone(&self.pools[pool].template),
+            settings: known.settings.claim.clone(),
         })
     }
 

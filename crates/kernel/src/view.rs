@@ -105,6 +105,17 @@ pub struct SessionView {
     pub last_active_at: Wall,
 }
 
+/// What a session binds to the next sandbox that it gets.
+#[derive(Debug, Clone)]
+pub struct NextBinding {
+    /// The key of the session.
+    pub tenant: KeyId,
+    /// Its template, as it is now.
+    pub template: Arc<Template>,
+    /// Its settings.
+    pub settings: Option<Arc<ClaimSettings>>,
+}
+
 /// What an instance may reach, and for whom.
 #[derive(Debug, Clone)]
 pub struct NetworkView {

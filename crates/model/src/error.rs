@@ -239,7 +239,7 @@ error_codes! {
     /// The role of the key does not allow the request.
     Forbidden, "forbidden", 403, Retry::Never, "use a key with a higher role";
     /// The route or the object does not exist.
-    NotFound, "not_found", 404, Retry::Never, "check the address; /v1/openapi.json lists every route";
+    NotFound, "not_found", 404, Retry::Never, "check the name and the address: lists show what exists, and /v1/openapi.json has every route";
     /// The route exists, but not with this method.
     MethodNotAllowed, "method_not_allowed", 405, Retry::Never, "use one of the methods in the Allow header";
     /// The body of the request did not arrive in time.
@@ -255,7 +255,7 @@ error_codes! {
     /// The Host header names a host that this server does not serve.
     HostRefused, "host_refused", 421, Retry::Never, "use the address the server listens on, or add the name to server.hosts";
     /// The request would exceed a limit of its key.
-    QuotaExceeded, "quota_exceeded", 429, Retry::Later, "free some of what `detail` names, or have the limit of the key raised";
+    QuotaExceeded, "quota_exceeded", 429, Retry::Later, "free some of what `detail` names, or have the limit raised if it is one of the configuration";
     /// The template or the claim names a secret that is not stored.
     SecretMissing, "secret_missing", 422, Retry::Never, "store it: `shoal secret put NAME`";
     /// The idempotency key was already used with a different request.

@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::network::{InvalidRule, invalid};
+use crate::network::{InvalidRule, OTHER_SCRIPT, invalid};
 
 /// A name of a host: lower case, letters, digits, dashes and underscores, without a final dot.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -16,6 +16,15 @@ impl HostName {
     /// address are refused.
     pub fn parse(text: &str) -> Result<Self, InvalidRule> {
         let name = text.strip_suffix('.').unwrap_or(text);
+        if !name.is_ascii() {
+            return invalid(text, OTHER_SCRIPT);
+        }
+        if name.contains('*') {
+            return invalid(text, "`*` does not stand in a name: write each name");
+        }
+        if name.contains(['/', ':']) {
+            return invalid(text, "a name stands alone, without `https://`, port or path");
+        }
         if name.is_empty() || name.len() > 253 {
             return invalid(text, "a name has 1 to 253 letters");
         }
@@ -24,8 +33,7 @@ impl HostName {
             if label.is_empty() || label.len() > 63 || !label.bytes().all(plain) {
                 return invalid(
                     text,
-                    "each part of a name has 1 to 63 letters, digits, dashes or underscores; \
-                     names in other scripts are written in their `xn--` form",
+                    "each part of a name has 1 to 63 letters, digits, dashes or underscores",
                 );
             }
             if label.starts_with('-') || label.ends_with('-') {

@@ -20,6 +20,7 @@ pub mod limits;
 pub mod mount;
 pub mod network;
 pub mod placing;
+mod policy_text;
 pub mod process;
 pub mod reason;
 pub mod record;

@@ -11,7 +11,7 @@ use crate::address_range::AddressRange;
 use crate::host_name::HostName;
 
 /// What a sandbox may reach on the network.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub enum NetworkPolicy {
@@ -100,9 +100,33 @@ pub struct InvalidRule {
 
 const RULE_BYTES_MAX: usize = 300;
 
+pub(crate) const OTHER_SCRIPT: &str = "a name in another script is written in its `xn--` form: \
+                                       münchen.de is xn--mnchen-3ya.de";
+
 pub(crate) fn invalid<T>(text: &str, problem: &'static str) -> Result<T, InvalidRule> {
     let shown: String = text.chars().take(80).collect();
     Err(InvalidRule { text: shown, problem })
+}
+
+/// What is wrong with a rule that was written as an address of the web or with something after its host.
+fn misunderstood(text: &str) -> Option<&'static str> {
+    if text.contains("://") {
+        return Some("a rule has no `http://` or `https://`: example.com, example.com:443");
+    }
+    let (host, after) = text.split_once('/')?;
+    let address = host.trim_start_matches('[').trim_end_matches(']');
+    if address.parse::<IpAddr>().is_ok() || matches!(after, "tls" | "http") {
+        return None;
+    }
+    // A range in brackets has its slash before its ports.
+    if host.starts_with('[') {
+        return None;
+    }
+    Some(if host.contains(':') {
+        "after the port only /tls or /http may stand; every rule is for TCP, and UDP is refused"
+    } else {
+        "a rule names a host and ports, and no path: example.com, example.com:443"
+    })
 }
 
 impl Ports {
@@ -186,8 +210,14 @@ impl FromStr for NetworkRule {
     type Err = InvalidRule;
 
     fn from_str(text: &str) -> Result<Self, InvalidRule> {
-        if text.is_empty() || text.len() > RULE_BYTES_MAX || !text.is_ascii() {
-            return invalid(text, "a rule has 1 to 300 letters of ASCII");
+        if !text.is_ascii() {
+            return invalid(text, OTHER_SCRIPT);
+        }
+        if text.is_empty() || text.len() > RULE_BYTES_MAX {
+            return invalid(text, "a rule has 1 to 300 letters");
+        }
+        if let Some(problem) = misunderstood(text) {
+            return invalid(text, problem);
         }
         let (rest, check) = if let Some(rest) = text.strip_suffix("/tls") {
             (rest, Some(ConnectionCheck::Tls))
@@ -217,15 +247,18 @@ impl FromStr for NetworkRule {
                 "`*` alone is not a rule: the policy `open` allows every public address",
             );
         }
-        let target = match host.strip_prefix("*.") {
-            Some(above) => RuleTarget::Below(HostName::parse(above)?),
-            None if host.contains('*') => {
-                return invalid(
-                    text,
-                    "`*` stands for whole parts at the beginning only: *.example.org",
-                );
-            }
-            None => RuleTarget::Name(HostName::parse(host)?),
+        // The whole rule is what its writer looks for.
+        let name = |name| HostName::parse(name).or_else(|wrong| invalid(text, wrong.problem));
+        let above = host.strip_prefix("*.");
+        if above.unwrap_or(host).contains('*') {
+            return invalid(
+                text,
+                "`*` stands once, at the beginning, for any number of whole parts: *.example.org",
+            );
+        }
+        let target = match above {
+            Some(above) => RuleTarget::Below(name(above)?),
+            None => RuleTarget::Name(name(host)?),
         };
         if check.is_some() && ports.is_none() {
             return invalid(text, "/tls and /http need a port: name:8443/tls");
@@ -467,15 +500,24 @@ mod tests {
     }
 
     #[test]
-    fn policies_are_read_from_words_and_rules() {
-        let read = |text: &str| serde_json::from_str::<NetworkPolicy>(text);
-        assert_eq!(read("\"none\"").unwrap(), NetworkPolicy::None);
-        assert_eq!(read("\"open\"").unwrap(), NetworkPolicy::Open);
-        let policy = read(r#"{"allow":["a.test","*.b.test:443"]}"#).unwrap();
-        assert_eq!(policy, allow(&["a.test", "*.b.test:443"]));
-        let said = read(r#"{"allow":["a.test:0"]}"#).unwrap_err().to_string();
-        assert!(said.contains("a.test:0") && said.contains("port"), "{said}");
-        assert!(allow(&[]).is_none(), "an empty list allows nothing");
+    fn refused_rules_are_quoted_whole_with_what_to_write() {
+        for (text, said) in [
+            ("http://x.com", "no `http://` or `https://`: example.com"),
+            ("x.com/path", "and no path: example.com"),
+            ("x.com:443/udp", "UDP is refused"),
+            ("x.com:443/path", "only /tls or /http"),
+            ("*.*.com", "once, at the beginning"),
+            ("a.*.com", "once, at the beginning"),
+            ("*._!.com", "letters, digits"),
+            ("münchen.de", "xn--mnchen-3ya.de"),
+            ("10.0.0.0/33", "10.0.0.0/33"),
+            ("[fd00::/8]:x", "ports are"),
+            ("x.com/tls", "need a port"),
+        ] {
+            let wrong = text.parse::<NetworkRule>().unwrap_err();
+            assert_eq!(wrong.text, text);
+            assert!(wrong.to_string().contains(said), "{wrong}");
+        }
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use client::{Client, Inside, NetworkLogFilter};
-use model::{NetworkPolicy, NetworkRule, SandboxId, SessionId};
+use model::{ErrorCode, NetworkPolicy, NetworkRule, SandboxId, SessionId};
 use uuid::Uuid;
 use wire::{Network, NetworkEntry, NetworkEntryKind, NetworkVerdict};
 
@@ -15,6 +15,9 @@ use crate::server::{Server, cannot};
 
 /// How often `--follow` asks for new entries.
 const PAUSE: Duration = Duration::from_millis(500);
+
+/// The entries of one request.
+const PAGE: u32 = 1000;
 
 /// Arguments of `shoal network`.
 #[derive(Debug, clap::Args)]
@@ -122,17 +125,33 @@ fn change(
         let inside = find(&client, one.id).await?;
         inside.change_network(network).await.map_err(cannot("change the network policy"))
     })?;
-    print(&network, one.json, output)
+    if one.json {
+        output.say_value(&network)?;
+    } else {
+        print_policy(&network, output);
+    }
+    Ok(ExitCode::SUCCESS)
 }
 
-/// A sandbox or session of this id; a sandbox if neither is known, whose refusal says so.
+/// The sandbox or session of this id. Both look alike, so the server is asked; its refusal says what
+/// became of a sandbox that has ended.
 async fn find(client: &Client, id: Uuid) -> Result<Inside, Failure> {
-    match client.session(SessionId::from_uuid(id)).get().await {
-        Ok(_) => Ok(Inside::clone(&client.session(SessionId::from_uuid(id)))),
-        Err(error) if error.problem().is_some() => {
-            Ok(Inside::clone(&client.sandbox(SandboxId::from_uuid(id))))
+    let sandbox = client.sandbox(SandboxId::from_uuid(id));
+    match sandbox.get().await {
+        Err(error) if error.code() == Some(ErrorCode::SandboxUnknown) => {}
+        Err(error) if error.problem().is_none() => {
+            return Err(cannot("find the sandbox or session")(error));
         }
-        Err(error) => Err(cannot("find the sandbox or session")(error)),
+        Ok(_) | Err(_) => return Ok(Inside::clone(&sandbox)),
+    }
+    let session = client.session(SessionId::from_uuid(id));
+    match session.get().await {
+        Err(error) if error.code() == Some(ErrorCode::SessionUnknown) => {
+            let remedy = "no sandbox has this id either: `shoal ps` lists sandboxes, and \
+                          `shoal session ls` sessions";
+            Err(cannot("find the sandbox or session")(error).remedy(remedy))
+        }
+        Ok(_) | Err(_) => Ok(Inside::clone(&session)),
     }
 }
 
@@ -141,10 +160,7 @@ fn print(network: &Network, json: bool, output: &Output) -> Result<ExitCode, Fai
         output.say_value(network)?;
         return Ok(ExitCode::SUCCESS);
     }
-    output.say(&format!("may reach: {}", words(&network.policy)));
-    if network.policy != network.template_policy {
-        output.say(&format!("template:  {}", words(&network.template_policy)));
-    }
+    print_policy(network, output);
     for address in &network.refused_addresses {
         output.say(&format!("refused:   {address} (dialled by number, no rule allows it)"));
     }
@@ -152,6 +168,13 @@ fn print(network: &Network, json: bool, output: &Output) -> Result<ExitCode, Fai
         output.say(&line(entry));
     }
     Ok(ExitCode::SUCCESS)
+}
+
+fn print_policy(network: &Network, output: &Output) {
+    output.say(&format!("may reach: {}", words(&network.policy)));
+    if network.policy != network.template_policy {
+        output.say(&format!("template:  {}", words(&network.template_policy)));
+    }
 }
 
 fn words(policy: &NetworkPolicy) -> String {
@@ -191,22 +214,22 @@ fn line(entry: &NetworkEntry) -> String {
 
 fn read_log(log: &LogArgs, output: &Output) -> Result<ExitCode, Failure> {
     log.server.with(async |client| {
-        let mut filter = NetworkLogFilter { refused: log.refused, ..NetworkLogFilter::default() };
-        if let Some(id) = log.id {
+        let mut filter = NetworkLogFilter {
             // Entries outlive their sandbox: it need not exist.
-            match client.session(SessionId::from_uuid(id)).get().await {
-                Ok(_) => filter.session = Some(SessionId::from_uuid(id)),
-                Err(_) => filter.sandbox = Some(SandboxId::from_uuid(id)),
-            }
-        }
+            of: log.id,
+            refused: log.refused,
+            after: Some(0),
+            limit: Some(PAGE),
+            ..NetworkLogFilter::default()
+        };
         loop {
             let page = client.network_log(filter).await.map_err(cannot("read the network log"))?;
             for entry in &page.entries {
-                if log.json {
-                    output.say_value(entry)?;
-                } else {
-                    output.say(&line(entry));
-                }
+                output.say(&if log.json { json_line(entry)? } else { line(entry) });
+            }
+            filter.after = page.entries.last().map(|entry| entry.seq).or(filter.after);
+            if page.entries.len() >= PAGE as usize {
+                continue;
             }
             if !log.follow {
                 if page.dropped > 0 {
@@ -214,8 +237,11 @@ fn read_log(log: &LogArgs, output: &Output) -> Result<ExitCode, Failure> {
                 }
                 return Ok(ExitCode::SUCCESS);
             }
-            filter.after = page.entries.last().map(|entry| entry.seq).or(filter.after).or(Some(0));
             tokio::time::sleep(PAUSE).await;
         }
     })
+}
+
+fn json_line(entry: &NetworkEntry) -> Result<String, Failure> {
+    serde_json::to_string(entry).map_err(|error| Failure::new("cannot write the result", error))
 }

@@ -15,6 +15,10 @@ pub(crate) fn page(code: ErrorCode) -> String {
 fn section(code: ErrorCode) -> String {
     let retry = match code.retry() {
         Retry::Never => "Do not retry automatically.",
+        Retry::Later if code == ErrorCode::QuotaExceeded => {
+            "A retry may succeed if there is a `retry_after_ms`; otherwise the limit stays reached \
+             until something is freed, and `retryable` is false."
+        }
         Retry::Later => "A retry may succeed.",
     };
     format!(

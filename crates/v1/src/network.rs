@@ -48,11 +48,16 @@ const CHANGING: &[ErrorCode] = &[
     ErrorCode::ShuttingDown,
 ];
 
-const FILTERS: [Param; 5] = [
+const FILTERS: [Param; 6] = [
     Param::new("sandbox", Kind::Uuid, "Only entries of this sandbox, also if it has ended"),
     Param::new("session", Kind::Uuid, "Only entries of this session"),
+    Param::new("of", Kind::Uuid, "Only entries of the sandbox or the session with this id"),
     Param::new("refused", Kind::Flag, "Only what was refused"),
-    Param::new("after", Kind::Number(0, u64::MAX), "Only entries after this `seq`"),
+    Param::new(
+        "after",
+        Kind::Number(0, u64::MAX),
+        "Only entries after this `seq`; 0 begins at the oldest",
+    ),
     Param::new(
         "limit",
         Kind::Number(1, PAGE_MAX),
@@ -229,7 +234,8 @@ async fn log(
         sandbox: query.parsed("sandbox")?,
         session: query.parsed("session")?,
         refused: query.flag("refused")?,
-        after: query.parsed("after")?.unwrap_or(0),
+        of: query.parsed("of")?,
+        after: query.parsed("after")?,
         limit: query.number("limit", 1..=PAGE_MAX)?.unwrap_or(PAGE) as usize,
     };
     query.done()?;

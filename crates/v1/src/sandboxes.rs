@@ -270,8 +270,7 @@ async fn why(
         sandbox: Some(id),
         refused: true,
         limit: REFUSALS * 10,
-        after: 0,
-        session: None,
+        ..NetworkLogQuery::default()
     };
     let page = app.engine.network_log(caller, &query);
     *why.network_refused() = network::distinct(&page.entries, REFUSALS);

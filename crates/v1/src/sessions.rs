@@ -46,6 +46,8 @@ const CHANGING: &[ErrorCode] = &[
     ErrorCode::TemplateUnknown,
     ErrorCode::InvalidArgument,
     ErrorCode::Unsupported,
+    ErrorCode::NetworkRefused,
+    ErrorCode::SecretMissing,
     ErrorCode::Aborted,
     ErrorCode::LaunchFailed,
     ErrorCode::ReadyTimeout,

@@ -107,6 +107,7 @@ pub struct NetworkLog {
 pub struct NetworkChange {
     /// The new policy, within that of the template; null for the template's own.
     #[serde(deserialize_with = "Option::deserialize")]
+    #[cfg_attr(feature = "schema", schema(required = true))]
     pub network: Option<NetworkPolicy>,
 }
 

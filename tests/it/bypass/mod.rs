@@ -14,8 +14,8 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
 use egress::{
-    Attachment, Egress, EgressConfig, EgressEvent, EgressLimits, EventKind, Sockets, UpstreamProxy,
-    Verdict,
+    Attachment, Egress, EgressConfig, EgressEvent, EgressLimits, EventKind, Reported, Sockets,
+    UpstreamProxy, Verdict,
 };
 use model::NetworkPolicy;
 use runtime::{ExecSpec, RunLimits, Sandbox};
@@ -63,7 +63,7 @@ fn the_process_of_the_way_out() -> Result<()> {
 /// The way out, and what lies beyond.
 pub(crate) struct Outside {
     egress: Egress,
-    events: mpsc::Receiver<EgressEvent>,
+    events: mpsc::Receiver<Reported>,
     world: World,
     /// What a server would be: it must not be reached.
     server: TcpListener,
@@ -238,7 +238,9 @@ impl Outside {
                 break;
             }
             match timeout(PATIENCE, self.events.recv()).await {
-                Ok(Some(event)) if event.sandbox == sandbox.instance() => events.push(event),
+                Ok(Some(Reported { event, .. })) if event.sandbox == sandbox.instance() => {
+                    events.push(event);
+                }
                 Ok(Some(_)) => {}
                 Ok(None) | Err(_) => bail!("the log lacks: {missing:#?}"),
             }

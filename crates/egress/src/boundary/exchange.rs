@@ -35,6 +35,30 @@ pub(super) struct Exchange {
 struct Wishes {
     client: Option<OnUpgrade>,
     takes_trailers: bool,
+    /// The secrets whose values the request has.
+    values: Vec<String>,
+}
+
+/// Notes which values went out, when it is known that the request left or when its client gives up
+/// waiting. Nothing that was given to a connection can be called back.
+struct Leaving<'a> {
+    exchange: &'a Exchange,
+    values: &'a [String],
+}
+
+impl Drop for Leaving<'_> {
+    fn drop(&mut self) {
+        for secret in self.values {
+            (self.exchange.log)(BoundaryNote::Replaced { secret: secret.clone() });
+        }
+    }
+}
+
+impl Leaving<'_> {
+    /// It did not leave.
+    fn stayed(mut self) {
+        self.values = &[];
+    }
 }
 
 impl Exchange {
@@ -53,14 +77,13 @@ impl Exchange {
     async fn pass(self: &Arc<Self>, mut request: Request<Incoming>) -> Result<Answer, Box<Answer>> {
         let asks_for_websocket =
             headers::asks_for_websocket(request.method(), request.version(), request.headers());
-        let wishes = Wishes {
-            client: asks_for_websocket.then(|| hyper::upgrade::on(&mut request)),
-            takes_trailers: headers::takes_trailers(request.headers()),
-        };
+        let client = asks_for_websocket.then(|| hyper::upgrade::on(&mut request));
+        let takes_trailers = headers::takes_trailers(request.headers());
         let (mut parts, body) = request.into_parts();
         target::check(&parts, &self.host).map_err(|refused| self.refuse(&parts.method, refused))?;
         headers::strip(&mut parts.headers);
-        self.replace(&parts.method, &mut parts.headers)?;
+        let values = self.replace(&parts.method, &mut parts.headers)?;
+        let wishes = Wishes { client, takes_trailers, values };
         let path = parts.uri.path_and_query().map_or("/", |path| path.as_str());
         placeholders::note_others(path, &parts.headers, &self.secrets, &*self.log);
 
@@ -95,12 +118,16 @@ impl Exchange {
     }
 
     /// Replaces placeholders, except in requests whose answers tell what a host received.
-    fn replace(&self, method: &Method, headers: &mut HeaderMap) -> Result<(), Box<Answer>> {
+    fn replace(
+        &self,
+        method: &Method,
+        headers: &mut HeaderMap,
+    ) -> Result<Vec<String>, Box<Answer>> {
         if *method == Method::OPTIONS {
-            return Ok(());
+            return Ok(Vec::new());
         }
-        let done = placeholders::replace(headers, &self.host, &self.secrets, &*self.log);
-        done.map_err(|Unusable(secret)| {
+        let values = placeholders::replace(headers, &self.host, &self.secrets);
+        values.map_err(|Unusable(secret)| {
             self.failed(&format!("the value of the secret {secret} cannot be in a header"))
         })
     }
@@ -116,7 +143,10 @@ impl Exchange {
                 Some(_) => self.upstream.upgradable().await,
                 None => self.upstream.sender().await,
             };
-            let mut sender = connected.map_err(|Unreached(problem)| self.failed(&problem))?;
+            let mut sender = connected.map_err(|unreached| match unreached {
+                Unreached::Undialled(problem) => self.not_reached(&problem),
+                Unreached::Unusable(problem) => self.failed(&problem),
+            })?;
             let shaped = match &sender {
                 Sender::Http1(_) => headers::shape_http1(&mut request, &self.host),
                 Sender::Http2(_) => {
@@ -124,6 +154,7 @@ impl Exchange {
                 }
             };
             shaped.map_err(|_| self.failed("the request cannot be passed on"))?;
+            let leaving = Leaving { exchange: self, values: &wishes.values };
             let mut error = match sender.send(request).await {
                 Ok(response) => return Ok((response, sender)),
                 Err(error) => error,
@@ -131,6 +162,7 @@ impl Exchange {
             // Only what never left may be sent again: the host may have acted on the rest.
             last = format!("the connection ended: {}", error.error());
             let Some(unsent) = error.take_message() else { break };
+            leaving.stayed();
             request = unsent;
         }
         Err(self.failed(&last))
@@ -138,7 +170,16 @@ impl Exchange {
 
     fn failed(&self, problem: &str) -> Box<Answer> {
         (self.log)(BoundaryNote::UpstreamFailed { reason: problem.to_owned() });
-        let text = format!("{} was not reached: {problem}", self.host);
+        self.not_reached(problem)
+    }
+
+    fn not_reached(&self, problem: &str) -> Box<Answer> {
+        let host = self.host.as_str();
+        let text = if problem.starts_with(host) {
+            problem.to_owned()
+        } else {
+            format!("{host} was not reached: {problem}")
+        };
         Box::new(plain(StatusCode::BAD_GATEWAY, &text))
     }
 

@@ -92,7 +92,7 @@ pub(crate) fn headers(lines: &[u8]) {
     let quiet = |_: BoundaryNote| {};
     let asked = made_of(lines);
     let mut sent = asked.clone();
-    if placeholders::replace(&mut sent, &host, &secrets, &quiet).is_ok() {
+    if placeholders::replace(&mut sent, &host, &secrets).is_ok() {
         assert_eq!(sent.len(), asked.len(), "no header comes or goes");
         for secret in &secrets {
             let own = if secret.hosts.contains(&host) { secret.header.as_str() } else { "" };

@@ -27,7 +27,9 @@ use zeroize::Zeroizing;
 
 pub use authority::{Authority, AuthorityError};
 pub(crate) use roots::UpstreamRoots;
+pub use roots::check_authorities;
 pub(crate) use terminator::Terminator;
+pub(crate) use upstream::Dialled;
 
 /// A secret of one sandbox, and where its value may go.
 pub(crate) struct BoundSecret {
@@ -64,7 +66,7 @@ impl fmt::Debug for BoundSecret {
 pub(crate) enum BoundaryNote {
     /// A request was answered, by the host or here.
     Request { method: String, status: u16 },
-    /// The value of a secret went out in its header.
+    /// The value of a secret went out in its header, to the verified host.
     Replaced { secret: String },
     /// A placeholder went out as it is.
     PlaceholderElsewhere { secret: String, place: Place },
@@ -74,7 +76,7 @@ pub(crate) enum BoundaryNote {
     WrongHost { named: String },
     /// A request with a method that returns or bypasses headers was refused.
     MethodRefused { method: String },
-    /// The host was not reached, or not verified.
+    /// The host was connected to, and could not be verified or used.
     UpstreamFailed { reason: String },
 }
 

@@ -24,13 +24,14 @@ const LENIENT: GeneralPurpose = GeneralPurpose::new(
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Unusable(pub(super) String);
 
-/// Replaces the placeholders in the headers of a request to one host.
+/// Replaces the placeholders in the headers of a request to one host. Returns the names of the secrets
+/// whose values it has now.
 pub(super) fn replace(
     headers: &mut HeaderMap,
     host: &HostName,
     secrets: &[BoundSecret],
-    log: &dyn Fn(BoundaryNote),
-) -> Result<(), Unusable> {
+) -> Result<Vec<String>, Unusable> {
+    let mut with = Vec::new();
     for secret in secrets.iter().filter(|secret| secret.is_for(host)) {
         let mut replaced = false;
         for (name, value) in headers.iter_mut() {
@@ -45,10 +46,10 @@ pub(super) fn replace(
             replaced = true;
         }
         if replaced {
-            log(BoundaryNote::Replaced { secret: secret.secret.clone() });
+            with.push(secret.secret.clone());
         }
     }
-    Ok(())
+    Ok(with)
 }
 
 fn replaced_in(

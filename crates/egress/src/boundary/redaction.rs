@@ -22,6 +22,9 @@ const UNPADDED: GeneralPurpose = GeneralPurpose::new(
         .with_decode_allow_trailing_bits(true),
 );
 
+/// How many encodings of a value are taken out of one run of letters.
+const ENCODINGS_MAX: usize = 8;
+
 /// Replaces the values of a host's secrets by their placeholders.
 pub(super) fn redact(
     headers: &mut HeaderMap,
@@ -71,9 +74,25 @@ fn is_encoded(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'/' | b'-' | b'_')
 }
 
-/// What to show in place of a run of base64, if the value is in it. Letters before it may belong to
-/// something else, as the slash of a path: each of the four beginnings is tried.
+/// What to show in place of a run of base64, if the value is in it. A run may be several encodings with
+/// a slash between them, so one is taken out after the other; what does not end is not shown at all.
 fn shown_in_place(run: &[u8], value: &[u8], placeholder: &[u8]) -> Option<Zeroizing<Vec<u8>>> {
+    let mut shown = without_one(run, value, placeholder)?;
+    if memmem::find(placeholder, value).is_some() {
+        return Some(shown);
+    }
+    for _ in 0..ENCODINGS_MAX {
+        match without_one(&shown, value, placeholder) {
+            Some(less) => shown = less,
+            None => return Some(shown),
+        }
+    }
+    Some(Zeroizing::default())
+}
+
+/// The same for one encoding. Letters before it may belong to something else, as the slash of a path:
+/// each of the four beginnings is tried.
+fn without_one(run: &[u8], value: &[u8], placeholder: &[u8]) -> Option<Zeroizing<Vec<u8>>> {
     if run.len() < (value.len() * 4).div_ceil(3) {
         return None;
     }

@@ -24,7 +24,7 @@ use tokio_rustls::server::TlsStream;
 use super::counted::{Counted, Counts};
 use super::exchange::Exchange;
 use super::tasks::{EndsTasks, Tasks};
-use super::upstream::{Dial, HANDSHAKE, HEAD_BYTES_MAX, Known, Stream, Upstream};
+use super::upstream::{Dial, Dialled, HANDSHAKE, HEAD_BYTES_MAX, Known, Stream, Upstream};
 use super::{Authority, BoundSecret, BoundaryNote, UpstreamRoots};
 
 const REQUEST_HEAD: Duration = Duration::from_secs(30);
@@ -55,7 +55,7 @@ impl Terminator {
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
         U: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-        D: Fn() -> BoxFuture<'static, io::Result<U>> + Send + Sync + 'static,
+        D: Fn() -> BoxFuture<'static, io::Result<Dialled<U>>> + Send + Sync + 'static,
     {
         let counts = Arc::new(Counts::default());
         let client = Counted { inner: client, counts: Arc::clone(&counts) };
@@ -68,7 +68,10 @@ impl Terminator {
         let _ends = EndsTasks(tasks.clone());
         let dial: Dial = Box::new(move || {
             let connecting = dial();
-            Box::pin(async move { Ok(Box::new(connecting.await?) as Box<dyn Stream>) })
+            Box::pin(async move {
+                let Dialled { stream, verified } = connecting.await?;
+                Ok(Dialled { stream: Box::new(stream) as Box<dyn Stream>, verified })
+            })
         });
         let (roots, known) = (self.roots.clone(), tokio::sync::Mutex::new(Known::default()));
         let (tasks_of, failures) = (tasks.clone(), AtomicU64::new(0));

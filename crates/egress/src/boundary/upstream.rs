@@ -33,9 +33,15 @@ const IDLE_MAX: usize = 4;
 pub(super) trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
 impl<S: AsyncRead + AsyncWrite + Unpin + Send> Stream for S {}
 
+/// A new connection, and what to do when its host is verified.
+pub(crate) struct Dialled<S> {
+    pub(crate) stream: S,
+    pub(crate) verified: Box<dyn FnOnce() + Send>,
+}
+
 /// Connects anew to an address that was checked.
 pub(super) type Dial =
-    Box<dyn Fn() -> BoxFuture<'static, io::Result<Box<dyn Stream>>> + Send + Sync>;
+    Box<dyn Fn() -> BoxFuture<'static, io::Result<Dialled<Box<dyn Stream>>>> + Send + Sync>;
 
 /// The connections to one host.
 pub(super) struct Upstream {
@@ -67,7 +73,12 @@ pub(super) enum Sender {
 
 /// Why a host was not reached, in words for the client.
 #[derive(Clone)]
-pub(super) struct Unreached(pub(super) String);
+pub(super) enum Unreached {
+    /// There was no connection. Who dialled has reported that.
+    Undialled(String),
+    /// There was one, and it could not be used.
+    Unusable(String),
+}
 
 impl Upstream {
     /// A connection that can take a request: one that is kept, or a new one.
@@ -119,8 +130,9 @@ impl Upstream {
 
     async fn connect(&self, config: &Arc<ClientConfig>) -> Result<Sender, Unreached> {
         let stream = self.verified(config).await?;
-        let unreached =
-            |error: hyper::Error| Unreached(format!("its connection was refused: {error}"));
+        let unreached = |error: hyper::Error| {
+            Unreached::Unusable(format!("its connection was refused: {error}"))
+        };
         if stream.get_ref().1.alpn_protocol() == Some(b"h2") {
             let (sender, connection) = http2::Builder::new(self.tasks.clone())
                 .timer(TokioTimer::new())
@@ -149,15 +161,21 @@ impl Upstream {
         &self,
         config: &Arc<ClientConfig>,
     ) -> Result<TlsStream<Box<dyn Stream>>, Unreached> {
-        let stream = (self.dial)().await;
-        let stream = stream.map_err(|error| Unreached(format!("no connection: {error}")))?;
+        let dialled = (self.dial)().await;
+        let Dialled { stream, verified } =
+            dialled.map_err(|error| Unreached::Undialled(error.to_string()))?;
         let name = ServerName::try_from(self.host.as_str().to_owned())
-            .map_err(|_| Unreached("no certificate can be for this name".to_owned()))?;
+            .map_err(|_| Unreached::Unusable("no certificate can be for this name".to_owned()))?;
         let handshake = TlsConnector::from(Arc::clone(config)).connect(name, stream);
         match timeout(HANDSHAKE, handshake).await {
-            Ok(Ok(stream)) => Ok(stream),
-            Ok(Err(error)) => Err(Unreached(roots::problem_of(&error))),
-            Err(_) => Err(Unreached("the TLS handshake took longer than 10 seconds".to_owned())),
+            Ok(Ok(stream)) => {
+                verified();
+                Ok(stream)
+            }
+            Ok(Err(error)) => Err(Unreached::Unusable(roots::problem_of(&error))),
+            Err(_) => {
+                Err(Unreached::Unusable("the TLS handshake took longer than 10 seconds".to_owned()))
+            }
         }
     }
 }

@@ -5,6 +5,7 @@ use std::io;
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use futures_util::future::BoxFuture;
 use model::HostName;
 use tokio::io::AsyncReadExt as _;
 use tokio::net::TcpStream;
@@ -12,7 +13,7 @@ use tokio::net::TcpStream;
 use super::connection::{Connection, Way};
 use super::dial::{self, Denied};
 use super::proxy;
-use crate::boundary::{BoundSecret, BoundaryNote, Place};
+use crate::boundary::{BoundSecret, BoundaryNote, Dialled, Place};
 use crate::control::BoundarySecret;
 use crate::event::{EgressEvent, EventKind, Verdict};
 use crate::policy::Granted;
@@ -64,13 +65,16 @@ pub(super) async fn serve(
             let (connection, target, granted) =
                 (connection.clone(), target.clone(), granted.clone());
             let reached = async move {
-                let reached = dial::reach(&connection, &target, &granted).await;
-                reached.map_err(|denied| {
+                let reached = dial::reach_quietly(&connection, &target, &granted).await;
+                let (stream, address) = reached.map_err(|denied| {
                     connection.denied(&target, Some(&granted), &denied);
                     io::Error::other(denied.reason)
-                })
+                })?;
+                // A host whose certificate is wrong was not reached.
+                let verified = Box::new(move || connection.connected(&target, &granted, address));
+                Ok(Dialled { stream, verified })
             };
-            Box::pin(reached) as futures_util::future::BoxFuture<'static, io::Result<TcpStream>>
+            Box::pin(reached) as BoxFuture<'static, io::Result<Dialled<TcpStream>>>
         }
     };
     let log = {

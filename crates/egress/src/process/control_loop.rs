@@ -35,8 +35,13 @@ pub(super) async fn serve(channel: &Channel, shared: Arc<Shared>) -> io::Result<
 async fn listen(channel: &Channel, shared: Arc<Shared>) -> io::Result<()> {
     let mut sandboxes = Sandboxes { shared, by_id: BTreeMap::new(), keys: BTreeMap::new() };
     while let Some((message, descriptors)) = channel.receive::<ToEgress>().await? {
+        let ends_one = matches!(message, ToEgress::Forget { .. });
         let (answer, sockets) = sandboxes.carry_out(message, descriptors).await;
         let Some(answer) = answer else { continue };
+        if ends_one {
+            // The next user of the sandbox must not be taken for the one of these events.
+            sandboxes.shared.outbox.flush(channel).await?;
+        }
         let both =
             sockets.as_ref().map(|sockets| [Some(&sockets.connections), sockets.names.as_ref()]);
         let both: Vec<_> =

@@ -49,6 +49,17 @@ pub(super) async fn reach(
     target: &Target,
     granted: &Granted,
 ) -> Result<TcpStream, Denied> {
+    let (host, address) = reach_quietly(connection, target, granted).await?;
+    connection.connected(target, granted, address);
+    Ok(host)
+}
+
+/// Connects, and reports nothing. The address is none if a proxy of the operator knows it.
+pub(super) async fn reach_quietly(
+    connection: &Connection,
+    target: &Target,
+    granted: &Granted,
+) -> Result<(TcpStream, Option<IpAddr>), Denied> {
     let late = || Denied::failed(format!("no answer from {} in time", shown(target)));
     let reached = timeout(PATIENCE, connect(connection, target)).await;
     let (host, address) = reached.unwrap_or_else(|_| Err(late()))?;
@@ -57,8 +68,7 @@ pub(super) async fn reach(
         return Err(Denied::refused("the policy changed".to_owned()));
     }
     let _ = host.set_nodelay(true);
-    connection.connected(target, granted, address);
-    Ok(host)
+    Ok((host, address))
 }
 
 fn shown(target: &Target) -> String {

@@ -21,6 +21,8 @@ const TEXT_BYTES_MAX: usize = 320;
 #[derive(Debug, Default)]
 pub(super) struct Outbox {
     waiting: Mutex<Vec<EgressEvent>>,
+    /// Held from taking events until they are sent: they arrive in order.
+    sending: tokio::sync::Mutex<()>,
     some: Notify,
     pub connections: AtomicU64,
     pub accepted: AtomicU64,
@@ -81,11 +83,18 @@ impl Outbox {
         loop {
             self.some.notified().await;
             tokio::time::sleep(BATCH_EVERY).await;
-            let events = self.take();
-            for batch in events.chunks(EVENTS_PER_PACKET) {
-                channel.send(&Letter::new(&FromEgress::Events(batch.to_vec()))?, &[]).await?;
-            }
+            self.flush(channel).await?;
         }
+    }
+
+    /// Sends the events that wait. When it returns, all that were put before are sent.
+    pub(super) async fn flush(&self, channel: &Channel) -> io::Result<()> {
+        let _alone = self.sending.lock().await;
+        let events = self.take();
+        for batch in events.chunks(EVENTS_PER_PACKET) {
+            channel.send(&Letter::new(&FromEgress::Events(batch.to_vec()))?, &[]).await?;
+        }
+        Ok(())
     }
 
     /// Sends numbers until the server is gone.

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::net::IpAddr;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use model::{ConnectionCheck, InstanceId};
@@ -35,6 +35,8 @@ pub(super) struct Sandbox {
     pub bandwidth: Option<Bucket>,
     pub moved: AtomicU64,
     events: Bucket,
+    /// Nothing is reported any more.
+    left: AtomicBool,
     policy: Mutex<Arc<Policy>>,
     live: Mutex<Live>,
     tasks: Mutex<JoinSet<()>>,
@@ -55,6 +57,9 @@ struct LiveOne {
     abort: Option<AbortHandle>,
     grant: Option<Grant>,
 }
+
+/// Connections have tasks that have tasks.
+const TURNS_AFTER_THE_END: usize = 4;
 
 /// By what a connection exists.
 #[derive(Debug, Clone)]
@@ -106,6 +111,7 @@ impl Sandbox {
             bandwidth,
             moved: AtomicU64::new(0),
             events: bucket(EVENTS_PER_SECOND, EVENTS_PER_SECOND),
+            left: AtomicBool::new(false),
             policy: Mutex::new(Arc::new(Policy::new(&message.policy))),
             live: Mutex::default(),
             tasks: Mutex::default(),
@@ -120,10 +126,16 @@ impl Sandbox {
         Ok(this)
     }
 
-    /// Ends everything. When it returns, only the sockets that it returns are open.
+    /// Ends everything. When it returns, only the sockets that it returns are open, and nothing more is
+    /// reported.
     pub(super) async fn stop(&self) -> Option<Sockets> {
         let mut tasks = std::mem::take(&mut *lock(&self.tasks));
         tasks.shutdown().await;
+        // What these tasks had started is dropped, and so reported, when it has its next turn.
+        for _ in 0..TURNS_AFTER_THE_END {
+            tokio::task::yield_now().await;
+        }
+        self.left.store(true, Relaxed);
         let (connections, names) = lock(&self.sockets).take()?;
         Some(Sockets {
             connections: Arc::into_inner(connections)?.into_std().ok()?.into(),
@@ -227,6 +239,9 @@ impl Sandbox {
 
     /// Reports, unless there is too much to report.
     pub(super) fn report(&self, event: EgressEvent) {
+        if self.left.load(Relaxed) {
+            return;
+        }
         let outbox = &self.shared.outbox;
         if event.kind == EventKind::Connection {
             match event.verdict {

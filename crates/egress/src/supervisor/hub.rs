@@ -41,10 +41,19 @@ pub struct EgressCounts {
     pub deaths: u64,
 }
 
+/// An event, with its number.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Reported {
+    /// Grows with each event: see [`Egress::reported`](super::Egress::reported).
+    pub number: u64,
+    /// What happened.
+    pub event: EgressEvent,
+}
+
 #[derive(Debug)]
 pub(super) struct Hub {
     state: Mutex<State>,
-    events: mpsc::Sender<EgressEvent>,
+    events: mpsc::Sender<Reported>,
     lost: mpsc::UnboundedSender<Vec<InstanceId>>,
 }
 
@@ -56,7 +65,9 @@ struct State {
     node: NodeAddresses,
     /// What a dead process served, taken out of the placement when it is asked for.
     deaths: Vec<(u64, Vec<InstanceId>)>,
-    events: Option<mpsc::Receiver<EgressEvent>>,
+    /// The number of the last event.
+    reported: u64,
+    events: Option<mpsc::Receiver<Reported>>,
     lost: Option<mpsc::UnboundedReceiver<Vec<InstanceId>>>,
 }
 
@@ -69,6 +80,7 @@ impl Hub {
             running: BTreeMap::new(),
             node,
             deaths: Vec::new(),
+            reported: 0,
             events: Some(events_out),
             lost: Some(lost_out),
         };
@@ -80,12 +92,21 @@ impl Hub {
     }
 
     pub(super) fn publish(&self, events: Vec<EgressEvent>) {
-        let count = events.len();
-        let taken = events.into_iter().take_while(|one| self.events.try_send(one.clone()).is_ok());
-        let dropped = count - taken.count();
-        if dropped > 0 {
-            self.lock().past.dropped_events += dropped as u64;
+        // Behind the lock, so that the numbers are in the order of the channel.
+        let mut state = self.lock();
+        for event in events {
+            let number = state.reported + 1;
+            if self.events.try_send(Reported { number, event }).is_ok() {
+                state.reported = number;
+            } else {
+                state.past.dropped_events += 1;
+            }
         }
+    }
+
+    /// The number of the last event that was published.
+    pub(super) fn reported(&self) -> u64 {
+        self.lock().reported
     }
 
     pub(super) fn count(&self, process: u64, counts: ProcessCounts) {
@@ -139,7 +160,7 @@ impl Hub {
         is_new
     }
 
-    pub(super) fn take_events(&self) -> mpsc::Receiver<EgressEvent> {
+    pub(super) fn take_events(&self) -> mpsc::Receiver<Reported> {
         self.lock().events.take().unwrap_or_else(|| mpsc::channel(1).1)
     }
 

@@ -23,14 +23,13 @@ use tokio::time::timeout;
 
 use crate::boundary::Authority;
 use crate::control::{AttachMessage, Beginning, BoundarySecret, Sockets, UpstreamProxy};
-use crate::event::EgressEvent;
 use crate::limits::EgressLimits;
 use crate::policy::Reach;
 use hub::Hub;
 use link::Command;
 use placement::{Link, Placement};
 
-pub use hub::EgressCounts;
+pub use hub::{EgressCounts, Reported};
 
 /// The most sandboxes of one shared process.
 pub const SANDBOXES_OF_A_PROCESS: usize = 2500;
@@ -242,8 +241,14 @@ impl Egress {
     }
 
     /// What happens on the way out. To be taken once: a second receiver gets nothing.
-    pub fn events(&self) -> mpsc::Receiver<EgressEvent> {
+    pub fn events(&self) -> mpsc::Receiver<Reported> {
         self.placement.hub().take_events()
+    }
+
+    /// The number of the last event so far. After [`Self::forget`], all events of that sandbox have
+    /// this number or a smaller one, until it is attached again.
+    pub fn reported(&self) -> u64 {
+        self.placement.hub().reported()
     }
 
     /// Sandboxes whose process has ended: they are not attached any more, and must be armed and

@@ -83,8 +83,27 @@ async fn a_sandbox_is_served_changed_and_released_by_a_real_process() {
     assert_eq!(listener.local_addr().unwrap(), connections);
     let gone = egress.change(sandbox, None, NetworkPolicy::None).await;
     assert_eq!(gone, Err(EgressError::NotAttached));
-    let event = egress.events().recv().await.unwrap();
+    let Reported { event, .. } = egress.events().recv().await.unwrap();
     assert_eq!((event.sandbox, event.kind), (sandbox, crate::EventKind::Name));
+}
+
+#[tokio::test]
+async fn events_of_a_sandbox_that_is_forgotten_come_before_the_answer() {
+    let egress = egress();
+    let mut events = egress.events();
+    let (own, _, names) = sockets();
+    egress.attach(attachment(1, Some(own), "b.test")).await.unwrap();
+    let before = egress.reported();
+    for _ in 0..3 {
+        assert_eq!(ask(names), 3, "it is refused");
+    }
+    egress.forget(InstanceId::from_u128(1)).await;
+    let last = egress.reported();
+    for number in before + 1..=before + 3 {
+        assert_eq!(events.try_recv().unwrap().number, number);
+    }
+    assert_eq!((last, egress.reported()), (before + 3, last));
+    assert!(events.try_recv().is_err());
 }
 
 #[tokio::test]

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use egress::BoundarySecret;
-use kernel::NetworkView;
+use kernel::{NetworkView, UseTarget};
 use model::{
     ClaimSettings, ErrorCode, InstanceId, KeyId, NetworkPolicy, Refusal, SecretUse, Template,
 };
@@ -188,6 +188,34 @@ pub(crate) async fn check_secrets(
         binding.bind(used, value, &policy)?;
     }
     Ok(())
+}
+
+/// Asks for something for which a session may need another sandbox. Where its secrets or its network do
+/// not fit any more, that is refused before a sandbox is launched or taken.
+pub(crate) async fn with_next_binding<T>(
+    core: &Core,
+    target: UseTarget,
+    resumes: bool,
+    asking: impl Future<Output = Result<T, Refusal>>,
+) -> Result<T, Refusal> {
+    check_next(core, target, resumes).await?;
+    match asking.await {
+        // They may have changed in between, and a launch that fails does not say so.
+        Err(failed) if failed.code == ErrorCode::LaunchFailed => {
+            check_next(core, target, resumes).await?;
+            Err(failed)
+        }
+        answer => answer,
+    }
+}
+
+async fn check_next(core: &Core, target: UseTarget, resumes: bool) -> Result<(), Refusal> {
+    let Some(next) = core.read(|kernel| kernel.next_binding(target, resumes)) else {
+        return Ok(());
+    };
+    let empty = ClaimSettings::default();
+    let settings = next.settings.as_deref().unwrap_or(&empty);
+    check_secrets(core, next.tenant, &next.template, settings).await
 }
 
 /// Tools that know a proxy report refusals better through it. Everything else needs no settings.

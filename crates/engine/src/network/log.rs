@@ -4,9 +4,10 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use egress::{EgressEvent, Verdict};
+use egress::{EgressEvent, Reported, Verdict};
 use kernel::NetworkView;
 use model::{InstanceId, KeyId, SandboxId, SessionId, Wall};
+use uuid::Uuid;
 
 /// The most entries of one key, and how many keys have entries.
 const ENTRIES_MAX: usize = 4_096;
@@ -34,10 +35,12 @@ pub struct NetworkLogQuery {
     pub sandbox: Option<SandboxId>,
     /// Only of this session.
     pub session: Option<SessionId>,
+    /// Only of the sandbox or session of this id.
+    pub of: Option<Uuid>,
     /// Only refusals.
     pub refused: bool,
     /// Only entries after this one.
-    pub after: u64,
+    pub after: Option<u64>,
     /// The most entries: the latest ones, or the first after `after` if that is given.
     pub limit: usize,
 }
@@ -65,13 +68,25 @@ struct Keys {
     of: BTreeMap<KeyId, Entries>,
     /// Whose each instance was when it was last heard of: its last events may arrive after its end.
     owners: BTreeMap<InstanceId, Whose>,
+    /// Whose an instance was that has left the way out, by the number of its last event. Events wait for
+    /// a moment before they are added here, and the instance may have its next user by then.
+    left: BTreeMap<(u64, InstanceId), Whose>,
+    /// The number of the last event that was added.
+    added: u64,
 }
 
+/// Whose an instance is or was.
 #[derive(Debug, Clone, Copy)]
-struct Whose {
+pub(crate) struct Whose {
     key: KeyId,
     sandbox: SandboxId,
     session: Option<SessionId>,
+}
+
+impl Whose {
+    pub(super) const fn of(view: &NetworkView) -> Self {
+        Self { key: view.tenant, sandbox: view.sandbox, session: view.session }
+    }
 }
 
 #[derive(Default)]
@@ -85,20 +100,36 @@ impl NetworkLog {
         self.keys.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds what happened; `view` is what the kernel says of the instance, if it still exists.
-    pub(super) fn add(&self, view: Option<&NetworkView>, at: Wall, event: EgressEvent) {
+    /// An instance is about to end: its last events are this owner's.
+    pub(super) fn ends(&self, instance: InstanceId, whose: Whose) {
+        self.keys().remember(instance, whose);
+    }
+
+    /// An instance has left the way out: its events up to this number are this owner's.
+    pub(super) fn left(&self, instance: InstanceId, last: u64, whose: Whose) {
         let mut keys = self.keys();
-        let now = view.map(|view| Whose {
-            key: view.tenant,
-            sandbox: view.sandbox,
-            session: view.session,
-        });
-        let Some(whose) = now.or_else(|| keys.owners.get(&event.sandbox).copied()) else { return };
-        keys.owners.insert(event.sandbox, whose);
-        if keys.owners.len() > OWNERS_MAX {
-            // Any of them may go: the kernel says again whose a living one is.
-            keys.owners.pop_first();
+        if last > keys.added {
+            keys.left.insert((last, instance), whose);
         }
+    }
+
+    /// Adds what happened; `now` is whose the instance is by now, if it still exists.
+    pub(super) fn add(&self, now: Option<Whose>, at: Wall, reported: Reported) {
+        let Reported { number, event } = reported;
+        let mut keys = self.keys();
+        let keys = &mut *keys;
+        keys.added = keys.added.max(number);
+        if !keys.left.is_empty() {
+            keys.left = keys.left.split_off(&(number, InstanceId::NIL));
+        }
+        let left = keys.left.iter().find(|((_, instance), _)| *instance == event.sandbox);
+        let left = left.map(|(_, whose)| *whose);
+        let whose = left.or_else(|| {
+            let whose = now.or_else(|| keys.owners.get(&event.sandbox).copied())?;
+            keys.remember(event.sandbox, whose);
+            Some(whose)
+        });
+        let Some(whose) = whose else { return };
         keys.seq += 1;
         let seq = keys.seq;
         if keys.of.len() >= KEYS_MAX && !keys.of.contains_key(&whose.key) {
@@ -132,7 +163,7 @@ impl NetworkLog {
         }
         page.entries.sort_by_key(|entry| entry.seq);
         let beyond = page.entries.len().saturating_sub(query.limit);
-        if query.after == 0 {
+        if query.after.is_none() {
             page.entries.drain(..beyond);
         } else {
             page.entries.truncate(query.limit);
@@ -141,11 +172,116 @@ impl NetworkLog {
     }
 }
 
+impl Keys {
+    fn remember(&mut self, instance: InstanceId, whose: Whose) {
+        self.owners.insert(instance, whose);
+        if self.owners.len() > OWNERS_MAX {
+            // Any of them may go: the kernel says again whose a living one is.
+            self.owners.pop_first();
+        }
+    }
+}
+
 impl NetworkLogQuery {
     fn fits(&self, entry: &NetworkLogEntry) -> bool {
-        entry.seq > self.after
+        let is = |id: Uuid| {
+            let id = id.as_u128();
+            entry.sandbox.as_u128() == id || entry.session.is_some_and(|one| one.as_u128() == id)
+        };
+        entry.seq > self.after.unwrap_or(0)
+            && self.of.is_none_or(is)
             && self.sandbox.is_none_or(|sandbox| entry.sandbox == sandbox)
             && self.session.is_none_or(|session| entry.session == Some(session))
             && (!self.refused || entry.event.verdict == Verdict::Refused)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use egress::EventKind;
+
+    use super::*;
+
+    const A: KeyId = KeyId::from_u128(0xa);
+    const B: KeyId = KeyId::from_u128(0xb);
+    const INSTANCE: InstanceId = InstanceId::from_u128(1);
+
+    fn whose(key: KeyId) -> Whose {
+        let sandbox = SandboxId::from_u128(key.as_u128());
+        Whose { key, sandbox, session: None }
+    }
+
+    fn reported(number: u64) -> Reported {
+        let event = EgressEvent {
+            sandbox: INSTANCE,
+            kind: EventKind::Name,
+            name: None,
+            address: None,
+            port: u16::try_from(number).unwrap(),
+            sent: 0,
+            received: 0,
+            verdict: Verdict::Refused,
+            rule: None,
+            reason: None,
+        };
+        Reported { number, event }
+    }
+
+    fn seen_by(log: &NetworkLog, key: KeyId) -> Vec<u16> {
+        let query = NetworkLogQuery { limit: 100, ..NetworkLogQuery::default() };
+        let page = log.page(|one| one == key, &query);
+        page.entries.iter().map(|entry| entry.event.port).collect()
+    }
+
+    #[test]
+    fn late_entries_are_those_of_the_user_of_their_time() {
+        let log = NetworkLog::default();
+        log.add(Some(whose(A)), Wall(1), reported(1));
+        // A returned it after the third event, and B has it before these were added.
+        log.left(INSTANCE, 3, whose(A));
+        for number in 2..=4 {
+            log.add(Some(whose(B)), Wall(2), reported(number));
+        }
+        assert_eq!((seen_by(&log, A), seen_by(&log, B)), (vec![1, 2, 3], vec![4]));
+        // B returned it, and another has it, before the next were added.
+        log.left(INSTANCE, 6, whose(B));
+        log.left(INSTANCE, 8, whose(A));
+        for number in 5..=9 {
+            log.add(Some(whose(B)), Wall(3), reported(number));
+        }
+        assert_eq!(seen_by(&log, A), [1, 2, 3, 7, 8]);
+        assert_eq!(seen_by(&log, B), [4, 5, 6, 9]);
+        assert!(log.keys().left.is_empty(), "what has passed is forgotten");
+        log.left(INSTANCE, 9, whose(A));
+        assert!(log.keys().left.is_empty(), "all its events have passed");
+    }
+
+    #[test]
+    fn pages_begin_at_the_oldest_entry_if_that_is_asked_for() {
+        let log = NetworkLog::default();
+        let session = SessionId::from_u128(0x5);
+        for number in 1..=5 {
+            let session = (number == 3).then_some(session);
+            log.add(Some(Whose { session, ..whose(A) }), Wall(1), reported(number));
+        }
+        let page = |after, of| {
+            let query = NetworkLogQuery { after, of, limit: 2, ..NetworkLogQuery::default() };
+            let page = log.page(|_| true, &query);
+            page.entries.iter().map(|entry| entry.seq).collect::<Vec<_>>()
+        };
+        assert_eq!(page(None, None), [4, 5], "the latest");
+        assert_eq!((page(Some(0), None), page(Some(4), None)), (vec![1, 2], vec![5]));
+        assert_eq!(page(None, Some(Uuid::from_u128(0xa))), [4, 5]);
+        assert_eq!(page(None, Some(Uuid::from_u128(0x5))), [3]);
+        assert_eq!(page(None, Some(Uuid::nil())), []);
+    }
+
+    #[test]
+    fn the_last_entries_of_an_instance_that_has_ended_are_its_users() {
+        let log = NetworkLog::default();
+        log.add(None, Wall(1), reported(1));
+        log.ends(INSTANCE, whose(A));
+        log.add(None, Wall(1), reported(2));
+        assert_eq!(seen_by(&log, A), [2]);
     }
 }

@@ -12,9 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use egress::{
-    Attachment, Authority, Egress, EgressCounts, EgressError, EgressEvent, Reach, Sockets,
-};
+use egress::{Attachment, Authority, Egress, EgressCounts, EgressError, Reach, Reported, Sockets};
 use kernel::NetworkView;
 use model::{ErrorCode, InstanceId, KeyId, NetworkPolicy, NetworkRule, Refusal, RuleTarget};
 use runtime::{RuntimeError, RuntimeErrorCode, Sandbox};
@@ -22,8 +20,8 @@ use tokio::sync::{OwnedMutexGuard, mpsc};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
-pub(crate) use self::binding::{Binding, check_secrets};
-use self::log::NetworkLog;
+pub(crate) use self::binding::{Binding, check_secrets, with_next_binding};
+use self::log::{NetworkLog, Whose};
 pub use self::log::{NetworkLogEntry, NetworkLogPage, NetworkLogQuery};
 pub use self::requests::NetworkReport;
 use crate::core::Core;
@@ -252,8 +250,17 @@ impl Networks {
         }
     }
 
+    /// Forgets a sandbox that is wiped for its next user: what it did until now is its last user's.
+    pub(crate) async fn forget_user(&self, core: &Core, instance: InstanceId) {
+        let last = whose(core, instance);
+        self.forget(instance).await;
+        if let (Some(egress), Some(last)) = (&self.egress, last) {
+            self.log.left(instance, egress.reported(), last);
+        }
+    }
+
     /// Forgets a sandbox that is removed, or wiped for its next user.
-    pub(crate) async fn forget(&self, instance: InstanceId) {
+    async fn forget(&self, instance: InstanceId) {
         self.roots.forget(instance);
         let Some(one) = self.known().get(&instance).cloned() else { return };
         // A call in progress ends first, and one that waits finds that this was forgotten.
@@ -299,6 +306,13 @@ impl Networks {
     }
 }
 
+/// A sandbox is about to be removed: its last events are its user's, also if they come later.
+pub(crate) fn ends(core: &Core, instance: InstanceId) {
+    if let Some(whose) = core.networks.egress.as_ref().and_then(|_| whose(core, instance)) {
+        core.networks.log.ends(instance, whose);
+    }
+}
+
 /// Forgets a sandbox that is gone. Nothing waits for it: nothing in there can connect any more.
 pub(crate) fn forget(core: &Arc<Core>, instance: InstanceId) {
     core.networks.roots.forget(instance);
@@ -327,11 +341,14 @@ async fn follow_losses(core: Arc<Core>, mut lost: mpsc::UnboundedReceiver<Vec<In
 }
 
 /// Keeps what egress processes report, for as long as the node runs.
-async fn follow_events(core: Arc<Core>, mut events: mpsc::Receiver<EgressEvent>) {
+async fn follow_events(core: Arc<Core>, mut events: mpsc::Receiver<Reported>) {
     while let Some(event) = events.recv().await {
-        let view = core.read(|kernel| kernel.network_of(event.sandbox));
-        core.networks.log.add(view.as_ref(), core.clock.now().wall, event);
+        core.networks.log.add(whose(&core, event.event.sandbox), core.clock.now().wall, event);
     }
+}
+
+fn whose(core: &Core, instance: InstanceId) -> Option<Whose> {
+    core.read(|kernel| kernel.network_of(instance).as_ref().map(Whose::of))
 }
 
 /// The rules that the kernel of the machine enforces.

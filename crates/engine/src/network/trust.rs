@@ -126,3 +126,25 @@ async fn roots_of(sandbox: &Arc<dyn Sandbox>) -> Result<Vec<u8>, RuntimeError> {
     }
     Ok(Vec::new())
 }
+
+#[cfg(test)]
+mod tests {
+    use model::SecretName;
+
+    use super::super::binding::SECRETS;
+    use super::*;
+
+    /// Secrets may have any name, and must never take the place of a file of ours.
+    #[test]
+    fn secrets_and_what_programs_trust_have_directories_of_their_own() {
+        for (one, other) in [(SECRETS, OWN), (OWN, SECRETS)] {
+            assert!(!model::mount::is_beneath(one, other), "{one} {other}");
+        }
+        for name in ["../shoal/trusted.pem", "a/b", "..", ".trusted.pem"] {
+            assert!(SecretName::new(name).is_err(), "{name} would be elsewhere");
+        }
+        let ours = format!("{OWN}/");
+        let named = variables();
+        assert!(named.values().all(|path| path.starts_with(&ours)), "{named:?}");
+    }
+}

@@ -1,10 +1,12 @@
 //! Secrets: whose value a name has, how many there may be, and that they end with their key.
 
 use model::secret_record::SECRETS_MAX;
-use model::{ErrorCode, KeyId, Refusal, Role, SecretCounts, SecretName, SecretOwner, SecretValue};
+use model::{
+    ErrorCode, KeyId, Refusal, Role, SecretCounts, SecretName, SecretOwner, SecretUse, SecretValue,
+};
 
-use super::node::{ALICE, BOB, Node, config};
-use crate::{EngineConfig, secret_missing};
+use super::node::{ALICE, BOB, Node, config, name};
+use crate::{EngineConfig, SessionRequest, UseKind, secret_missing};
 
 const NODE: SecretOwner = SecretOwner::Node;
 
@@ -103,6 +105,40 @@ async fn secrets_end_with_their_key_and_none_is_stored_for_it_later() {
     assert_eq!(refusal.code, ErrorCode::Unauthorized);
     let node = node.kill_and_start().await;
     assert_eq!(node.engine.list_secrets(owner).await.unwrap(), []);
+}
+
+#[tokio::test(start_paused = true)]
+async fn session_whose_secret_is_gone_is_refused_by_its_name_before_a_sandbox_is_launched() {
+    let node = Node::start(config()).await;
+    let owner = SecretOwner::Key(ALICE.key);
+    let uses = |name| SecretUse {
+        secret: secret_name(name),
+        env: Some("TOKEN".to_owned()),
+        file: None,
+        boundary: None,
+    };
+    put(&node, owner, "token", "1").await.unwrap();
+    let asked =
+        SessionRequest { secrets: vec![uses("token")], ..SessionRequest::of(name("default")) };
+    let session = node.engine.create_session(ALICE, asked).await.unwrap().id;
+    node.engine.stop_session(ALICE, session).await.unwrap();
+    node.engine.remove_secret(owner, &secret_name("token")).await.unwrap();
+    let launched =
+        || node.engine.pools().iter().map(|pool| pool.counters.launch_failed).sum::<u64>();
+    for _ in 0..3 {
+        let refusal = node.engine.resume_session(ALICE, session).await.unwrap_err();
+        assert_eq!((refusal.code, refusal.is_retryable()), (ErrorCode::SecretMissing, false));
+        assert!(refusal.cause.contains("token"), "{refusal}");
+    }
+    let refusal = node.engine.use_session(ALICE, session, UseKind::Exec, None).await.err().unwrap();
+    assert_eq!(refusal.code, ErrorCode::SessionStopped, "{refusal}");
+    assert_eq!(launched(), 0);
+    put(&node, owner, "token", "2").await.unwrap();
+    node.engine.resume_session(ALICE, session).await.unwrap();
+    // A sandbox that has its value keeps it.
+    node.engine.remove_secret(owner, &secret_name("token")).await.unwrap();
+    drop(node.engine.use_session(ALICE, session, UseKind::Exec, None).await.unwrap());
+    node.engine.resume_session(ALICE, session).await.unwrap();
 }
 
 #[tokio::test(start_paused = true)]

@@ -75,7 +75,7 @@ impl Program {
 
     /// Whether it is started in a network namespace of the container whose loopback is up, because
     /// not all of them bring it up. gVisor has a network stack of its own.
-    pub(super) const fn begins_in_a_network(self) -> bool {
+    pub const fn begins_in_a_network(self) -> bool {
         self.shares_our_kernel()
     }
 

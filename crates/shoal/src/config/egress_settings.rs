@@ -4,8 +4,12 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
+use ::egress::check_authorities;
 use model::HostName;
-use serde::{Deserialize, Serialize};
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize};
+
+const CA_REMEDY: &str = "name a file with the certificates of authorities in PEM form";
 
 /// The way out of sandboxes. What each may reach is set in its template.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -13,8 +17,8 @@ use serde::{Deserialize, Serialize};
 pub(crate) struct EgressSettings {
     /// Whether there is one. Without it, templates that allow anything are refused.
     pub(crate) enabled: bool,
-    /// The DNS server to ask; that of the machine if not set.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// The DNS server to ask, on port 53 if none is given; that of the machine if not set.
+    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "resolver")]
     pub(crate) resolver: Option<SocketAddr>,
     /// Addresses of names, as NAME=ADDRESS. They come before those of the resolver. A private address
     /// still needs an address rule.
@@ -61,6 +65,18 @@ impl EgressSettings {
         known
     }
 
+    /// The certificates that servers outside may have, besides those of the machine.
+    pub(crate) fn upstream_ca_pem(&self) -> Result<Option<String>, String> {
+        let Some(path) = &self.upstream_ca else { return Ok(None) };
+        let shown = path.display();
+        let pem = std::fs::read_to_string(path)
+            .map_err(|error| format!("cannot read {shown}: {error}; {CA_REMEDY}"))?;
+        match check_authorities(&pem) {
+            Ok(()) => Ok(Some(pem)),
+            Err(problem) => Err(format!("cannot use {shown}: {problem}; {CA_REMEDY}")),
+        }
+    }
+
     /// The value that no server could use, if there is one.
     pub(super) fn invalid(&self) -> Option<(&'static str, &'static str)> {
         let numbers = [
@@ -77,6 +93,19 @@ impl EgressSettings {
         let relative = self.upstream_ca.as_ref().is_some_and(|path| !path.is_absolute());
         relative.then_some(("egress.upstream_ca", "must be an absolute path"))
     }
+}
+
+/// The port of DNS servers.
+const DNS: u16 = 53;
+
+/// An address with a port, or without one for that of DNS.
+fn resolver<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<SocketAddr>, D::Error> {
+    let text = String::deserialize(deserializer)?;
+    let alone = text.trim_start_matches('[').trim_end_matches(']');
+    let address = text.parse().or_else(|_| alone.parse().map(|ip: IpAddr| (ip, DNS).into()));
+    address
+        .map(Some)
+        .map_err(|_| D::Error::custom("must be ADDRESS or ADDRESS:PORT, such as 10.0.0.2:53"))
 }
 
 /// A name and its address, from `NAME=ADDRESS`.

@@ -142,8 +142,12 @@ pub(super) fn guess<'a>(
         let whole = strsim::damerau_levenshtein(typed, known);
         if last(typed) == last(known) { whole.min(1) } else { whole }
     };
-    // Of two that are equally near, the one in `server` is likelier.
-    let rank = |known: &&String| (distance(known), !known.starts_with(PLAIN_SECTION));
+    // Of two that are equally near, the one in the same section is likelier, then the one in `server`.
+    let section = |path: &str| path.rsplit_once('.').map(|(section, _)| section.to_owned());
+    let rank = |known: &&String| {
+        let elsewhere = section(typed) != section(known);
+        (distance(known), elsewhere, !known.starts_with(PLAIN_SECTION))
+    };
     among.into_iter().min_by_key(rank).filter(|known| distance(known) <= GUESS_MAX)
 }
 
@@ -197,6 +201,7 @@ mod tests {
             ("node.max_livee", Some("node.max_live")),
             ("server.lisen", Some("server.listen")),
             ("server.max_live", Some("node.max_live")),
+            ("egress.host", Some("egress.hosts")),
             ("data_dir", Some("server.data_dir")),
             ("something.else", None),
         ];

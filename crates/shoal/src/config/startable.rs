@@ -17,6 +17,11 @@ impl Config {
     pub(super) fn refuse_unstartable(&self) -> Result<(), InvalidValue> {
         self.refuse_address_twice()?;
         let mounts = self.mounts()?;
+        if self.egress.enabled
+            && let Err(problem) = self.egress.upstream_ca_pem()
+        {
+            return Err(InvalidValue::new("egress.upstream_ca", problem));
+        }
         for (at, template) in self.given_templates().iter().enumerate() {
             let refused = |field: &str, problem| {
                 let dot = if field.is_empty() { "" } else { "." };
@@ -28,6 +33,14 @@ impl Config {
             if !template.network.is_none() && !self.egress.enabled {
                 let problem = "egress.enabled is false, so sandboxes have loopback only";
                 return Err(refused("network", problem.to_owned()));
+            }
+            if !template.network.is_none() && has_no_network(template.runtime) {
+                let kind = template.runtime.as_str();
+                let problem = format!(
+                    "sandboxes of {kind} have no network that a policy reaches; take another \
+                     runtime, or leave `network` out"
+                );
+                return Err(refused("network", problem));
             }
             let checked = check_settings_of_template(template, &mounts, &self.native.directories);
             checked.map_err(|refusal| refused("", refusal.cause.into_owned()))?;
@@ -103,4 +116,10 @@ impl Config {
             None => Ok(()),
         }
     }
+}
+
+/// Whether sandboxes of a runtime have loopback only, on every machine.
+fn has_no_network(kind: RuntimeKind) -> bool {
+    let program = Program::ALL.into_iter().find(|program| program.kind() == kind);
+    program.is_some_and(|program| !program.begins_in_a_network())
 }

@@ -265,6 +265,46 @@ fn config_refuses_impossible_values_at_their_line() {
     }
 }
 
+fn refused_at_start(scratch: &Scratch, cases: &[(String, &str)]) {
+    for (text, expected) in cases {
+        let path = scratch.file("wrong.toml", text);
+        let checked = check(Path::new(&path), &context(&[])).expect("every value is valid alone");
+        let error = checked.refuse_unstartable().expect_err(text).to_string();
+        assert!(error.starts_with(&format!("{path}:{expected}")), "{text:?} gave {error:?}");
+    }
+}
+
+#[test]
+fn config_check_refuses_networks_that_a_start_would_refuse() {
+    let scratch = Scratch::new("unstartable-networks");
+    let template = |more: &str| format!("[[templates]]\nname = \"a\"\n{more}\n");
+    let cases = [
+        (
+            format!(
+                "{}[egress]\nenabled = false\n",
+                template("network = { allow = [\"example.org\"] }")
+            ),
+            "3:1: templates.0.network: egress.enabled is false, so sandboxes have loopback only",
+        ),
+        (
+            format!(
+                "{}[oci]\nprograms = [\"runsc\"]\n",
+                template("runtime = \"runsc\"\nnetwork = \"open\"")
+            ),
+            "4:1: templates.0.network: sandboxes of runsc have no network that a policy reaches",
+        ),
+        (
+            "[egress]\nupstream_ca = \"/no/such.pem\"\n".to_owned(),
+            "2:1: egress.upstream_ca: cannot read /no/such.pem: No such file",
+        ),
+        (
+            "[egress]\nupstream_ca = \"/etc/passwd\"\n".to_owned(),
+            "2:1: egress.upstream_ca: cannot use /etc/passwd: it has no certificate; name a file",
+        ),
+    ];
+    refused_at_start(&scratch, &cases);
+}
+
 #[test]
 fn config_check_refuses_what_a_start_would_refuse() {
     let scratch = Scratch::new("unstartable");
@@ -300,13 +340,6 @@ fn config_check_refuses_what_a_start_would_refuse() {
             "1:1: templates.0: root: no directory \"no-such\" exists",
         ),
         (
-            format!(
-                "{}[egress]\nenabled = false\n",
-                template("network = { allow = [\"example.org\"] }")
-            ),
-            "3:1: templates.0.network: egress.enabled is false, so sandboxes have loopback only",
-        ),
-        (
             format!("{}[docker]\nenabled = \"no\"\n", template("runtime = \"docker\"")),
             "3:1: templates.0.runtime: docker.enabled is no",
         ),
@@ -323,12 +356,7 @@ fn config_check_refuses_what_a_start_would_refuse() {
             "3:1: ash.bridge_entry: ",
         ),
     ];
-    for (text, expected) in cases {
-        let path = scratch.file("wrong.toml", &text);
-        let checked = check(Path::new(&path), &context(&[])).expect("every value is valid alone");
-        let error = checked.refuse_unstartable().expect_err(&text).to_string();
-        assert!(error.starts_with(&format!("{path}:{expected}")), "{text:?} gave {error:?}");
-    }
+    refused_at_start(&scratch, &cases);
     let fine = "[store]\nkind = \"memory\"\n[node]\ntemplates = [\"default\"]\n";
     let fine = check(Path::new(&scratch.file("fine.toml", fine)), &context(&[])).unwrap();
     assert_eq!(fine.refuse_unstartable(), Ok(()));

@@ -85,8 +85,17 @@ fn limits(can: Capabilities) -> Vec<Ability> {
     ]
 }
 
+const NETWORK: &str = "network by policy";
+
+/// What works if the configuration switches the way out off.
+pub(crate) fn without_egress(all: Vec<Ability>) -> Vec<Ability> {
+    let off = "switched off: egress.enabled is false, so templates with a network are refused";
+    let one = |one: Ability| if one.name == NETWORK { unsupported(NETWORK, off) } else { one };
+    all.into_iter().map(one).collect()
+}
+
 fn network(ability: NetworkAbility) -> Ability {
-    const NAME: &str = "network by policy";
+    const NAME: &str = NETWORK;
     match ability {
         NetworkAbility::Transparent => works(NAME, "without settings inside, by nf_tables"),
         NetworkAbility::ProxyOnly => weaker(
@@ -236,6 +245,10 @@ mod tests {
             let can = Capabilities { users, ..Capabilities::ALL };
             abilities(can).into_iter().map(|one| one.name).collect::<Vec<_>>()
         };
+        let off = without_egress(abilities(Capabilities::ALL));
+        let network = off.iter().find(|one| one.name == NETWORK).expect("a row");
+        assert!(network.how == How::Unsupported && network.why.contains("egress.enabled"));
+        assert_eq!(off.len(), abilities(Capabilities::ALL).len());
         assert_eq!(names(Users::Ranges), names(Users::Subordinate));
         assert_eq!(names(Users::Ranges), names(Users::Alone));
         assert!(abilities(Capabilities::ALL).iter().all(|one| one.how == How::Works));

@@ -79,6 +79,9 @@ pub(crate) fn main(arguments: &Arguments, output: &Output) -> Result<ExitCode, F
             can.disk_workspaces = disk.as_ref().map_or(looks_able, Result::is_ok);
             findings.extend(subordinate(can.users));
             abilities = abilities::abilities(can);
+            if !config.egress.enabled {
+                abilities = abilities::without_egress(abilities);
+            }
             if let Some(disk) = disk {
                 placement = placement.with_trial(disk);
             }

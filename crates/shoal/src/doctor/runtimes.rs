@@ -101,7 +101,7 @@ async fn docker(config: &Config) -> Report {
                 found.version,
                 found.api,
                 found.control_groups,
-                network_words(found.network)
+                network_words(config.egress.enabled, found.network)
             );
             if found.lacks.is_empty() {
                 return Report::yes(kind, why, Some(recycle));
@@ -162,7 +162,7 @@ async fn oci(config: &Config, program: Program, trial: bool) -> Report {
                 Recycle::Recreate => "replaced by new ones",
             };
             let took = duration::words(took);
-            let network = network_words(network);
+            let network = network_words(config.egress.enabled, network);
             let why = format!("{version}; ready in {took}; used sandboxes are {uses}; {network}");
             Report::yes(kind, why, Some(recycle))
         }
@@ -179,7 +179,10 @@ async fn oci(config: &Config, program: Program, trial: bool) -> Report {
 }
 
 /// How containers reach the network, if a policy lets them.
-const fn network_words(ability: NetworkAbility) -> &'static str {
+const fn network_words(enabled: bool, ability: NetworkAbility) -> &'static str {
+    if !enabled {
+        return "networks by policy are switched off by egress.enabled = false";
+    }
     match ability {
         NetworkAbility::Transparent => "networks by policy work",
         NetworkAbility::ProxyOnly => {

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Subcommand;
-use model::SecretName;
+use model::{ErrorCode, SecretName};
 use serde_json::json;
 use wire::{Secret, SecretScope, Time};
 
@@ -56,6 +56,14 @@ struct Shared {
 impl Shared {
     const fn scope(&self) -> SecretScope {
         if self.node { SecretScope::Node } else { SecretScope::Key }
+    }
+
+    const fn how_to_list(&self) -> &'static str {
+        if self.node {
+            "`shoal secret ls --node` shows the names of the node; without --node, those of the key are meant"
+        } else {
+            "`shoal secret ls` shows the names of this key; with --node, those of the node are meant"
+        }
     }
 }
 
@@ -116,7 +124,11 @@ pub(crate) fn main(arguments: Arguments, output: &Output) -> Result<ExitCode, Fa
             shared.server.with(async |client| {
                 for name in &names {
                     let removed = client.remove_secret(name, shared.scope()).await;
-                    removed.map_err(cannot("remove the secret"))?;
+                    removed.map_err(|error| {
+                        let unknown = error.code() == Some(ErrorCode::NotFound);
+                        let failure = cannot("remove the secret")(error);
+                        if unknown { failure.remedy(shared.how_to_list()) } else { failure }
+                    })?;
                 }
                 Ok(())
             })?;

@@ -30,14 +30,9 @@ pub(super) fn start(config: &Config) -> Result<Option<Egress>, Failure> {
     if !settings.enabled {
         return Ok(None);
     }
-    let upstream_ca_pem = match &settings.upstream_ca {
-        None => None,
-        Some(path) => Some(std::fs::read_to_string(path).map_err(|error| {
-            Failure::new(format!("cannot read egress.upstream_ca, {}", path.display()), error)
-                .remedy("name a file with certificates in PEM form")
-                .usage()
-        })?),
-    };
+    let upstream_ca_pem = settings
+        .upstream_ca_pem()
+        .map_err(|problem| Failure::new("cannot use egress.upstream_ca", problem).usage())?;
     let egress = EgressConfig {
         resolver: settings.resolver,
         hosts: settings.known_hosts(),

@@ -12,6 +12,7 @@ use rustls::sign::CertifiedKey;
 use time::{Duration, OffsetDateTime};
 
 use super::support::*;
+use crate::boundary::roots::{check_authorities, problem_of};
 use crate::boundary::{Authority, BoundaryNote, UpstreamRoots};
 
 #[test]
@@ -35,6 +36,16 @@ fn authorities_of_an_operator_are_read_beside_those_of_the_system() {
     assert!(UpstreamRoots::load(Some(&format!("{pem}{pem}"))).is_ok());
     let broken = pem.replace("MII", "AAA");
     assert!(UpstreamRoots::load(Some(&broken)).is_err());
+    assert!(UpstreamRoots::load(Some("")).is_err(), "a file without one is a mistake");
+    for (text, problem) in [
+        ("", "it has no certificate"),
+        ("a text", "it has no certificate"),
+        (&broken, "a certificate in it cannot be used"),
+        ("-----BEGIN CERTIFICATE-----\n?\n-----END CERTIFICATE-----\n", "it is not PEM"),
+    ] {
+        let said = check_authorities(text).unwrap_err();
+        assert!(said.starts_with(problem), "{said}");
+    }
 }
 
 #[test]
@@ -70,6 +81,25 @@ async fn a_client_that_asks_for_another_name_gets_no_certificate() {
     assert!(between.client("other.shoal.test", &["http/1.1"]).await.is_err());
     assert!(between.client("127.0.0.1", &["http/1.1"]).await.is_err());
     assert!(between.client(HOST, &["http/1.1"]).await.is_ok());
+}
+
+#[test]
+fn rare_problems_of_certificates_are_said_in_words() {
+    use rustls::{CertificateError, OtherError};
+    let said = |problem: CertificateError| {
+        problem_of(&std::io::Error::other(rustls::Error::InvalidCertificate(problem)))
+    };
+    let other = |name: &str| {
+        said(CertificateError::Other(OtherError(Arc::new(std::io::Error::other(name.to_owned())))))
+    };
+    for (said, words) in [
+        (said(CertificateError::InvalidPurpose), "it is not for servers"),
+        (said(CertificateError::UnknownRevocationStatus), "unknown revocation status"),
+        (other("EndEntityUsedAsCa"), "a certificate that signed it is not that of an authority"),
+        (other("TrailingData(Certificate)"), "trailing data"),
+    ] {
+        assert_eq!(said, format!("its certificate was not accepted: {words}"));
+    }
 }
 
 /// A client that would show a certificate.
@@ -108,6 +138,10 @@ async fn a_real_host_with_a_bad_certificate_is_refused_with_the_reason() {
         (certified("other.shoal.test", false, &["http/1.1"]), "it is for another name"),
         (certified(HOST, true, &["http/1.1"]), "it has expired"),
         (self_signed(&["http/1.1"]), "no authority that this node trusts signed it"),
+        (
+            authority_as_server(&["http/1.1"]),
+            "it is the certificate of an authority, not of a server",
+        ),
     ] {
         let real = real_tls(certified, |_| async {}).await;
         let between = Between::usual(&real);
@@ -118,7 +152,24 @@ async fn a_real_host_with_a_bad_certificate_is_refused_with_the_reason() {
         let said = text(response).await;
         assert!(said.contains(HOST) && said.contains(reason), "{said}");
         assert!(!said.contains(VALUE));
-        let failed = |note: &BoundaryNote| matches!(note, BoundaryNote::UpstreamFailed { .. });
-        assert!(between.notes().iter().any(failed));
+        // Nothing went out, and the log must not say so.
+        let reason = format!("its certificate was not accepted: {reason}");
+        assert_eq!(between.notes(), [BoundaryNote::UpstreamFailed { reason }]);
+        assert_eq!(between.verified.load(SeqCst), 0);
     }
+}
+
+/// Who dialled has reported that already, and knows more.
+#[tokio::test]
+async fn a_real_host_that_does_not_answer_is_not_noted_twice() {
+    let address = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let gone = Real { address, pem: String::new(), connections: Arc::default() };
+    let between = Between::usual(&gone);
+    let mut client = between.http1().await;
+    let request = get("/").header("authorization", PLACEHOLDER).body(full("")).unwrap();
+    let response = client.send_request(request).await.unwrap();
+    assert_eq!(response.status(), 502);
+    let said = text(response).await;
+    assert!(said.contains(&format!("{HOST} was not reached: Connection refused")), "{said}");
+    assert_eq!(between.notes(), []);
 }

@@ -2,6 +2,7 @@
 
 mod certificates;
 mod connections;
+mod redaction;
 mod replacing;
 mod support;
 mod versions;

@@ -123,7 +123,7 @@ async fn two_secrets_go_into_their_own_headers() {
     let told = text(client.send_request(request).await.unwrap()).await;
     assert!(told.contains("authorization: value-of-one placeholder-of-two\n"), "{told}");
     assert!(told.contains("x-api-key: value-of-two placeholder-of-one\n"), "{told}");
-    assert_eq!(between.notes()[..2], [replaced("one"), replaced("two")]);
+    assert!(between.notes().ends_with(&[replaced("one"), replaced("two")]));
 }
 
 #[tokio::test]

@@ -8,6 +8,7 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
+use base64::Engine as _;
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use http::{Request, Response};
@@ -27,7 +28,7 @@ use tokio_rustls::client::TlsStream;
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 use zeroize::Zeroizing;
 
-use crate::boundary::{Authority, BoundSecret, BoundaryNote, Terminator, UpstreamRoots};
+use crate::boundary::{Authority, BoundSecret, BoundaryNote, Dialled, Terminator, UpstreamRoots};
 
 pub(super) const HOST: &str = "api.shoal.test";
 pub(super) const PLACEHOLDER: &str = "shoal-placeholder-0123456789abcdef";
@@ -76,13 +77,28 @@ pub(super) fn certified(name: &str, ended: bool, alpn: &[&str]) -> Certified {
 }
 
 pub(super) fn self_signed(alpn: &[&str]) -> Certified {
+    signed_by_itself(rcgen::IsCa::NoCa, alpn)
+}
+
+/// The certificate of an authority, which its clients trust, where that of a server belongs.
+pub(super) fn authority_as_server(alpn: &[&str]) -> Certified {
+    signed_by_itself(rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained), alpn)
+}
+
+fn signed_by_itself(is_ca: rcgen::IsCa, alpn: &[&str]) -> Certified {
     let key = rcgen::KeyPair::generate().unwrap();
-    let params = rcgen::CertificateParams::new(vec![HOST.to_owned()]).unwrap();
-    let der = params.self_signed(&key).unwrap().der().clone();
+    let mut params = rcgen::CertificateParams::new(vec![HOST.to_owned()]).unwrap();
+    let trusted = matches!(is_ca, rcgen::IsCa::Ca(_));
+    params.is_ca = is_ca;
+    let certificate = params.self_signed(&key).unwrap();
+    let der = certificate.der().clone();
+    let encoded = base64::engine::general_purpose::STANDARD.encode(&der);
+    let pem = format!("-----BEGIN CERTIFICATE-----\n{encoded}\n-----END CERTIFICATE-----\n");
+    let pem = if trusted { pem } else { String::new() };
     let key = PrivateKeyDer::from(PrivatePkcs8KeyDer::from(key));
     let provider = rustls::crypto::aws_lc_rs::default_provider();
     let leaf = rustls::sign::CertifiedKey::from_der(vec![der], key, &provider).unwrap();
-    config_of(Arc::new(leaf), String::new(), alpn)
+    config_of(Arc::new(leaf), pem, alpn)
 }
 
 fn config_of(leaf: Arc<rustls::sign::CertifiedKey>, pem: String, alpn: &[&str]) -> Certified {
@@ -171,16 +187,19 @@ pub(super) struct Between {
     address: SocketAddr,
     secrets: Arc<[BoundSecret]>,
     notes: Arc<Mutex<Vec<BoundaryNote>>>,
+    /// How many connections to the real host were verified.
+    pub(super) verified: Arc<AtomicUsize>,
 }
 
 impl Between {
     pub(super) fn new(real: &Real, secrets: Vec<BoundSecret>) -> Self {
         let authority = Authority::new().unwrap();
         let trusted = authority.certificate_pem();
-        let roots = UpstreamRoots::with(RootCertStore::empty(), Some(&real.pem)).unwrap();
+        let trusts = (!real.pem.is_empty()).then_some(&*real.pem);
+        let roots = UpstreamRoots::with(RootCertStore::empty(), trusts).unwrap();
         let terminator = Arc::new(Terminator::new(authority, roots));
-        let (secrets, notes) = (secrets.into(), Arc::default());
-        Self { terminator, trusted, address: real.address, secrets, notes }
+        let (secrets, notes, verified) = (secrets.into(), Arc::default(), Arc::default());
+        Self { terminator, trusted, address: real.address, secrets, notes, verified }
     }
 
     /// With the secret that most tests use.
@@ -199,9 +218,17 @@ impl Between {
     fn serve(&self, far: DuplexStream) -> tokio::task::JoinHandle<io::Result<(u64, u64)>> {
         let (terminator, secrets) = (Arc::clone(&self.terminator), Arc::clone(&self.secrets));
         let (notes, address) = (Arc::clone(&self.notes), self.address);
+        let verified = Arc::clone(&self.verified);
         tokio::spawn(async move {
-            let dial = move || -> BoxFuture<'static, io::Result<TcpStream>> {
-                Box::pin(TcpStream::connect(address))
+            let dial = move || -> BoxFuture<'static, io::Result<Dialled<TcpStream>>> {
+                let counted = Arc::clone(&verified);
+                Box::pin(async move {
+                    let stream = TcpStream::connect(address).await?;
+                    let count = move || {
+                        let _ = counted.fetch_add(1, Ordering::Relaxed);
+                    };
+                    Ok(Dialled { stream, verified: Box::new(count) })
+                })
             };
             let log = move |note| notes.lock().unwrap().push(note);
             terminator.serve(far, host(), secrets, dial, log).await

@@ -4,9 +4,10 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Request, Response, Version};
 use http_body::Frame;
 use http_body_util::{BodyExt as _, StreamBody};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 use super::support::*;
-use crate::boundary::BoundaryNote;
+use crate::boundary::{BoundaryNote, Place};
 
 #[tokio::test]
 async fn every_version_reaches_every_version() {
@@ -130,4 +131,37 @@ async fn trailers_pass_without_values() {
     assert_eq!(trailers["grpc-status"], "0");
     assert_eq!(trailers["x-received"], "yes");
     assert_eq!(trailers["x-echo"], PLACEHOLDER);
+}
+
+#[tokio::test]
+async fn placeholders_in_trailers_of_requests_are_noted() {
+    for version in ["h2", "http/1.1"] {
+        let real = real(&[version], tell).await;
+        let between = Between::usual(&real);
+        let mut client = between.http2().await;
+        let mut trailers = HeaderMap::new();
+        trailers.insert("x-sent", HeaderValue::from_static(PLACEHOLDER));
+        let frames = [Ok(Frame::data(Bytes::from("data"))), Ok(Frame::trailers(trailers))];
+        let body = StreamBody::new(futures_util::stream::iter(frames)).boxed();
+        let request = Request::post(format!("https://{HOST}/")).body(body).unwrap();
+        text(client.send_request(request).await.unwrap()).await;
+        let place = Place::Body;
+        let noted = BoundaryNote::PlaceholderElsewhere { secret: "openai".to_owned(), place };
+        assert_eq!(between.notes(), [noted], "{version}");
+
+        // The same with chunks.
+        let between = Between::usual(&real);
+        let Client { mut stream, .. } = between.client(HOST, &["http/1.1"]).await.unwrap();
+        let sent = format!(
+            "POST / HTTP/1.1\r\nhost: {HOST}\r\ntrailer: x-sent\r\nconnection: close\r\n\
+             transfer-encoding: chunked\r\n\r\n4\r\ndata\r\n0\r\nx-sent: {PLACEHOLDER}\r\n\r\n"
+        );
+        stream.write_all(sent.as_bytes()).await.unwrap();
+        let mut told = String::new();
+        stream.read_to_string(&mut told).await.ok();
+        assert!(told.starts_with("HTTP/1.1 200"), "{told}");
+        let place = Place::Body;
+        let noted = BoundaryNote::PlaceholderElsewhere { secret: "openai".to_owned(), place };
+        assert_eq!(between.notes(), [noted], "{version}");
+    }
 }
