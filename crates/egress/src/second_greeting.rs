@@ -137,7 +137,7 @@ mod tests {
         }
         assert_eq!(second_begins(&stream), Ok(Some(early.len())));
         assert!(second_begins(&framed(80, b"x")).is_err());
-        assert!(second_begins(&framed(23, &[0; 20_000])).is_err());
+        assert!(second_begins(&framed(23, &vec![0; 20_000])).is_err());
         assert!(second_begins(&framed(23, &[0; 16_000]).repeat(5)).is_err());
     }
 }

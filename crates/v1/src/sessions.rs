@@ -48,6 +48,8 @@ const CHANGING: &[ErrorCode] = &[
     ErrorCode::Unsupported,
     ErrorCode::Aborted,
     ErrorCode::LaunchFailed,
+    ErrorCode::BoundaryFull,
+    ErrorCode::EgressUnavailable,
     ErrorCode::ReadyTimeout,
     ErrorCode::HarnessFailed,
     ErrorCode::SandboxCrashed,

@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use egress::BoundarySecret;
+use egress::{BoundarySecret, Reservation};
 use kernel::NetworkView;
 use model::{
     ClaimSettings, ErrorCode, InstanceId, KeyId, NetworkPolicy, Refusal, SecretUse, Template,
@@ -171,13 +171,14 @@ async fn value_of(
     Ok(value.expose().to_owned())
 }
 
-/// Refuses a claim whose secrets are missing, before a sandbox is taken for it.
+/// Refuses a claim whose secrets are missing, or which the way out has no room for, before a sandbox
+/// is taken for it. What it returns keeps that room until the claim has ended.
 pub(crate) async fn check_secrets(
     core: &Core,
     key: KeyId,
     template: &Template,
     settings: &ClaimSettings,
-) -> Result<(), Refusal> {
+) -> Result<Option<Reservation>, Refusal> {
     if let Some(problem) = model::secret::problem_of_uses(&settings.secrets) {
         return Err(Refusal::new(ErrorCode::InvalidArgument, format!("secrets: {problem}")));
     }
@@ -187,7 +188,10 @@ pub(crate) async fn check_secrets(
         let value = value_of(core, key, used, settings).await?;
         binding.bind(used, value, &policy)?;
     }
-    Ok(())
+    if binding.boundary.is_empty() {
+        return Ok(None);
+    }
+    core.networks.reserve(key)
 }
 
 /// Tools that know a proxy report refusals better through it. Everything else needs no settings.

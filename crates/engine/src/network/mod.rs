@@ -13,7 +13,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use egress::{
-    Attachment, Authority, Egress, EgressCounts, EgressError, EgressEvent, Reach, Sockets,
+    Attachment, Authority, Egress, EgressCounts, EgressError, EgressEvent, Reach, Reservation,
+    Sockets,
 };
 use kernel::NetworkView;
 use model::{ErrorCode, InstanceId, KeyId, NetworkPolicy, NetworkRule, Refusal, RuleTarget};
@@ -27,9 +28,13 @@ use self::log::NetworkLog;
 pub use self::log::{NetworkLogEntry, NetworkLogPage, NetworkLogQuery};
 pub use self::requests::NetworkReport;
 use crate::core::Core;
+use crate::effects::EffectError;
 
 /// How long one step of attaching a policy may take.
 const PATIENCE: Duration = Duration::from_secs(15);
+
+/// When a caller that was refused by the egress process may try again.
+const RETRY_AFTER_MS: u64 = 1_000;
 
 /// The networks of all sandboxes of a node.
 pub(crate) struct Networks {
@@ -117,7 +122,7 @@ impl Networks {
         core: &Core,
         sandbox: &dyn Sandbox,
         binding: Option<&Binding>,
-    ) -> Result<(), RuntimeError> {
+    ) -> Result<(), EffectError> {
         let instance = sandbox.instance();
         if self.known().get(&instance).is_none() {
             let wanted = core.read(|kernel| kernel.network_of(instance));
@@ -142,10 +147,7 @@ impl Networks {
             }
         };
         let applied = timeout(PATIENCE, self.attach(sandbox, &mut attached, &view, secrets)).await;
-        let applied = applied.unwrap_or_else(|_| {
-            let cause = "the egress process did not answer in time";
-            Err(RuntimeError::new(RuntimeErrorCode::DeadlineExceeded, "attach a policy", cause))
-        });
+        let applied = applied.unwrap_or_else(|_| Err(no_answer()));
         if applied.is_err() {
             // What it may reach is not known any more: nothing.
             self.close(sandbox, &mut attached).await;
@@ -163,11 +165,11 @@ impl Networks {
         attached: &mut Attached,
         view: &NetworkView,
         secrets: Secrets,
-    ) -> Result<(), RuntimeError> {
+    ) -> Result<(), EffectError> {
         let instance = view.instance;
         let Some(egress) = &self.egress else {
             let cause = "this server has no egress process: `egress.enabled` is off";
-            return Err(failed(RuntimeErrorCode::Unsupported, cause));
+            return Err(failed(RuntimeErrorCode::Unsupported, cause).into());
         };
         let key = (view.tenant != KeyId::NIL).then_some(view.tenant);
         let wanted_for = (!attached.secrets.is_empty()).then_some(view.tenant);
@@ -193,8 +195,7 @@ impl Networks {
                 };
                 // A process that has died closed everything: then it is attached anew.
                 if !matches!(outside, Err(EgressError::NotAttached | EgressError::Lost)) {
-                    outside
-                        .map_err(|error| failed(RuntimeErrorCode::System, &error.to_string()))?;
+                    outside.map_err(|error| not_attached(&error))?;
                     attached.reach = Some(reach);
                     attached.counted_for = view.tenant;
                     attached.unsure = false;
@@ -223,8 +224,7 @@ impl Networks {
             secrets: attached.secrets.clone(),
             authority,
         };
-        let done = egress.attach(attachment).await;
-        done.map_err(|error| failed(RuntimeErrorCode::System, &error.to_string()))?;
+        egress.attach(attachment).await.map_err(|error| not_attached(&error))?;
         attached.reach = Some(reach);
         attached.counted_for = view.tenant;
         attached.unsure = false;
@@ -266,6 +266,12 @@ impl Networks {
             egress.forget(instance).await;
         }
         self.known().remove(&instance);
+    }
+
+    /// Keeps room for a sandbox with boundary secrets of a key, if there is a way out.
+    fn reserve(&self, key: KeyId) -> Result<Option<Reservation>, Refusal> {
+        let Some(egress) = &self.egress else { return Ok(None) };
+        egress.reserve(key).map(Some).map_err(|error| not_attached(&error).into_refusal())
     }
 
     /// The certificate authority of a key, made when it is first needed.
@@ -350,4 +356,21 @@ pub(crate) async fn finished<T>(task: JoinHandle<Result<T, Refusal>>) -> Result<
 
 fn failed(code: RuntimeErrorCode, cause: &str) -> RuntimeError {
     RuntimeError::new(code, "attach a policy", cause.to_owned())
+}
+
+/// Why a policy is not attached. What is the fault of the node would fail with every other sandbox.
+fn not_attached(error: &EgressError) -> EffectError {
+    let code = match error {
+        EgressError::TooManyKeys { .. } => ErrorCode::BoundaryFull,
+        EgressError::Lost | EgressError::Unavailable => ErrorCode::EgressUnavailable,
+        EgressError::Incomplete(_) | EgressError::NotAttached | EgressError::Refused(_) => {
+            return failed(RuntimeErrorCode::System, &error.to_string()).into();
+        }
+    };
+    EffectError::Refused(Refusal::new(code, error.to_string()).retry_after(RETRY_AFTER_MS))
+}
+
+/// The egress process did not answer in time.
+pub(crate) fn no_answer() -> EffectError {
+    not_attached(&EgressError::Unavailable)
 }
