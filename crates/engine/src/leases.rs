@@ -17,7 +17,7 @@ use crate::boxed;
 use crate::core::Core;
 use crate::ids::fresh_uuid;
 use crate::keys::Caller;
-use crate::network::check_secrets;
+use crate::network::{self, check_secrets};
 use crate::sandboxes::unexpected;
 use crate::{Engine, claim};
 
@@ -150,6 +150,7 @@ impl Engine {
         let reply = core.ask(request, event).await?;
         drop(room);
         let Reply::CheckedOut(checked_out) = reply else { return Err(unexpected(&reply)) };
+        network::handed_out(core, checked_out.instance, caller.key);
         let lease = checked_out.lease;
         let Some(view) = core.read(|kernel| kernel.lease(lease)) else {
             // The lease ended between the decision and now.

@@ -231,6 +231,20 @@ impl Networks {
         Ok(())
     }
 
+    /// Whether the egress process counts a sandbox for its owner, or was told to.
+    fn told(&self, attached: &mut Attached, instance: InstanceId, owner: KeyId) -> bool {
+        let Attached { reach: Some(reach), unsure: false, .. } = &*attached else { return false };
+        if attached.counted_for == owner {
+            return true;
+        }
+        let Some(egress) = &self.egress else { return true };
+        if egress.count_for(instance, Some(owner), reach.clone()).is_err() {
+            return false;
+        }
+        attached.counted_for = owner;
+        true
+    }
+
     /// Reads what the image of a sandbox trusts if its claim will need it, so that the claim does not
     /// have to.
     pub(crate) async fn prepare_trust(&self, core: &Core, sandbox: &Arc<dyn Sandbox>) {
@@ -303,6 +317,23 @@ impl Networks {
             }
         }
     }
+}
+
+/// A warm sandbox has an owner from now on: its connections count for that key. Nothing waits for it.
+pub(crate) fn handed_out(core: &Arc<Core>, instance: InstanceId, owner: KeyId) {
+    let Some(one) = core.networks.known().get(&instance).cloned() else { return };
+    let told =
+        one.try_lock().is_ok_and(|mut attached| core.networks.told(&mut attached, instance, owner));
+    if told {
+        return;
+    }
+    let core = Arc::clone(core);
+    tasks::spawn(async move {
+        let Some(sandbox) = core.runtimes.sandbox(instance) else { return };
+        if let Err(error) = core.networks.apply(&core, &*sandbox, None).await {
+            tracing::warn!(%instance, %error, "a sandbox has no network: its policy was not attached");
+        }
+    });
 }
 
 /// Forgets a sandbox that is gone. Nothing waits for it: nothing in there can connect any more.

@@ -7,6 +7,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
@@ -28,6 +29,7 @@ use tokio_rustls::{TlsAcceptor, TlsConnector};
 use zeroize::Zeroizing;
 
 use crate::boundary::{Authority, BoundSecret, BoundaryNote, Terminator, UpstreamRoots};
+use crate::relay::{Direction, Meter};
 
 pub(super) const HOST: &str = "api.shoal.test";
 pub(super) const PLACEHOLDER: &str = "shoal-placeholder-0123456789abcdef";
@@ -171,6 +173,7 @@ pub(super) struct Between {
     address: SocketAddr,
     secrets: Arc<[BoundSecret]>,
     notes: Arc<Mutex<Vec<BoundaryNote>>>,
+    pub(super) moved: Arc<Moved>,
 }
 
 impl Between {
@@ -179,8 +182,8 @@ impl Between {
         let trusted = authority.certificate_pem();
         let roots = UpstreamRoots::with(RootCertStore::empty(), Some(&real.pem)).unwrap();
         let terminator = Arc::new(Terminator::new(authority, roots));
-        let (secrets, notes) = (secrets.into(), Arc::default());
-        Self { terminator, trusted, address: real.address, secrets, notes }
+        let (secrets, notes, moved) = (secrets.into(), Arc::default(), Arc::default());
+        Self { terminator, trusted, address: real.address, secrets, notes, moved }
     }
 
     /// With the secret that most tests use.
@@ -196,20 +199,21 @@ impl Between {
     }
 
     /// Serves one end of a connection.
-    fn serve(&self, far: DuplexStream) -> tokio::task::JoinHandle<io::Result<(u64, u64)>> {
+    fn serve(&self, far: DuplexStream) -> tokio::task::JoinHandle<io::Result<()>> {
         let (terminator, secrets) = (Arc::clone(&self.terminator), Arc::clone(&self.secrets));
         let (notes, address) = (Arc::clone(&self.notes), self.address);
+        let moved = Arc::clone(&self.moved);
         tokio::spawn(async move {
             let dial = move || -> BoxFuture<'static, io::Result<TcpStream>> {
                 Box::pin(TcpStream::connect(address))
             };
             let log = move |note| notes.lock().unwrap().push(note);
-            terminator.serve(far, host(), secrets, dial, log).await
+            terminator.serve((far, moved), host(), secrets, dial, log).await
         })
     }
 
     /// What becomes of a connection whose first bytes are these.
-    pub(super) async fn plain(&self, bytes: &[u8]) -> io::Result<(u64, u64)> {
+    pub(super) async fn plain(&self, bytes: &[u8]) -> io::Result<()> {
         let (mut near, far) = tokio::io::duplex(64 * 1024);
         near.write_all(bytes).await.unwrap();
         self.serve(far).await.unwrap()
@@ -260,10 +264,28 @@ impl Between {
     }
 }
 
+/// Counts what came and what went, and paces nothing.
+#[derive(Default)]
+pub(super) struct Moved {
+    pub(super) out: AtomicUsize,
+    pub(super) back: AtomicUsize,
+}
+
+impl Meter for Moved {
+    fn moved(&self, direction: Direction, bytes: usize) -> io::Result<Duration> {
+        let count = match direction {
+            Direction::Out => &self.out,
+            Direction::In => &self.back,
+        };
+        count.fetch_add(bytes, Ordering::Relaxed);
+        Ok(Duration::ZERO)
+    }
+}
+
 /// A client, and what serves it.
 pub(super) struct Client {
     pub(super) stream: TlsStream<DuplexStream>,
-    pub(super) serving: tokio::task::JoinHandle<io::Result<(u64, u64)>>,
+    pub(super) serving: tokio::task::JoinHandle<io::Result<()>>,
 }
 
 pub(super) async fn text(response: Response<Incoming>) -> String {
