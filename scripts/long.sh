@@ -13,7 +13,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 exec </dev/null
 
 readonly SCALED='test(thousands_of_idle_sandboxes) + test(a_session_survives_kills) + test(storm::)
-    + test(many_sessions_share) + test(death_at_random)'
+    + test(many_sessions_share) + test(death_at_random) + test(thousands_of_sandboxes_with_policies)'
 
 seconds=600
 seed="$(date +%Y%m%d)"
@@ -87,7 +87,7 @@ tail -n 40 "$work/sim"
 if [ "$sim" -ne 0 ]; then status=1; fi
 
 scaled=0
-IDLE_SANDBOXES=5000 KILLS=200 SESSIONS=1000 LAUNCHES=1000 STORM_SECONDS=150 SHOAL_CHAOS_S=120 timeout --kill-after=30 3600 \
+IDLE_SANDBOXES=5000 POLICY_SANDBOXES=5000 KILLS=200 SESSIONS=1000 LAUNCHES=1000 STORM_SECONDS=150 SHOAL_CHAOS_S=120 timeout --kill-after=30 3600 \
     cargo nextest run --locked --cargo-quiet --no-fail-fast --color never --status-level pass --test-threads 1 -E "$SCALED" \
     -p shoal -p integration-tests >"$work/scaled" 2>&1 || scaled=$?
 cat "$work/scaled"

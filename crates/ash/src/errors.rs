@@ -140,6 +140,7 @@ impl From<Refusal> for AshError {
             | Code::CheckoutTimeout
             | Code::QueueFull
             | Code::PoolEmpty
+            | Code::BoundaryFull
             | Code::PoolClosed => Self::new(503, format!("Sandbox capacity reached: {cause}")),
             Code::BadRequest => framework("Bad Request", Some("FST_ERR_VALIDATION"), cause),
             Code::TooLarge => {
@@ -178,6 +179,7 @@ impl From<Refusal> for AshError {
             | Code::TurnQueueFull
             | Code::ClientGone
             | Code::DiskFull
+            | Code::EgressUnavailable
             | Code::StoreUnavailable
             | Code::Overloaded
             | Code::ShuttingDown => Self::new(refusal.code.status(), cause),

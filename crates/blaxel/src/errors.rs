@@ -174,6 +174,8 @@ impl From<Refusal> for BlaxelError {
             | Code::QueueFull
             | Code::PoolEmpty
             | Code::PoolClosed
+            | Code::BoundaryFull
+            | Code::EgressUnavailable
             | Code::LaunchFailed
             | Code::ReadyTimeout
             | Code::SandboxGone

@@ -117,8 +117,10 @@ pub(crate) struct Beginning {
 pub(crate) struct AttachMessage {
     /// Which.
     pub sandbox: InstanceId,
-    /// Whose, for the limit of a key.
+    /// Whose, for the limits of a key.
     pub key: Option<KeyId>,
+    /// Among how many processes the limits of the key are divided.
+    pub parts: u32,
     /// The key of its synthetic addresses.
     pub names_key: [u8; 16],
     /// What it may reach.
@@ -148,8 +150,10 @@ pub(crate) enum ToEgress {
         ticket: u64,
         /// Which.
         sandbox: InstanceId,
-        /// Whose, for the limit of a key: of connections that come from now on.
+        /// Whose, for the limits of a key: of connections that come from now on.
         key: Option<KeyId>,
+        /// Among how many processes the limits of the key are divided.
+        parts: u32,
         /// What it may reach.
         policy: Reach,
     },
@@ -164,6 +168,13 @@ pub(crate) enum ToEgress {
     },
     /// The addresses of the node have changed.
     Node(NodeAddresses),
+    /// The limits of a key are divided among so many processes now.
+    Share {
+        /// The key.
+        key: KeyId,
+        /// How many.
+        parts: u32,
+    },
 }
 
 /// From a process.
@@ -201,6 +212,9 @@ pub(crate) struct ProcessCounts {
     pub sent: u64,
     pub received: u64,
     pub dropped_events: u64,
+    pub waits_of_sandbox: u64,
+    pub waits_of_key: u64,
+    pub waits_of_process: u64,
 }
 
 /// A message as it travels.
@@ -348,6 +362,7 @@ mod tests {
         let attach = AttachMessage {
             sandbox: InstanceId::from_u128(7),
             key: None,
+            parts: 1,
             names_key: [1; 16],
             policy: NetworkPolicy::Allow((0..256).map(rule).collect()).into(),
             limits: EgressLimits::default(),

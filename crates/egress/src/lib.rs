@@ -31,4 +31,6 @@ pub use event::{EgressEvent, EventKind, Verdict};
 pub use java_store::java_store;
 pub use limits::EgressLimits;
 pub use policy::Reach;
-pub use supervisor::{Attachment, Egress, EgressConfig, EgressCounts, EgressError, Reported};
+pub use supervisor::{
+    Attachment, Egress, EgressConfig, EgressCounts, EgressError, Reported, Reservation,
+};

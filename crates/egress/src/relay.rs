@@ -43,6 +43,12 @@ pub(crate) trait Meter {
     fn moved(&self, direction: Direction, bytes: usize) -> io::Result<Duration>;
 }
 
+impl<M: Meter> Meter for Arc<M> {
+    fn moved(&self, direction: Direction, bytes: usize) -> io::Result<Duration> {
+        (**self).moved(direction, bytes)
+    }
+}
+
 /// What one attempt to read brought.
 pub(crate) enum Piece {
     End,

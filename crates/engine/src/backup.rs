@@ -348,7 +348,9 @@ impl Parts {
                     }
                     why = error.to_string().into();
                 }
-                Ok(Err(error @ EffectError::NeedsGuest)) => why = error.to_string().into(),
+                Ok(Err(error @ (EffectError::NeedsGuest | EffectError::Refused(_)))) => {
+                    why = error.to_string().into();
+                }
                 Err(_) => why = "reading them took too long".into(),
             }
         }

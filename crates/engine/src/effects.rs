@@ -10,7 +10,7 @@ use model::template::RuntimeKind;
 use model::{ClaimSettings, InstanceId, Refusal, SandboxId};
 use runtime::{ExecSpec, LaunchSpec, RunLimits, RuntimeError, RuntimeErrorCode, Sandbox};
 use tokio::sync::Notify;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::core::Core;
 use crate::network::{self, Binding};
@@ -89,6 +89,9 @@ pub(crate) enum EffectError {
     /// Only the guest reaches the files, and the kernel did not say that it runs. Nothing was done.
     #[error("only the guest of the sandbox can reach the files")]
     NeedsGuest,
+    /// The request or the node is the reason: with another sandbox it would fail as well.
+    #[error("{0}")]
+    Refused(Refusal),
 }
 
 impl EffectError {
@@ -103,6 +106,19 @@ impl EffectError {
                 let cause = "only the guest of the sandbox can reach the files";
                 RuntimeError::new(RuntimeErrorCode::System, "use a workspace", cause)
             }
+            Self::Refused(refusal) => {
+                RuntimeError::new(RuntimeErrorCode::System, "use the network", refusal.cause)
+            }
+        }
+    }
+
+    /// As the answer to a request.
+    pub(crate) fn into_refusal(self) -> Refusal {
+        match self {
+            Self::Refused(refusal) => refusal,
+            Self::Runtime(_) | Self::FilesGone(_) | Self::NeedsGuest => {
+                self.into_runtime_error().into()
+            }
         }
     }
 
@@ -116,6 +132,10 @@ impl EffectError {
             Self::NeedsGuest => {
                 let detail = self.to_string().into();
                 Outcome::Failed(Failure { kind: FailureKind::NeedsGuest, detail })
+            }
+            Self::Refused(refusal) => {
+                let kind = FailureKind::Refused(refusal.code);
+                Outcome::Failed(Failure { kind, detail: (&*refusal.cause).into() })
             }
         }
     }
@@ -152,7 +172,7 @@ async fn act(core: &Arc<Core>, effect: &Effect, give_up: &Notify) -> Result<(), 
             workspace_persistence::copy(core, source, *to, template).await
         }
         Action::Claim { instance, settings, .. } => {
-            claim(core, *instance, settings.as_deref()).await
+            claim(core, *instance, settings.as_deref(), core.clock.instant(effect.deadline)).await
         }
         Action::Probe { instance } => Ok(probe(core, *instance, effect).await?),
         Action::Freeze { instance } | Action::Quiesce { instance } => {
@@ -205,10 +225,7 @@ async fn binding_of(core: &Core, instance: InstanceId) -> Result<Binding, Effect
     let Some(view) = core.read(|kernel| kernel.network_of(instance)) else {
         return Ok(Binding::default());
     };
-    let binding = Binding::of(core, &view).await;
-    binding.map_err(|refusal| {
-        RuntimeError::new(RuntimeErrorCode::Invalid, "bind secrets", refusal.to_string()).into()
-    })
+    Binding::of(core, &view).await.map_err(EffectError::Refused)
 }
 
 fn unsupported(cause: &'static str) -> RuntimeError {
@@ -277,9 +294,11 @@ async fn claim(
     core: &Core,
     instance: InstanceId,
     settings: Option<&ClaimSettings>,
+    deadline: Instant,
 ) -> Result<(), EffectError> {
     let sandbox = find(core, instance)?;
     let binding = binding_of(core, instance).await?;
+    let left = deadline.saturating_duration_since(Instant::now());
     let seed = settings.and_then(|settings| settings.seed);
     let resolved = binding.settings(settings);
     let claimed = async {
@@ -291,8 +310,10 @@ async fn claim(
         binding.write_files(core, &sandbox).await?;
         Ok(())
     };
-    // Neither waits for the other: the first program starts after both.
-    let network = async { Ok(core.networks.apply(core, &*sandbox, Some(&binding)).await?) };
+    // Neither waits for the other: the first program starts after both. An egress process that does
+    // not answer must be known before the claim counts as failed: the sandbox is not at fault.
+    let network = timeout(left * 3 / 4, core.networks.apply(core, &*sandbox, Some(&binding)));
+    let network = async { network.await.unwrap_or_else(|_| Err(network::no_answer())) };
     let claimed = async { tokio::try_join!(claimed, network).map(drop) };
     let Some(seed) = seed else { return claimed.await };
     // A claimed sandbox never had another user, so its workspace is empty. Files and settings do not

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::ops::Deref;
 use std::sync::Arc;
 
+use egress::Reservation;
 use kernel::{CheckedOut, Checkout, CheckoutPolicy, Event, Reply, SandboxView};
 use model::{
     ClaimSettings, ErrorCode, LeaseId, NetworkPolicy, Refusal, SandboxId, SecretName, SecretUse,
@@ -16,7 +17,7 @@ use crate::boxed;
 use crate::core::Core;
 use crate::ids::fresh_uuid;
 use crate::keys::Caller;
-use crate::network::check_secrets;
+use crate::network::{self, check_secrets};
 use crate::sandboxes::unexpected;
 use crate::{Engine, claim};
 
@@ -130,7 +131,7 @@ impl Engine {
             return Err(Refusal::new(ErrorCode::InvalidArgument, cause));
         }
         let claim = claim::settings(&asked)?;
-        self.check_lease_secrets(caller, &asked.template, claim.as_deref()).await?;
+        let room = self.check_lease_secrets(caller, &asked.template, claim.as_deref()).await?;
         let request = core.request();
         let lease = match asked.lease {
             Some(lease) => lease,
@@ -147,7 +148,9 @@ impl Engine {
             tenant: caller.key,
         });
         let reply = core.ask(request, event).await?;
+        drop(room);
         let Reply::CheckedOut(checked_out) = reply else { return Err(unexpected(&reply)) };
+        network::handed_out(core, checked_out.instance, caller.key);
         let lease = checked_out.lease;
         let Some(view) = core.read(|kernel| kernel.lease(lease)) else {
             // The lease ended between the decision and now.
@@ -156,13 +159,13 @@ impl Engine {
         Ok(HandedOut { core: Arc::clone(core), checked_out: Some(checked_out), view })
     }
 
-    /// Refuses a checkout whose secrets are missing, before a sandbox is taken for it.
+    /// Refuses a checkout whose secrets are missing or have no room, before a sandbox is taken for it.
     async fn check_lease_secrets(
         &self,
         caller: Caller,
         template: &TemplateName,
         claim: Option<&ClaimSettings>,
-    ) -> Result<(), Refusal> {
+    ) -> Result<Option<Reservation>, Refusal> {
         let template = self.known_template(template)?;
         match claim {
             Some(claim) if !claim.secrets.is_empty() || !template.secrets.is_empty() => {
@@ -171,7 +174,7 @@ impl Engine {
             None if !template.secrets.is_empty() => {
                 check_secrets(&self.core, caller.key, &template, &ClaimSettings::default()).await
             }
-            Some(_) | None => Ok(()),
+            Some(_) | None => Ok(None),
         }
     }
 

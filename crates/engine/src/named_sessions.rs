@@ -144,7 +144,7 @@ impl Engine {
         object: Value,
         asked: SessionRequest,
     ) -> Result<Arc<NamedSession>, NamedError> {
-        self.check_secrets(caller, &asked).await?;
+        let _room = self.check_secrets(caller, &asked).await?;
         let (session, now) = (self.fresh_session()?, self.now().wall);
         let (name, sandboxes) = (key.name.clone(), Vec::new());
         let (created_at, updated_at) = (now, now);

@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use egress::Reservation;
 use kernel::{Event, Reply, SessionSettings, SessionView};
 use model::{ClaimSettings, Refusal, SeedId, SessionId};
 
@@ -20,15 +21,15 @@ impl Engine {
         Ok(SessionId::from_uuid(fresh_uuid(self.now().wall)?))
     }
 
-    /// Refuses a session whose secrets are missing, before a sandbox is taken for it.
+    /// Refuses a session whose secrets are missing or have no room, before a sandbox is taken for it.
     pub(crate) async fn check_secrets(
         &self,
         caller: Caller,
         asked: &SessionRequest,
-    ) -> Result<(), Refusal> {
+    ) -> Result<Option<Reservation>, Refusal> {
         let template = self.known_template(&asked.template)?;
         if template.secrets.is_empty() && asked.secrets.is_empty() {
-            return Ok(());
+            return Ok(None);
         }
         match claim::session_settings(asked)? {
             Some(claim) => check_secrets(&self.core, caller.key, &template, &claim).await,

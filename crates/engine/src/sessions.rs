@@ -163,7 +163,7 @@ impl Engine {
             Some(session) => self.refuse_used_session(session).await?,
             None => self.fresh_session()?,
         };
-        self.check_secrets(caller, &asked).await?;
+        let _room = self.check_secrets(caller, &asked).await?;
         self.begin_session(caller, session, asked, None)?.ready(self, caller).await
     }
 

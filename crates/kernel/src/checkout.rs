@@ -64,7 +64,8 @@ impl Kernel {
         }
         let seq = self.minter.next_arrival();
         let path = CheckoutPath::Fast;
-        let waiter = Waiter { pool, seq, terms, memory_mb, policy, path, entry: None };
+        let waiter =
+            Waiter { pool, seq, terms, memory_mb, policy, path, entry: None, failed_claims: 0 };
         let deadline = self.now.mono.plus(deadline_ms);
         let req = self.wait(asked.request, deadline, WaitingFor::Checkout(Box::new(waiter)));
         if let Some(entry) = idle {

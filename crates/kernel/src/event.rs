@@ -10,9 +10,9 @@ use model::process::RestartPolicy;
 use model::record::OnDisconnect;
 use model::template::RuntimeTraits;
 use model::{
-    ClaimSettings, Deadline, EffectId, Generation, InstanceId, KeyId, KeyLimits, LeaseId,
-    NetworkPolicy, ProcessId, RequestId, SandboxId, SessionId, Template, TemplateName, TurnId,
-    UseId, WorkspaceId,
+    ClaimSettings, Deadline, EffectId, ErrorCode, Generation, InstanceId, KeyId, KeyLimits,
+    LeaseId, NetworkPolicy, ProcessId, RequestId, SandboxId, SessionId, Template, TemplateName,
+    TurnId, UseId, WorkspaceId,
 };
 
 use crate::restart_policy::{EndRequest, ProgramEnd};
@@ -571,6 +571,9 @@ pub enum FailureKind {
     FilesGone,
     /// Only the guest reaches the files, and the effect did not say that it runs. Nothing was done.
     NeedsGuest,
+    /// The request or the node is the reason, and not this sandbox: another one would fail as well.
+    /// The caller is refused with this code.
+    Refused(ErrorCode),
 }
 
 /// The generation of a session's next sandbox, by which callers fence.

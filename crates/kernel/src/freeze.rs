@@ -79,7 +79,8 @@ impl Kernel {
                 FailureKind::Trouble
                 | FailureKind::Gone
                 | FailureKind::FilesGone
-                | FailureKind::NeedsGuest => {
+                | FailureKind::NeedsGuest
+                | FailureKind::Refused(_) => {
                     self.entries[entry].frozen = Frozen::Unsure;
                     Err(Refusal::new(ErrorCode::SandboxBusy, failure.detail.to_string()))
                 }

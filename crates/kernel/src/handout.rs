@@ -6,17 +6,16 @@
 use std::sync::Arc;
 
 use model::lifecycle::ActiveCause;
-use model::{EndCause, ErrorCode, LifecycleEvent, Refusal};
+use model::{EndCause, ErrorCode, LifecycleEvent, Refusal, Retry};
 
 use crate::Kernel;
 use crate::effect::Action;
 use crate::entry::{EntryIx, EntryOwner, Frozen, OpKind, Phase, Step};
-use crate::event::{CheckoutPolicy, Outcome};
+use crate::event::{CheckoutPolicy, Failure, FailureKind, Outcome};
 use crate::reply::{CheckedOut, CheckoutPath, Reply};
 use crate::request::{RequestIx, Terms};
-use crate::session::SessionIx;
 
-/// How many sandboxes a session tries to claim before its callers are refused with the cause.
+/// How many sandboxes a caller tries to claim before it is refused with the cause.
 const CLAIMS_MAX: u32 = 2;
 
 impl Kernel {
@@ -94,30 +93,31 @@ impl Kernel {
 
     pub(crate) fn claim_ended(&mut self, entry: EntryIx, outcome: Outcome) {
         let Phase::Claiming(req) = self.entries[entry].phase() else { return };
-        let detail = match outcome {
+        let (detail, refusal) = match outcome {
             Outcome::Done => {
                 self.claimed(entry, req);
                 return;
             }
-            Outcome::Failed(failure) => failure.detail,
-            Outcome::TimedOut => Arc::from("the sandbox did not answer in time"),
+            Outcome::Failed(Failure { kind: FailureKind::Refused(code), detail }) => {
+                let refusal = refused(code, &detail);
+                (detail, Some(refusal))
+            }
+            Outcome::Failed(failure) => (failure.detail, None),
+            Outcome::TimedOut => (Arc::from("the sandbox did not answer in time"), None),
         };
         if let Some(session) = self.entries[entry].session() {
-            self.count_failed_claim(session, &detail);
+            let failed = &mut self.sessions[session].failed_claims;
+            if let Some(refusal) = last_straw(failed, &detail, refusal) {
+                self.fail_wants(session, &refusal);
+            }
+        } else if let Some(req) = req {
+            let failed = &mut self.waiter(req).failed_claims;
+            if let Some(refusal) = last_straw(failed, &detail, refusal) {
+                self.entries[entry].claim_unwanted();
+                self.refuse_waiter(req, refusal);
+            }
         }
         self.died(entry, EndCause::ClaimFailed, Some(detail));
-    }
-
-    /// Claims that fail with one sandbox after another are not the sandboxes' fault: callers are
-    /// refused before the whole pool is used up.
-    fn count_failed_claim(&mut self, session: SessionIx, detail: &str) {
-        let known = &mut self.sessions[session];
-        known.failed_claims += 1;
-        if known.failed_claims >= CLAIMS_MAX {
-            known.failed_claims = 0;
-            let refusal = Refusal::new(ErrorCode::LaunchFailed, detail.to_owned());
-            self.fail_wants(session, &refusal);
-        }
     }
 
     fn claimed(&mut self, entry: EntryIx, req: Option<RequestIx>) {
@@ -208,4 +208,26 @@ impl Kernel {
             EntryOwner::Unowned => {}
         }
     }
+}
+
+/// That a caller is refused for a reason that is not its sandbox.
+pub(crate) fn refused(code: ErrorCode, detail: &str) -> Refusal {
+    let refusal = Refusal::new(code, detail.to_owned());
+    match code.retry() {
+        Retry::Later => refusal.retry_after(1_000),
+        Retry::Never => refusal,
+    }
+}
+
+/// Whether a caller whose claim failed gets no further one. Claims that fail with one sandbox after
+/// another are not the sandboxes' fault: a caller must not use up the whole pool.
+fn last_straw(failed: &mut u32, detail: &str, refusal: Option<Refusal>) -> Option<Refusal> {
+    *failed += 1;
+    let too_many = || {
+        let refusal = Refusal::new(ErrorCode::LaunchFailed, detail.to_owned());
+        (*failed >= CLAIMS_MAX).then(|| refusal.retry_after(1_000))
+    };
+    let refusal = refusal.or_else(too_many)?;
+    *failed = 0;
+    Some(refusal)
 }

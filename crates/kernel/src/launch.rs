@@ -9,6 +9,7 @@ use crate::Kernel;
 use crate::effect::{Action, Launch};
 use crate::entry::{AfterEnd, Entry, EntryIx, EntryOwner, NewEntry, OpKind, Readiness, Step};
 use crate::event::{FailureKind, Outcome};
+use crate::handout::refused;
 use crate::pool::PoolIx;
 
 impl Kernel {
@@ -92,17 +93,28 @@ impl Kernel {
                 self.launch_failed(entry, EndCause::ReadyTimeout, detail);
             }
             Outcome::Failed(failure) => {
-                let (cause, detail) = match failure.kind {
+                let session = self.entries[entry].session();
+                let (cause, detail, refusal) = match failure.kind {
                     FailureKind::Gone | FailureKind::Trouble | FailureKind::NeedsGuest => {
-                        (EndCause::LaunchFailed, failure.detail)
+                        (EndCause::LaunchFailed, failure.detail, None)
                     }
                     FailureKind::Unsupported => {
                         let detail = format!("unsupported: {}", failure.detail);
-                        (EndCause::LaunchFailed, detail.into())
+                        (EndCause::LaunchFailed, detail.into(), None)
                     }
-                    FailureKind::FilesGone => (EndCause::FilesGone, failure.detail),
+                    FailureKind::FilesGone => (EndCause::FilesGone, failure.detail, None),
+                    FailureKind::Refused(code) => {
+                        let refusal = refused(code, &failure.detail);
+                        (EndCause::LaunchFailed, failure.detail, Some(refusal))
+                    }
                 };
                 self.launch_failed(entry, cause, detail);
+                // They learn the code, and need not wait for the removal.
+                if let (Some(session), Some(refusal)) = (session, refusal)
+                    && self.sessions.get(session).is_some()
+                {
+                    self.fail_wants(session, &refusal);
+                }
             }
         }
     }

@@ -128,7 +128,8 @@ impl Kernel {
                 FailureKind::Trouble
                 | FailureKind::Gone
                 | FailureKind::FilesGone
-                | FailureKind::NeedsGuest => EndCause::NotClean,
+                | FailureKind::NeedsGuest
+                | FailureKind::Refused(_) => EndCause::NotClean,
             }),
             Outcome::TimedOut => Some(EndCause::NotClean),
         };

@@ -70,6 +70,8 @@ pub(crate) struct Waiter {
     pub(crate) path: CheckoutPath,
     /// The sandbox that is being claimed for it.
     pub(crate) entry: Option<EntryIx>,
+    /// How many claims have failed for it.
+    pub(crate) failed_claims: u32,
 }
 
 /// The terms of a lease.

@@ -87,7 +87,8 @@ impl Kernel {
                     FailureKind::Trouble
                     | FailureKind::Gone
                     | FailureKind::Unsupported
-                    | FailureKind::NeedsGuest => true,
+                    | FailureKind::NeedsGuest
+                    | FailureKind::Refused(_) => true,
                 };
                 self.save_failed(entry, &failure.detail, again);
             }

@@ -218,6 +218,10 @@ error_codes! {
     Unsupported, "unsupported", 422, Retry::Never, "leave out what the cause names, or use another runtime; `shoal doctor` shows what this machine supports";
     /// The policy of the template does not allow what the claim or change wants to reach.
     NetworkRefused, "network_refused", 422, Retry::Never, "ask for less, or allow it in the template's `network`";
+    /// As many keys as the node allows have sandboxes with boundary secrets.
+    BoundaryFull, "boundary_full", 503, Retry::Later, "retry when another key has ended its sandboxes with boundary secrets, or raise egress.max_boundary_keys";
+    /// The egress process cannot serve the sandbox now.
+    EgressUnavailable, "egress_unavailable", 503, Retry::Later, "retry: the server starts the process again; the log of the server says why it ended";
     /// The operation was not confirmed before its deadline; the server continues it.
     DeadlineExceeded, "deadline_exceeded", 504, Retry::Later, "read the state again later";
     /// The client closed the connection before the answer.

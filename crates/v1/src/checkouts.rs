@@ -37,6 +37,8 @@ pub(super) const GETTING: &[ErrorCode] = &[
     ErrorCode::SecretMissing,
     ErrorCode::IdempotencyConflict,
     ErrorCode::LaunchFailed,
+    ErrorCode::BoundaryFull,
+    ErrorCode::EgressUnavailable,
     ErrorCode::SandboxCrashed,
     ErrorCode::Oom,
     ErrorCode::DiskLimit,

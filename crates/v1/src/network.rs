@@ -44,6 +44,7 @@ const CHANGING: &[ErrorCode] = &[
     ErrorCode::PoolClosed,
     ErrorCode::DeadlineExceeded,
     ErrorCode::LaunchFailed,
+    ErrorCode::EgressUnavailable,
     ErrorCode::StoreUnavailable,
     ErrorCode::ShuttingDown,
 ];

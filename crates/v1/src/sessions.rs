@@ -50,6 +50,8 @@ const CHANGING: &[ErrorCode] = &[
     ErrorCode::SecretMissing,
     ErrorCode::Aborted,
     ErrorCode::LaunchFailed,
+    ErrorCode::BoundaryFull,
+    ErrorCode::EgressUnavailable,
     ErrorCode::ReadyTimeout,
     ErrorCode::HarnessFailed,
     ErrorCode::SandboxCrashed,

@@ -46,7 +46,12 @@ impl Collector for EgressNumbers {
             [("accepted", counts.accepted), ("refused", counts.refused), ("failed", counts.failed)];
         let names = [("allowed", counts.names_allowed), ("refused", counts.names_refused)];
         let bytes = [("sent", counts.sent), ("received", counts.received)];
-        let families: [Family<'_>; 3] = [
+        let waits = [
+            ("sandbox", counts.waits_of_sandbox),
+            ("key", counts.waits_of_key),
+            ("process", counts.waits_of_process),
+        ];
+        let families: [Family<'_>; 4] = [
             (
                 "shoal_egress_connections",
                 "Connections that sandboxes began; refused: no rule allows them; failed: allowed, and \
@@ -55,6 +60,12 @@ impl Collector for EgressNumbers {
             ),
             ("shoal_egress_names", "Questions of sandboxes for names", &names),
             ("shoal_egress_bytes", "Bytes out of sandboxes and into them", &bytes),
+            (
+                "shoal_egress_waits",
+                "Times that a new connection waited for a limit: of its sandbox, of its key, or for the \
+                 descriptors of its process",
+                &waits,
+            ),
         ];
         for (name, help, values) in families {
             let mut family = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;

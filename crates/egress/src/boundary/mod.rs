@@ -5,11 +5,11 @@
 mod answer;
 mod authority;
 mod bodies;
-mod counted;
 mod exchange;
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) mod fuzzing;
 mod headers;
+mod metered;
 mod placeholders;
 mod redaction;
 mod roots;

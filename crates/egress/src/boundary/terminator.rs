@@ -21,11 +21,12 @@ use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
-use super::counted::{Counted, Counts};
 use super::exchange::Exchange;
+use super::metered::Metered;
 use super::tasks::{EndsTasks, Tasks};
 use super::upstream::{Dial, Dialled, HANDSHAKE, HEAD_BYTES_MAX, Known, Stream, Upstream};
 use super::{Authority, BoundSecret, BoundaryNote, UpstreamRoots};
+use crate::relay::Meter;
 
 const REQUEST_HEAD: Duration = Duration::from_secs(30);
 const STREAMS_MAX: u32 = 100;
@@ -41,24 +42,23 @@ impl Terminator {
         Self { authority, roots }
     }
 
-    /// Serves one connection until it ends, and says how many bytes came from the client and went to
-    /// it. An error is a handshake that failed. `dial` resolves, checks and connects anew; dropping
-    /// the future cuts everything that belongs to the connection.
+    /// Serves one connection until it ends, with the bytes of its client counted and paced. An error is
+    /// a handshake that failed. `dial` resolves, checks and connects anew; dropping the future cuts
+    /// everything that belongs to the connection.
     pub(crate) async fn serve<S, U, D>(
         &self,
-        client: S,
+        (client, meter): (S, impl Meter + Send + Unpin + 'static),
         host: HostName,
         secrets: Arc<[BoundSecret]>,
         dial: D,
         log: impl Fn(BoundaryNote) + Send + Sync + 'static,
-    ) -> io::Result<(u64, u64)>
+    ) -> io::Result<()>
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
         U: AsyncRead + AsyncWrite + Unpin + Send + 'static,
         D: Fn() -> BoxFuture<'static, io::Result<Dialled<U>>> + Send + Sync + 'static,
     {
-        let counts = Arc::new(Counts::default());
-        let client = Counted { inner: client, counts: Arc::clone(&counts) };
+        let client = Metered::new(client, meter);
         let acceptor = TlsAcceptor::from(Arc::new(self.config_for(&host)?));
         let client = timeout(HANDSHAKE, acceptor.accept(client))
             .await
@@ -84,7 +84,7 @@ impl Terminator {
         } else {
             serve_http1(client, exchange).await;
         }
-        Ok(counts.both())
+        Ok(())
     }
 
     fn config_for(&self, host: &HostName) -> io::Result<ServerConfig> {

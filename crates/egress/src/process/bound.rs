@@ -17,7 +17,7 @@ use crate::boundary::{BoundSecret, BoundaryNote, Dialled, Place};
 use crate::control::BoundarySecret;
 use crate::event::{EgressEvent, EventKind, Verdict};
 use crate::policy::Granted;
-use crate::relay::{Direction, Meter as _, write_all};
+use crate::relay::write_all;
 use crate::target::{Host, Target};
 
 /// The only port on which values go out.
@@ -84,17 +84,11 @@ pub(super) async fn serve(
     let (read, write) = client.into_split();
     let client = tokio::io::join(io::Cursor::new(buffer).chain(read), write);
     let secrets = connection.sandbox.secrets.clone();
+    let client = (client, connection.clone());
     let served = terminator.serve(client, name.clone(), secrets, dial, log).await;
-    match served {
-        Ok((sent, received)) => {
-            let count = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
-            let _ = connection.moved(Direction::Out, count(sent));
-            let _ = connection.moved(Direction::In, count(received));
-        }
-        Err(error) => {
-            let denied = Denied::refused(format!("its TLS handshake failed: {error}"));
-            connection.denied(target, Some(granted), &denied);
-        }
+    if let Err(error) = served {
+        let denied = Denied::refused(format!("its TLS handshake failed: {error}"));
+        connection.denied(target, Some(granted), &denied);
     }
     Ok(())
 }

@@ -104,13 +104,7 @@ impl Meter for Connection {
         let count = bytes as u64;
         own.fetch_add(count, Relaxed);
         all.fetch_add(count, Relaxed);
-        let moved = self.sandbox.moved.fetch_add(count, Relaxed).saturating_add(count);
-        if self.sandbox.limits.bytes.is_some_and(|most| moved > most) {
-            return Err(io::Error::other("the sandbox has used up its bytes"));
-        }
-        #[expect(clippy::cast_precision_loss, reason = "a piece of a stream")]
-        let pause = self.sandbox.bandwidth.as_ref().map(|bucket| bucket.owe(bytes as f64));
-        Ok(pause.unwrap_or_default())
+        self.sandbox.moved(bytes)
     }
 }
 

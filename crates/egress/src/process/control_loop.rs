@@ -7,9 +7,9 @@ use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::{Arc, PoisonError};
 
 use model::{InstanceId, KeyId};
-use tokio::sync::Semaphore;
 
 use super::Shared;
+use super::key_gate::KeyGate;
 use super::sandbox::Sandbox;
 use crate::control::{AttachMessage, Channel, FromEgress, Letter, Sockets, ToEgress};
 use crate::limits::EgressLimits;
@@ -17,8 +17,8 @@ use crate::limits::EgressLimits;
 struct Sandboxes {
     shared: Arc<Shared>,
     by_id: BTreeMap<InstanceId, Arc<Sandbox>>,
-    /// The connections of each key; gone with its last sandbox.
-    keys: BTreeMap<KeyId, Arc<Semaphore>>,
+    /// What the sandboxes of each key share; gone with its last sandbox.
+    keys: BTreeMap<KeyId, Arc<KeyGate>>,
 }
 
 /// Serves until the server closes the socket.
@@ -63,10 +63,10 @@ impl Sandboxes {
             ToEgress::Attach { ticket, attach } => {
                 (ticket, self.attach(*attach, descriptors).await.map_err(|error| error.to_string()))
             }
-            ToEgress::Change { ticket, sandbox, key, policy } => {
+            ToEgress::Change { ticket, sandbox, key, parts, policy } => {
                 match self.by_id.get(&sandbox).cloned() {
                     Some(sandbox) => {
-                        let gate = key.map(|key| self.gate(key, &sandbox.limits));
+                        let gate = key.map(|key| self.gate(key, parts, &sandbox.limits));
                         sandbox.change(&policy, gate).await;
                         self.tidy_gates();
                         (ticket, Ok(()))
@@ -77,6 +77,12 @@ impl Sandboxes {
             ToEgress::Forget { ticket, sandbox, return_sockets } => {
                 let sockets = self.forget(sandbox).await.filter(|_| return_sockets);
                 return (Some(FromEgress::Done { ticket }), sockets);
+            }
+            ToEgress::Share { key, parts } => {
+                if let Some(gate) = self.keys.get(&key) {
+                    gate.divide(parts);
+                }
+                return (None, None);
             }
             ToEgress::Node(node) => {
                 *self.shared.node.write().unwrap_or_else(PoisonError::into_inner) = node;
@@ -103,16 +109,18 @@ impl Sandboxes {
         let connections = descriptors.next().ok_or(io::ErrorKind::InvalidInput)?;
         let sockets = Sockets { connections, names: descriptors.next() };
         drop(self.forget(id).await);
-        let gate = message.key.map(|key| self.gate(key, &message.limits));
+        let gate = message.key.map(|key| self.gate(key, message.parts, &message.limits));
         let sandbox = Sandbox::start(&self.shared, message, sockets, gate)?;
         self.by_id.insert(id, sandbox);
         Ok(())
     }
 
-    /// The places that all sandboxes of a key share.
-    fn gate(&mut self, key: KeyId, limits: &EgressLimits) -> Arc<Semaphore> {
-        let places = limits.connections_of_key as usize;
-        self.keys.entry(key).or_insert_with(|| Arc::new(Semaphore::new(places))).clone()
+    /// What all sandboxes of a key share.
+    fn gate(&mut self, key: KeyId, parts: u32, limits: &EgressLimits) -> Arc<KeyGate> {
+        let gate = self.keys.entry(key);
+        let gate = gate.or_insert_with(|| Arc::new(KeyGate::new(*limits, parts)));
+        gate.divide(parts);
+        gate.clone()
     }
 
     fn tidy_gates(&mut self) {

@@ -9,6 +9,7 @@ mod connection;
 mod control_loop;
 mod dial;
 mod greeted;
+mod key_gate;
 mod names;
 mod outbox;
 mod proxy;

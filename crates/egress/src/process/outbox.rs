@@ -33,6 +33,10 @@ pub(super) struct Outbox {
     pub sent: AtomicU64,
     pub received: AtomicU64,
     pub dropped: AtomicU64,
+    /// How often a new connection waited for a limit of its sandbox, of its key, of the process.
+    pub waits_of_sandbox: AtomicU64,
+    pub waits_of_key: AtomicU64,
+    pub waits_of_process: AtomicU64,
 }
 
 impl Outbox {
@@ -75,6 +79,9 @@ impl Outbox {
             sent: of(&self.sent),
             received: of(&self.received),
             dropped_events: of(&self.dropped),
+            waits_of_sandbox: of(&self.waits_of_sandbox),
+            waits_of_key: of(&self.waits_of_key),
+            waits_of_process: of(&self.waits_of_process),
         }
     }
 

@@ -6,12 +6,14 @@ use std::io;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use model::{ConnectionCheck, InstanceId};
 use tokio::net::{TcpStream, UdpSocket};
 use tokio::sync::Semaphore;
 use tokio::task::{AbortHandle, JoinSet};
 
+use super::key_gate::{KeyGate, as_rate};
 use super::{Shared, accept, bound, names};
 use crate::boundary::BoundSecret;
 use crate::control::{AttachMessage, Sockets};
@@ -29,11 +31,11 @@ pub(super) struct Sandbox {
     pub names: Mutex<Synthetic>,
     /// One place per connection.
     pub places: Arc<Semaphore>,
-    places_of_key: Mutex<Option<Arc<Semaphore>>>,
+    gate_of_key: Mutex<Option<Arc<KeyGate>>>,
     pub new_connections: Bucket,
     pub questions: Bucket,
-    pub bandwidth: Option<Bucket>,
-    pub moved: AtomicU64,
+    bandwidth: Option<Bucket>,
+    moved: AtomicU64,
     events: Bucket,
     /// Nothing is reported any more.
     left: AtomicBool,
@@ -81,12 +83,11 @@ impl Sandbox {
         shared: &Arc<Shared>,
         message: AttachMessage,
         sockets: Sockets,
-        places_of_key: Option<Arc<Semaphore>>,
+        gate_of_key: Option<Arc<KeyGate>>,
     ) -> io::Result<Arc<Self>> {
         let limits = message.limits;
         let bucket = |rate: u32, burst: u32| Bucket::new(rate.into(), burst.into());
-        #[expect(clippy::cast_precision_loss, reason = "a rate")]
-        let bandwidth = limits.bytes_per_second.map(|rate| Bucket::new(rate as f64, rate as f64));
+        let bandwidth = limits.bytes_per_second.map(as_rate).map(Bucket::of_a_second);
         let connections = Arc::new(accept::watched(sockets.connections)?);
         let names = match sockets.names {
             Some(names) => {
@@ -102,11 +103,8 @@ impl Sandbox {
             secrets: message.secrets.into_iter().map(bound::prepared).collect(),
             names: Mutex::new(Synthetic::new(message.names_key)),
             places: Arc::new(Semaphore::new(limits.connections as usize)),
-            places_of_key: Mutex::new(places_of_key),
-            new_connections: bucket(
-                limits.new_connections_per_second,
-                limits.new_connections_burst,
-            ),
+            gate_of_key: Mutex::new(gate_of_key),
+            new_connections: Bucket::of_a_second(limits.new_connections_per_second.into()),
             questions: bucket(limits.questions_per_second, limits.questions_burst),
             bandwidth,
             moved: AtomicU64::new(0),
@@ -151,16 +149,31 @@ impl Sandbox {
         lock(&self.policy).clone()
     }
 
-    /// The places that sandboxes of its key share now.
-    pub(super) fn places_of_key(&self) -> Option<Arc<Semaphore>> {
-        lock(&self.places_of_key).clone()
+    /// What all sandboxes of its key share now.
+    pub(super) fn gate_of_key(&self) -> Option<Arc<KeyGate>> {
+        lock(&self.gate_of_key).clone()
+    }
+
+    /// Counts bytes that moved, and says how long to pause after them. An error means that it may move
+    /// no more.
+    pub(super) fn moved(&self, bytes: usize) -> io::Result<Duration> {
+        let count = bytes as u64;
+        let moved = self.moved.fetch_add(count, Relaxed).saturating_add(count);
+        if self.limits.bytes.is_some_and(|most| moved > most) {
+            return Err(io::Error::other("the sandbox has used up its bytes"));
+        }
+        let own = self.bandwidth.as_ref().map(|bucket| bucket.owe(as_rate(count)));
+        let gate = self.gate_of_key();
+        let of_key = gate.as_ref().and_then(|gate| gate.bandwidth.as_ref());
+        let of_key = of_key.map(|bucket| bucket.owe(as_rate(count)));
+        Ok(own.max(of_key).unwrap_or_default())
     }
 
     /// Replaces the policy, and whose connections these are. When it returns, what the policy refuses
     /// is closed.
-    pub(super) async fn change(&self, policy: &Reach, places_of_key: Option<Arc<Semaphore>>) {
+    pub(super) async fn change(&self, policy: &Reach, gate_of_key: Option<Arc<KeyGate>>) {
         *lock(&self.policy) = Arc::new(Policy::new(policy));
-        *lock(&self.places_of_key) = places_of_key;
+        *lock(&self.gate_of_key) = gate_of_key;
         self.cut_what_is_refused().await;
     }
 

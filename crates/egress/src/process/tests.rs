@@ -7,13 +7,14 @@ mod secrets;
 mod ways;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
-
-use tokio::sync::Semaphore;
 
 use bed::{Bed, echo, hello, read_all, served};
 
+use super::key_gate::KeyGate;
 use crate::event::{EventKind, Verdict};
+use crate::limits::EgressLimits;
 
 #[tokio::test]
 async fn an_allowed_name_is_reached_and_both_halves_close() {
@@ -151,14 +152,16 @@ async fn connections_count_for_the_key_of_the_latest_change() {
     let rules = [format!("up.test:{}", host.port()), "127.0.0.1".to_owned()];
     let policy = bed::allow(&rules.each_ref().map(String::as_str));
     let bed = Bed::new(&rules.each_ref().map(String::as_str), None);
-    let places = Arc::new(Semaphore::new(3));
+    let limits = EgressLimits { connections_of_key: 3, ..EgressLimits::default() };
+    let gate = Arc::new(KeyGate::new(limits, 1));
+    let free = || std::iter::from_fn(|| gate.try_place()).collect::<Vec<_>>().len();
     let mut clients = Vec::new();
-    for (key, free) in [(None, 3), (Some(places.clone()), 2), (None, 2)] {
+    for (key, left) in [(None, 3), (Some(gate.clone()), 2), (None, 2)] {
         bed.sandbox.change(&policy.clone().into(), key).await;
         let mut client = bed.dial_name("up.test", host.port()).await;
         bed::write(&mut client, b"x").await;
         assert_eq!(bed::read_some(&mut client).await, b"x");
-        assert_eq!(places.available_permits(), free);
+        assert_eq!(free(), left);
         clients.push(client);
     }
 }
@@ -179,11 +182,46 @@ async fn a_sandbox_that_stops_closes_its_connections_and_gives_its_sockets_back(
 }
 
 #[tokio::test]
+async fn the_rates_of_a_key_hold_for_its_sandboxes_together() {
+    let host = echo().await;
+    let rules = [format!("up.test:{}", host.port()), "127.0.0.1".to_owned()];
+    let rules: Vec<&str> = rules.iter().map(String::as_str).collect();
+    let limits = EgressLimits {
+        new_connections_per_second_of_key: Some(1),
+        bytes_per_second_of_key: Some(1000),
+        ..EgressLimits::default()
+    };
+    let one = Bed::new(&rules, None);
+    let two = Bed::with(&rules, None, EgressLimits::default(), Some(&one));
+    // A small share, so that nothing comes back while this runs.
+    let gate = Arc::new(KeyGate::new(limits, 1_000_000));
+    let mut waiting = Vec::new();
+    for bed in [&one, &two] {
+        bed.sandbox.change(&bed::allow(&rules).into(), Some(gate.clone())).await;
+        for _ in 0..5 {
+            waiting.push(bed.dial_name("up.test", host.port()).await);
+        }
+    }
+    let number = |number: &AtomicU64| number.load(Relaxed);
+    let outbox = &one.shared.outbox;
+    tokio::time::timeout(bed::PATIENCE, async {
+        while number(&outbox.waits_of_key) < 2 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    })
+    .await
+    .expect("both wait for their turn");
+    assert_eq!((number(&outbox.accepted), number(&outbox.waits_of_sandbox)), (1, 0));
+    assert!(one.sandbox.moved(1).unwrap().is_zero());
+    assert!(!two.sandbox.moved(1).unwrap().is_zero(), "the other has used the bytes");
+}
+
+#[tokio::test]
 async fn a_sandbox_that_is_full_does_not_hurt_another() {
     let host = echo().await;
     let rules = [format!("up.test:{}/tls", host.port()), "127.0.0.1".to_owned()];
     let rules: Vec<&str> = rules.iter().map(String::as_str).collect();
-    let limits = crate::EgressLimits { connections: 4, ..crate::EgressLimits::default() };
+    let limits = EgressLimits { connections: 4, ..EgressLimits::default() };
     let full = Bed::with(&rules, None, limits, None);
     let other = Bed::with(&rules, None, limits, Some(&full));
     let mut idle = Vec::new();
@@ -191,7 +229,7 @@ async fn a_sandbox_that_is_full_does_not_hurt_another() {
         idle.push(full.dial_name("up.test", host.port()).await);
     }
     tokio::time::sleep(Duration::from_millis(50)).await;
-    let taken = full.shared.outbox.accepted.load(std::sync::atomic::Ordering::Relaxed);
+    let taken = full.shared.outbox.accepted.load(Relaxed);
     assert_eq!(taken, 4, "the others wait in the backlog");
     let mut client = other.dial_name("up.test", host.port()).await;
     bed::write(&mut client, &hello("up.test")).await;

@@ -39,6 +39,12 @@ pub struct EgressCounts {
     pub dropped_events: u64,
     /// Processes that died.
     pub deaths: u64,
+    /// How often a new connection waited for a limit of its sandbox.
+    pub waits_of_sandbox: u64,
+    /// The same for a limit of its key.
+    pub waits_of_key: u64,
+    /// The same for the descriptors of its process.
+    pub waits_of_process: u64,
 }
 
 /// An event, with its number.
@@ -180,6 +186,9 @@ fn add(sum: &mut EgressCounts, one: &ProcessCounts) {
         sent,
         received,
         dropped_events,
+        waits_of_sandbox,
+        waits_of_key,
+        waits_of_process,
     } = one;
     sum.connections += connections;
     sum.accepted += accepted;
@@ -190,4 +199,7 @@ fn add(sum: &mut EgressCounts, one: &ProcessCounts) {
     sum.sent += sent;
     sum.received += received;
     sum.dropped_events += dropped_events;
+    sum.waits_of_sandbox += waits_of_sandbox;
+    sum.waits_of_key += waits_of_key;
+    sum.waits_of_process += waits_of_process;
 }

@@ -12,6 +12,7 @@ use model::{InstanceId, KeyId};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, sleep, timeout};
 
+use super::shares::Shares;
 use super::starter::{Process, Starter};
 use super::{EgressError, Hub};
 use crate::control::{AttachMessage, Beginning, Channel, FromEgress, Letter, Sockets, ToEgress};
@@ -48,6 +49,8 @@ pub(super) enum Command {
         reply: oneshot::Sender<Option<Sockets>>,
     },
     Node(NodeAddresses),
+    /// The share of the process in the limits of a key has changed.
+    Share(KeyId),
 }
 
 /// What was sent and is not answered yet.
@@ -71,7 +74,7 @@ pub(super) async fn serve(
     number: u64,
     beginning: Beginning,
     starter: Starter,
-    hub: Arc<Hub>,
+    (hub, shares): (Arc<Hub>, Arc<Shares>),
     mut commands: mpsc::UnboundedReceiver<Command>,
 ) {
     let mut backoff = BACKOFF_FIRST;
@@ -82,7 +85,7 @@ pub(super) async fn serve(
             Ok((channel, process)) => {
                 tracing::debug!(process = process.id(), "a process of the way out has begun");
                 tokio::select! {
-                    ended = send_all(&channel, &tickets, &mut commands) => ended,
+                    ended = send_all(&channel, &tickets, &shares, &mut commands) => ended,
                     ended = receive_all(number, &channel, &tickets, &hub) => ended,
                     stuck = watch(&tickets) => Err(stuck),
                 }
@@ -137,6 +140,7 @@ fn lock(tickets: &Mutex<Tickets>) -> MutexGuard<'_, Tickets> {
 async fn send_all(
     channel: &Channel,
     tickets: &Mutex<Tickets>,
+    shares: &Shares,
     commands: &mut mpsc::UnboundedReceiver<Command>,
 ) -> io::Result<()> {
     while let Some(command) = commands.recv().await {
@@ -149,8 +153,9 @@ async fn send_all(
         match command {
             // Its caller has left: what would be made would have no owner.
             Command::Attach { reply, .. } if reply.is_closed() => {}
-            Command::Attach { message, sockets, reply } => {
+            Command::Attach { mut message, sockets, reply } => {
                 let sandbox = message.sandbox;
+                message.parts = shares.parts(message.key);
                 let letter = match Letter::new(&ToEgress::Attach { ticket, attach: message }) {
                     Ok(letter) => letter,
                     Err(error) => {
@@ -165,8 +170,9 @@ async fn send_all(
             }
             Command::Change { sandbox, key, policy, reply } => {
                 wait(Waiting::Change(reply));
-                let letter = Letter::new(&ToEgress::Change { ticket, sandbox, key, policy })?;
-                channel.send(&letter, &[]).await?;
+                let parts = shares.parts(key);
+                let change = ToEgress::Change { ticket, sandbox, key, parts, policy };
+                channel.send(&Letter::new(&change)?, &[]).await?;
             }
             Command::Forget { sandbox, return_sockets, reply } => {
                 wait(Waiting::Forget(sandbox, reply));
@@ -174,6 +180,10 @@ async fn send_all(
                 channel.send(&letter, &[]).await?;
             }
             Command::Node(node) => channel.send(&Letter::new(&ToEgress::Node(node))?, &[]).await?,
+            Command::Share(key) => {
+                let share = ToEgress::Share { key, parts: shares.parts(Some(key)) };
+                channel.send(&Letter::new(&share)?, &[]).await?;
+            }
         }
     }
     Ok(())

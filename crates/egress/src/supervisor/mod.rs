@@ -6,6 +6,7 @@ mod hub;
 mod link;
 mod node;
 mod placement;
+mod shares;
 mod starter;
 #[cfg(test)]
 mod tests;
@@ -34,7 +35,7 @@ pub use hub::{EgressCounts, Reported};
 /// The most sandboxes of one shared process.
 pub const SANDBOXES_OF_A_PROCESS: usize = 2500;
 
-/// The most processes of keys.
+/// The most processes of keys, if nothing else is configured.
 pub const PROCESSES_OF_KEYS: usize = 64;
 
 /// How long a process may take to answer, also if it has to start first.
@@ -61,6 +62,8 @@ pub struct EgressConfig {
     pub node_addresses: Vec<IpAddr>,
     /// What each sandbox may use.
     pub limits: EgressLimits,
+    /// The most keys that have boundary secrets at the same time: each has a process.
+    pub boundary_keys: usize,
 }
 
 impl EgressConfig {
@@ -76,6 +79,7 @@ impl EgressConfig {
             upstream_proxy: None,
             node_addresses: Vec::new(),
             limits: EgressLimits::default(),
+            boundary_keys: PROCESSES_OF_KEYS,
         }
     }
 }
@@ -106,9 +110,14 @@ pub enum EgressError {
     /// The process did not answer in time.
     #[error("the process of the way out does not answer")]
     Unavailable,
-    /// Too many keys have sandboxes with boundary secrets.
-    #[error("more than {PROCESSES_OF_KEYS} keys use boundary secrets on this node")]
-    TooManyKeys,
+    /// As many keys as may have sandboxes with boundary secrets.
+    #[error(
+        "{most} other keys have sandboxes with boundary secrets, and this node serves no more at once"
+    )]
+    TooManyKeys {
+        /// The most.
+        most: usize,
+    },
     /// Secrets without a key or an authority, or no sockets.
     #[error("the attachment lacks {0}")]
     Incomplete(&'static str),
@@ -137,13 +146,13 @@ impl Egress {
         let beginning = Beginning {
             user: config.user.unwrap_or(65534),
             resolver: config.resolver,
-            hosts: config.hosts,
-            proxy: config.upstream_proxy,
-            upstream_ca_pem: config.upstream_ca_pem,
+            hosts: config.hosts.clone(),
+            proxy: config.upstream_proxy.clone(),
+            upstream_ca_pem: config.upstream_ca_pem.clone(),
             authority: None,
             node: hub.node(),
         };
-        let placement = Placement::new(beginning, starter, hub, names_key, config.limits);
+        let placement = Placement::new(beginning, starter, hub, names_key, &config);
         let placement = Arc::new(placement);
         placement.start_first();
         tokio::spawn(node::watch(Arc::downgrade(&placement), config.node_addresses));
@@ -166,11 +175,12 @@ impl Egress {
         };
         let own = if secrets.is_empty() { None } else { key.zip(authority) };
         let own = own.as_ref().map(|(key, authority)| (*key, &**authority));
-        let link = self.placement.place(sandbox, own)?;
+        let link = self.placement.place(sandbox, key, own)?;
         let undo = Undo { placement: &self.placement, link: Some(link.clone()), sandbox };
         let message = Box::new(AttachMessage {
             sandbox,
             key,
+            parts: 1,
             names_key: self.placement.names_key(sandbox),
             policy,
             limits: self.placement.limits(),
@@ -181,6 +191,12 @@ impl Egress {
         answered(answer).await??;
         undo.keep();
         Ok(())
+    }
+
+    /// Keeps a place for a sandbox with boundary secrets of a key. Refused if the node has none left.
+    pub fn reserve(&self, key: KeyId) -> Result<Reservation, EgressError> {
+        self.placement.reserve(key)?;
+        Ok(Reservation { placement: Arc::clone(&self.placement), key })
     }
 
     /// Applies a policy: when it returns, it holds, and connections that it refuses are cut. Those that
@@ -211,7 +227,7 @@ impl Egress {
         key: Option<KeyId>,
         policy: Reach,
     ) -> Result<oneshot::Receiver<Result<(), EgressError>>, EgressError> {
-        let link = self.placement.link_of(sandbox).ok_or(EgressError::NotAttached)?;
+        let link = self.placement.count_for(sandbox, key).ok_or(EgressError::NotAttached)?;
         let (reply, answer) = oneshot::channel();
         link.ask(Command::Change { sandbox, key, policy, reply })?;
         Ok(answer)
@@ -270,6 +286,19 @@ async fn answered<T>(answer: oneshot::Receiver<T>) -> Result<T, EgressError> {
         Ok(Ok(answer)) => Ok(answer),
         Ok(Err(_)) => Err(EgressError::Lost),
         Err(_) => Err(EgressError::Unavailable),
+    }
+}
+
+/// A place for a sandbox with boundary secrets, until it is dropped.
+#[derive(Debug)]
+pub struct Reservation {
+    placement: Arc<Placement>,
+    key: KeyId,
+}
+
+impl Drop for Reservation {
+    fn drop(&mut self) {
+        self.placement.give_back(self.key);
     }
 }
 

@@ -14,8 +14,9 @@ use zeroize::Zeroizing;
 
 use super::hub::Hub;
 use super::link::{self, Command};
+use super::shares::Shares;
 use super::starter::Starter;
-use super::{EgressError, PROCESSES_OF_KEYS, SANDBOXES_OF_A_PROCESS};
+use super::{EgressConfig, EgressError, SANDBOXES_OF_A_PROCESS};
 use crate::boundary::Authority;
 use crate::control::Beginning;
 use crate::limits::EgressLimits;
@@ -56,11 +57,38 @@ impl Place {
     }
 }
 
+/// Where a sandbox is.
+#[derive(Debug, Clone, Copy)]
+struct Placed {
+    process: u64,
+    /// The key whose limits its connections count for.
+    counted_for: Option<KeyId>,
+}
+
 #[derive(Debug, Default)]
 struct State {
     next: u64,
     places: BTreeMap<u64, Place>,
-    placed: BTreeMap<InstanceId, u64>,
+    placed: BTreeMap<InstanceId, Placed>,
+    /// How many sandboxes with boundary secrets of each key will come.
+    reserved: BTreeMap<KeyId, usize>,
+}
+
+impl State {
+    /// The keys that have a process in use, or will have one.
+    fn keys_in_use(&self) -> BTreeSet<KeyId> {
+        let used = self.places.values().filter(|place| place.empty_since.is_none());
+        let used = used.filter_map(|place| place.key);
+        used.chain(self.reserved.keys().copied()).collect()
+    }
+
+    /// The process of a key that has had no sandbox for the longest time, and expects none.
+    fn longest_empty(&self) -> Option<u64> {
+        let idle = |place: &&Place| place.key.is_some_and(|key| !self.reserved.contains_key(&key));
+        let empty = self.places.values().filter(idle);
+        let empty = empty.filter_map(|place| Some((place.empty_since?, place.link.number)));
+        empty.min().map(|(_, number)| number)
+    }
 }
 
 #[derive(Debug)]
@@ -69,8 +97,10 @@ pub(super) struct Placement {
     beginning: Beginning,
     starter: Starter,
     hub: Arc<Hub>,
+    shares: Arc<Shares>,
     names_key: [u8; 32],
     limits: EgressLimits,
+    boundary_keys: usize,
 }
 
 impl Placement {
@@ -79,21 +109,19 @@ impl Placement {
         starter: Starter,
         hub: Arc<Hub>,
         names_key: [u8; 32],
-        limits: EgressLimits,
+        config: &EgressConfig,
     ) -> Self {
-        let state = Mutex::new(State::default());
-        Self { state, beginning, starter, hub, names_key, limits }
+        let (state, shares) = (Mutex::new(State::default()), Arc::default());
+        let (limits, boundary_keys) = (config.limits, config.boundary_keys);
+        Self { state, beginning, starter, hub, shares, names_key, limits, boundary_keys }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         for (number, sandboxes) in self.hub.take_deaths() {
             for sandbox in sandboxes {
-                if state.placed.get(&sandbox) == Some(&number) {
-                    state.placed.remove(&sandbox);
-                    if let Some(place) = state.places.get_mut(&number) {
-                        place.leave(sandbox);
-                    }
+                if state.placed.get(&sandbox).is_some_and(|placed| placed.process == number) {
+                    self.take_out(&mut state, sandbox);
                 }
             }
         }
@@ -119,43 +147,124 @@ impl Placement {
         key
     }
 
+    #[cfg(test)]
+    pub(super) fn parts(&self, key: KeyId) -> u32 {
+        self.shares.parts(Some(key))
+    }
+
     pub(super) fn start_first(&self) {
         self.open(&mut self.lock(), None);
     }
 
-    /// Chooses a process for a sandbox that has none.
+    /// Keeps a place for a sandbox with boundary secrets. The process of another key that has had no
+    /// sandbox for a while gives way when the sandbox comes.
+    pub(super) fn reserve(&self, key: KeyId) -> Result<(), EgressError> {
+        let mut state = self.lock();
+        self.check_room(&state, key)?;
+        *state.reserved.entry(key).or_default() += 1;
+        Ok(())
+    }
+
+    pub(super) fn give_back(&self, key: KeyId) {
+        let mut state = self.lock();
+        if let Some(count) = state.reserved.get_mut(&key) {
+            *count -= 1;
+            if *count == 0 {
+                state.reserved.remove(&key);
+            }
+        }
+    }
+
+    fn check_room(&self, state: &State, key: KeyId) -> Result<(), EgressError> {
+        let in_use = state.keys_in_use();
+        if in_use.contains(&key) || in_use.len() < self.boundary_keys {
+            return Ok(());
+        }
+        Err(EgressError::TooManyKeys { most: self.boundary_keys })
+    }
+
+    /// Chooses a process for a sandbox that has none: that of its key if it has boundary secrets.
     pub(super) fn place(
         &self,
         sandbox: InstanceId,
+        counted_for: Option<KeyId>,
         own: Option<(KeyId, &Authority)>,
     ) -> Result<Link, EgressError> {
         let mut state = self.lock();
         let key = own.map(|(key, _)| key);
+        if let Some(key) = key {
+            self.check_room(&state, key)?;
+        }
         let fits = |place: &&mut Place| {
             place.key == key && (key.is_some() || place.members.len() < SANDBOXES_OF_A_PROCESS)
         };
-        let of_keys = state.places.values().filter(|place| place.key.is_some()).count();
         let found = state.places.values_mut().filter(fits).min_by_key(|place| place.link.number);
-        let link = match found {
-            Some(place) => place.link.clone(),
-            None if own.is_some() && of_keys >= PROCESSES_OF_KEYS => {
-                return Err(EgressError::TooManyKeys);
+        let link = if let Some(place) = found {
+            place.link.clone()
+        } else {
+            let carried = |(key, authority)| {
+                let bytes = postcard::to_allocvec(authority);
+                bytes.map(|bytes| (key, Zeroizing::new(bytes)))
+            };
+            let carried = own.map(carried).transpose();
+            let carried = carried.map_err(|_| EgressError::Incomplete("an authority"))?;
+            if carried.is_some() {
+                self.make_way(&mut state);
             }
-            None => {
-                let carried = |(key, authority)| {
-                    let bytes = postcard::to_allocvec(authority);
-                    bytes.map(|bytes| (key, Zeroizing::new(bytes)))
-                };
-                let own = own.map(carried).transpose();
-                self.open(&mut state, own.map_err(|_| EgressError::Incomplete("an authority"))?)
-            }
+            self.open(&mut state, carried)
         };
         if let Some(place) = state.places.get_mut(&link.number) {
             place.members.insert(sandbox);
             place.empty_since = None;
         }
-        state.placed.insert(sandbox, link.number);
+        let placed = Placed { process: link.number, counted_for };
+        state.placed.insert(sandbox, placed);
+        self.joined(&state, placed);
         Ok(link)
+    }
+
+    /// Ends a process of another key that only waits for its next sandbox, if there are too many.
+    fn make_way(&self, state: &mut State) {
+        let of_keys =
+            |state: &State| state.places.values().filter(|place| place.key.is_some()).count();
+        while of_keys(state) >= self.boundary_keys {
+            let Some(number) = state.longest_empty() else { return };
+            state.places.remove(&number);
+        }
+    }
+
+    /// The share of other processes in the limits of a key has changed.
+    fn joined(&self, state: &State, placed: Placed) {
+        if let Some(key) = placed.counted_for {
+            Self::tell(state, key, &self.shares.join(key, placed.process));
+        }
+    }
+
+    fn parted(&self, state: &State, placed: Placed) {
+        if let Some(key) = placed.counted_for {
+            Self::tell(state, key, &self.shares.leave(key, placed.process));
+        }
+    }
+
+    fn tell(state: &State, key: KeyId, processes: &[u64]) {
+        for place in processes.iter().filter_map(|number| state.places.get(number)) {
+            // One that has ended has no connections.
+            let _ = place.link.ask(Command::Share(key));
+        }
+    }
+
+    /// Counts the connections of a sandbox for this key from now on; where it is.
+    pub(super) fn count_for(&self, sandbox: InstanceId, key: Option<KeyId>) -> Option<Link> {
+        let mut state = self.lock();
+        let placed = state.placed.get_mut(&sandbox)?;
+        let before = *placed;
+        placed.counted_for = key;
+        let now = *placed;
+        if before.counted_for != now.counted_for {
+            self.joined(&state, now);
+            self.parted(&state, before);
+        }
+        state.places.get(&now.process).map(|place| place.link.clone())
     }
 
     fn open(&self, state: &mut State, own: Option<(KeyId, Zeroizing<Vec<u8>>)>) -> Link {
@@ -165,7 +274,8 @@ impl Placement {
         let (key, authority) = own.unzip();
         let beginning = Beginning { authority, ..self.beginning.clone() };
         let (starter, hub) = (self.starter.clone(), self.hub.clone());
-        tokio::spawn(link::serve(number, beginning, starter, hub, received));
+        let both = (hub, self.shares.clone());
+        tokio::spawn(link::serve(number, beginning, starter, both, received));
         let link = Link { number, commands };
         let place = Place { link: link.clone(), key, members: BTreeSet::new(), empty_since: None };
         state.places.insert(number, place);
@@ -174,32 +284,41 @@ impl Placement {
 
     pub(super) fn link_of(&self, sandbox: InstanceId) -> Option<Link> {
         let state = self.lock();
-        let number = state.placed.get(&sandbox)?;
-        state.places.get(number).map(|place| place.link.clone())
+        let process = state.placed.get(&sandbox)?.process;
+        state.places.get(&process).map(|place| place.link.clone())
+    }
+
+    fn take_out(&self, state: &mut State, sandbox: InstanceId) -> Option<Link> {
+        let placed = state.placed.remove(&sandbox)?;
+        let link = state.places.get_mut(&placed.process).map(|place| {
+            place.leave(sandbox);
+            place.link.clone()
+        });
+        self.parted(state, placed);
+        link
     }
 
     /// Takes a sandbox out; where it was.
     pub(super) fn remove(&self, sandbox: InstanceId) -> Option<Link> {
-        let mut state = self.lock();
-        let number = state.placed.remove(&sandbox)?;
-        let place = state.places.get_mut(&number)?;
-        place.leave(sandbox);
-        Some(place.link.clone())
+        self.take_out(&mut self.lock(), sandbox)
     }
 
     /// Takes a sandbox out if it is still there.
     pub(super) fn remove_from(&self, sandbox: InstanceId, link: &Link) {
-        let there = self.lock().placed.get(&sandbox) == Some(&link.number);
-        if there {
-            drop(self.remove(sandbox));
+        let mut state = self.lock();
+        if state.placed.get(&sandbox).is_some_and(|placed| placed.process == link.number) {
+            self.take_out(&mut state, sandbox);
         }
     }
 
     /// Ends the processes that had no sandbox for a while, except the first.
     pub(super) fn close_idle(&self, now: Instant) {
-        self.lock().places.retain(|number, place| {
+        let mut state = self.lock();
+        let State { places, reserved, .. } = &mut *state;
+        places.retain(|number, place| {
             let idle = place.empty_since.is_some_and(|since| now >= since + LINGER);
-            *number == 1 || !idle
+            let expects = place.key.is_some_and(|key| reserved.contains_key(&key));
+            *number == 1 || expects || !idle
         });
     }
 

@@ -20,8 +20,12 @@ fn the_process_itself() {
 }
 
 fn egress() -> Egress {
+    Egress::start(config()).unwrap()
+}
+
+fn config() -> EgressConfig {
     let arguments = ["--exact", ENTRY, "--include-ignored", "--nocapture", "--test-threads=1"];
-    Egress::start(EgressConfig::new("/proc/self/exe", &arguments)).unwrap()
+    EgressConfig::new("/proc/self/exe", &arguments)
 }
 
 fn sockets() -> (Sockets, SocketAddr, SocketAddr) {
@@ -39,6 +43,23 @@ fn attachment(number: u128, sockets: Option<Sockets>, rule: &str) -> Attachment 
         sockets,
         secrets: Vec::new(),
         authority: None,
+    }
+}
+
+/// A sandbox of a key, with a boundary secret.
+fn with_secret(number: u128, key: u128, sockets: Sockets) -> Attachment {
+    let secret = BoundarySecret {
+        placeholder: "placeholder".into(),
+        value: "value".to_owned().into(),
+        header: "authorization".into(),
+        hosts: vec![HostName::parse("a.test").unwrap()],
+        secret: "s".into(),
+    };
+    Attachment {
+        key: Some(KeyId::from_u128(key)),
+        secrets: vec![secret],
+        authority: Some(Arc::new(Authority::new().unwrap())),
+        ..attachment(number, Some(sockets), "a.test:443")
     }
 }
 
@@ -151,19 +172,7 @@ async fn a_process_of_a_key_whose_sandboxes_ended_with_it_does_not_stay() {
     let egress = egress();
     let mut lost = egress.lost();
     let (own, _, _) = sockets();
-    let secret = BoundarySecret {
-        placeholder: "placeholder".into(),
-        value: "value".to_owned().into(),
-        header: "authorization".into(),
-        hosts: vec![HostName::parse("a.test").unwrap()],
-        secret: "s".into(),
-    };
-    let attachment = Attachment {
-        key: Some(KeyId::from_u128(7)),
-        secrets: vec![secret],
-        authority: Some(Arc::new(Authority::new().unwrap())),
-        ..attachment(1, Some(own), "a.test:443")
-    };
+    let attachment = with_secret(1, 7, own);
     egress.attach(attachment).await.unwrap();
     assert_eq!(egress.counts().processes, 2);
     for process in children() {
@@ -177,6 +186,56 @@ async fn a_process_of_a_key_whose_sandboxes_ended_with_it_does_not_stay() {
     assert_eq!(egress.counts().processes, 2, "it lingers");
     egress.placement.close_idle(now + placement::LINGER);
     assert_eq!(egress.counts().processes, 1);
+}
+
+#[tokio::test]
+async fn a_key_too_many_is_refused_until_another_has_no_sandbox() {
+    let egress = Egress::start(EgressConfig { boundary_keys: 2, ..config() }).unwrap();
+    let full = Err(EgressError::TooManyKeys { most: 2 });
+    let attach = async |number, key| egress.attach(with_secret(number, key, sockets().0)).await;
+    let reserve = |key| egress.reserve(KeyId::from_u128(key));
+    attach(1, 1).await.unwrap();
+    attach(2, 2).await.unwrap();
+    assert_eq!(attach(3, 3).await, full);
+    assert_eq!(reserve(3).map(drop), full);
+    attach(4, 1).await.expect("its key has a process");
+    assert_eq!((egress.counts().processes, egress.counts().sandboxes), (3, 3));
+    // Its process waits for the next sandbox of its key, and gives way to another key.
+    egress.forget(InstanceId::from_u128(2)).await;
+    let room = reserve(3).unwrap();
+    assert_eq!(attach(2, 2).await, full, "the room is kept");
+    attach(3, 3).await.unwrap();
+    drop(room);
+    assert_eq!(egress.counts().processes, 3);
+    assert_eq!(attach(2, 2).await, full);
+    // A process for which a sandbox is announced does not give way.
+    egress.forget(InstanceId::from_u128(3)).await;
+    let room = reserve(3).unwrap();
+    assert_eq!(attach(2, 2).await, full);
+    drop(room);
+    attach(2, 2).await.unwrap();
+    assert_eq!(egress.counts().processes, 3);
+}
+
+#[tokio::test]
+async fn the_limits_of_a_key_are_divided_among_its_processes() {
+    let egress = egress();
+    let key = KeyId::from_u128(1);
+    let parts = || egress.placement.parts(key);
+    // A warm sandbox counts for its key from its claim on.
+    egress.attach(attachment(1, Some(sockets().0), "a.test")).await.unwrap();
+    assert_eq!(parts(), 1);
+    let policy = || NetworkPolicy::Allow(vec!["a.test".parse().unwrap()]);
+    egress.count_for(InstanceId::from_u128(1), Some(key), policy()).unwrap();
+    egress.attach(with_secret(2, 1, sockets().0)).await.unwrap();
+    assert_eq!(parts(), 2);
+    let other = Some(KeyId::from_u128(2));
+    egress.change(InstanceId::from_u128(1), other, policy()).await.unwrap();
+    assert_eq!(parts(), 1);
+    egress.change(InstanceId::from_u128(1), Some(key), policy()).await.unwrap();
+    assert_eq!(parts(), 2);
+    egress.forget(InstanceId::from_u128(2)).await;
+    assert_eq!(parts(), 1);
 }
 
 #[tokio::test]

@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use egress::BoundarySecret;
+use egress::{BoundarySecret, Reservation};
 use kernel::{NetworkView, UseTarget};
 use model::{
     ClaimSettings, ErrorCode, InstanceId, KeyId, NetworkPolicy, Refusal, SecretUse, Template,
@@ -171,13 +171,14 @@ async fn value_of(
     Ok(value.expose().to_owned())
 }
 
-/// Refuses a claim whose secrets are missing, before a sandbox is taken for it.
+/// Refuses a claim whose secrets are missing, or which the way out has no room for, before a sandbox
+/// is taken for it. What it returns keeps that room until the claim has ended.
 pub(crate) async fn check_secrets(
     core: &Core,
     key: KeyId,
     template: &Template,
     settings: &ClaimSettings,
-) -> Result<(), Refusal> {
+) -> Result<Option<Reservation>, Refusal> {
     if let Some(problem) = model::secret::problem_of_uses(&settings.secrets) {
         return Err(Refusal::new(ErrorCode::InvalidArgument, format!("secrets: {problem}")));
     }
@@ -187,7 +188,10 @@ pub(crate) async fn check_secrets(
         let value = value_of(core, key, used, settings).await?;
         binding.bind(used, value, &policy)?;
     }
-    Ok(())
+    if binding.boundary.is_empty() {
+        return Ok(None);
+    }
+    core.networks.reserve(key)
 }
 
 /// Asks for something for which a session may need another sandbox. Where its secrets or its network do
@@ -198,7 +202,8 @@ pub(crate) async fn with_next_binding<T>(
     resumes: bool,
     asking: impl Future<Output = Result<T, Refusal>>,
 ) -> Result<T, Refusal> {
-    check_next(core, target, resumes).await?;
+    // Kept until the answer: what was found to fit still does.
+    let _reserved = check_next(core, target, resumes).await?;
     match asking.await {
         // They may have changed in between, and a launch that fails does not say so.
         Err(failed) if failed.code == ErrorCode::LaunchFailed => {
@@ -209,9 +214,13 @@ pub(crate) async fn with_next_binding<T>(
     }
 }
 
-async fn check_next(core: &Core, target: UseTarget, resumes: bool) -> Result<(), Refusal> {
+async fn check_next(
+    core: &Core,
+    target: UseTarget,
+    resumes: bool,
+) -> Result<Option<Reservation>, Refusal> {
     let Some(next) = core.read(|kernel| kernel.next_binding(target, resumes)) else {
-        return Ok(());
+        return Ok(None);
     };
     let empty = ClaimSettings::default();
     let settings = next.settings.as_deref().unwrap_or(&empty);

@@ -12,7 +12,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use egress::{Attachment, Authority, Egress, EgressCounts, EgressError, Reach, Reported, Sockets};
+use egress::{
+    Attachment, Authority, Egress, EgressCounts, EgressError, Reach, Reported, Reservation, Sockets,
+};
 use kernel::NetworkView;
 use model::{ErrorCode, InstanceId, KeyId, NetworkPolicy, NetworkRule, Refusal, RuleTarget};
 use runtime::{RuntimeError, RuntimeErrorCode, Sandbox};
@@ -25,9 +27,13 @@ use self::log::{NetworkLog, Whose};
 pub use self::log::{NetworkLogEntry, NetworkLogPage, NetworkLogQuery};
 pub use self::requests::NetworkReport;
 use crate::core::Core;
+use crate::effects::EffectError;
 
 /// How long one step of attaching a policy may take.
 const PATIENCE: Duration = Duration::from_secs(15);
+
+/// When a caller that was refused by the egress process may try again.
+const RETRY_AFTER_MS: u64 = 1_000;
 
 /// The networks of all sandboxes of a node.
 pub(crate) struct Networks {
@@ -115,7 +121,7 @@ impl Networks {
         core: &Core,
         sandbox: &dyn Sandbox,
         binding: Option<&Binding>,
-    ) -> Result<(), RuntimeError> {
+    ) -> Result<(), EffectError> {
         let instance = sandbox.instance();
         if self.known().get(&instance).is_none() {
             let wanted = core.read(|kernel| kernel.network_of(instance));
@@ -140,10 +146,7 @@ impl Networks {
             }
         };
         let applied = timeout(PATIENCE, self.attach(sandbox, &mut attached, &view, secrets)).await;
-        let applied = applied.unwrap_or_else(|_| {
-            let cause = "the egress process did not answer in time";
-            Err(RuntimeError::new(RuntimeErrorCode::DeadlineExceeded, "attach a policy", cause))
-        });
+        let applied = applied.unwrap_or_else(|_| Err(no_answer()));
         if applied.is_err() {
             // What it may reach is not known any more: nothing.
             self.close(sandbox, &mut attached).await;
@@ -161,11 +164,11 @@ impl Networks {
         attached: &mut Attached,
         view: &NetworkView,
         secrets: Secrets,
-    ) -> Result<(), RuntimeError> {
+    ) -> Result<(), EffectError> {
         let instance = view.instance;
         let Some(egress) = &self.egress else {
             let cause = "this server has no egress process: `egress.enabled` is off";
-            return Err(failed(RuntimeErrorCode::Unsupported, cause));
+            return Err(failed(RuntimeErrorCode::Unsupported, cause).into());
         };
         let key = (view.tenant != KeyId::NIL).then_some(view.tenant);
         let wanted_for = (!attached.secrets.is_empty()).then_some(view.tenant);
@@ -191,8 +194,7 @@ impl Networks {
                 };
                 // A process that has died closed everything: then it is attached anew.
                 if !matches!(outside, Err(EgressError::NotAttached | EgressError::Lost)) {
-                    outside
-                        .map_err(|error| failed(RuntimeErrorCode::System, &error.to_string()))?;
+                    outside.map_err(|error| not_attached(&error))?;
                     attached.reach = Some(reach);
                     attached.counted_for = view.tenant;
                     attached.unsure = false;
@@ -221,12 +223,25 @@ impl Networks {
             secrets: attached.secrets.clone(),
             authority,
         };
-        let done = egress.attach(attachment).await;
-        done.map_err(|error| failed(RuntimeErrorCode::System, &error.to_string()))?;
+        egress.attach(attachment).await.map_err(|error| not_attached(&error))?;
         attached.reach = Some(reach);
         attached.counted_for = view.tenant;
         attached.unsure = false;
         Ok(())
+    }
+
+    /// Whether the egress process counts a sandbox for its owner, or was told to.
+    fn told(&self, attached: &mut Attached, instance: InstanceId, owner: KeyId) -> bool {
+        let Attached { reach: Some(reach), unsure: false, .. } = &*attached else { return false };
+        if attached.counted_for == owner {
+            return true;
+        }
+        let Some(egress) = &self.egress else { return true };
+        if egress.count_for(instance, Some(owner), reach.clone()).is_err() {
+            return false;
+        }
+        attached.counted_for = owner;
+        true
     }
 
     /// Reads what the image of a sandbox trusts if its claim will need it, so that the claim does not
@@ -275,6 +290,12 @@ impl Networks {
         self.known().remove(&instance);
     }
 
+    /// Keeps room for a sandbox with boundary secrets of a key, if there is a way out.
+    fn reserve(&self, key: KeyId) -> Result<Option<Reservation>, Refusal> {
+        let Some(egress) = &self.egress else { return Ok(None) };
+        egress.reserve(key).map(Some).map_err(|error| not_attached(&error).into_refusal())
+    }
+
     /// The certificate authority of a key, made when it is first needed.
     pub(crate) fn authority(&self, key: KeyId) -> Result<Arc<Authority>, RuntimeError> {
         let mut known = self.authorities.lock().unwrap_or_else(PoisonError::into_inner);
@@ -311,6 +332,23 @@ pub(crate) fn ends(core: &Core, instance: InstanceId) {
     if let Some(whose) = core.networks.egress.as_ref().and_then(|_| whose(core, instance)) {
         core.networks.log.ends(instance, whose);
     }
+}
+
+/// A warm sandbox has an owner from now on: its connections count for that key. Nothing waits for it.
+pub(crate) fn handed_out(core: &Arc<Core>, instance: InstanceId, owner: KeyId) {
+    let Some(one) = core.networks.known().get(&instance).cloned() else { return };
+    let told =
+        one.try_lock().is_ok_and(|mut attached| core.networks.told(&mut attached, instance, owner));
+    if told {
+        return;
+    }
+    let core = Arc::clone(core);
+    tasks::spawn(async move {
+        let Some(sandbox) = core.runtimes.sandbox(instance) else { return };
+        if let Err(error) = core.networks.apply(&core, &*sandbox, None).await {
+            tracing::warn!(%instance, %error, "a sandbox has no network: its policy was not attached");
+        }
+    });
 }
 
 /// Forgets a sandbox that is gone. Nothing waits for it: nothing in there can connect any more.
@@ -367,4 +405,21 @@ pub(crate) async fn finished<T>(task: JoinHandle<Result<T, Refusal>>) -> Result<
 
 fn failed(code: RuntimeErrorCode, cause: &str) -> RuntimeError {
     RuntimeError::new(code, "attach a policy", cause.to_owned())
+}
+
+/// Why a policy is not attached. What is the fault of the node would fail with every other sandbox.
+fn not_attached(error: &EgressError) -> EffectError {
+    let code = match error {
+        EgressError::TooManyKeys { .. } => ErrorCode::BoundaryFull,
+        EgressError::Lost | EgressError::Unavailable => ErrorCode::EgressUnavailable,
+        EgressError::Incomplete(_) | EgressError::NotAttached | EgressError::Refused(_) => {
+            return failed(RuntimeErrorCode::System, &error.to_string()).into();
+        }
+    };
+    EffectError::Refused(Refusal::new(code, error.to_string()).retry_after(RETRY_AFTER_MS))
+}
+
+/// The egress process did not answer in time.
+pub(crate) fn no_answer() -> EffectError {
+    not_attached(&EgressError::Unavailable)
 }

@@ -8,6 +8,7 @@ use kernel::{Event, NetworkView, UseTarget};
 use model::{InstanceId, NetworkPolicy, Refusal, SandboxId, SessionId, TemplateName};
 
 use super::{NetworkLogPage, NetworkLogQuery, finished};
+use crate::effects::EffectError;
 use crate::keys::Caller;
 use crate::{Engine, boxed};
 
@@ -140,7 +141,8 @@ impl Engine {
 
     async fn apply_now(&self, instance: InstanceId) -> Result<(), Refusal> {
         let Some(sandbox) = self.core.runtimes.sandbox(instance) else { return Ok(()) };
-        self.core.networks.apply(&self.core, &*sandbox, None).await.map_err(Refusal::from)
+        let applied = self.core.networks.apply(&self.core, &*sandbox, None).await;
+        applied.map_err(EffectError::into_refusal)
     }
 
     /// A template was replaced: its sandboxes may reach what the new one allows.

@@ -8,7 +8,8 @@ use super::rig::{
     prove, refusal, secret_settings, template, thaw, trouble, wipe,
 };
 use crate::{
-    Action, CheckoutPath, CheckoutPolicy, Effect, Event, Outcome, Reply, UseKind, UseTarget,
+    Action, CheckoutPath, CheckoutPolicy, Effect, Event, Failure, FailureKind, Outcome, Reply,
+    UseKind, UseTarget,
 };
 
 #[test]
@@ -51,6 +52,53 @@ fn a_failed_claim_tries_the_next_idle_one() {
         assert_eq!(rig.end_cause(failed.id.sandbox), cause);
         assert_ne!(got.sandbox, failed.id.sandbox);
     }
+}
+
+/// Another sandbox would fail as well.
+fn refused() -> Outcome {
+    let kind = FailureKind::Refused(ErrorCode::BoundaryFull);
+    Outcome::Failed(Failure { kind, detail: "64 keys".into() })
+}
+
+#[test]
+fn a_claim_that_would_fail_with_every_sandbox_takes_only_one() {
+    let mut rig = Rig::asking(template(5, 0), NATIVE);
+    let request = rig.checkout();
+    let failed = rig.finish(claim, refused());
+    let refusal = refusal(&rig, request);
+    assert_eq!((refusal.code, refusal.cause.as_ref()), (ErrorCode::BoundaryFull, "64 keys"));
+    assert!(refusal.retry_after_ms.is_some());
+    assert_eq!((rig.count(claim), rig.count(kill), rig.pool().idle), (0, 1, 4));
+    rig.run();
+    assert_eq!(rig.end_cause(failed.id.sandbox), EndCause::ClaimFailed);
+    assert_eq!((rig.pool().waiters, rig.pool().leased), (0, 0));
+}
+
+#[test]
+fn claims_that_fail_one_after_another_do_not_use_up_the_pool() {
+    for outcome in [trouble(), Outcome::TimedOut] {
+        let mut rig = Rig::asking(template(9, 0), NATIVE);
+        let request = rig.checkout();
+        rig.finish(claim, outcome.clone());
+        assert!(rig.pending(request), "the sandbox may have been the reason");
+        rig.finish(claim, outcome);
+        let refusal = refusal(&rig, request);
+        assert_eq!(refusal.code, ErrorCode::LaunchFailed);
+        assert!(refusal.retry_after_ms.is_some());
+        assert_eq!((rig.count(claim), rig.count(kill)), (0, 2));
+        rig.run();
+        assert_eq!((rig.pool().waiters, rig.pool().leased), (0, 0));
+    }
+}
+
+#[test]
+fn a_launch_that_would_fail_again_refuses_the_session_with_the_reason() {
+    let mut rig = Rig::asking(template(0, 1), NATIVE);
+    let (session, request) = rig.create_session();
+    rig.finish(launch, refused());
+    assert_eq!(rig.refused(request), ErrorCode::BoundaryFull);
+    rig.run();
+    assert!(rig.kernel.session(session).is_none(), "no caller knows it");
 }
 
 #[test]

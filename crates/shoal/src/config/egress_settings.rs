@@ -33,10 +33,16 @@ pub(crate) struct EgressSettings {
     pub(crate) max_connections: u32,
     /// Connections of the sandboxes of one key at once.
     pub(crate) max_connections_per_key: u32,
-    /// New connections of one sandbox per second.
+    /// New connections of one sandbox per second, and at once.
     pub(crate) connections_per_s: u32,
+    /// New connections of the sandboxes of one key per second, and at once; 0 means no limit.
+    pub(crate) connections_per_s_per_key: u32,
     /// Bytes per second of one sandbox, both directions together; 0 means no limit.
     pub(crate) bytes_per_s: u64,
+    /// Bytes per second of the sandboxes of one key; 0 means no limit.
+    pub(crate) bytes_per_s_per_key: u64,
+    /// Keys that have sandboxes with boundary secrets at the same time.
+    pub(crate) max_boundary_keys: u32,
 }
 
 impl Default for EgressSettings {
@@ -50,7 +56,10 @@ impl Default for EgressSettings {
             max_connections: 256,
             max_connections_per_key: 2048,
             connections_per_s: 100,
+            connections_per_s_per_key: 1000,
             bytes_per_s: 0,
+            bytes_per_s_per_key: 0,
+            max_boundary_keys: 64,
         }
     }
 }
@@ -83,6 +92,7 @@ impl EgressSettings {
             ("egress.max_connections", self.max_connections),
             ("egress.max_connections_per_key", self.max_connections_per_key),
             ("egress.connections_per_s", self.connections_per_s),
+            ("egress.max_boundary_keys", self.max_boundary_keys),
         ];
         if let Some((key, _)) = numbers.into_iter().find(|(_, value)| *value == 0) {
             return Some((key, "must be above 0"));

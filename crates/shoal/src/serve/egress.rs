@@ -50,13 +50,21 @@ pub(super) fn start(config: &Config) -> Result<Option<Egress>, Failure> {
             connections: settings.max_connections,
             connections_of_key: settings.max_connections_per_key,
             new_connections_per_second: settings.connections_per_s,
-            bytes_per_second: (settings.bytes_per_s > 0).then_some(settings.bytes_per_s),
+            new_connections_per_second_of_key: above_zero(settings.connections_per_s_per_key),
+            bytes_per_second: above_zero(settings.bytes_per_s),
+            bytes_per_second_of_key: above_zero(settings.bytes_per_s_per_key),
             ..EgressLimits::default()
         },
+        boundary_keys: settings.max_boundary_keys as usize,
         ..EgressConfig::new("/proc/self/exe", &[ROLE])
     };
     Egress::start(egress).map(Some).map_err(|error| {
         Failure::new("cannot start the egress process", error)
             .remedy("set egress.enabled = false to serve sandboxes that have loopback only")
     })
+}
+
+/// A limit, for which 0 means that there is none.
+fn above_zero<T: Default + PartialEq>(limit: T) -> Option<T> {
+    (limit != T::default()).then_some(limit)
 }

@@ -21,6 +21,7 @@ mod full_disk;
 mod guides;
 mod images;
 mod mounts;
+mod policies;
 mod process_retention;
 mod processes;
 mod rootless;

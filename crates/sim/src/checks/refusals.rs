@@ -14,6 +14,7 @@ const PLACE: &[Code] = &[
     Code::CapacityExhausted,
     Code::QuotaExceeded,
     Code::LaunchFailed,
+    Code::EgressUnavailable,
     Code::ReadyTimeout,
     Code::SandboxCrashed,
     Code::Oom,

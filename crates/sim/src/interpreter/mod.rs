@@ -13,7 +13,7 @@ use kernel::{
 };
 use model::lifecycle::TurnOutcome;
 use model::record::Owner;
-use model::{EffectId, InstanceId, ProcessId, RequestId, SessionId, TurnId, UseId};
+use model::{EffectId, ErrorCode, InstanceId, ProcessId, RequestId, SessionId, TurnId, UseId};
 
 use crate::checks::{self, Judged};
 pub(crate) use crate::interpreter::programs::ProgramFate;
@@ -218,7 +218,8 @@ impl World {
             0 => How::Well,
             1 => {
                 let happened = self.choices.below(2) == 1;
-                match self.choices.below(7) {
+                match self.choices.below(8) {
+                    7 => How::Badly { kind: REFUSED, happened: false },
                     6 => How::Badly { kind: FailureKind::FilesGone, happened: false },
                     4 => How::Badly { kind: FailureKind::Gone, happened: true },
                     5 => How::Badly { kind: FailureKind::Unsupported, happened: false },
@@ -400,7 +401,7 @@ impl World {
                 FailureKind::Gone | FailureKind::Unsupported => {
                     self.runtime.remove(launch.instance);
                 }
-                FailureKind::Trouble | FailureKind::NeedsGuest => {
+                FailureKind::Trouble | FailureKind::NeedsGuest | FailureKind::Refused(_) => {
                     if happened {
                         self.perform(action, began_with)?;
                     } else {
@@ -506,13 +507,17 @@ pub(crate) fn instance_of(action: &Action) -> Option<InstanceId> {
     }
 }
 
+/// A reason that lies outside of the sandbox.
+const REFUSED: FailureKind = FailureKind::Refused(ErrorCode::EgressUnavailable);
+
 /// What a runtime may say of this effect: a removal cannot be unsupported, and a workspace
 /// that no sandbox uses cannot be gone with one.
 const fn honest(action: &Action, kind: FailureKind) -> FailureKind {
     match (action, kind) {
         (Action::Launch(launch), FailureKind::FilesGone) if launch.restore => kind,
+        (Action::Launch(_) | Action::Claim { .. }, FailureKind::Refused(_)) => kind,
         (Action::Kill { .. }, FailureKind::Unsupported)
-        | (_, FailureKind::FilesGone)
+        | (_, FailureKind::FilesGone | FailureKind::Refused(_))
         | (
             Action::CopyWorkspace { .. }
             | Action::DeleteWorkspace { .. }
@@ -554,5 +559,6 @@ const fn failure_name(kind: FailureKind) -> &'static str {
         FailureKind::Unsupported => "unsupported",
         FailureKind::FilesGone => "files_gone",
         FailureKind::NeedsGuest => "needs_guest",
+        FailureKind::Refused(_) => "refused",
     }
 }

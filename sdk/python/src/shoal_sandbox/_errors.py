@@ -141,6 +141,7 @@ _CLASSES: dict[str, type[ShoalError]] = {
     "queue_full": PoolExhausted,
     "pool_empty": PoolExhausted,
     "pool_closed": PoolExhausted,
+    "boundary_full": PoolExhausted,
     "disk_full": PoolExhausted,
     "checkout_timeout": CheckoutTimeout,
     "ready_timeout": ReadyTimeout,

@@ -125,7 +125,7 @@ fn configuration(authority: &Path, sandboxes: u32) -> String {
     let address = hosts::TLS.split(':').next().unwrap_or_default();
     format!(
         "[egress]\nhosts = [\"{name}=127.0.0.1\", \"{tls}={address}\"]\n\
-         upstream_ca = \"{}\"\nconnections_per_s = 1000000\n\
+         upstream_ca = \"{}\"\nconnections_per_s = 1000000\nconnections_per_s_per_key = 0\n\
          [node]\nmax_live = {}\n",
         authority.display(),
         sandboxes + 64

@@ -7,6 +7,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use base64::Engine as _;
 use bytes::Bytes;
@@ -29,6 +30,7 @@ use tokio_rustls::{TlsAcceptor, TlsConnector};
 use zeroize::Zeroizing;
 
 use crate::boundary::{Authority, BoundSecret, BoundaryNote, Dialled, Terminator, UpstreamRoots};
+use crate::relay::{Direction, Meter};
 
 pub(super) const HOST: &str = "api.shoal.test";
 pub(super) const PLACEHOLDER: &str = "shoal-placeholder-0123456789abcdef";
@@ -189,6 +191,7 @@ pub(super) struct Between {
     notes: Arc<Mutex<Vec<BoundaryNote>>>,
     /// How many connections to the real host were verified.
     pub(super) verified: Arc<AtomicUsize>,
+    pub(super) moved: Arc<Moved>,
 }
 
 impl Between {
@@ -199,7 +202,8 @@ impl Between {
         let roots = UpstreamRoots::with(RootCertStore::empty(), trusts).unwrap();
         let terminator = Arc::new(Terminator::new(authority, roots));
         let (secrets, notes, verified) = (secrets.into(), Arc::default(), Arc::default());
-        Self { terminator, trusted, address: real.address, secrets, notes, verified }
+        let (address, moved) = (real.address, Arc::default());
+        Self { terminator, trusted, address, secrets, notes, verified, moved }
     }
 
     /// With the secret that most tests use.
@@ -215,10 +219,11 @@ impl Between {
     }
 
     /// Serves one end of a connection.
-    fn serve(&self, far: DuplexStream) -> tokio::task::JoinHandle<io::Result<(u64, u64)>> {
+    fn serve(&self, far: DuplexStream) -> tokio::task::JoinHandle<io::Result<()>> {
         let (terminator, secrets) = (Arc::clone(&self.terminator), Arc::clone(&self.secrets));
         let (notes, address) = (Arc::clone(&self.notes), self.address);
         let verified = Arc::clone(&self.verified);
+        let moved = Arc::clone(&self.moved);
         tokio::spawn(async move {
             let dial = move || -> BoxFuture<'static, io::Result<Dialled<TcpStream>>> {
                 let counted = Arc::clone(&verified);
@@ -231,12 +236,12 @@ impl Between {
                 })
             };
             let log = move |note| notes.lock().unwrap().push(note);
-            terminator.serve(far, host(), secrets, dial, log).await
+            terminator.serve((far, moved), host(), secrets, dial, log).await
         })
     }
 
     /// What becomes of a connection whose first bytes are these.
-    pub(super) async fn plain(&self, bytes: &[u8]) -> io::Result<(u64, u64)> {
+    pub(super) async fn plain(&self, bytes: &[u8]) -> io::Result<()> {
         let (mut near, far) = tokio::io::duplex(64 * 1024);
         near.write_all(bytes).await.unwrap();
         self.serve(far).await.unwrap()
@@ -287,10 +292,28 @@ impl Between {
     }
 }
 
+/// Counts what came and what went, and paces nothing.
+#[derive(Default)]
+pub(super) struct Moved {
+    pub(super) out: AtomicUsize,
+    pub(super) back: AtomicUsize,
+}
+
+impl Meter for Moved {
+    fn moved(&self, direction: Direction, bytes: usize) -> io::Result<Duration> {
+        let count = match direction {
+            Direction::Out => &self.out,
+            Direction::In => &self.back,
+        };
+        count.fetch_add(bytes, Ordering::Relaxed);
+        Ok(Duration::ZERO)
+    }
+}
+
 /// A client, and what serves it.
 pub(super) struct Client {
     pub(super) stream: TlsStream<DuplexStream>,
-    pub(super) serving: tokio::task::JoinHandle<io::Result<(u64, u64)>>,
+    pub(super) serving: tokio::task::JoinHandle<io::Result<()>>,
 }
 
 pub(super) async fn text(response: Response<Incoming>) -> String {

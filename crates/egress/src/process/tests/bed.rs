@@ -20,7 +20,7 @@ use crate::event::{EgressEvent, EventKind};
 use crate::limits::EgressLimits;
 use crate::node_addresses::NodeAddresses;
 
-const PATIENCE: Duration = Duration::from_secs(10);
+pub(super) const PATIENCE: Duration = Duration::from_secs(10);
 
 /// What clients dialled, by their own ports.
 static DIALLED: Mutex<BTreeMap<u16, SocketAddr>> = Mutex::new(BTreeMap::new());
@@ -88,6 +88,7 @@ impl Bed {
         let attach = AttachMessage {
             sandbox: InstanceId::from_u128(1),
             key: None,
+            parts: 1,
             names_key: [7; 16],
             policy: allow(rules).into(),
             limits,
