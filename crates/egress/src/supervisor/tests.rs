@@ -246,6 +246,15 @@ async fn a_process_that_does_not_answer_is_replaced() {
     egress.attach(attachment(1, Some(own), "a.test")).await.unwrap();
     let [process] = children()[..] else { panic!("{:?}", children()) };
     kill(process, Signal::STOP);
+    // Each of its threads stops when it next runs.
+    let stopped = |task: std::fs::DirEntry| {
+        let status = std::fs::read_to_string(task.path().join("status")).unwrap();
+        status.contains("State:\tT")
+    };
+    let tasks = || std::fs::read_dir(format!("/proc/{process}/task")).unwrap().flatten();
+    while !tasks().all(stopped) {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
     let sandbox = InstanceId::from_u128(1);
     // Time that nothing else is waited for passes at once.
     tokio::time::pause();
