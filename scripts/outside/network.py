@@ -164,7 +164,7 @@ def reach(test, box, web, other):
     test.check(not other.seen and web, "nothing arrived where nothing may", f"{other.seen}")
     udp = box.sh("python3 -c \"import socket; s=socket.socket(2,2); s.settimeout(2); s.sendto(b'x',('8.8.8.8',53)); print(s.recv(9))\" 2>&1 | tail -1")
     test.check("rror" in udp, "UDP is refused", udp)
-    own = box.sh("python3 -m http.server 8080 >/dev/null 2>&1 & sleep 1; curl -s -m 3 -o /dev/null -w '%{http_code}' http://127.0.0.1:8080/; kill %1")
+    own = box.sh("python3 -m http.server 8080 >/dev/null 2>&1 & for i in $(seq 100); do code=$(curl -s -m 3 -o /dev/null -w '%{http_code}' http://127.0.0.1:8080/); [ $code = 200 ] && break; sleep 0.1; done; echo $code; kill %1")
     test.check(own.startswith("200"), "a server inside is reached inside", own)
 
 
@@ -174,6 +174,8 @@ def explained(test, server, box, key):
     why = server.call("GET", f"/v1/sandboxes/{box.id}/why").json
     named = {entry.get("name") for entry in why.get("network_refused", [])}
     test.check("other.shoal.test" in named, "`why` names what was refused", f"{why}")
+    dialled = {(entry.get("address"), entry.get("port")) for entry in why.get("network_refused", [])}
+    test.check((NOWHERE, 80) in dialled, "`why` has an address that was dialled by number", f"{why}")
     log = server.call("GET", f"/v1/network/log?sandbox={box.id}&limit=1000").json["entries"]
     closed = [entry for entry in log if entry["kind"] == "closed" and entry.get("name") == "api.shoal.test"]
     test.check(closed and closed[0]["received_bytes"] > 0, "the log has connections with their bytes")
@@ -202,7 +204,14 @@ def changes(test, server):
     box.end()
     again = Box(server)
     test.check(again.network().json["policy"] == again.network().json["template_policy"], "the next user has the policy of the template")
+    again.curl(f"http://{NOWHERE}:81/")
     again.end()
+
+    def known():
+        entries = server.call("GET", f"/v1/network/log?sandbox={again.id}&limit=1000").json["entries"]
+        return any((entry.get("address"), entry["port"]) == (NOWHERE, 81) for entry in entries)
+
+    test.check(wait_until(known, 20), "an address that was dialled by number is in the log after the sandbox has ended")
     plain = Box(server, template="default")
     test.check(plain.curl("http://api.shoal.test/") == "000", "without a network nothing is reached")
     plain.end()

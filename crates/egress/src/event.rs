@@ -63,7 +63,7 @@ pub enum Verdict {
 
 impl EgressEvent {
     /// An event that says nothing yet but whose it is.
-    pub(crate) const fn of(sandbox: InstanceId, kind: EventKind, verdict: Verdict) -> Self {
+    pub const fn of(sandbox: InstanceId, kind: EventKind, verdict: Verdict) -> Self {
         Self {
             sandbox,
             kind,

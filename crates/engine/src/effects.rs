@@ -183,7 +183,7 @@ async fn act(core: &Arc<Core>, effect: &Effect, give_up: &Notify) -> Result<(), 
         }
         Action::Kill { instance, workspace } => {
             metering::use_ends(core, *instance);
-            network::ends(core, *instance);
+            network::ends(core, *instance).await;
             core.runtimes.kill(*instance).await?;
             network::forget(core, *instance);
             metering::end(core, *instance);

@@ -240,7 +240,7 @@ async fn log(
         limit: query.number("limit", 1..=PAGE_MAX)?.unwrap_or(PAGE) as usize,
     };
     query.done()?;
-    let page = app.engine.network_log(caller, &wanted);
+    let page = app.engine.network_log(caller, &wanted).await;
     answer::ok(&NetworkLog {
         entries: page.entries.iter().map(entry).collect(),
         dropped: page.dropped,

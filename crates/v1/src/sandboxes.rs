@@ -272,7 +272,7 @@ async fn why(
         limit: REFUSALS * 10,
         ..NetworkLogQuery::default()
     };
-    let page = app.engine.network_log(caller, &query);
+    let page = app.engine.network_log(caller, &query).await;
     *why.network_refused() = network::distinct(&page.entries, REFUSALS);
     answer::ok(&why)
 }

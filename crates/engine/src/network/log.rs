@@ -84,6 +84,19 @@ pub(crate) struct Whose {
 }
 
 impl Whose {
+    /// Whether it has a user; others wait in their pool.
+    pub(super) fn is_user(&self) -> bool {
+        self.key != KeyId::NIL
+    }
+
+    pub(super) const fn key(&self) -> KeyId {
+        self.key
+    }
+
+    pub(super) fn is_same(&self, other: &Self) -> bool {
+        (self.key, self.sandbox) == (other.key, other.sandbox)
+    }
+
     pub(super) const fn of(view: &NetworkView) -> Self {
         Self { key: view.tenant, sandbox: view.sandbox, session: view.session }
     }
@@ -129,23 +142,14 @@ impl NetworkLog {
             keys.remember(event.sandbox, whose);
             Some(whose)
         });
-        let Some(whose) = whose else { return };
-        keys.seq += 1;
-        let seq = keys.seq;
-        if keys.of.len() >= KEYS_MAX && !keys.of.contains_key(&whose.key) {
-            let oldest =
-                keys.of.iter().min_by_key(|(_, one)| one.latest.back().map(|last| last.seq));
-            if let Some(key) = oldest.map(|(key, _)| *key) {
-                keys.of.remove(&key);
-            }
+        if let Some(whose) = whose {
+            keys.push(whose, at, event);
         }
-        let entries = keys.of.entry(whose.key).or_default();
-        if entries.latest.len() >= ENTRIES_MAX {
-            entries.latest.pop_front();
-            entries.dropped += 1;
-        }
-        let Whose { sandbox, session, .. } = whose;
-        entries.latest.push_back(NetworkLogEntry { seq, at, sandbox, session, event });
+    }
+
+    /// Adds what the server found out by itself.
+    pub(super) fn note(&self, whose: Whose, at: Wall, event: EgressEvent) {
+        self.keys().push(whose, at, event);
     }
 
     /// The entries of the keys that a caller sees.
@@ -173,6 +177,25 @@ impl NetworkLog {
 }
 
 impl Keys {
+    fn push(&mut self, whose: Whose, at: Wall, event: EgressEvent) {
+        self.seq += 1;
+        let seq = self.seq;
+        if self.of.len() >= KEYS_MAX && !self.of.contains_key(&whose.key) {
+            let oldest =
+                self.of.iter().min_by_key(|(_, one)| one.latest.back().map(|last| last.seq));
+            if let Some(key) = oldest.map(|(key, _)| *key) {
+                self.of.remove(&key);
+            }
+        }
+        let entries = self.of.entry(whose.key).or_default();
+        if entries.latest.len() >= ENTRIES_MAX {
+            entries.latest.pop_front();
+            entries.dropped += 1;
+        }
+        let Whose { sandbox, session, .. } = whose;
+        entries.latest.push_back(NetworkLogEntry { seq, at, sandbox, session, event });
+    }
+
     fn remember(&mut self, instance: InstanceId, whose: Whose) {
         self.owners.insert(instance, whose);
         if self.owners.len() > OWNERS_MAX {
@@ -184,15 +207,24 @@ impl Keys {
 
 impl NetworkLogQuery {
     fn fits(&self, entry: &NetworkLogEntry) -> bool {
+        entry.seq > self.after.unwrap_or(0)
+            && self.is_of(entry.sandbox, entry.session)
+            && (!self.refused || entry.event.verdict == Verdict::Refused)
+    }
+
+    /// Whether entries of this one can be among what is asked for.
+    pub(super) fn is_about(&self, whose: &Whose) -> bool {
+        self.is_of(whose.sandbox, whose.session)
+    }
+
+    fn is_of(&self, sandbox: SandboxId, session: Option<SessionId>) -> bool {
         let is = |id: Uuid| {
             let id = id.as_u128();
-            entry.sandbox.as_u128() == id || entry.session.is_some_and(|one| one.as_u128() == id)
+            sandbox.as_u128() == id || session.is_some_and(|one| one.as_u128() == id)
         };
-        entry.seq > self.after.unwrap_or(0)
-            && self.of.is_none_or(is)
-            && self.sandbox.is_none_or(|sandbox| entry.sandbox == sandbox)
-            && self.session.is_none_or(|session| entry.session == Some(session))
-            && (!self.refused || entry.event.verdict == Verdict::Refused)
+        self.of.is_none_or(is)
+            && self.sandbox.is_none_or(|wanted| sandbox == wanted)
+            && self.session.is_none_or(|wanted| session == Some(wanted))
     }
 }
 

@@ -5,6 +5,7 @@
 
 mod binding;
 mod log;
+mod refused;
 mod requests;
 mod trust;
 
@@ -45,6 +46,8 @@ pub(crate) struct Networks {
     /// What programs in warm sandboxes trust already.
     roots: trust::Roots,
     log: NetworkLog,
+    /// Which refusals of the machine's kernel are in the log.
+    noted: refused::Noted,
 }
 
 /// What was attached to a sandbox.
@@ -87,6 +90,7 @@ impl Networks {
             authorities: Mutex::default(),
             roots: trust::Roots::default(),
             log: NetworkLog::default(),
+            noted: refused::Noted::default(),
         }
     }
 
@@ -95,7 +99,9 @@ impl Networks {
     }
 
     pub(crate) fn counts(&self) -> Option<EgressCounts> {
-        self.egress.as_ref().map(Egress::counts)
+        let mut counts = self.egress.as_ref().map(Egress::counts)?;
+        counts.refused += self.noted.count();
+        Some(counts)
     }
 
     fn known(&self) -> MutexGuard<'_, BTreeMap<InstanceId, Arc<tokio::sync::Mutex<Attached>>>> {
@@ -267,6 +273,7 @@ impl Networks {
 
     /// Forgets a sandbox that is wiped for its next user: what it did until now is its last user's.
     pub(crate) async fn forget_user(&self, core: &Core, instance: InstanceId) {
+        self.note_refused(core, instance).await;
         let last = whose(core, instance);
         self.forget(instance).await;
         if let (Some(egress), Some(last)) = (&self.egress, last) {
@@ -277,6 +284,7 @@ impl Networks {
     /// Forgets a sandbox that is removed, or wiped for its next user.
     async fn forget(&self, instance: InstanceId) {
         self.roots.forget(instance);
+        self.noted.forget(instance);
         let Some(one) = self.known().get(&instance).cloned() else { return };
         // A call in progress ends first, and one that waits finds that this was forgotten.
         let mut attached = one.lock().await;
@@ -328,7 +336,8 @@ impl Networks {
 }
 
 /// A sandbox is about to be removed: its last events are its user's, also if they come later.
-pub(crate) fn ends(core: &Core, instance: InstanceId) {
+pub(crate) async fn ends(core: &Core, instance: InstanceId) {
+    core.networks.note_refused(core, instance).await;
     if let Some(whose) = core.networks.egress.as_ref().and_then(|_| whose(core, instance)) {
         core.networks.log.ends(instance, whose);
     }
@@ -354,6 +363,7 @@ pub(crate) fn handed_out(core: &Arc<Core>, instance: InstanceId, owner: KeyId) {
 /// Forgets a sandbox that is gone. Nothing waits for it: nothing in there can connect any more.
 pub(crate) fn forget(core: &Arc<Core>, instance: InstanceId) {
     core.networks.roots.forget(instance);
+    core.networks.noted.forget(instance);
     if !core.networks.known().contains_key(&instance) {
         return;
     }

@@ -42,7 +42,7 @@ impl Engine {
         self.sandbox(caller, id)?;
         let query =
             NetworkLogQuery { sandbox: Some(id), limit: REPORTED, ..NetworkLogQuery::default() };
-        let log = self.network_log(caller, &query);
+        let log = self.network_log(caller, &query).await;
         if let Some(view) = self.core.read(|kernel| kernel.network_of_sandbox(id)) {
             return self.network_report(view, log).await;
         }
@@ -61,7 +61,7 @@ impl Engine {
         let session = self.session(caller, id)?;
         let query =
             NetworkLogQuery { session: Some(id), limit: REPORTED, ..NetworkLogQuery::default() };
-        let log = self.network_log(caller, &query);
+        let log = self.network_log(caller, &query).await;
         let live = session.sandbox_id;
         if let Some(view) =
             live.and_then(|id| self.core.read(|kernel| kernel.network_of_sandbox(id)))
@@ -160,7 +160,10 @@ impl Engine {
     }
 
     /// What the sandboxes of a caller tried, or of all keys for admins.
-    pub fn network_log(&self, caller: Caller, query: &NetworkLogQuery) -> NetworkLogPage {
-        self.core.networks.log.page(|key| caller.sees(key), query)
+    #[boxed]
+    pub async fn network_log(&self, caller: Caller, query: &NetworkLogQuery) -> NetworkLogPage {
+        let networks = &self.core.networks;
+        networks.note_refused_of(&self.core, |whose| caller.sees(whose.key()), query).await;
+        networks.log.page(|key| caller.sees(key), query)
     }
 }
