@@ -211,7 +211,7 @@ def changes(test, server):
         entries = server.call("GET", f"/v1/network/log?sandbox={again.id}&limit=1000").json["entries"]
         return any((entry.get("address"), entry["port"]) == (NOWHERE, 81) for entry in entries)
 
-    test.check(wait_until(known, 20), "an address that was dialled by number is in the log after the sandbox has ended")
+    test.check(wait_until(20, known), "an address that was dialled by number is in the log after the sandbox has ended")
     plain = Box(server, template="default")
     test.check(plain.curl("http://api.shoal.test/") == "000", "without a network nothing is reached")
     plain.end()
