@@ -58,7 +58,8 @@ impl Handle {
         }
         // Nothing of it happens inside, so it works while the sandbox is frozen.
         self.meet_faults(OPERATION).await?;
-        self.check(OPERATION.step())
+        self.check(OPERATION.step())?;
+        self.is_present(OPERATION)
     }
 
     pub(crate) async fn arm(&self, policy: &NetworkPolicy) -> Result<NetworkSockets, RuntimeError> {
