@@ -23,7 +23,6 @@ pub struct FakeNetwork {
     pub names: Option<SocketAddr>,
     /// How many times it was armed and changed.
     pub calls: u32,
-    refused: Vec<(Ipv4Addr, u16)>,
 }
 
 impl FakeRuntime {
@@ -32,16 +31,6 @@ impl FakeRuntime {
         let sandbox = self.world.state().sandboxes.get(&instance).cloned()?;
         let state = sandbox.state();
         state.network.clone()
-    }
-
-    /// Pretends that programs of an armed sandbox dialled an address that the kernel refused.
-    pub fn pretend_refused(&self, instance: InstanceId, address: Ipv4Addr, port: u16) {
-        let sandbox = self.world.state().sandboxes.get(&instance).cloned();
-        if let Some(sandbox) = sandbox
-            && let Some(network) = &mut sandbox.state().network
-        {
-            network.refused.push((address, port));
-        }
     }
 }
 
@@ -80,7 +69,6 @@ impl Handle {
             connections: connections.local_addr().map_err(failed)?,
             names: names.as_ref().map(UdpSocket::local_addr).transpose().map_err(failed)?,
             calls: calls + 1,
-            refused: Vec::new(),
         });
         Ok(NetworkSockets { connections: connections.into(), names: names.map(Into::into) })
     }
@@ -98,7 +86,8 @@ impl Handle {
 
     pub(crate) async fn refused(&self) -> Result<Vec<(Ipv4Addr, u16)>, RuntimeError> {
         self.enter_network().await?;
-        Ok(self.state().network.as_ref().map(|network| network.refused.clone()).unwrap_or_default())
+        // No kernel refuses anything here.
+        Ok(Vec::new())
     }
 
     pub(crate) async fn disarm(&self) -> Result<(), RuntimeError> {
