@@ -24,7 +24,7 @@ import time
 import uuid
 import zipfile
 
-from outside import CannotTry, Server, Test, run
+from outside import CannotTry, Server, Test, run, wait_until
 
 # Of loopback; nothing else uses it.
 ADDRESS = "127.78.0.1"
@@ -383,8 +383,9 @@ def refused(test, server, programs):
         test.check(took < AT_ONCE_S, f"{client.name} knows it at once", f"{client.name} took {took:.0f} s: {said[-300:]}")
         clear = re.search(UNKNOWN, said)
         test.check(clear, f"{client.name} says so", f"{client.name} says: {said[-600:]}")
-        log = server.cli("network", "log", box.id, "--refused")
-        test.check(host in log.stdout, f"the log has what {client.name} asked for", f"{host} is not in: {log.stdout[-800:]} {log.stderr}")
+        # The log may be a moment late.
+        log = lambda: server.cli("network", "log", box.id, "--refused").stdout
+        test.check(wait_until(10, lambda: host in log()), f"the log has what {client.name} asked for", f"{host} is not in: {log()[-800:]}")
         why = server.cli("why", box.id)
         test.check(host in why.stdout, f"`why` names what {client.name} asked for", f"{host} is not in: {why.stdout} {why.stderr}")
     box.end()

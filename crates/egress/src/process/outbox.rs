@@ -11,7 +11,7 @@ use tokio::sync::Notify;
 use crate::control::{Channel, EVENTS_PER_PACKET, FromEgress, Letter, ProcessCounts};
 use crate::event::{EVENTS_WAITING_MAX, EgressEvent};
 
-/// How long events wait for others.
+/// How long events wait for others. The first after a pause does not.
 const BATCH_EVERY: Duration = Duration::from_millis(50);
 /// How often numbers are sent if they changed.
 const COUNTS_EVERY: Duration = Duration::from_secs(1);
@@ -89,8 +89,8 @@ impl Outbox {
     pub(super) async fn send_events(&self, channel: &Channel) -> io::Result<()> {
         loop {
             self.some.notified().await;
-            tokio::time::sleep(BATCH_EVERY).await;
             self.flush(channel).await?;
+            tokio::time::sleep(BATCH_EVERY).await;
         }
     }
 

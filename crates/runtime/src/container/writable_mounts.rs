@@ -9,10 +9,10 @@ use crate::spec::LaunchSpec;
 pub(crate) const GUEST_PATH: &str = "/.shoal/guest";
 
 const MIB: u64 = 1 << 20;
-/// The directory of the scale file.
-const SCALE: &str = "/run/shoal";
-const SCALE_BYTES: u64 = 64 * 1024;
-/// Values of secrets, and the certificates that clients trust.
+/// The directory of the scale file, and of the certificates that programs trust.
+const OWN: &str = "/run/shoal";
+const OWN_BYTES: u64 = 8 * MIB;
+/// Values of secrets.
 const SECRETS_BYTES: u64 = 8 * MIB;
 
 /// One mount.
@@ -40,7 +40,7 @@ pub(crate) fn writable_mounts(spec: &LaunchSpec) -> Vec<WritableMount> {
         bytes,
         mode,
         uid,
-        no_programs: path == SCALE || path == SECRETS,
+        no_programs: path == OWN || path == SECRETS,
     };
     vec![
         place(WORKSPACE, workspace_bytes, 0o755, USER),
@@ -48,7 +48,7 @@ pub(crate) fn writable_mounts(spec: &LaunchSpec) -> Vec<WritableMount> {
         place("/dev/shm", scratch_bytes, 0o1777, 0),
         // No programs: to start one, the guest would open its file, and the guest keeps the scale
         // file, so it would wait for itself.
-        place(SCALE, SCALE_BYTES, 0o755, USER),
+        place(OWN, OWN_BYTES, 0o755, USER),
         place(SECRETS, SECRETS_BYTES, 0o700, USER),
     ]
 }

@@ -396,7 +396,7 @@ mod tests {
                 ),
                 (
                     "/run/shoal",
-                    "rw,noexec,nosuid,nodev,size=65536,nr_inodes=1024,mode=755,uid=1000,gid=1000"
+                    "rw,noexec,nosuid,nodev,size=8388608,nr_inodes=2048,mode=755,uid=1000,gid=1000"
                 ),
                 ("/tmp", format!("rw,exec,{memory}").as_str()),
                 (

@@ -143,7 +143,7 @@ async fn docker_containers_are_hardened() {
         }
         let places = "df --output=size,target -k /workspace /tmp /dev/shm /run/shoal | tail -n +2 \
                       | awk '{print $1, $2}'";
-        let sizes = "524288 /workspace\n262144 /tmp\n262144 /dev/shm\n64 /run/shoal\n";
+        let sizes = "524288 /workspace\n262144 /tmp\n262144 /dev/shm\n8192 /run/shoal\n";
         assert_eq!(said(&*sandbox, places).await, sizes);
         let no_programs = "cp /usr/bin/true /run/shoal/true && /run/shoal/true";
         let run = sandbox.inside().run(ExecSpec::shell(no_programs), LIMITS).await.expect("run");
