@@ -294,8 +294,10 @@ def long_clients(test, tools):
     (test.work / "Get.java").write_text(JAVA)
     made = run(["javac", "-d", tools, test.work / "Get.java"], patience_s=120)
     store = run(["keytool", "-importcert", "-noprompt", "-alias", "test", "-file", tools / "ca.pem", "-keystore", tools / "test.jks",
-                 "-storepass", "changeit"], patience_s=60)
+                 "-storetype", "JKS", "-storepass", "changeit"], patience_s=60)
     if test.check(made.returncode == 0 and store.returncode == 0, "a program of Java is made", f"{made} {store}"):
+        # Users of sandboxes read it, too.
+        (tools / "test.jks").chmod(0o644)
         found.append(Client("Java", "java -Xmx256m $JAVA_WORDS -cp /opt/tools Get BASE/hello"))
     return found
 
