@@ -28,19 +28,22 @@ pub(in super::super::super) struct PolicyMemory {
 
 /// Fills a pool, and gives its template a policy.
 pub(super) async fn measure(served: &TestServer, sandboxes: u32) -> Result<PolicyMemory, Failure> {
-    let mut connection = served.connect().await?;
     let mut template = json!({
         "name": "idle",
         "pool": { "pool_size": sandboxes, "max_overflow": 0 },
     });
     let before = Memory::at_rest().await?;
+    // The machine may take longer to rest than the server waits for the next request.
+    let mut connection = served.connect().await?;
     connection.json("PUT", "/v1/templates/idle", &template.to_string()).await?;
     until_full(&mut connection, "idle").await?;
     let without = Memory::at_rest().await?;
+    connection = served.connect().await?;
     template["network"] = json!({ "allow": RULES });
     connection.json("PUT", "/v1/templates/idle", &template.to_string()).await?;
     until_full(&mut connection, "idle").await?;
     let with = Memory::at_rest().await?;
+    connection = served.connect().await?;
     connection.json("DELETE", "/v1/pools/idle?force=true", "").await?;
     let ((none, _), (available, used)) =
         (without.more_than(&before, sandboxes), with.more_than(&without, sandboxes));

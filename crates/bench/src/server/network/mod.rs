@@ -81,7 +81,11 @@ pub(in super::super) async fn measure(
     if plan.wants("times") {
         let mut all: Vec<Box<dyn Contender>> = Vec::new();
         all.push(Box::new(checkouts(&served).await?));
-        let changing = template("changing", &json!({ "allow": ["a.test:443", "10.0.0.0/8"] }), 0);
+        let changing = template(
+            "changing",
+            &json!({ "allow": ["a.test:443", "b.test:443", "10.0.0.0/8"] }),
+            0,
+        );
         all.push(Box::new(Changes::of(&served, CHANGES, changing).await?));
         let plain = [
             (CONNECT, (Kind::Connect, CONNECTS, 0), outside.copied),

@@ -21,7 +21,7 @@ use super::hosts;
 /// Where the client is in the sandbox.
 const CLIENT: &str = "/workspace/client";
 /// The certificate that a sandbox with a boundary secret trusts.
-const TRUSTED: &str = "/run/secrets/shoal-boundary.pem";
+const TRUSTED: &str = "/run/shoal/boundary.pem";
 
 /// How a kind of connection leaves.
 #[derive(Debug, Clone, PartialEq, Eq)]
