@@ -284,7 +284,6 @@ impl Networks {
     /// Forgets a sandbox that is removed, or wiped for its next user.
     async fn forget(&self, instance: InstanceId) {
         self.roots.forget(instance);
-        self.noted.forget(instance);
         let Some(one) = self.known().get(&instance).cloned() else { return };
         // A call in progress ends first, and one that waits finds that this was forgotten.
         let mut attached = one.lock().await;
@@ -296,6 +295,7 @@ impl Networks {
             egress.forget(instance).await;
         }
         self.known().remove(&instance);
+        self.noted.forget(instance);
     }
 
     /// Keeps room for a sandbox with boundary secrets of a key, if there is a way out.
@@ -363,7 +363,6 @@ pub(crate) fn handed_out(core: &Arc<Core>, instance: InstanceId, owner: KeyId) {
 /// Forgets a sandbox that is gone. Nothing waits for it: nothing in there can connect any more.
 pub(crate) fn forget(core: &Arc<Core>, instance: InstanceId) {
     core.networks.roots.forget(instance);
-    core.networks.noted.forget(instance);
     if !core.networks.known().contains_key(&instance) {
         return;
     }

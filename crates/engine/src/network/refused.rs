@@ -19,6 +19,9 @@ use crate::core::Core;
 /// How long the list of one sandbox is waited for.
 const PATIENCE: Duration = Duration::from_millis(250);
 
+/// How long one question waits for all lists together.
+const PATIENCE_FOR_ALL: Duration = Duration::from_secs(1);
+
 /// The most sandboxes whose lists one question reads. The next question reads those that follow.
 const READ_AT_ONCE: usize = 256;
 
@@ -86,7 +89,15 @@ impl Networks {
         if !whose(core, instance).is_some_and(|now| now.is_same(&user)) {
             return;
         }
-        for (address, port) in self.noted.new_ones(instance, list) {
+        let new = {
+            // What is forgotten meanwhile stays forgotten: both happen behind this lock, or after it.
+            let attached = self.known();
+            if !attached.contains_key(&instance) {
+                return;
+            }
+            self.noted.new_ones(instance, list)
+        };
+        for (address, port) in new {
             let mut event = EgressEvent::of(instance, EventKind::Connection, Verdict::Refused);
             event.address = Some(address.into());
             event.port = port;
@@ -110,8 +121,16 @@ impl Networks {
             whose(core, *instance)
                 .is_some_and(|whose| whose.is_user() && sees(&whose) && query.is_about(&whose))
         });
-        for instance in self.noted.turn(&asked.collect()) {
-            self.note_refused(core, instance).await;
+        let turn = self.noted.turn(&asked.collect());
+        let noted = timeout(PATIENCE_FOR_ALL, async {
+            for instance in turn {
+                self.note_refused(core, instance).await;
+            }
+        });
+        if noted.await.is_err() {
+            tracing::warn!(
+                "refused addresses are missing in the network log: reading them takes too long"
+            );
         }
     }
 }
