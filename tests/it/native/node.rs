@@ -2,6 +2,8 @@
 //! tests beside each other never meet.
 
 use std::io::ErrorKind;
+use std::os::linux::net::SocketAddrExt as _;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -30,6 +32,7 @@ pub(crate) struct Node {
     directory: PathBuf,
     run: String,
     users: Users,
+    _own_users: OwnUsers,
 }
 
 /// Says in which mode a node must be, when tests run in more than one: see [`name_of`].
@@ -85,12 +88,34 @@ pub(crate) fn slowed(wait: Duration) -> Duration {
     wait * slowness.unwrap_or(1)
 }
 
-/// Where the users of a node's sandboxes begin, so that nodes beside each other in other processes
-/// have others: the kernel counts by user. One with very many slots has what a server has.
-fn users_of_its_own(usual: u32, slots: u32) -> u32 {
+/// Users of the host that no other node of any test has while this value lives: the kernel counts
+/// by user, and a neighbour's test may use up what it counts.
+struct OwnUsers {
+    number: u32,
+    /// The kernel gives an address to one socket only, and frees it when the process ends.
+    _claimed: UnixDatagram,
+}
+
+impl OwnUsers {
+    /// Servers and nodes with very many slots have the usual users, so these begin behind them.
+    const NUMBERS: std::ops::Range<u32> = 1..32;
     const SLOTS: u32 = 1000;
-    const NODES: u32 = 32;
-    if slots > SLOTS { usual } else { usual + std::process::id() % NODES * (SLOTS << 16) }
+
+    fn claim() -> Result<Self> {
+        for number in Self::NUMBERS {
+            let address = SocketAddr::from_abstract_name(format!("shoal-test-users-{number}"))?;
+            match UnixDatagram::bind_addr(&address) {
+                Ok(claimed) => return Ok(Self { number, _claimed: claimed }),
+                Err(error) if error.kind() == ErrorKind::AddrInUse => {}
+                Err(error) => return Err(error).context("cannot claim users"),
+            }
+        }
+        bail!("all users are claimed by other nodes of tests")
+    }
+
+    fn first(&self, usual: u32) -> u32 {
+        usual + self.number * (Self::SLOTS << 16)
+    }
 }
 
 /// Says loudly that something is not tested. In CI nothing is skipped.
@@ -115,13 +140,16 @@ impl Node {
         config.subordinate_users = wanted.as_deref() != Some("alone");
         config.spares = 2;
         change(&mut config);
-        config.uid_base = users_of_its_own(config.uid_base, config.slots);
+        let own_users = OwnUsers::claim()?;
+        if config.slots <= OwnUsers::SLOTS {
+            config.uid_base = own_users.first(config.uid_base);
+        }
         let run = config.run.clone();
         let native = Arc::new(Native::start(config).await?);
         let users = native.capabilities().users;
         let as_wanted = wanted.as_deref().is_none_or(|wanted| wanted == name_of(users));
         ensure!(as_wanted, "sandboxes have users of the kind {users:?}, not {wanted:?}");
-        Ok(Self { native, directory, run, users })
+        Ok(Self { native, directory, run, users, _own_users: own_users })
     }
 
     /// Ends it, and looks whether anything is left.
