@@ -227,13 +227,27 @@ impl Kernel {
     }
 
     fn fits(&self, needs_entry: bool, memory_mb: u64) -> bool {
-        let taken = &self.admission;
-        taken.live < self.config.max_live
-            && self
-                .config
-                .memory_budget_mb
-                .is_none_or(|budget| taken.memory_mb + memory_mb <= budget)
-            && (!needs_entry || self.entries.count() < self.config.max_sandboxes)
+        match self.shortage_for(memory_mb) {
+            None => true,
+            Some(Shortage::Entries) => !needs_entry,
+            Some(Shortage::Processes | Shortage::Memory | Shortage::KeyLimit) => false,
+        }
+    }
+
+    /// What the node has too little of for one more sandbox; entries come last, because an instance
+    /// that replaces another needs none.
+    pub(crate) fn shortage_for(&self, memory_mb: u64) -> Option<Shortage> {
+        let (taken, config) = (&self.admission, &self.config);
+        if taken.live >= config.max_live {
+            Some(Shortage::Processes)
+        } else if config.memory_budget_mb.is_some_and(|budget| taken.memory_mb + memory_mb > budget)
+        {
+            Some(Shortage::Memory)
+        } else if self.entries.count() >= config.max_sandboxes {
+            Some(Shortage::Entries)
+        } else {
+            None
+        }
     }
 
     pub(crate) fn reserve_live(&mut self, entry: EntryIx) {

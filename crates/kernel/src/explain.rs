@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use model::state::Wakefulness;
+use model::state::{PoolPhase, Wakefulness};
 use model::stats::{NodeStats, PoolStats};
 use model::template::RuntimeTraits;
 use model::why::{Alive, Ended, Why};
@@ -14,6 +14,7 @@ use model::{
 
 use crate::Kernel;
 use crate::entry::{Entry, EntryIx, EntryOwner, Frozen};
+use crate::pool::Pool;
 use crate::view::{KeepAliveCounts, SandboxView};
 
 impl Kernel {
@@ -48,14 +49,20 @@ impl Kernel {
 
     /// The statistics of a pool.
     pub fn pool_stats(&self, template: &TemplateName) -> Option<PoolStats> {
-        let pool = self.pools.named(template)?;
-        Some(self.pools[pool].stats(self.config.backoff.degraded_after))
+        Some(self.stats_of(&self.pools[self.pools.named(template)?]))
     }
 
     /// All pools, by name.
     pub fn pools(&self) -> Vec<PoolStats> {
-        let degraded_after = self.config.backoff.degraded_after;
-        self.pools.by_name().map(|pool| pool.stats(degraded_after)).collect()
+        self.pools.by_name().map(|pool| self.stats_of(pool)).collect()
+    }
+
+    fn stats_of(&self, pool: &Pool) -> PoolStats {
+        let refills = pool.phase == PoolPhase::Active && self.is_served(&pool.template.name);
+        let lacks = refills && pool.lacking() > 0;
+        let shortage = lacks.then(|| self.shortage_for(pool.template.limits.memory_mb.into()));
+        let held_back = shortage.flatten().map(|shortage| shortage.in_words().to_owned());
+        pool.stats(self.config.backoff.degraded_after, held_back)
     }
 
     /// A template, also while its pool is being destroyed.

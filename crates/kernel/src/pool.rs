@@ -122,13 +122,20 @@ impl Pool {
         PoolRecord { template: Arc::clone(&self.template), traits: self.traits, phase: self.phase }
     }
 
-    pub(crate) fn stats(&self, degraded_after: u32) -> PoolStats {
+    /// How many more sandboxes it would keep ready.
+    pub(crate) fn lacking(&self) -> u32 {
+        let have = (self.idle.len() + self.coming()).saturating_sub(self.expecting());
+        self.template.pool.pool_size.saturating_sub(have).min(self.free_slots())
+    }
+
+    pub(crate) fn stats(&self, degraded_after: u32, held_back: Option<String>) -> PoolStats {
         let degraded = self.is_degraded(degraded_after);
         PoolStats {
             template: self.template.name.clone(),
             phase: self.phase,
             degraded,
             last_failure: self.health.last_failure().map(str::to_owned),
+            held_back,
             idle: self.idle.len(),
             launching: self.occupied.launching() + self.occupied.applying(),
             leased: self.occupied.leased(),

@@ -68,11 +68,8 @@ impl Kernel {
         let now = self.now.mono;
         let allowed = self.launches_allowed(pool).min(self.pools[pool].refill_allowance(now));
         let known = &self.pools[pool];
-        let spoken_for = known.expecting();
-        let have = (known.idle.len() + known.coming()).saturating_sub(spoken_for);
-        let missing = known.template.pool.pool_size.saturating_sub(have);
         let memory_mb = known.template.limits.memory_mb.into();
-        for _ in 0..missing.min(known.free_slots()).min(allowed) {
+        for _ in 0..known.lacking().min(allowed) {
             if !self.has_room_for(memory_mb) {
                 self.due.starved(pool);
                 break;

@@ -41,6 +41,9 @@ pub struct PoolStats {
     pub degraded: bool,
     /// The last launch failure, if launches fail.
     pub last_failure: Option<String>,
+    /// Which limit of the node keeps an active pool from launching what it lacks, if one does.
+    #[serde(default)]
+    pub held_back: Option<String>,
     /// Ready to be handed out.
     pub idle: u32,
     /// Being launched, or waiting for a place.

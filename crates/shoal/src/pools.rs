@@ -164,7 +164,7 @@ pub(crate) fn table(pools: &[PoolStats]) -> Table {
             pool.waiters.to_string(),
             format!("{}/{}", pool.slots_used, pool.slots),
             format!("{}+{}", pool.pool_size, pool.max_overflow),
-            pool.last_failure.clone().unwrap_or_default(),
+            pool.last_failure.as_ref().or(pool.held_back.as_ref()).cloned().unwrap_or_default(),
         ]);
     }
     table

@@ -259,6 +259,7 @@ impl Gauges {
                 ("slots_used", pool.slots_used),
                 ("slots", pool.slots),
                 ("degraded", u32::from(pool.degraded)),
+                ("held_back", u32::from(pool.held_back.is_some())),
             ] {
                 let by = ByPool { template: pool.template.to_string(), what };
                 ConstGauge::new(i64::from(count)).encode(pools.encode_family(&by)?)?;

@@ -167,3 +167,22 @@ fn a_degraded_pool_still_hands_out_what_is_returned() {
     rig.give_back(lease.lease);
     assert_eq!(rig.lease().instance, lease.instance);
 }
+
+#[test]
+fn pool_that_a_limit_of_the_node_holds_back_says_which() {
+    let memory = NodeConfig { memory_budget_mb: Some(512 * 2), ..NodeConfig::default() };
+    let entries = NodeConfig { max_sandboxes: 2, ..NodeConfig::default() };
+    let processes = NodeConfig { max_live: 2, ..NodeConfig::default() };
+    for (config, setting) in
+        [(memory, "memory_budget_mb"), (entries, "max_sandboxes"), (processes, "max_live")]
+    {
+        let mut rig = Rig::with(config, template(2, 2), NATIVE);
+        rig.live(5_000);
+        assert_eq!((rig.pool().idle, rig.pool().held_back), (2, None), "{setting}");
+        rig.put(template(3, 2), NATIVE);
+        rig.live(5_000);
+        let pool = rig.pool();
+        assert_eq!(pool.idle + pool.launching, 2, "{setting}");
+        assert_eq!(pool.held_back, Some(format!("node.{setting} was reached")));
+    }
+}

@@ -37,6 +37,7 @@ const DOWNLOAD_TLS: (&str, &str) = ("64 MB down, boundary secret", "64 MB down, 
 const UPLOAD_TLS: (&str, &str) = ("64 MB up, boundary secret", "64 MB up, direct TLS");
 
 const CHECKOUT: &str = "checkout, no policy";
+const CHECKOUT_ENV: &str = "checkout, no policy, a variable";
 const CHECKOUT_POLICY: &str = "checkout, policy of the template";
 const CHECKOUT_LESS: &str = "checkout, narrower policy";
 const CHECKOUT_BOUNDARY: &str = "checkout, boundary secret";
@@ -130,9 +131,9 @@ fn configuration(authority: &Path, sandboxes: u32) -> String {
     format!(
         "[egress]\nhosts = [\"{name}=127.0.0.1\", \"{tls}={address}\"]\n\
          upstream_ca = \"{}\"\nconnections_per_s = 1000000\nconnections_per_s_per_key = 0\n\
-         [node]\nmax_live = {}\n",
+         [node]\nmax_live = {live}\nmax_sandboxes = {live}\n",
         authority.display(),
-        sandboxes + 64
+        live = sandboxes + 64,
     )
 }
 
@@ -185,6 +186,7 @@ async fn checkouts(served: &TestServer) -> Result<Checkouts, Failure> {
         json!({ "template": "less", "network": { "allow": [format!("{}:443", hosts::TLS_NAME)] } });
     let asked = vec![
         (CHECKOUT, json!({ "template": "plain" })),
+        (CHECKOUT_ENV, json!({ "template": "plain", "env": { "A": "b" } })),
         (CHECKOUT_POLICY, json!({ "template": "policy" })),
         (CHECKOUT_LESS, less),
         (CHECKOUT_BOUNDARY, json!({ "template": "secret" })),
