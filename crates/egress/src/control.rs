@@ -7,14 +7,16 @@ use std::fmt;
 use std::io::{self, Write as _};
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::sync::{Mutex, PoisonError};
 
 use model::{HostName, InstanceId, KeyId};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fstat, memfd_create};
+use rustix::net::{RecvFlags, recv};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use tokio::io::Interest;
 use tokio::net::UnixStream;
-use zeroize::Zeroizing;
+use zeroize::{Zeroize as _, Zeroizing};
 
 use crate::event::EgressEvent;
 use crate::limits::EgressLimits;
@@ -253,13 +255,16 @@ impl Letter {
 pub(crate) struct Channel {
     /// Used for its readiness only: packets have calls of their own.
     socket: UnixStream,
+    /// What arrives is read here, and is gone from it when it is read.
+    buffer: Mutex<Zeroizing<Vec<u8>>>,
 }
 
 impl Channel {
     /// Takes over an end. In a runtime.
     pub(crate) fn new(socket: OwnedFd) -> io::Result<Self> {
         rustix::io::ioctl_fionbio(&socket, true)?;
-        Ok(Self { socket: UnixStream::from_std(socket.into())? })
+        let buffer = Mutex::new(Zeroizing::new(vec![0; PACKET_BYTES_MAX + 16]));
+        Ok(Self { socket: UnixStream::from_std(socket.into())?, buffer })
     }
 
     /// Sends a message whole, with descriptors. If the future is dropped, it was sent or it was not.
@@ -279,13 +284,20 @@ impl Channel {
     pub(crate) async fn receive<M: DeserializeOwned>(
         &self,
     ) -> io::Result<Option<(M, Vec<OwnedFd>)>> {
-        let mut buffer = Zeroizing::new(vec![0; PACKET_BYTES_MAX + 16]);
-        let packet = self
-            .socket
-            .async_io(Interest::READABLE, || jail::packet::receive(&self.socket, &mut buffer))
-            .await?;
-        let read = open(&buffer[..packet.bytes], packet.descriptors);
-        if packet.bytes == 0 { Ok(None) } else { read.map(Some) }
+        let receive = || {
+            let mut buffer = self.buffer.lock().unwrap_or_else(PoisonError::into_inner);
+            let packet = jail::packet::receive(&self.socket, &mut buffer)?;
+            let bytes = &mut buffer[..packet.bytes];
+            let read = (!bytes.is_empty()).then(|| open(bytes, packet.descriptors));
+            bytes.zeroize();
+            Ok(read)
+        };
+        self.socket.async_io(Interest::READABLE, receive).await?.transpose()
+    }
+
+    /// Whether a message, or the end, has arrived and was not received yet.
+    pub(crate) fn has_message(&self) -> bool {
+        recv(&self.socket, &mut [0; 1], RecvFlags::PEEK | RecvFlags::DONTWAIT).is_ok()
     }
 }
 

@@ -2,6 +2,8 @@
 //! touched one is destroyed, or, where the runtime can do that, wiped and proven clean and alive
 //! from outside; any doubt destroys it. Its user never meets it again under the same id.
 
+use std::sync::Arc;
+
 use model::EndCause;
 use model::state::PoolPhase;
 use model::template::Recycle;
@@ -70,7 +72,7 @@ impl Kernel {
         if known.phase != PoolPhase::Active || self.shutdown.is_some() {
             return Fate::End(EndCause::PoolClosed);
         }
-        if !std::sync::Arc::ptr_eq(&sandbox.template, &known.template) {
+        if !Arc::ptr_eq(&sandbox.template, &known.template) {
             return Fate::End(EndCause::TemplateReplaced);
         }
         let busy = !sandbox.ops.is_free();
@@ -110,7 +112,7 @@ impl Kernel {
         if let Some(pool) = self.entries[entry].slot {
             self.pools[pool].counters.retired += 1;
         }
-        self.end(entry, EndCause::NotClean, AfterEnd::Gone, Firmness::Now);
+        self.end_now(entry, EndCause::NotClean, AfterEnd::Gone, why_not(outcome));
     }
 
     pub(crate) fn wipe_ended(&mut self, entry: EntryIx, outcome: &Outcome) {
@@ -137,7 +139,8 @@ impl Kernel {
             if let Some(pool) = pool {
                 self.pools[pool].counters.retired += 1;
             }
-            self.end(entry, cause, AfterEnd::Gone, Firmness::Now);
+            let detail = if cause == EndCause::NotClean { why_not(outcome) } else { None };
+            self.end_now(entry, cause, AfterEnd::Gone, detail);
             return;
         }
         let sandbox = &mut self.entries[entry];
@@ -159,7 +162,7 @@ impl Kernel {
         let Some(pool) = self.entries[entry].slot else { return };
         if *outcome != Outcome::Done {
             self.pools[pool].counters.retired += 1;
-            self.end(entry, EndCause::NotClean, AfterEnd::Gone, Firmness::Now);
+            self.end_now(entry, EndCause::NotClean, AfterEnd::Gone, why_not(outcome));
             return;
         }
         self.pools[pool].occupied.cleaning_ended();
@@ -174,7 +177,7 @@ impl Kernel {
         let Some(pool) = self.entries[entry].slot else { return };
         self.entries[entry].take(step);
         let known = &self.pools[pool];
-        let stale = !std::sync::Arc::ptr_eq(&self.entries[entry].template, &known.template);
+        let stale = !Arc::ptr_eq(&self.entries[entry].template, &known.template);
         if known.phase != PoolPhase::Active || self.shutdown.is_some() || stale {
             // The fence: nothing enters a pool that is closing. The sandbox has already left its
             // former phase and its count.
@@ -212,5 +215,14 @@ impl Kernel {
             // There may be one too few now.
             self.pool_due(pool);
         }
+    }
+}
+
+/// What kept a sandbox from its next use, for `why`.
+fn why_not(outcome: &Outcome) -> Option<Arc<str>> {
+    match outcome {
+        Outcome::Done => None,
+        Outcome::Failed(failure) => Some(Arc::clone(&failure.detail)),
+        Outcome::TimedOut => Some(Arc::from("the sandbox did not answer in time")),
     }
 }

@@ -97,6 +97,7 @@ pub(super) async fn accept_all(sandbox: Arc<Sandbox>, listener: Arc<TcpStream>) 
             }
         };
         let places = Places { _own: own, _of_key: of_key, _of_process: of_process };
+        sandbox.shared.order.catch_up().await;
         serve(&sandbox, socket, places);
     }
 }

@@ -36,7 +36,9 @@ async fn listen(channel: &Channel, shared: Arc<Shared>) -> io::Result<()> {
     let mut sandboxes = Sandboxes { shared, by_id: BTreeMap::new(), keys: BTreeMap::new() };
     while let Some((message, descriptors)) = channel.receive::<ToEgress>().await? {
         let ends_one = matches!(message, ToEgress::Forget { .. });
+        sandboxes.shared.order.begin();
         let (answer, sockets) = sandboxes.carry_out(message, descriptors).await;
+        sandboxes.shared.order.end();
         let Some(answer) = answer else { continue };
         if ends_one {
             // The next user of the sandbox must not be taken for the one of these events.

@@ -11,6 +11,7 @@ mod dial;
 mod greeted;
 mod key_gate;
 mod names;
+mod order;
 mod outbox;
 mod proxy;
 mod requests;
@@ -31,6 +32,7 @@ use crate::control::{Beginning, Channel, FromEgress, Letter, ToEgress, UpstreamP
 use crate::node_addresses::NodeAddresses;
 use crate::relay::Pipes;
 use crate::resolver::Resolver;
+use order::Order;
 use outbox::Outbox;
 
 /// Says which address a program dialled, of a connection that was accepted.
@@ -38,6 +40,7 @@ type Dialled = fn(BorrowedFd<'_>) -> io::Result<SocketAddr>;
 
 /// What all sandboxes of a process share.
 struct Shared {
+    order: Order,
     outbox: Outbox,
     resolver: Arc<Resolver>,
     node: RwLock<NodeAddresses>,
@@ -79,7 +82,10 @@ async fn begin(control: OwnedFd) -> io::Result<()> {
         return Err(io::Error::other("the server did not begin with the beginning"));
     };
     let made = confine::become_nothing(beginning.user)
-        .and_then(|descriptors| Shared::new(*beginning, dialled, descriptors))
+        .and_then(|descriptors| {
+            let order = Order::of(Arc::clone(&channel));
+            Shared::new(*beginning, order, dialled, descriptors)
+        })
         .and_then(|shared| confine::load_filter().map(|()| shared));
     let shared = match made {
         Ok(shared) => Arc::new(shared),
@@ -98,10 +104,16 @@ fn dialled(socket: BorrowedFd<'_>) -> io::Result<SocketAddr> {
 }
 
 impl Shared {
-    fn new(beginning: Beginning, dialled: Dialled, descriptors: u64) -> io::Result<Self> {
+    fn new(
+        beginning: Beginning,
+        order: Order,
+        dialled: Dialled,
+        descriptors: u64,
+    ) -> io::Result<Self> {
         let boundary = confine::boundary(&beginning)?;
         let places = confine::places(descriptors);
         Ok(Self {
+            order,
             outbox: Outbox::default(),
             resolver: Arc::new(Resolver::new(beginning.resolver, beginning.hosts)?),
             node: RwLock::new(beginning.node),

@@ -1,7 +1,7 @@
 //! Answers questions for names of one sandbox, over UDP and over TCP. It must never answer one that no
 //! rule allows, and never ask anybody else.
 
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
@@ -27,28 +27,48 @@ pub(super) async fn answer_all(sandbox: Arc<Sandbox>, socket: Arc<UdpSocket>) {
         if socket.readable().await.is_err() {
             return;
         }
-        if answer_next(&sandbox, &socket) {
-            row = (row + 1) % IN_A_ROW;
-            if row == 0 {
-                tokio::task::yield_now().await;
+        match answer_next(&sandbox, &socket) {
+            Next::None => continue,
+            Next::Answered => {}
+            Next::Early(question, from) => {
+                sandbox.shared.order.catch_up().await;
+                answer_one(&sandbox, &socket, &question, from);
             }
+        }
+        row = (row + 1) % IN_A_ROW;
+        if row == 0 {
+            tokio::task::yield_now().await;
         }
     }
 }
 
-/// Whether there was a question. Its buffer is gone when it is answered: most sandboxes ask nothing
-/// most of the time.
-fn answer_next(sandbox: &Sandbox, socket: &UdpSocket) -> bool {
+enum Next {
+    None,
+    Answered,
+    /// It came while something that the server has said does not hold yet.
+    Early(Vec<u8>, SocketAddr),
+}
+
+/// Answers the next question, if there is one. Its buffer is gone when it is answered: most sandboxes
+/// ask nothing most of the time.
+fn answer_next(sandbox: &Sandbox, socket: &UdpSocket) -> Next {
     let mut buffer = [0; dns::TCP_MESSAGE_MAX];
     // An error is about an answer of before that did not arrive.
-    let Ok((count, from)) = socket.try_recv_from(&mut buffer) else { return false };
+    let Ok((count, from)) = socket.try_recv_from(&mut buffer) else { return Next::None };
+    if sandbox.shared.order.is_behind() {
+        return Next::Early(buffer[..count].to_vec(), from);
+    }
+    answer_one(sandbox, socket, &buffer[..count], from);
+    Next::Answered
+}
+
+fn answer_one(sandbox: &Sandbox, socket: &UdpSocket, question: &[u8], from: SocketAddr) {
     if sandbox.questions.try_take()
-        && let Some(answer) = answer(sandbox, &buffer[..count])
+        && let Some(answer) = answer(sandbox, question)
     {
         // One that does not fit into the socket is lost, as on any network.
         let _ = socket.try_send_to(&answer, from);
     }
-    true
 }
 
 /// Questions over TCP, one after the other.

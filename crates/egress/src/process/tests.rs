@@ -69,6 +69,24 @@ async fn addresses_that_no_rule_names_are_closed() {
 }
 
 #[tokio::test]
+async fn a_connection_waits_for_what_the_server_has_said_before_it() {
+    let host = echo().await;
+    let rule = format!("up.test:{}", host.port());
+    let bed = Bed::new(&[&rule, "127.0.0.1"], None);
+    bed.shared.order.begin();
+    let mut client = bed.dial_name("up.test", host.port()).await;
+    // It is taken from the kernel meanwhile.
+    while bed.sandbox.places.available_permits() == bed.sandbox.limits.connections as usize {
+        tokio::task::yield_now().await;
+    }
+    tokio::time::sleep(Duration::from_millis(20)).await;
+    bed.sandbox.change(&bed::allow(&["other.test"]).into(), None).await;
+    bed.shared.order.end();
+    assert!(read_all(&mut client).await.is_empty());
+    assert_eq!(bed.event(EventKind::Connection).await.verdict, Verdict::Refused);
+}
+
+#[tokio::test]
 async fn a_name_that_leads_to_a_private_address_needs_a_rule_for_it() {
     let host = echo().await;
     let rule = format!("up.test:{}", host.port());

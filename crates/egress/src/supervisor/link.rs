@@ -41,6 +41,8 @@ pub(super) enum Command {
         sandbox: InstanceId,
         key: Option<KeyId>,
         policy: Reach,
+        /// Used when it was sent.
+        sent: Option<oneshot::Sender<()>>,
         reply: oneshot::Sender<Result<(), EgressError>>,
     },
     Forget {
@@ -168,11 +170,12 @@ async fn send_all(
                 let both: Vec<_> = both.into_iter().flatten().map(OwnedFd::as_fd).collect();
                 channel.send(&letter, &both).await?;
             }
-            Command::Change { sandbox, key, policy, reply } => {
+            Command::Change { sandbox, key, policy, sent, reply } => {
                 wait(Waiting::Change(reply));
                 let parts = shares.parts(key);
                 let change = ToEgress::Change { ticket, sandbox, key, parts, policy };
                 channel.send(&Letter::new(&change)?, &[]).await?;
+                let _ = sent.map(|sent| sent.send(()));
             }
             Command::Forget { sandbox, return_sockets, reply } => {
                 wait(Waiting::Forget(sandbox, reply));

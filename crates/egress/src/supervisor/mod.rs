@@ -207,7 +207,20 @@ impl Egress {
         key: Option<KeyId>,
         policy: impl Into<Reach>,
     ) -> Result<(), EgressError> {
-        answered(self.ask_change(sandbox, key, policy.into())?).await?
+        answered(self.ask_change(sandbox, key, policy.into(), None)?).await?
+    }
+
+    /// Applies a policy to all that programs begin after it has returned. What they have begun before
+    /// may go on for a moment: for sandboxes in which nothing runs yet.
+    pub async fn change_ahead(
+        &self,
+        sandbox: InstanceId,
+        key: Option<KeyId>,
+        policy: impl Into<Reach>,
+    ) -> Result<(), EgressError> {
+        let (sent, was_sent) = oneshot::channel();
+        drop(self.ask_change(sandbox, key, policy.into(), Some(sent))?);
+        answered(was_sent).await
     }
 
     /// Counts connections for this key from now on, and waits for nothing. `policy` must be the one
@@ -218,7 +231,7 @@ impl Egress {
         key: Option<KeyId>,
         policy: impl Into<Reach>,
     ) -> Result<(), EgressError> {
-        self.ask_change(sandbox, key, policy.into()).map(drop)
+        self.ask_change(sandbox, key, policy.into(), None).map(drop)
     }
 
     fn ask_change(
@@ -226,10 +239,11 @@ impl Egress {
         sandbox: InstanceId,
         key: Option<KeyId>,
         policy: Reach,
+        sent: Option<oneshot::Sender<()>>,
     ) -> Result<oneshot::Receiver<Result<(), EgressError>>, EgressError> {
         let link = self.placement.count_for(sandbox, key).ok_or(EgressError::NotAttached)?;
         let (reply, answer) = oneshot::channel();
-        link.ask(Command::Change { sandbox, key, policy, reply })?;
+        link.ask(Command::Change { sandbox, key, policy, sent, reply })?;
         Ok(answer)
     }
 

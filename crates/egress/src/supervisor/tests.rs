@@ -65,9 +65,17 @@ fn with_secret(number: u128, key: u128, sockets: Sockets) -> Attachment {
 
 /// The code with which the name is answered: 0 is an address, 3 is that there is no such name.
 fn ask(names: SocketAddr) -> u8 {
+    answer_to(&asked(names))
+}
+
+fn asked(names: SocketAddr) -> UdpSocket {
     let client = UdpSocket::bind("127.0.0.1:0").unwrap();
     client.set_read_timeout(Some(PATIENCE)).unwrap();
     client.send_to(b"\xab\xcd\x01\0\0\x01\0\0\0\0\0\0\x01a\x04test\0\0\x01\0\x01", names).unwrap();
+    client
+}
+
+fn answer_to(client: &UdpSocket) -> u8 {
     let mut answer = [0; 512];
     client.recv(&mut answer).unwrap();
     answer[3] & 15
@@ -238,13 +246,7 @@ async fn the_limits_of_a_key_are_divided_among_its_processes() {
     assert_eq!(parts(), 1);
 }
 
-#[tokio::test]
-async fn a_process_that_does_not_answer_is_replaced() {
-    let egress = egress();
-    let mut lost = egress.lost();
-    let (own, _, _) = sockets();
-    egress.attach(attachment(1, Some(own), "a.test")).await.unwrap();
-    let [process] = children()[..] else { panic!("{:?}", children()) };
+async fn stop(process: i32) {
     kill(process, Signal::STOP);
     // Each of its threads stops when it next runs.
     let stopped = |task: std::fs::DirEntry| {
@@ -255,6 +257,35 @@ async fn a_process_that_does_not_answer_is_replaced() {
     while !tasks().all(stopped) {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
+}
+
+/// The process finds both at the same time, and in any order.
+#[tokio::test]
+async fn a_question_after_a_change_that_was_not_waited_for_is_judged_by_it() {
+    let egress = egress();
+    let (own, _, names) = sockets();
+    let sandbox = InstanceId::from_u128(1);
+    egress.attach(attachment(1, Some(own), "a.test")).await.unwrap();
+    let [process] = children()[..] else { panic!("{:?}", children()) };
+    for _ in 0..20 {
+        let open = NetworkPolicy::Allow(vec!["a.test".parse().unwrap()]);
+        egress.change(sandbox, None, open).await.unwrap();
+        stop(process).await;
+        egress.change_ahead(sandbox, None, NetworkPolicy::None).await.unwrap();
+        let question = asked(names);
+        kill(process, Signal::CONT);
+        assert_eq!(answer_to(&question), 3);
+    }
+}
+
+#[tokio::test]
+async fn a_process_that_does_not_answer_is_replaced() {
+    let egress = egress();
+    let mut lost = egress.lost();
+    let (own, _, _) = sockets();
+    egress.attach(attachment(1, Some(own), "a.test")).await.unwrap();
+    let [process] = children()[..] else { panic!("{:?}", children()) };
+    stop(process).await;
     let sandbox = InstanceId::from_u128(1);
     // Time that nothing else is waited for passes at once.
     tokio::time::pause();

@@ -190,7 +190,11 @@ impl Networks {
                 sandbox.change_network(&reach.template).await?;
             }
             if stays {
-                let outside = if unsure || *known != reach {
+                let claims = secrets == Secrets::None;
+                let outside = if *known != reach && claims && !unsure {
+                    // No program of its user runs yet.
+                    egress.change_ahead(instance, key, reach.clone()).await
+                } else if unsure || *known != reach {
                     egress.change(instance, key, reach.clone()).await
                 } else if attached.counted_for != view.tenant {
                     // A claim of what its template allows waits for nothing.

@@ -165,10 +165,10 @@ fn sandbox_is_retired_on_any_doubt_of_its_wipe() {
         rig.finish(wipe, Outcome::Done);
         rig.finish(prove, outcome);
     };
-    for (outcome, cause) in [
-        (trouble(), EndCause::NotClean),
-        (gone(), EndCause::Crash),
-        (Outcome::TimedOut, EndCause::NotClean),
+    for (outcome, cause, why) in [
+        (trouble(), EndCause::NotClean, "trouble"),
+        (gone(), EndCause::Crash, "gone"),
+        (Outcome::TimedOut, EndCause::NotClean, "the sandbox did not answer in time"),
     ] {
         for step in [wipe_ends, prove_ends] {
             let (mut rig, lease) = used(DOCKER);
@@ -177,6 +177,7 @@ fn sandbox_is_retired_on_any_doubt_of_its_wipe() {
             assert_eq!(rig.instances(kill), [lease.instance], "{outcome:?}");
             rig.run();
             assert_eq!(rig.end_cause(lease.sandbox), cause);
+            assert_eq!(rig.ended(lease.sandbox).detail.as_deref(), Some(why));
             assert_eq!(rig.end_causes(lease.sandbox), [cause]);
             assert_eq!(announced_leases(&rig, lease.sandbox), [Some(lease.lease)]);
             let counters = rig.pool().counters;

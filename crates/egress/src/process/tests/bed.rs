@@ -14,6 +14,7 @@ use tokio::sync::mpsc;
 use tokio::time::timeout;
 
 use super::super::Shared;
+use super::super::order::Order;
 use super::super::sandbox::Sandbox;
 use crate::control::{AttachMessage, Beginning, BoundarySecret, Sockets};
 use crate::event::{EgressEvent, EventKind};
@@ -78,7 +79,7 @@ impl Bed {
             authority: None,
             node: NodeAddresses::default(),
         };
-        let made = || Arc::new(Shared::new(beginning, dialled, 20_000).unwrap());
+        let made = || Arc::new(Shared::new(beginning, Order::default(), dialled, 20_000).unwrap());
         let shared = beside.map_or_else(made, |other| other.shared.clone());
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let datagrams = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
