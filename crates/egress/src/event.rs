@@ -59,6 +59,8 @@ pub enum Verdict {
     Refused,
     /// It was allowed, and could not be done: no such name outside, no answer, a limit.
     Failed,
+    /// It passed; the reason says what its user should know of it.
+    Noted,
 }
 
 impl EgressEvent {

@@ -136,6 +136,9 @@ impl Resolver {
                 let left = found.valid_until().saturating_duration_since(Instant::now().into_std());
                 (Ok(addresses.into()), left.clamp(KEPT_AT_LEAST, KEPT_AT_MOST))
             }
+            Err(error) if error.is_no_records_found() => {
+                failed(format!("{name} does not resolve: no such name, or it has no address"))
+            }
             Err(error) => failed(format!("{name} does not resolve: {error}")),
         }
     }

@@ -91,7 +91,7 @@ pub use crate::metrics::Metrics;
 pub use crate::mounts::Mounts;
 pub use crate::named_documents::{NAMED_BYTES_MAX, NAMED_MAX, NamedDocumentsLock, NamedError};
 pub use crate::named_sessions::NamedSession;
-pub use crate::network::{NetworkLogEntry, NetworkLogPage, NetworkLogQuery, NetworkReport};
+pub use crate::network::{NetworkLogEntry, NetworkLogPage, NetworkLogQuery, NetworkReport, Wanted};
 pub use crate::node_health::{Degraded, Health};
 pub use crate::processes::{
     LogFollow, LogPage, LogPiece, LogQuery, OutputSelection, ProcessInput, ProcessLogs,

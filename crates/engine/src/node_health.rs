@@ -86,6 +86,11 @@ impl Engine {
         if let Some(cause) = self.core.disk.stuck() {
             degraded.push(Degraded { what: "removal of workspaces".to_owned(), cause });
         }
+        if self.egress_counts().is_some_and(|counts| counts.overdue > 0) {
+            let cause = "an egress process does not answer: sandboxes get no policy until it does, or \
+                         until it is replaced, a minute after the question";
+            degraded.push(Degraded { what: "egress".to_owned(), cause: cause.to_owned() });
+        }
         let templates = self.templates();
         for (kind, cause) in self.runtimes() {
             let used = templates.iter().any(|template| template.runtime == kind);

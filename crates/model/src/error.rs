@@ -221,7 +221,7 @@ error_codes! {
     /// As many keys as the node allows have sandboxes with boundary secrets.
     BoundaryFull, "boundary_full", 503, Retry::Later, "retry when another key has ended its sandboxes with boundary secrets, or raise egress.max_boundary_keys";
     /// The egress process cannot serve the sandbox now.
-    EgressUnavailable, "egress_unavailable", 503, Retry::Later, "retry: the server starts the process again; the log of the server says why it ended";
+    EgressUnavailable, "egress_unavailable", 503, Retry::Later, "retry: a process that has ended is started again, and one that does not answer is replaced after a minute; the log of the server says what happened";
     /// The operation was not confirmed before its deadline; the server continues it.
     DeadlineExceeded, "deadline_exceeded", 504, Retry::Later, "read the state again later";
     /// The client closed the connection before the answer.

@@ -45,7 +45,10 @@ impl HostName {
         let hexadecimal =
             last.strip_prefix("0x").is_some_and(|rest| rest.bytes().all(|b| b.is_ascii_hexdigit()));
         if hexadecimal || last.bytes().all(|byte| byte.is_ascii_digit()) {
-            return invalid(text, "the last part of a name is not a number");
+            return invalid(
+                text,
+                "this is the name of a host, not an address: its last part is not a number",
+            );
         }
         Ok(Self(name))
     }

@@ -1,5 +1,7 @@
 //! A template: the named recipe of a sandbox, with the settings of its pool.
 
+use std::borrow::Cow;
+
 use serde::{Deserialize, Serialize};
 
 use crate::ids::TemplateName;
@@ -347,7 +349,7 @@ pub struct InvalidTemplate {
     /// The field, as a path from the template.
     pub field: &'static str,
     /// What is wrong with it.
-    pub problem: &'static str,
+    pub problem: Cow<'static, str>,
 }
 
 /// The capabilities of a template's runtime, as far as decisions depend on them.

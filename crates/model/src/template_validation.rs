@@ -2,10 +2,11 @@
 //! field, wherever the template comes from. It must not look at the machine.
 
 use crate::mount;
-use crate::secret::{self, SecretUse};
+use crate::secret;
 use crate::template::{
     Harness, InvalidTemplate, RootFs, Template, WORKSPACE_MB_MIN, WorkspaceKind, WorkspaceLimit,
 };
+use std::borrow::Cow;
 
 /// Slots of one pool, and its waiters.
 const SLOTS_MAX: u64 = 100_000;
@@ -18,8 +19,8 @@ const OUTPUT_BYTES_MAX: u64 = 64 << 20;
 
 type Valid = Result<(), InvalidTemplate>;
 
-const fn invalid(field: &'static str, problem: &'static str) -> Valid {
-    Err(InvalidTemplate { field, problem })
+fn invalid(field: &'static str, problem: impl Into<Cow<'static, str>>) -> Valid {
+    Err(InvalidTemplate { field, problem: problem.into() })
 }
 
 impl Template {
@@ -132,12 +133,17 @@ impl Template {
         if let Some(problem) = secret::problem_of_uses(&self.secrets) {
             return invalid("secrets", problem);
         }
-        let unreachable = |one: &SecretUse| {
+        let hosts = self.secrets.iter().flat_map(|one| {
             let hosts = one.boundary.iter().flat_map(|boundary| &boundary.hosts);
-            hosts.into_iter().any(|host| !self.network.may_reach(host, 443))
-        };
-        if self.secrets.iter().any(unreachable) {
-            return invalid("secrets", "a `boundary` host is not allowed by `network` on port 443");
+            hosts.map(|host| (&one.secret, host))
+        });
+        for (secret, host) in hosts {
+            if !self.network.may_reach(host, 443) {
+                let problem = format!(
+                    "\"{secret}\" is for {host}, which `network` does not allow on port 443"
+                );
+                return invalid("secrets", problem);
+            }
         }
         Ok(())
     }

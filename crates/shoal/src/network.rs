@@ -82,7 +82,7 @@ struct LogArgs {
     /// Only of this sandbox or session
     #[arg(value_name = "SANDBOX|SESSION")]
     id: Option<Uuid>,
-    /// Only what was refused
+    /// Only what was refused or failed
     #[arg(long)]
     refused: bool,
     /// Go on with what happens, until interrupted
@@ -172,6 +172,10 @@ fn print(network: &Network, json: bool, output: &Output) -> Result<ExitCode, Fai
 
 fn print_policy(network: &Network, output: &Output) {
     output.say(&format!("may reach: {}", words(&network.policy)));
+    if !network.attached {
+        output
+            .say("attached:  no, it reaches nothing: `shoal network reset` or `allow` tries again");
+    }
     if network.policy != network.template_policy {
         output.say(&format!("template:  {}", words(&network.template_policy)));
     }
@@ -192,6 +196,7 @@ fn line(entry: &NetworkEntry) -> String {
     let what = match (entry.verdict, entry.kind) {
         (NetworkVerdict::Refused, _) => "refused",
         (NetworkVerdict::Failed, _) => "failed",
+        (NetworkVerdict::Noted, _) => "noted",
         (NetworkVerdict::Allowed, NetworkEntryKind::Name) => "name",
         (NetworkVerdict::Allowed, NetworkEntryKind::Connection) => "connected",
         (NetworkVerdict::Allowed, NetworkEntryKind::Closed) => "closed",

@@ -27,6 +27,18 @@ impl NetworkRequest {
         (!self.allow.is_empty()).then(|| NetworkPolicy::Allow(self.allow.clone()))
     }
 
+    /// The first of these flags that was given.
+    pub(crate) fn flag(&self) -> Option<&'static str> {
+        let Self { allow, no_network, secrets } = self;
+        [
+            (!allow.is_empty(), "--allow"),
+            (*no_network, "--no-network"),
+            (!secrets.is_empty(), "--secret"),
+        ]
+        .into_iter()
+        .find_map(|(given, flag)| given.then_some(flag))
+    }
+
     pub(crate) fn secrets(&self) -> Vec<SecretUse> {
         self.secrets.clone()
     }

@@ -33,6 +33,20 @@ pub(crate) struct SandboxRequest {
 }
 
 impl SandboxRequest {
+    /// The first flag that only a new sandbox can follow, if one was given.
+    pub(crate) fn flag_of_a_new_one(&self) -> Option<&'static str> {
+        let Self { template, labels, ttl, wait, network } = self;
+        [
+            (template.is_some(), "--template"),
+            (!labels.is_empty(), "--label"),
+            (ttl.is_some(), "--ttl"),
+            (wait.is_some(), "--wait"),
+        ]
+        .into_iter()
+        .find_map(|(given, flag)| given.then_some(flag))
+        .or_else(|| network.flag())
+    }
+
     /// The request to the server.
     pub(crate) fn request(&self, env: Vec<(String, String)>) -> Result<CheckoutRequest, Failure> {
         let default = || {

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use client::Client;
 use model::{ErrorCode, SandboxId, SessionId};
 use serde_json::json;
-use wire::{Candidate, NetworkEntry, Session, Time, Why, WhyAlive, WhyEnded};
+use wire::{Candidate, NetworkEntry, NetworkVerdict, Session, Time, Why, WhyAlive, WhyEnded};
 
 use crate::failure::Failure;
 use crate::output::{Output, Paint};
@@ -180,7 +180,11 @@ fn of_life(alive: &WhyAlive, now: Time) -> Vec<Fact> {
     .into_iter()
     .flatten()
     .chain(alive.last_end.iter().flat_map(|end| of_last_end(end, now)))
-    .chain(of_refusals(&alive.network_refused))
+    .chain(alive.network_detached.then(|| {
+        let how = "its policy could not be attached, it reaches nothing: `shoal network reset` tries again";
+        ("network", how.to_owned())
+    }))
+    .chain(of_refusals(&alive.network_refused, now))
     .collect()
 }
 
@@ -242,15 +246,20 @@ fn of_end(ended: &WhyEnded, now: Time) -> Vec<Fact> {
     .into_iter()
     .flatten()
     .chain(of_eviction(ended, now))
-    .chain(of_refusals(&ended.network_refused))
+    .chain(of_refusals(&ended.network_refused, now))
     .collect()
 }
 
-/// What it may not reach and tried to.
-fn of_refusals(refused: &[NetworkEntry]) -> Vec<Fact> {
+/// What it tried to reach and did not, and what else its user should know of.
+fn of_refusals(refused: &[NetworkEntry], now: Time) -> Vec<Fact> {
     let fact = |entry: &NetworkEntry| {
         let reason = entry.reason.as_deref().unwrap_or("no rule allows it");
-        ("refused", format!("{}: {reason}", entry.target()))
+        let name = match entry.verdict {
+            NetworkVerdict::Refused | NetworkVerdict::Allowed => "refused",
+            NetworkVerdict::Failed => "failed",
+            NetworkVerdict::Noted => "noted",
+        };
+        (name, format!("{}: {reason} ({})", entry.target(), relative_time::ago(entry.at, now)))
     };
     refused.iter().map(fact).collect()
 }

@@ -83,7 +83,9 @@ async fn download(
     let packing = Packing::start(used, &path, app.settings.archive_entries_max).await?;
     let sending = Sending::new(packing, is_compressed).at_most(app.settings.archive_bytes_max);
     let pieces = stream::try_unfold((sending, slot), |(mut sending, slot)| async move {
-        let piece = sending.next().await?;
+        let piece = sending.next().await.inspect_err(|error| {
+            tracing::info!(%error, "an archive broke off while it was sent");
+        })?;
         Ok::<_, std::io::Error>(piece.map(|piece| (piece, (sending, slot))))
     });
     let mut response = Response::new(Body::from_stream(pieces));

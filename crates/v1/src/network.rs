@@ -3,7 +3,9 @@
 
 use axum::extract::State;
 use axum::response::Response;
-use engine::{NetworkEventKind, NetworkLogEntry, NetworkLogQuery, NetworkReport, NetworkVerdict};
+use engine::{
+    NetworkEventKind, NetworkLogEntry, NetworkLogQuery, NetworkReport, NetworkVerdict, Wanted,
+};
 use model::{ErrorCode, SandboxId, SessionId};
 use wire::{Network, NetworkChange, NetworkEntry, NetworkEntryKind, NetworkLog, Time};
 
@@ -53,7 +55,7 @@ const FILTERS: [Param; 6] = [
     Param::new("sandbox", Kind::Uuid, "Only entries of this sandbox, also if it has ended"),
     Param::new("session", Kind::Uuid, "Only entries of this session"),
     Param::new("of", Kind::Uuid, "Only entries of the sandbox or the session with this id"),
-    Param::new("refused", Kind::Flag, "Only what was refused"),
+    Param::new("refused", Kind::Flag, "Only what was refused or failed"),
     Param::new(
         "after",
         Kind::Number(0, u64::MAX),
@@ -142,6 +144,7 @@ pub(crate) fn entry(entry: &NetworkLogEntry) -> NetworkEntry {
             NetworkVerdict::Allowed => wire::NetworkVerdict::Allowed,
             NetworkVerdict::Refused => wire::NetworkVerdict::Refused,
             NetworkVerdict::Failed => wire::NetworkVerdict::Failed,
+            NetworkVerdict::Noted => wire::NetworkVerdict::Noted,
         },
         name: event.name.as_ref().map(ToString::to_string),
         address: event.address.map(|address| address.to_string()),
@@ -170,6 +173,7 @@ pub(crate) fn distinct(entries: &[NetworkLogEntry], most: usize) -> Vec<NetworkE
 fn view(report: &NetworkReport) -> Network {
     Network {
         policy: report.policy.clone(),
+        attached: report.attached,
         template_policy: report.template.clone(),
         sandbox_id: report.sandbox,
         log: report.log.entries.iter().map(entry).collect(),
@@ -234,13 +238,18 @@ async fn log(
     let wanted = NetworkLogQuery {
         sandbox: query.parsed("sandbox")?,
         session: query.parsed("session")?,
-        refused: query.flag("refused")?,
-        of: query.parsed("of")?,
+        wanted: if query.flag("refused")? { Wanted::Refused } else { Wanted::All },
+        // An id of either looks the same.
+        of: query.parsed::<SandboxId>("of")?.map(SandboxId::as_u128),
         after: query.parsed("after")?,
         limit: query.number("limit", 1..=PAGE_MAX)?.unwrap_or(PAGE) as usize,
     };
     query.done()?;
     let page = app.engine.network_log(caller, &wanted).await;
+    if page.entries.is_empty() {
+        // An empty list would say that nothing was tried.
+        app.engine.check_network_log(caller, &wanted).await?;
+    }
     answer::ok(&NetworkLog {
         entries: page.entries.iter().map(entry).collect(),
         dropped: page.dropped,

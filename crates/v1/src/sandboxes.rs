@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use axum::extract::State;
 use axum::response::Response;
-use engine::{NetworkLogQuery, SandboxView};
+use engine::{NetworkLogQuery, SandboxView, Wanted};
 use http::HeaderMap;
 use model::record::Owner;
 use model::{ErrorCode, LeaseId, SandboxId, SandboxState, TemplateName};
@@ -255,6 +255,7 @@ async fn why(
     let mut why = Why::new(why, app.engine.now().wall);
     if let (Why::Alive(alive), Ok(view)) = (&mut why, app.engine.sandbox(caller, id)) {
         alive.container_id = app.engine.container_id(&view);
+        alive.network_detached = app.engine.is_network_detached(id);
     }
     let ended = match &mut why {
         Why::Alive(alive) => alive.last_end.as_mut(),
@@ -268,7 +269,7 @@ async fn why(
     }
     let query = NetworkLogQuery {
         sandbox: Some(id),
-        refused: true,
+        wanted: Wanted::Notable,
         limit: REFUSALS * 10,
         ..NetworkLogQuery::default()
     };

@@ -30,6 +30,11 @@ impl Collector for EgressNumbers {
         let Some(counts) = self.0.egress_counts() else { return Ok(()) };
         let gauges = [
             ("shoal_egress_processes", "Processes of the way out", counts.processes),
+            (
+                "shoal_egress_overdue_processes",
+                "Processes of the way out that owe an answer for more than 5 s",
+                counts.overdue,
+            ),
             ("shoal_egress_sandboxes", "Sandboxes that they serve", counts.sandboxes),
             (
                 "shoal_egress_open_connections",

@@ -11,6 +11,10 @@ use crate::time::Time;
 pub struct Network {
     /// What it may reach now.
     pub policy: NetworkPolicy,
+    /// False if it reaches nothing, because its policy could not be attached: the next change tries
+    /// again.
+    #[serde(default = "yes")]
+    pub attached: bool,
     /// What its template allows: a change cannot allow more.
     pub template_policy: NetworkPolicy,
     /// Its sandbox, if it has one.
@@ -20,6 +24,10 @@ pub struct Network {
     pub log: Vec<NetworkEntry>,
     /// Addresses with ports that its programs dialled by number and that no rule allows.
     pub refused_addresses: Vec<String>,
+}
+
+fn yes() -> bool {
+    true
 }
 
 /// One thing that a sandbox did or tried on the network.
@@ -88,6 +96,9 @@ pub enum NetworkVerdict {
     Refused,
     /// It is allowed and could not be done: no such name outside, no answer, a limit.
     Failed,
+    /// It passed; the reason says what to know of it: a placeholder that stayed where it was, or a
+    /// value that was taken out of an answer.
+    Noted,
 }
 
 /// A page of the network log of a key.

@@ -82,7 +82,10 @@ pub struct WhyAlive {
     /// short and what was considered.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_end: Option<WhyEnded>,
-    /// What it tried to reach lately and was refused, oldest first.
+    /// Whether it reaches nothing because its policy could not be attached.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub network_detached: bool,
+    /// What it tried to reach lately and was refused, failed or has a note, oldest first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub network_refused: Vec<NetworkEntry>,
     /// When it was last used.
@@ -228,6 +231,7 @@ fn alive(alive: Alive, now: Time) -> WhyAlive {
         ending: alive.ending,
         slept: alive.slept,
         last_end: alive.last_end.as_ref().map(|end| ended(end, now)),
+        network_detached: false,
         network_refused: Vec::new(),
         last_used_at: alive.last_used_at.into(),
         freezes_at: alive.freezes_at.map(Time::from),

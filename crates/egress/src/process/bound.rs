@@ -106,11 +106,11 @@ fn report(connection: &Connection, target: &Target, note: BoundaryNote) {
                 Place::Body => "the body".to_owned(),
             };
             let reason = format!("the placeholder of {secret} is in {place}, and stays there");
-            (EventKind::Secret, Verdict::Refused, reason)
+            (EventKind::Secret, Verdict::Noted, reason)
         }
         BoundaryNote::EchoRedacted { secret } => {
             let reason = format!("the host sent the value of {secret} back, and it was taken out");
-            (EventKind::Secret, Verdict::Refused, reason)
+            (EventKind::Secret, Verdict::Noted, reason)
         }
         BoundaryNote::WrongHost { named } => {
             let reason = format!("a request names {named}");

@@ -139,7 +139,7 @@ pub(super) fn reached(way: Way) -> Vec<u8> {
 /// How a program that speaks HTTP hears that it goes no further.
 pub(super) fn refusal(denied: &Denied) -> Vec<u8> {
     let status = match denied.verdict {
-        Verdict::Allowed | Verdict::Refused => "403 Forbidden",
+        Verdict::Allowed | Verdict::Noted | Verdict::Refused => "403 Forbidden",
         Verdict::Failed => "502 Bad Gateway",
     };
     let plain =
@@ -156,7 +156,7 @@ pub(super) fn refusal(denied: &Denied) -> Vec<u8> {
 /// How a program that speaks SOCKS hears it.
 pub(super) fn socks_refusal(denied: &Denied) -> Vec<u8> {
     let reply = match denied.verdict {
-        Verdict::Allowed | Verdict::Refused => SocksReply::NotAllowed,
+        Verdict::Allowed | Verdict::Noted | Verdict::Refused => SocksReply::NotAllowed,
         Verdict::Failed => SocksReply::Unreachable,
     };
     reply.bytes().to_vec()

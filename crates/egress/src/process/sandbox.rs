@@ -258,7 +258,7 @@ impl Sandbox {
         let outbox = &self.shared.outbox;
         if event.kind == EventKind::Connection {
             match event.verdict {
-                Verdict::Allowed => {}
+                Verdict::Allowed | Verdict::Noted => {}
                 Verdict::Refused => drop(outbox.refused.fetch_add(1, Relaxed)),
                 Verdict::Failed => drop(outbox.failed.fetch_add(1, Relaxed)),
             }

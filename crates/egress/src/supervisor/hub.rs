@@ -1,7 +1,7 @@
 //! What processes report, gathered: events, losses and numbers. It must never wait for the server: what
 //! nobody takes in time is dropped and counted.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use model::InstanceId;
@@ -39,6 +39,8 @@ pub struct EgressCounts {
     pub dropped_events: u64,
     /// Processes that died.
     pub deaths: u64,
+    /// Processes that owe an answer for long.
+    pub overdue: u64,
     /// How often a new connection waited for a limit of its sandbox.
     pub waits_of_sandbox: u64,
     /// The same for a limit of its key.
@@ -68,6 +70,7 @@ struct State {
     /// Of processes that are gone.
     past: EgressCounts,
     running: BTreeMap<u64, ProcessCounts>,
+    overdue: BTreeSet<u64>,
     node: NodeAddresses,
     /// What a dead process served, taken out of the placement when it is asked for.
     deaths: Vec<(u64, Vec<InstanceId>)>,
@@ -84,6 +87,7 @@ impl Hub {
         let state = State {
             past: EgressCounts::default(),
             running: BTreeMap::new(),
+            overdue: BTreeSet::new(),
             node,
             deaths: Vec::new(),
             reported: 0,
@@ -136,9 +140,20 @@ impl Hub {
         std::mem::take(&mut self.lock().deaths)
     }
 
+    /// Whether a process owes an answer for long.
+    pub(super) fn set_overdue(&self, process: u64, overdue: bool) {
+        let mut state = self.lock();
+        if overdue {
+            state.overdue.insert(process);
+        } else {
+            state.overdue.remove(&process);
+        }
+    }
+
     /// A process is gone: its numbers are of the past.
     pub(super) fn retire(&self, process: u64) {
         let mut state = self.lock();
+        state.overdue.remove(&process);
         if let Some(last) = state.running.remove(&process) {
             add(&mut state.past, &last);
             state.past.connections = 0;
@@ -149,6 +164,7 @@ impl Hub {
         let state = self.lock();
         let mut counts = state.past;
         state.running.values().for_each(|one| add(&mut counts, one));
+        counts.overdue = state.overdue.len() as u64;
         counts
     }
 

@@ -29,6 +29,8 @@ const LIVED_WELL: Duration = Duration::from_secs(30);
 /// A process that owes an answer for so long is stuck, and is replaced. Callers wait for less.
 const STUCK_AFTER: Duration = Duration::from_mins(1);
 const LOOKED_AT_EVERY: Duration = Duration::from_secs(5);
+/// From then on the node is degraded.
+const OVERDUE_AFTER: Duration = Duration::from_secs(5);
 
 /// What is asked of a process.
 pub(super) enum Command {
@@ -89,7 +91,7 @@ pub(super) async fn serve(
                 tokio::select! {
                     ended = send_all(&channel, &tickets, &shares, &mut commands) => ended,
                     ended = receive_all(number, &channel, &tickets, &hub) => ended,
-                    stuck = watch(&tickets) => Err(stuck),
+                    stuck = watch(number, &tickets, &hub) => Err(stuck),
                 }
             }
             Err(error) => Err(error),
@@ -193,11 +195,13 @@ async fn send_all(
 }
 
 /// Ends when an answer is overdue.
-async fn watch(tickets: &Mutex<Tickets>) -> io::Error {
+async fn watch(number: u64, tickets: &Mutex<Tickets>, hub: &Hub) -> io::Error {
     loop {
         sleep(LOOKED_AT_EVERY).await;
-        let oldest = lock(tickets).waiting.first_key_value().map(|(_, (asked, _))| *asked);
-        if oldest.is_some_and(|asked| asked.elapsed() >= STUCK_AFTER) {
+        let oldest = lock(tickets).waiting.first_key_value().map(|(_, (asked, _))| asked.elapsed());
+        let owed = oldest.unwrap_or_default();
+        hub.set_overdue(number, owed >= OVERDUE_AFTER);
+        if owed >= STUCK_AFTER {
             return io::Error::other("it does not answer");
         }
     }

@@ -284,7 +284,7 @@ impl<F: Files> Packing<F> {
     ) -> Result<(), Refusal> {
         let closed = self.open_up(entry, at).await?;
         let listed = self.used.within(self.used.inside().list_files(at, None, LIST)).await;
-        let found = self.look(listed);
+        let found = Self::look(listed);
         if let (Some(mode), Ok(Look::Gone | Look::Closed) | Err(_)) = (closed, &found) {
             self.close(at, mode).await?;
         }
@@ -310,7 +310,7 @@ impl<F: Files> Packing<F> {
         if let Some(mode) = closed {
             self.close(at, mode).await?;
         }
-        let reader = match self.look(reader)? {
+        let reader = match Self::look(reader)? {
             Look::At(reader) => reader,
             Look::Gone => {
                 self.leave_out(path);
@@ -342,19 +342,15 @@ impl<F: Files> Packing<F> {
         self.restorable.as_ref()?.first_names.get(&entry.shared?).cloned()
     }
 
-    /// A missing or unreadable file does not fail the rest. Neither does a path that is too long in
-    /// an archive for a restore.
-    fn look<T>(&self, result: Result<T, Refusal>) -> Result<Look<T>, Refusal> {
-        let unreadable = [ErrorCode::PathDenied, ErrorCode::PathWrongKind];
+    /// A missing or unreadable file does not fail the rest. Neither does one that cannot be read at
+    /// all, such as the scale file, or whose path is too long.
+    fn look<T>(result: Result<T, Refusal>) -> Result<Look<T>, Refusal> {
+        const UNREADABLE: [ErrorCode; 3] =
+            [ErrorCode::PathDenied, ErrorCode::PathWrongKind, ErrorCode::InvalidArgument];
         match result {
             Ok(value) => Ok(Look::At(value)),
             Err(refusal) if refusal.code == ErrorCode::PathNotFound => Ok(Look::Gone),
-            Err(refusal) if unreadable.contains(&refusal.code) => Ok(Look::Closed),
-            Err(refusal)
-                if self.restorable.is_some() && refusal.code == ErrorCode::InvalidArgument =>
-            {
-                Ok(Look::Closed)
-            }
+            Err(refusal) if UNREADABLE.contains(&refusal.code) => Ok(Look::Closed),
             Err(refusal) => Err(refusal),
         }
     }
@@ -366,7 +362,7 @@ impl<F: Files> Packing<F> {
         }
         let set = self.used.inside().set_metadata(at, Some(opened(entry.mode)), None);
         let set = self.used.within(set).await;
-        Ok(match self.look(set)? {
+        Ok(match Self::look(set)? {
             Look::At(()) => Some(entry.mode),
             Look::Gone | Look::Closed => None,
         })
@@ -376,7 +372,7 @@ impl<F: Files> Packing<F> {
     async fn close(&mut self, at: &str, mode: u32) -> Result<(), Refusal> {
         let set = self.used.inside().set_metadata(at, Some(settable(mode)), None);
         let set = self.used.within(set).await;
-        self.look(set).map(|_| ())
+        Self::look(set).map(|_| ())
     }
 
     /// Restores all permissions when packing stops early.

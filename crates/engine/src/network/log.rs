@@ -7,7 +7,6 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use egress::{EgressEvent, Reported, Verdict};
 use kernel::NetworkView;
 use model::{InstanceId, KeyId, SandboxId, SessionId, Wall};
-use uuid::Uuid;
 
 /// The most entries of one key, and how many keys have entries.
 const ENTRIES_MAX: usize = 4_096;
@@ -36,13 +35,35 @@ pub struct NetworkLogQuery {
     /// Only of this session.
     pub session: Option<SessionId>,
     /// Only of the sandbox or session of this id.
-    pub of: Option<Uuid>,
-    /// Only refusals.
-    pub refused: bool,
+    pub of: Option<u128>,
+    /// Only these.
+    pub wanted: Wanted,
     /// Only entries after this one.
     pub after: Option<u64>,
     /// The most entries: the latest ones, or the first after `after` if that is given.
     pub limit: usize,
+}
+
+/// Entries by how what they report ended.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Wanted {
+    /// All of them.
+    #[default]
+    All,
+    /// What was refused or failed.
+    Refused,
+    /// That, and what passed with a note.
+    Notable,
+}
+
+impl Wanted {
+    fn has(self, verdict: Verdict) -> bool {
+        match verdict {
+            Verdict::Allowed => self == Self::All,
+            Verdict::Refused | Verdict::Failed => true,
+            Verdict::Noted => self != Self::Refused,
+        }
+    }
 }
 
 /// Some entries, oldest first.
@@ -209,7 +230,7 @@ impl NetworkLogQuery {
     fn fits(&self, entry: &NetworkLogEntry) -> bool {
         entry.seq > self.after.unwrap_or(0)
             && self.is_of(entry.sandbox, entry.session)
-            && (!self.refused || entry.event.verdict == Verdict::Refused)
+            && self.wanted.has(entry.event.verdict)
     }
 
     /// Whether entries of this one can be among what is asked for.
@@ -218,10 +239,8 @@ impl NetworkLogQuery {
     }
 
     fn is_of(&self, sandbox: SandboxId, session: Option<SessionId>) -> bool {
-        let is = |id: Uuid| {
-            let id = id.as_u128();
-            sandbox.as_u128() == id || session.is_some_and(|one| one.as_u128() == id)
-        };
+        let is =
+            |id: u128| sandbox.as_u128() == id || session.is_some_and(|one| one.as_u128() == id);
         self.of.is_none_or(is)
             && self.sandbox.is_none_or(|wanted| sandbox == wanted)
             && self.session.is_none_or(|wanted| session == Some(wanted))
@@ -303,9 +322,9 @@ mod tests {
         };
         assert_eq!(page(None, None), [4, 5], "the latest");
         assert_eq!((page(Some(0), None), page(Some(4), None)), (vec![1, 2], vec![5]));
-        assert_eq!(page(None, Some(Uuid::from_u128(0xa))), [4, 5]);
-        assert_eq!(page(None, Some(Uuid::from_u128(0x5))), [3]);
-        assert!(page(None, Some(Uuid::nil())).is_empty());
+        assert_eq!(page(None, Some(0xa)), [4, 5]);
+        assert_eq!(page(None, Some(0x5)), [3]);
+        assert!(page(None, Some(0)).is_empty());
     }
 
     #[test]

@@ -25,7 +25,7 @@ use tokio::time::timeout;
 
 pub(crate) use self::binding::{Binding, check_secrets, with_next_binding};
 use self::log::{NetworkLog, Whose};
-pub use self::log::{NetworkLogEntry, NetworkLogPage, NetworkLogQuery};
+pub use self::log::{NetworkLogEntry, NetworkLogPage, NetworkLogQuery, Wanted};
 pub use self::requests::NetworkReport;
 use crate::core::Core;
 use crate::effects::EffectError;
@@ -238,6 +238,13 @@ impl Networks {
         attached.counted_for = view.tenant;
         attached.unsure = false;
         Ok(())
+    }
+
+    /// Whether a sandbox reaches nothing because its policy could not be attached.
+    fn is_detached(&self, instance: InstanceId) -> bool {
+        let Some(one) = self.known().get(&instance).cloned() else { return false };
+        // A call in progress decides that.
+        one.try_lock().is_ok_and(|attached| attached.reach.is_none())
     }
 
     /// Whether the egress process counts a sandbox for its owner, or was told to.

@@ -5,7 +5,7 @@ use std::net::Ipv4Addr;
 
 use egress::EgressCounts;
 use kernel::{Event, NetworkView, UseTarget};
-use model::{InstanceId, NetworkPolicy, Refusal, SandboxId, SessionId, TemplateName};
+use model::{ErrorCode, InstanceId, NetworkPolicy, Refusal, SandboxId, SessionId, TemplateName};
 
 use super::{NetworkLogPage, NetworkLogQuery, finished};
 use crate::effects::EffectError;
@@ -20,6 +20,8 @@ const REPORTED: usize = 50;
 pub struct NetworkReport {
     /// What it may reach now.
     pub policy: NetworkPolicy,
+    /// Whether its policy is attached; if not, it reaches nothing.
+    pub attached: bool,
     /// What its template allows.
     pub template: NetworkPolicy,
     /// Its sandbox, if it has one.
@@ -48,7 +50,14 @@ impl Engine {
         }
         let none = NetworkPolicy::None;
         let (template, refused_addresses) = (none.clone(), Vec::new());
-        Ok(NetworkReport { policy: none, template, sandbox: Some(id), log, refused_addresses })
+        Ok(NetworkReport {
+            policy: none,
+            attached: true,
+            template,
+            sandbox: Some(id),
+            log,
+            refused_addresses,
+        })
     }
 
     /// What the sandboxes of a session may reach, and what they tried.
@@ -72,7 +81,14 @@ impl Engine {
         let claimed = session.claim.as_ref().and_then(|claim| claim.network.as_ref());
         let policy = template.within(claimed);
         let refused_addresses = Vec::new();
-        Ok(NetworkReport { policy, template, sandbox: session.sandbox_id, log, refused_addresses })
+        Ok(NetworkReport {
+            policy,
+            attached: true,
+            template,
+            sandbox: session.sandbox_id,
+            log,
+            refused_addresses,
+        })
     }
 
     async fn network_report(
@@ -87,8 +103,18 @@ impl Engine {
             }
             Some(_) | None => Vec::new(),
         };
+        let attached = view.policy.is_none() || !self.core.networks.is_detached(view.instance);
         let (policy, template) = (view.policy, view.template.network.clone());
-        Ok(NetworkReport { policy, template, sandbox: Some(view.sandbox), log, refused_addresses })
+        let sandbox = Some(view.sandbox);
+        Ok(NetworkReport { policy, attached, template, sandbox, log, refused_addresses })
+    }
+
+    /// Whether a sandbox reaches nothing because its policy could not be attached.
+    pub fn is_network_detached(&self, id: SandboxId) -> bool {
+        let view = self.core.read(|kernel| kernel.network_of_sandbox(id));
+        view.is_some_and(|view| {
+            !view.policy.is_none() && self.core.networks.is_detached(view.instance)
+        })
     }
 
     /// Changes what a sandbox may reach, within the policy of its template; back to that policy if
@@ -157,6 +183,33 @@ impl Engine {
     /// Numbers of the way out since the start; none if there is no way out.
     pub fn egress_counts(&self) -> Option<EgressCounts> {
         self.core.networks.counts()
+    }
+
+    /// Refuses a question about the log of something that the caller never had.
+    #[boxed]
+    pub async fn check_network_log(
+        &self,
+        caller: Caller,
+        query: &NetworkLogQuery,
+    ) -> Result<(), Refusal> {
+        let either = query.of.map(|id| (SandboxId::from_u128(id), SessionId::from_u128(id)));
+        let no_sandbox = |id| {
+            let refusal = self.sandbox(caller, id).err();
+            refusal.filter(|refusal| refusal.code == ErrorCode::SandboxUnknown)
+        };
+        let no_session = |id| {
+            let refusal = self.session(caller, id).err();
+            refusal.filter(|refusal| refusal.code == ErrorCode::SessionUnknown)
+        };
+        let unknown = match (query.sandbox, query.session, either) {
+            (Some(id), _, _) => no_sandbox(id),
+            (None, Some(id), _) => no_session(id),
+            (None, None, Some((sandbox, session))) => {
+                no_sandbox(sandbox).and_then(|_| no_session(session))
+            }
+            (None, None, None) => None,
+        };
+        unknown.map_or(Ok(()), Err)
     }
 
     /// What the sandboxes of a caller tried, or of all keys for admins.

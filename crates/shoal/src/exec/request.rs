@@ -173,7 +173,25 @@ impl ExecPlan {
                 ExecTarget::Checkout(typed.checkout.request(Vec::new())?)
             }
         };
+        if let ExecTarget::Sandbox(id) = &target
+            && let Some(flag) = typed.checkout.flag_of_a_new_one()
+        {
+            return Err(Failure::new(
+                format!("cannot use {flag}"),
+                format!("it is for a new sandbox, and {id} exists already"),
+            )
+            .remedy(remedy_for(flag, *id)));
+        }
         typed.program.plan(target, words, inherited)
+    }
+}
+
+/// How to get with a sandbox that exists what a flag is for.
+fn remedy_for(flag: &str, id: SandboxId) -> String {
+    match flag {
+        "--allow" => format!("shoal network allow {id} RULE..."),
+        "--no-network" => format!("shoal network block {id}"),
+        _ => format!("make one with `shoal create {flag}`"),
     }
 }
 
@@ -240,6 +258,20 @@ mod tests {
         assert_eq!(request.wait_ms, Some(2000));
         assert_eq!(request.labels["a"], "b");
         assert_eq!((plan.request.timeout_ms, &*plan.request.env["K"]), (Some(3000), "v"));
+    }
+
+    #[test]
+    fn exec_in_a_sandbox_that_exists_refuses_flags_for_a_new_one() {
+        for flag in
+            ["-l a=b", "--ttl 1h", "--wait 2s", "--allow a.test", "--no-network", "--secret S"]
+        {
+            for line in [format!("--in {ID} {flag} -- x"), format!("{ID} {flag} -- x")] {
+                let said = plan(&line).expect_err(&line);
+                let (named, _) = flag.split_once(' ').unwrap_or((flag, ""));
+                let named = if named == "-l" { "--label" } else { named };
+                assert!(said.contains(named), "{line}: {said}");
+            }
+        }
     }
 
     #[test]
