@@ -15,7 +15,7 @@ exec </dev/null
 readonly TESTS=(selfcheck answers explanations eviction deletion limits losses where at_rest damage fulldisk backup ends names polling deadlines fair_web fair_places stored_secrets node_key network egress_limits model_turns contained clients attacks usage storm)
 readonly LONG=(timeline restarts copies ash_warm)
 # These do more with `--long`.
-readonly LONGER=(contained clients egress_limits)
+readonly LONGER=(contained clients egress_limits network)
 # Longer than the deadline that each test has of its own.
 readonly PATIENCE_S=400
 readonly LONG_PATIENCE_S=1500

@@ -183,6 +183,14 @@ def explained(test, server, box, key):
     test.check(not theirs, "another key sees nothing of it", f"{theirs[:2]}")
     said = server.cli("network", "log", box.id, "--refused")
     test.check("other.shoal.test" in said.stdout, "`shoal network log` has it", f"{said}")
+    said = server.cli("network", "log", str(uuid.uuid4()))
+    test.check(said.returncode == 1 and "session_unknown" in said.stderr, "an id that does not exist has no empty log", f"{said}")
+    for flags in (["--no-network"], ["--allow", "api.shoal.test"], ["--secret", "model"], ["--ttl", "1h"], ["-l", "a=b"]):
+        said = server.cli("exec", box.id, *flags, "--", "true")
+        test.check(said.returncode == 125 and flags[0].strip("-")[0] in said.stderr, f"exec refuses {flags[0]} for a sandbox that exists", f"{said}")
+    for path in ("/run", "/run/shoal", "/etc/ssl"):
+        packed = server.call("GET", f"/v1/sandboxes/{box.id}/archive?path={path}")
+        test.check(packed.ok and len(packed.body) % 512 == 0 and packed.body[-1024:] == bytes(1024), f"an archive of {path} is whole", f"{packed.status}")
 
 
 def changes(test, server):
@@ -308,6 +316,36 @@ def killed(test, server):
     box.end()
 
 
+def hung(test, server):
+    """A process that does not answer: what it was asked holds before it serves anything else."""
+    pids = egress_processes(server)
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    box = None
+    try:
+        box = Box(server, network={"allow": ["api.shoal.test:80", API]})
+        test.check(box.id, "a narrower claim does not wait for the egress process", f"{box.answer}")
+        during = box.curl("https://api.shoal.test/", "-m 1")
+        test.check(during == "000", "nothing opens meanwhile", during)
+        if test.options.long:
+            asked = box.network({"network": {"allow": ["api.shoal.test:80"]}})
+            test.check(asked.code == "egress_unavailable", "a change that is not attached is refused", f"{asked}")
+            health = server.call("GET", "/health").json
+            test.check(health["status"] == "degraded" and "egress" in f"{health}", "the node is degraded", f"{health}")
+            test.check(box.network().json["attached"] is False, "the policy is shown as not attached")
+            why = server.call("GET", f"/v1/sandboxes/{box.id}/why").json
+            test.check(why.get("network_detached") is True, "`why` says so", f"{why}")
+    finally:
+        for pid in pids:
+            os.kill(pid, signal.SIGCONT)
+    if test.options.long:
+        test.check(wait_until(90, lambda: server.call("GET", "/health").json["status"] == "ok", 1), "the node recovers")
+        test.check(box.network({"network": {"allow": ["api.shoal.test:80", API]}}).ok, "the next change is attached")
+    now = wait_until(15, lambda: box.curl("http://api.shoal.test/") == "200", 0.3)
+    test.check(now and box.curl("https://api.shoal.test/") == "000", "then the narrower policy holds", f"{now}")
+    box.end()
+
+
 def sessions(test, server):
     made = server.call("POST", "/v1/sessions", {"template": "net", "network": {"allow": ["api.shoal.test:80", API]}})
     test.check(made.ok, "a session has a policy", f"{made}")
@@ -346,9 +384,11 @@ def body(test):
         changes(test, server)
         secrets(test, server, secure)
         killed(test, server)
+        hung(test, server)
         sessions(test, server)
     test.check(server.stop() == 0, "the server stopped in order")
 
 
 if __name__ == "__main__":
-    Test(__doc__, deadline_s=240).run(body)
+    more = lambda parser: parser.add_argument("--long", action="store_true", help="with an egress process that hangs for long")
+    Test(__doc__, deadline_s=lambda options: 390 if options.long else 240, more=more).run(body)

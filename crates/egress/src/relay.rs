@@ -8,15 +8,15 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use rustix::net::Shutdown;
+use rustix::net::{RecvFlags, Shutdown, recv};
 use rustix::pipe::{PipeFlags, SpliceFlags, fcntl_setpipe_size, pipe_with, splice};
 use tokio::io::Interest;
 use tokio::net::TcpStream;
 
 /// What one read takes at most.
 pub(crate) const BUFFER_BYTES: usize = 64 << 10;
-/// A stream so long gets a pipe.
-const PIPE_AFTER: u64 = 64 << 10;
+/// A stream of which so much comes at once gets a pipe. Smaller pieces are cheaper to copy.
+const PIPE_FROM: usize = 16 << 10;
 const PIPE_BYTES: usize = 256 << 10;
 /// The most pipes of a process.
 const PIPES_MAX: usize = 128;
@@ -129,20 +129,21 @@ pub(crate) async fn pump(
     meter: &impl Meter,
     direction: Direction,
 ) -> io::Result<()> {
-    let mut total = 0;
+    let mut at_once = 0;
     let mut row = 0;
     loop {
         from.readable().await?;
-        let pipe = if total >= PIPE_AFTER { pipes.take() } else { None };
-        let moved = match pipe {
-            Some(mut pipe) => through(&mut pipe, from, to, meter, direction).await?,
+        let pipe = if at_once >= PIPE_FROM { pipes.take() } else { None };
+        at_once = 0;
+        let last = match pipe {
+            Some(mut pipe) => through(&mut pipe, from, to, meter, direction, &mut at_once).await?,
             None => copy(from, to, meter, direction).await?,
         };
-        match moved {
+        match last {
             Piece::End => break,
             Piece::Nothing => row = 0,
             Piece::Bytes(count) => {
-                total += count as u64;
+                at_once = count;
                 rest_after(&mut row).await;
             }
         }
@@ -188,11 +189,19 @@ async fn copy(
     Ok(piece)
 }
 
+/// Reads what is there. A piece that does not fill the buffer is the last for now: the next wait is for
+/// what comes later, without another look in vain.
 fn read_now(from: &TcpStream, buffer: &mut [u8]) -> io::Result<Piece> {
-    match from.try_read(buffer) {
-        Ok(0) => Ok(Piece::End),
-        Ok(count) => Ok(Piece::Bytes(count)),
-        Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(Piece::Nothing),
+    let mut piece = Piece::Nothing;
+    let tried = from.try_io(Interest::READABLE, || {
+        let (count, _) = recv(from, &mut *buffer, RecvFlags::DONTWAIT)?;
+        piece = if count == 0 { Piece::End } else { Piece::Bytes(count) };
+        let is_last = (1..buffer.len()).contains(&count);
+        if is_last { Err(io::ErrorKind::WouldBlock.into()) } else { Ok(()) }
+    });
+    match tried {
+        Ok(()) => Ok(piece),
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(piece),
         Err(error) => Err(error),
     }
 }
@@ -233,13 +242,15 @@ pub(crate) async fn pause(time: Duration) {
     }
 }
 
-/// Until there is nothing to read for the moment: then the pipe is given back.
+/// Until there is nothing to read for the moment: then the pipe is given back. `moved` grows by what has
+/// passed.
 async fn through(
     pipe: &mut Lease<'_>,
     from: &TcpStream,
     to: &TcpStream,
     meter: &impl Meter,
     direction: Direction,
+    moved: &mut usize,
 ) -> io::Result<Piece> {
     let flags = SpliceFlags::MOVE | SpliceFlags::NONBLOCK;
     let mut row = 0;
@@ -254,6 +265,7 @@ async fn through(
             Err(error) => return Err(error),
         };
         pipe.filled = count;
+        *moved += count;
         while pipe.filled > 0 {
             to.writable().await?;
             let written = to.try_io(Interest::WRITABLE, || {

@@ -33,6 +33,9 @@ use crate::effects::EffectError;
 /// How long one step of attaching a policy may take.
 const PATIENCE: Duration = Duration::from_secs(15);
 
+/// How long a caller waits for the end of what could not be attached.
+const CLOSING: Duration = Duration::from_secs(1);
+
 /// When a caller that was refused by the egress process may try again.
 const RETRY_AFTER_MS: u64 = 1_000;
 
@@ -278,7 +281,8 @@ impl Networks {
     async fn close(&self, sandbox: &dyn Sandbox, attached: &mut Attached) {
         attached.lose();
         if let Some(egress) = &self.egress {
-            egress.forget(sandbox.instance()).await;
+            // It is asked at once. A process that does not answer serves nothing before it has done it.
+            let _ = timeout(CLOSING, egress.forget(sandbox.instance())).await;
         }
     }
 

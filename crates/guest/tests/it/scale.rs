@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::FileTypeExt as _;
 use std::path::PathBuf;
 
-use guest_protocol::message::{ExitStatus, GUEST_CHANNEL, Reply, Request};
+use guest_protocol::message::{ExitStatus, FaultCode, GUEST_CHANNEL, Reply, Request};
 
 use crate::host::{Host, Ran};
 
@@ -200,4 +200,14 @@ fn a_broken_scale_file_is_restored_for_the_next_program() {
     assert_eq!(stage.says("echo + > $SHOAL_SCALE_FILE; cat $SHOAL_SCALE_FILE"), "=5\n");
     let passwd = fs::read_to_string("/etc/passwd").unwrap();
     assert!(!passwd.contains("=4"), "no link is followed");
+}
+
+/// The guest itself holds the lease, so it cannot wait until it gives the file away.
+#[test]
+fn scale_file_is_not_read_from_outside_and_goes_on_counting() {
+    let mut stage = Stage::start();
+    let path = stage.directory.join("scale").to_str().unwrap().to_owned();
+    let read = Request::ReadFile { path, offset: 0, length: None };
+    assert_eq!(stage.host.code(&read), FaultCode::Denied);
+    assert_eq!(stage.says("echo + > $SHOAL_SCALE_FILE; cat $SHOAL_SCALE_FILE"), "=1\n");
 }

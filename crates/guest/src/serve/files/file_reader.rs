@@ -33,8 +33,11 @@ impl FileReader {
             return Err(fault(FaultCode::Invalid, "the offset is beyond the end of any file"));
         }
         // Non-blocking: opening a pipe would wait for a writer.
-        let file =
-            open(path, OFlags::RDONLY | OFlags::NONBLOCK).map_err(|errno| refused(errno, path))?;
+        let file = open(path, OFlags::RDONLY | OFlags::NONBLOCK).map_err(|errno| match errno {
+            // Such as the scale file: a program gives it away when another program opens it.
+            Errno::AGAIN => fault(FaultCode::Denied, format!("{path} is leased by a program")),
+            errno => refused(errno, path),
+        })?;
         refuse_proc(&file, path)?;
         let found = fstat(&file).map_err(|errno| refused(errno, path))?;
         match kind_of(&found) {
