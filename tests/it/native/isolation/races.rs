@@ -15,7 +15,7 @@ use crate::native::node::{Node, on_node};
 const ROUNDS: usize = 1000;
 
 /// How often names change meanwhile, at least.
-const TURNS: usize = 300;
+const TURNS: usize = 100;
 
 /// On a busy machine one may be far behind the other; no longer than this.
 const BUSY: Duration = Duration::from_secs(25);
