@@ -31,6 +31,8 @@ const READING: &[ErrorCode] = &[
     ErrorCode::StoreUnavailable,
 ];
 
+const LOGGING: &[ErrorCode] = &[ErrorCode::SandboxUnknown, ErrorCode::SessionUnknown];
+
 const CHANGING: &[ErrorCode] = &[
     ErrorCode::SandboxUnknown,
     ErrorCode::SandboxGone,
@@ -122,7 +124,9 @@ pub(super) fn routes() -> Vec<Route> {
             "/v1/network/log",
             Needs::Read,
             self::log,
-            log.answers(200, "Entries, oldest first", [json("NetworkLog")]).query(FILTERS),
+            log.answers(200, "Entries, oldest first", [json("NetworkLog")])
+                .query(FILTERS)
+                .refuses(LOGGING),
         ),
     ]
 }
