@@ -193,9 +193,11 @@ impl Networks {
                 sandbox.change_network(&reach.template).await?;
             }
             if stays {
-                let claims = secrets == Secrets::None;
-                let outside = if *known != reach && claims && !unsure {
-                    // No program of its user runs yet.
+                // A harness that runs already may have connections.
+                let program = view.template.harness.program();
+                let is_first = secrets == Secrets::None && !program.is_some_and(|one| one.prewarm);
+                let outside = if *known != reach && is_first && !unsure {
+                    // No program runs yet.
                     egress.change_ahead(instance, key, reach.clone()).await
                 } else if unsure || *known != reach {
                     egress.change(instance, key, reach.clone()).await
