@@ -104,6 +104,7 @@ impl Meter for Connection {
         let count = bytes as u64;
         own.fetch_add(count, Relaxed);
         all.fetch_add(count, Relaxed);
+        self.sandbox.shared.linger.moved(bytes);
         self.sandbox.moved(bytes)
     }
 }

@@ -29,6 +29,7 @@ pub(super) async fn serve(channel: &Channel, shared: Arc<Shared>) -> io::Result<
         ended = listen(channel, shared) => ended,
         ended = outbox.outbox.send_events(channel) => ended,
         ended = outbox.outbox.send_counts(channel) => ended,
+        () = outbox.linger.look() => Ok(()),
     }
 }
 

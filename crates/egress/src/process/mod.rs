@@ -10,6 +10,7 @@ mod control_loop;
 mod dial;
 mod greeted;
 mod key_gate;
+mod linger;
 mod names;
 mod order;
 mod outbox;
@@ -32,6 +33,7 @@ use crate::control::{Beginning, Channel, FromEgress, Letter, ToEgress, UpstreamP
 use crate::node_addresses::NodeAddresses;
 use crate::relay::Pipes;
 use crate::resolver::Resolver;
+use linger::Linger;
 use order::Order;
 use outbox::Outbox;
 
@@ -41,6 +43,7 @@ type Dialled = fn(BorrowedFd<'_>) -> io::Result<SocketAddr>;
 /// What all sandboxes of a process share.
 struct Shared {
     order: Order,
+    linger: Linger,
     outbox: Outbox,
     resolver: Arc<Resolver>,
     node: RwLock<NodeAddresses>,
@@ -114,6 +117,7 @@ impl Shared {
         let places = confine::places(descriptors);
         Ok(Self {
             order,
+            linger: Linger::default(),
             outbox: Outbox::default(),
             resolver: Arc::new(Resolver::new(beginning.resolver, beginning.hosts)?),
             node: RwLock::new(beginning.node),
