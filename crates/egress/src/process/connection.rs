@@ -104,7 +104,8 @@ impl Meter for Connection {
         let count = bytes as u64;
         own.fetch_add(count, Relaxed);
         all.fetch_add(count, Relaxed);
-        self.sandbox.shared.linger.moved(bytes);
+        let connection = std::ptr::from_ref(self).addr() as u64;
+        self.sandbox.shared.linger.moved(connection, bytes);
         self.sandbox.moved(bytes)
     }
 }

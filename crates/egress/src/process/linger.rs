@@ -1,6 +1,7 @@
 //! Looks for the next bytes for a moment before the process sleeps, while small messages go to and fro.
 //! To sleep and to be woken costs more than such a message. It must never look for longer than a moment
-//! after the last bytes, and not at all while bytes are rare.
+//! after the last bytes, and not at all while bytes are rare or several connections are busy: then it
+//! would only take the processors from others.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -21,6 +22,8 @@ pub(super) struct Linger {
     began: Instant,
     /// When bytes moved last.
     last_us: AtomicU64,
+    /// On which connection that was.
+    last_on: AtomicU64,
     /// Until when to look.
     until_us: AtomicU64,
     exchange: Notify,
@@ -28,8 +31,8 @@ pub(super) struct Linger {
 
 impl Default for Linger {
     fn default() -> Self {
-        let (last_us, until_us) = (AtomicU64::new(0), AtomicU64::new(0));
-        Self { began: Instant::now(), last_us, until_us, exchange: Notify::new() }
+        let (last_us, last_on, until_us) = Default::default();
+        Self { began: Instant::now(), last_us, last_on, until_us, exchange: Notify::new() }
     }
 }
 
@@ -38,15 +41,20 @@ impl Linger {
         u64::try_from(self.began.elapsed().as_micros()).unwrap_or(u64::MAX)
     }
 
-    /// So many bytes moved.
-    pub(super) fn moved(&self, bytes: usize) {
-        if bytes > SMALL_BYTES {
+    /// So many bytes moved on a connection.
+    pub(super) fn moved(&self, connection: u64, bytes: usize) {
+        let now_us = self.now_us();
+        let last_us = self.last_us.swap(now_us, Relaxed);
+        let is_other = self.last_on.swap(connection, Relaxed) != connection;
+        let is_long = bytes > SMALL_BYTES;
+        if is_long {
             self.last_us.store(0, Relaxed);
+        }
+        if is_other || is_long {
             self.until_us.store(0, Relaxed);
             return;
         }
-        let now_us = self.now_us();
-        if now_us - self.last_us.swap(now_us, Relaxed).min(now_us) > EXCHANGE_US {
+        if now_us.saturating_sub(last_us) > EXCHANGE_US {
             return;
         }
         let is_looking = self.until_us.swap(now_us + LOOK_US, Relaxed) > now_us;
@@ -83,22 +91,28 @@ mod tests {
     async fn only_an_exchange_of_small_pieces_is_looked_for_and_only_for_a_moment() {
         let linger = Linger::default();
         advance(Duration::from_secs(1)).await;
-        linger.moved(100);
+        linger.moved(1, 100);
         assert!(!looks(&linger), "the first bytes");
         advance(Duration::from_micros(EXCHANGE_US)).await;
-        linger.moved(100);
+        linger.moved(1, 100);
         assert!(looks(&linger), "the second ones, soon after");
         advance(Duration::from_micros(LOOK_US)).await;
         assert!(!looks(&linger), "a moment later");
         advance(Duration::from_millis(1)).await;
-        linger.moved(100);
+        linger.moved(1, 100);
         assert!(!looks(&linger), "bytes that come rarely");
-        linger.moved(100);
+        linger.moved(1, 100);
         assert!(looks(&linger));
-        linger.moved(SMALL_BYTES + 1);
+        linger.moved(1, SMALL_BYTES + 1);
         assert!(!looks(&linger), "a stream");
-        linger.moved(100);
+        linger.moved(1, 100);
         assert!(!looks(&linger), "the end of a stream");
+        linger.moved(1, 100);
+        assert!(looks(&linger));
+        for connection in [2, 1, 2, 1] {
+            linger.moved(connection, 100);
+            assert!(!looks(&linger), "several at the same time");
+        }
     }
 
     #[tokio::test]
@@ -109,7 +123,7 @@ mod tests {
             () = linger.look() => panic!("it never ends"),
             () = async {
                 for _ in 0..1000 {
-                    linger.moved(1);
+                    linger.moved(1, 1);
                     yield_now().await;
                 }
             } => {}
